@@ -1,0 +1,51 @@
+"""The running emulator: cloud, APIs and the port they are reached at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from localcloud.core.clock import Clock
+from localcloud.core.cloud import Cloud, Latency
+from localcloud.core.dispatch import Dispatcher
+from localcloud.server.authority import Authority
+from localcloud.server.listener import Listener
+from localcloud.services import all_apis
+
+
+class LocalCloud:
+    """A local Google Cloud on one port of the loopback interface.
+
+    Args:
+        home: folder of its state.
+        port: 0 for any free port.
+        clock: the wall clock, or a virtual one in tests.
+        latency: how long operations take, see `Cloud`.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        port: int = 0,
+        clock: Clock | None = None,
+        latency: Latency = "none",
+    ) -> None:
+        self.cloud = Cloud(home, clock=clock, latency=latency)
+        self.authority = Authority(home / "tls")
+        self.dispatcher = Dispatcher(self.cloud, all_apis())
+        self.listener = Listener(
+            port,
+            tls=self.authority.context(),
+            apis=self.dispatcher.answer,
+            direct=self.dispatcher.answer,
+        )
+
+    def start(self) -> None:
+        """Serve, and take up again what an earlier run left to do."""
+        self.cloud.operations.resume()
+        self.listener.start()
+
+    def stop(self) -> None:
+        """Stop serving; the state stays on disk."""
+        self.listener.stop()
+        self.cloud.close()

@@ -1,0 +1,1 @@
+"""What every emulated API shares: routing, validation, identity, state, operations, faults."""

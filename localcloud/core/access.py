@@ -1,0 +1,135 @@
+"""Who may do what: roles, policies and the scopes of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from localcloud.core.errors import ApiError
+from localcloud.core.store import Record
+from localcloud.core.tokens import ANONYMOUS, CLOUD_PLATFORM, Principal
+
+if TYPE_CHECKING:
+    from localcloud.core.cloud import Cloud
+
+POLICY = "policy"
+CUSTOM_ROLE = "role"
+_ROLES = Path(__file__).parent.parent / "data" / "roles.yaml"
+
+
+@lru_cache(maxsize=1)
+def predefined_roles() -> dict[str, list[str]]:
+    """Permissions (patterns with `*`) by the name of Google's predefined role."""
+    loaded: dict[str, list[str]] = yaml.safe_load(_ROLES.read_text(encoding="utf-8"))
+    return loaded
+
+
+def policy(cloud: Cloud, resource: str) -> Record:
+    """The IAM policy set on a resource such as `projects/p` or `buckets/b`."""
+    return cloud.store.get(POLICY, resource) or {"version": 1, "etag": "ACAB", "bindings": []}
+
+
+def members_of(principal: Principal) -> set[str]:
+    """The names under which a policy may mean `principal`."""
+    if principal is ANONYMOUS:
+        return {"allUsers"}
+    return {principal.member, "allUsers", "allAuthenticatedUsers"}
+
+
+def permissions(cloud: Cloud, role: str) -> list[str]:
+    """The permissions of a predefined or custom role; none when there is no such role."""
+    custom = cloud.store.get(CUSTOM_ROLE, role)
+    if custom is not None:
+        included: list[str] = custom.get("includedPermissions", [])
+        return [] if custom.get("deleted") else included
+    return predefined_roles().get(role, [])
+
+
+def allowed(cloud: Cloud, principal: Principal, permission: str, resources: Sequence[str]) -> bool:
+    """Whether a policy on one of `resources` grants `permission` to `principal`."""
+    members = members_of(principal)
+    for resource in resources:
+        for binding in policy(cloud, resource).get("bindings", []):
+            if members.isdisjoint(binding.get("members", [])):
+                continue
+            patterns = permissions(cloud, binding["role"])
+            if any(fnmatchcase(permission, pattern) for pattern in patterns):
+                return True
+    return False
+
+
+def require(cloud: Cloud, principal: Principal, permission: str, resources: Sequence[str]) -> None:
+    """Raise the 403 that Google answers when `permission` is missing on all of `resources`."""
+    if allowed(cloud, principal, permission, resources):
+        return
+    resource = resources[0] if resources else "the resource"
+    if resource.startswith("buckets/"):
+        message = (
+            f"{principal.email or 'Anonymous caller'} does not have {permission} access to the "
+            f"Google Cloud Storage bucket. Permission '{permission}' denied on resource (or it "
+            "may not exist)."
+        )
+    else:
+        message = (
+            f"Permission '{permission}' denied on resource '//{resource}' for "
+            f"{principal.email or 'anonymous caller'} (or it may not exist)."
+        )
+    raise ApiError(
+        401 if principal is ANONYMOUS else 403,
+        message,
+        details=[
+            {
+                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                "reason": "IAM_PERMISSION_DENIED",
+                "domain": "iam.googleapis.com",
+                "metadata": {"permission": permission, "resource": resource},
+            }
+        ],
+    )
+
+
+def require_scope(principal: Principal, scopes: frozenset[str], method: str) -> None:
+    """Raise the 403 that Google answers when the token has none of the method's scopes."""
+    if principal is ANONYMOUS or not scopes or CLOUD_PLATFORM in principal.scopes:
+        return
+    if scopes.isdisjoint(principal.scopes):
+        raise ApiError(
+            403,
+            "Request had insufficient authentication scopes.",
+            reason="insufficientPermissions",
+            details=[
+                {
+                    "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                    "reason": "ACCESS_TOKEN_SCOPE_INSUFFICIENT",
+                    "domain": "googleapis.com",
+                    "metadata": {"method": method},
+                }
+            ],
+        )
+
+
+def require_service(cloud: Cloud, project: str, service: str) -> None:
+    """Raise the 403 that Google answers when `service` is not enabled in `project`."""
+    if not service or not project or cloud.service_enabled(project, service):
+        return
+    url = f"https://console.developers.google.com/apis/api/{service}/overview?project={project}"
+    raise ApiError(
+        403,
+        f"{service} has not been used in project {project} before or it is disabled. Enable it "
+        f"by visiting {url} then retry. If you enabled this API recently, wait a few minutes for "
+        "the action to propagate to our systems and retry.",
+        reason="accessNotConfigured",
+        details=[
+            {
+                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                "reason": "SERVICE_DISABLED",
+                "domain": "googleapis.com",
+                "metadata": {"consumer": f"projects/{project}", "service": service},
+            }
+        ],
+    )

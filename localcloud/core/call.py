@@ -1,0 +1,85 @@
+"""One API call on its way through the emulator, and what a handler may answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any
+
+from localcloud.core.tokens import Principal
+
+if TYPE_CHECKING:
+    from localcloud.core.discovery import Method
+
+Json = dict[str, Any]
+
+
+@dataclass
+class Request:
+    """An HTTP request as it came in: path still percent-encoded, body not yet read."""
+
+    verb: str
+    host: str
+    path: str
+    query: dict[str, list[str]]
+    headers: Mapping[str, str]
+    stream: IO[bytes]
+    length: int
+    """Bytes of the body, or -1 for a chunked one, which `stream` decodes and ends by itself."""
+
+    def read(self) -> bytes:
+        """The whole body."""
+        return self.stream.read() if self.length < 0 else self.stream.read(self.length)
+
+
+@dataclass
+class Response:
+    """An HTTP response that is not plain JSON with status 200."""
+
+    status: int = 200
+    body: bytes | Iterable[bytes] = b""
+    headers: dict[str, str] = field(default_factory=dict)
+    length: int | None = None
+    """Bytes of an iterable body."""
+
+
+@dataclass
+class Call:
+    """A request matched to a method of an API."""
+
+    request: Request
+    method: Method
+    params: dict[str, str]
+    """Path parameters, percent-decoded, by the names of both `path` and `flatPath`."""
+    principal: Principal
+    body: Json = field(default_factory=dict)
+    """The JSON body, validated; empty for uploads, whose handler reads `request.stream`."""
+    upload: bool = False
+    """The call came in at the method's media upload path."""
+
+    def arg(self, name: str, default: str = "") -> str:
+        """A query parameter's last value."""
+        values = self.request.query.get(name)
+        return values[-1] if values else default
+
+    def flag(self, name: str) -> bool:
+        """A boolean query parameter."""
+        return self.arg(name).lower() == "true"
+
+    def number(self, name: str) -> int | None:
+        """An integer query parameter, or None when it was not sent."""
+        value = self.arg(name)
+        return int(value) if value else None
+
+    @property
+    def base_url(self) -> str:
+        """The URL under which the caller reached the API's host, always https."""
+        return f"https://{self.request.host}"
+
+    @property
+    def project(self) -> str:
+        """The project that the path names, or the empty string."""
+        for key in ("project", "projectsId", "projectId"):
+            if key in self.params:
+                return self.params[key]
+        return ""

@@ -1,0 +1,101 @@
+"""Time, real or virtual, and the scheduler of what happens later."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+
+log = logging.getLogger(__name__)
+
+
+def rfc3339(timestamp: float) -> str:
+    """`timestamp` (seconds since the epoch) as Google's APIs print it."""
+    moment = datetime.fromtimestamp(timestamp, tz=timezone.utc)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+
+
+class Clock:
+    """The wall clock; runs what was put off when it is due, in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._sequence = itertools.count()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        """Hold the calling thread back, as a slow or hanging call does."""
+        time.sleep(seconds)
+
+    def at(self, when: float, action: Callable[[], None]) -> None:
+        """Run `action` when the clock shows `when`."""
+        with self._changed:
+            heapq.heappush(self._due, (when, next(self._sequence), action))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="clock", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Forget what is put off; it is planned again from the store at the next start."""
+        with self._changed:
+            self._closed = True
+            self._due.clear()
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._closed and (not self._due or self._due[0][0] > self.now()):
+                    delay = self._due[0][0] - self.now() if self._due else None
+                    self._changed.wait(delay)
+                if self._closed:
+                    return
+                action = heapq.heappop(self._due)[2]
+            _run_logged(action)
+
+
+class VirtualClock(Clock):
+    """A clock for tests: it stands still until it is advanced."""
+
+    def __init__(self, start: float = 1_790_000_000.0) -> None:
+        super().__init__()
+        self._now = start
+
+    def now(self) -> float:
+        """Virtual seconds since the epoch."""
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        """Advance instead of waiting."""
+        self.advance(seconds)
+
+    def at(self, when: float, action: Callable[[], None]) -> None:
+        """Run `action` once the clock was advanced to `when`."""
+        heapq.heappush(self._due, (when, next(self._sequence), action))
+
+    def advance(self, seconds: float) -> None:
+        """Move on by `seconds` and run, in order, all that falls due on the way."""
+        end = self._now + seconds
+        while self._due and self._due[0][0] <= end:
+            when, _, action = heapq.heappop(self._due)
+            self._now = max(self._now, when)
+            _run_logged(action)
+        self._now = end
+
+
+def _run_logged(action: Callable[[], None]) -> None:
+    try:
+        action()
+    except Exception:
+        log.exception("a scheduled action failed")

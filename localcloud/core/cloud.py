@@ -1,0 +1,84 @@
+"""The cloud: state, time, identity and machines, as every handler gets them."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import yaml
+
+from localcloud.core.clock import Clock
+from localcloud.core.faults import Faults
+from localcloud.core.operations import Operations
+from localcloud.core.store import Store
+from localcloud.core.tokens import Principal, Tokens
+
+log = logging.getLogger(__name__)
+
+Latency = Literal["none", "real"]
+DEVELOPER = "user:developer@tpu-stack.local"
+ENABLED = "enabled-service"
+_DATA = Path(__file__).parent.parent / "data"
+
+
+class Cloud:
+    """One local Google Cloud.
+
+    Args:
+        home: folder of its state; created when missing.
+        clock: the wall clock, or a virtual one in tests.
+        latency: `real` makes operations take as long as Google's do, `none` not at all.
+    """
+
+    def __init__(
+        self, home: Path, *, clock: Clock | None = None, latency: Latency = "none"
+    ) -> None:
+        self.home = home
+        home.mkdir(parents=True, exist_ok=True)
+        self.clock = clock or Clock()
+        self.latency_profile = latency
+        self.store = Store(home / "state.sqlite")
+        self.tokens = Tokens(_secret(home / "secret"))
+        self.operations = Operations(self)
+        self.faults = Faults(self)
+
+    def seconds(self, what: str) -> float:
+        """How long `what` (a key of data/latencies.yaml, such as `tpu.create`) takes."""
+        if self.latency_profile == "none":
+            return 0.0
+        return _latencies()[what]
+
+    def token(self, principal: Principal, *, lifetime: float = 3600.0) -> str:
+        """A bearer token that is valid for `lifetime` seconds."""
+        return self.tokens.issue(principal, expires=self.clock.now() + lifetime)
+
+    def service_enabled(self, project: str, service: str) -> bool:
+        """Whether an API, such as `tpu.googleapis.com`, is enabled in the project."""
+        return self.store.get(ENABLED, f"projects/{project}/services/{service}") is not None
+
+    def folder(self, *parts: str) -> Path:
+        """A folder below the cloud's home, created when missing."""
+        path = self.home.joinpath(*parts)
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def close(self) -> None:
+        """Stop the clock and close the store; the state stays on disk."""
+        self.clock.close()
+        self.store.close()
+
+
+@lru_cache(maxsize=1)
+def _latencies() -> dict[str, float]:
+    loaded = yaml.safe_load((_DATA / "latencies.yaml").read_text(encoding="utf-8"))
+    return {key: float(value) for key, value in loaded.items()}
+
+
+def _secret(path: Path) -> bytes:
+    if not path.exists():
+        path.write_bytes(secrets.token_bytes(32))
+        path.chmod(0o600)
+    return path.read_bytes()

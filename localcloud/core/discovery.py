@@ -1,0 +1,168 @@
+"""Google's discovery documents: which methods exist, at which paths, with which fields.
+
+The documents are those that google-api-python-client ships. They are the emulator's router and
+its schema: a call that they don't know is refused, as is a body with a field they don't know.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+Json = dict[str, Any]
+_VARIABLE = re.compile(r"\{(\+?)([^}]+)\}")
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of an API version, as its discovery document has it."""
+
+    api: str
+    version: str
+    id: str
+    verb: str
+    parameters: frozenset[str]
+    required: frozenset[str]
+    request: str | None
+    response: str | None
+    scopes: frozenset[str]
+
+    @property
+    def name(self) -> str:
+        """The id without the API's name, such as `projects.locations.nodes.create`."""
+        return self.id.partition(".")[2]
+
+
+@dataclass(frozen=True)
+class Match:
+    """A method found for a path."""
+
+    method: Method
+    params: dict[str, str]
+    upload: bool
+
+
+@dataclass(frozen=True)
+class _Template:
+    method: Method
+    flat: re.Pattern[str]
+    named: re.Pattern[str]
+    literal: int
+    upload: bool
+
+
+class Document:
+    """One version of one API."""
+
+    def __init__(self, api: str, version: str) -> None:
+        self.api = api
+        self.version = version
+        raw = _load(api, version)
+        self.schemas: Json = raw.get("schemas", {})
+        self.host: str = urlsplit(raw["rootUrl"]).hostname or ""
+        self._common = frozenset(raw.get("parameters", {}))
+        self._templates: dict[str, list[_Template]] = {}
+        self.methods: dict[str, Method] = {}
+        self._collect(raw, raw["servicePath"])
+
+    def match(self, verb: str, path: str) -> Match | None:
+        """The method that `verb` on `path` (percent-encoded, with its leading slash) calls."""
+        best: tuple[_Template, re.Match[str]] | None = None
+        for template in self._templates.get(verb, []):
+            found = template.flat.fullmatch(path)
+            if found and (best is None or template.literal > best[0].literal):
+                best = (template, found)
+        if best is None:
+            return None
+        template, found = best
+        params = dict(found.groupdict())
+        named = template.named.fullmatch(path)
+        if named:
+            params |= named.groupdict()
+        decoded = {key.replace("__", "."): unquote(value) for key, value in params.items()}
+        return Match(template.method, decoded, template.upload)
+
+    def _collect(self, node: Json, service_path: str) -> None:
+        for raw in node.get("methods", {}).values():
+            self._add(raw, service_path)
+        for child in node.get("resources", {}).values():
+            self._collect(child, service_path)
+
+    def _add(self, raw: Json, service_path: str) -> None:
+        own = raw.get("parameters", {})
+        method = Method(
+            api=self.api,
+            version=self.version,
+            id=raw["id"],
+            verb=raw["httpMethod"],
+            parameters=frozenset(own) | self._common,
+            required=frozenset(
+                name
+                for name, spec in own.items()
+                if spec.get("required") and spec.get("location") == "query"
+            ),
+            request=raw.get("request", {}).get("$ref"),
+            response=raw.get("response", {}).get("$ref"),
+            scopes=frozenset(raw.get("scopes", [])),
+        )
+        self.methods[method.name] = method
+        path = f"/{service_path}{raw['path']}"
+        flat = f"/{service_path}{raw.get('flatPath') or raw['path']}"
+        uploads = [p["path"] for p in raw.get("mediaUpload", {}).get("protocols", {}).values()]
+        for named, flat_path, upload in [(path, flat, False), *((p, p, True) for p in uploads)]:
+            template = _Template(
+                method=method,
+                flat=_compile(flat_path),
+                named=_compile(named),
+                literal=len(_VARIABLE.sub("", flat_path)),
+                upload=upload,
+            )
+            self._templates.setdefault(method.verb, []).append(template)
+        if raw.get("supportsMediaDownload") and raw.get("useMediaDownloadService"):
+            download = "/download" + path
+            self._templates.setdefault(method.verb, []).append(
+                _Template(method, _compile(download), _compile(download), len(download), False)
+            )
+
+
+@cache
+def document(api: str, version: str) -> Document:
+    """The discovery document, read at first use."""
+    return Document(api, version)
+
+
+def _compile(template: str) -> re.Pattern[str]:
+    parts: list[str] = []
+    end = 0
+    for variable in _VARIABLE.finditer(template):
+        parts.append(re.escape(template[end : variable.start()]))
+        reach = ".+" if variable.group(1) else "[^/]+"
+        parts.append(f"(?P<{variable.group(2).replace('.', '__')}>{reach})")
+        end = variable.end()
+    parts.append(re.escape(template[end:]))
+    return re.compile("".join(parts))
+
+
+def _load(api: str, version: str) -> Json:
+    spec = importlib.util.find_spec("googleapiclient")
+    if spec is None or spec.origin is None:
+        raise RuntimeError("google-api-python-client is not installed: it ships the API schemas")
+    folder = Path(spec.origin).parent / "discovery_cache" / "documents"
+    with (folder / f"{api}.{version}.json").open(encoding="utf-8") as file:
+        loaded: Json = json.load(file, object_hook=_without_prose)
+    return loaded
+
+
+def _without_prose(node: Json) -> Json:
+    # Four fifths of a document are descriptions, which nobody reads here. A property that is
+    # itself named "description" has a dict as its value and stays.
+    for key in ("description", "enumDescriptions", "enumDeprecated", "annotations"):
+        if not isinstance(node.get(key), dict) or key == "annotations":
+            node.pop(key, None)
+    return node

@@ -1,0 +1,155 @@
+"""The way of every API call: find the method, check the caller, validate, handle, validate."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+
+from localcloud.core import access, fields, schema
+from localcloud.core.call import Call, Json, Request, Response
+from localcloud.core.cloud import Cloud
+from localcloud.core.discovery import Match, Method, document
+from localcloud.core.errors import ApiError
+from localcloud.core.registry import Api, Route
+from localcloud.core.tokens import ANONYMOUS, Principal
+
+log = logging.getLogger(__name__)
+requests_log = logging.getLogger("localcloud.requests")
+
+
+class Dispatcher:
+    """Answers requests with the handlers of `apis`."""
+
+    def __init__(self, cloud: Cloud, apis: Sequence[Api]) -> None:
+        self._cloud = cloud
+        self._apis = tuple(apis)
+
+    def answer(self, request: Request) -> Response:
+        """The response to a request; errors come as responses too."""
+        name = "-"
+        try:
+            found, route = self._find(request)
+            name = found.method.id
+            response = self._call(request, found, route)
+        except ApiError as error:
+            if error.code >= 500 or (error.code == 404 and name == "-"):
+                log.error("%s %s%s: %s", request.verb, request.host, request.path, error.message)
+            response = _json(error.body(), error.code)
+        except Exception as error:
+            log.exception("%s %s%s failed", request.verb, request.host, request.path)
+            message = f"the local cloud failed: {type(error).__name__}: {error}"
+            response = _json(ApiError(500, message).body(), 500)
+        requests_log.info("%s %s %s %s", response.status, name, request.verb, request.path)
+        return response
+
+    def _find(self, request: Request) -> tuple[Match, Route]:
+        for api in self._apis:
+            found = api.match(request.verb, request.host, request.path)
+            if found is None:
+                continue
+            match, route = found
+            if route is None:
+                raise ApiError(
+                    501,
+                    f"the local cloud knows {match.method.id} ({match.method.version}) but does "
+                    "not implement it",
+                )
+            return match, route
+        raise ApiError(
+            404,
+            f"the local cloud knows no method at {request.verb} "
+            f"https://{request.host}{request.path}",
+        )
+
+    def _call(self, request: Request, found: Match, route: Route) -> Response:
+        method = found.method
+        self._cloud.faults.strike(method.id, request.path)
+        call = Call(request, method, found.params, self.caller(request), upload=found.upload)
+        access.require_service(self._cloud, call.project, route.service)
+        access.require_scope(call.principal, method.scopes, method.id)
+        if route.permission:
+            resources = route.resources(self._cloud, call)
+            access.require(self._cloud, call.principal, route.permission, resources)
+        self._validate_query(call)
+        if not found.upload:
+            call.body = self._read_body(request, method)
+        return self._respond(call, route.handler(self._cloud, call))
+
+    def caller(self, request: Request) -> Principal:
+        """Who sends the request, by its bearer token.
+
+        Raises:
+            ApiError: 401 for a token that is not the cloud's or has expired.
+        """
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        token = token.strip() or "".join(request.query.get("access_token", []))
+        if not token:
+            return ANONYMOUS
+        if scheme and scheme.lower() != "bearer":
+            raise ApiError(401, f"unknown authorization scheme {scheme}")
+        return self._cloud.tokens.read(token, now=self._cloud.clock.now())
+
+    def _validate_query(self, call: Call) -> None:
+        known = call.method.parameters | {"upload_id", "$alt", "userProject"}
+        unknown = sorted(set(call.request.query) - known)
+        missing = sorted(call.method.required - set(call.request.query))
+        problems = [
+            f'Invalid JSON payload received. Unknown name "{name}": Cannot bind query parameter.'
+            for name in unknown
+        ] + [f"Required parameter: {name}" for name in missing]
+        if problems:
+            self._refuse(call, problems)
+
+    def _read_body(self, request: Request, method: Method) -> Json:
+        raw = request.read()
+        if not raw.strip():
+            return {}
+        try:
+            body = json.loads(raw)
+        except ValueError as error:
+            raise ApiError(400, f"Invalid JSON payload received. {error}") from None
+        if not isinstance(body, dict):
+            raise ApiError(400, "Invalid JSON payload received. Expected an object.")
+        if method.request is None:
+            if body:
+                log.error("%s takes no body but got %s", method.id, sorted(body))
+                raise ApiError(400, f"{method.id} takes no request body")
+            return {}
+        problems = schema.problems(document(method.api, method.version), method.request, body)
+        if problems:
+            log.error("request of %s refused: %s", method.id, "; ".join(problems))
+            raise ApiError(400, "\n".join(problems))
+        return body
+
+    def _respond(self, call: Call, result: Json | Response | None) -> Response:
+        if isinstance(result, Response):
+            return result
+        if result is None:
+            return Response(204)
+        method = call.method
+        if method.response:
+            problems = schema.problems(
+                document(method.api, method.version), method.response, result
+            )
+            if problems:
+                raise ApiError(500, f"the local cloud's {method.id} answers wrongly: {problems}")
+        mask = call.arg("fields")
+        if mask:
+            with suppress(ValueError):
+                return _json(fields.apply(fields.parse(mask), result))
+            self._refuse(call, [f"Invalid field selection {mask}"])
+        return _json(result)
+
+    def _refuse(self, call: Call, problems: list[str]) -> None:
+        log.error("request of %s refused: %s", call.method.id, "; ".join(problems))
+        raise ApiError(400, "\n".join(problems))
+
+
+def _json(body: Json, status: int = 200) -> Response:
+    return Response(
+        status,
+        json.dumps(body, separators=(",", ":")).encode(),
+        {"Content-Type": "application/json; charset=UTF-8"},
+    )

@@ -1,0 +1,109 @@
+"""Errors in the shape in which Google's APIs return them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_STATUS = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    409: "ALREADY_EXISTS",
+    411: "INVALID_ARGUMENT",
+    412: "FAILED_PRECONDITION",
+    416: "OUT_OF_RANGE",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    501: "UNIMPLEMENTED",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+_REASON = {
+    400: "invalid",
+    401: "authError",
+    403: "forbidden",
+    404: "notFound",
+    409: "conflict",
+    411: "required",
+    412: "conditionNotMet",
+    416: "requestedRangeNotSatisfiable",
+    429: "rateLimitExceeded",
+    500: "backendError",
+    501: "notImplemented",
+    503: "backendError",
+    504: "backendError",
+}
+# google.rpc.Code of the canonical statuses, for errors inside long-running operations.
+RPC_CODE = {
+    "OK": 0,
+    "CANCELLED": 1,
+    "UNKNOWN": 2,
+    "INVALID_ARGUMENT": 3,
+    "DEADLINE_EXCEEDED": 4,
+    "NOT_FOUND": 5,
+    "ALREADY_EXISTS": 6,
+    "PERMISSION_DENIED": 7,
+    "RESOURCE_EXHAUSTED": 8,
+    "FAILED_PRECONDITION": 9,
+    "ABORTED": 10,
+    "OUT_OF_RANGE": 11,
+    "UNIMPLEMENTED": 12,
+    "INTERNAL": 13,
+    "UNAVAILABLE": 14,
+    "UNAUTHENTICATED": 16,
+}
+
+
+class ApiError(Exception):
+    """An API call that fails.
+
+    Args:
+        code: HTTP status.
+        message: what Google says, word for word where clients look for it.
+        status: canonical status; by default the one that belongs to `code`.
+        reason: the short reason in `errors[]`; by default the one that belongs to `code`.
+        details: entries of `error.details`, such as a google.rpc.ErrorInfo.
+    """
+
+    def __init__(
+        self,
+        code: int,
+        message: str,
+        *,
+        status: str | None = None,
+        reason: str | None = None,
+        details: list[dict[str, Any]] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.status = status or _STATUS.get(code, "UNKNOWN")
+        self.reason = reason or _REASON.get(code, "unknown")
+        self.details = details or []
+
+    def body(self) -> dict[str, Any]:
+        """The JSON body of the HTTP response."""
+        error: dict[str, Any] = {
+            "code": self.code,
+            "message": self.message,
+            "errors": [{"message": self.message, "domain": "global", "reason": self.reason}],
+            "status": self.status,
+        }
+        if self.details:
+            error["details"] = self.details
+        return {"error": error}
+
+    def rpc_status(self) -> dict[str, Any]:
+        """The google.rpc.Status for a long-running operation that failed."""
+        return {"code": RPC_CODE.get(self.status, 2), "message": self.message}
+
+
+def not_found(what: str) -> ApiError:
+    """404 for a resource by its full name."""
+    return ApiError(404, f"The resource '{what}' was not found")
+
+
+def invalid(message: str) -> ApiError:
+    """400 with `message`."""
+    return ApiError(400, message)

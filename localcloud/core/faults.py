@@ -1,0 +1,96 @@
+"""Faults on request: calls that fail, hang or are slow."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from localcloud.core.errors import ApiError
+
+if TYPE_CHECKING:
+    from localcloud.core.cloud import Cloud
+
+_KIND = "fault"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong, where and how often.
+
+    Attributes:
+        method: pattern over method ids, such as `storage.objects.*`.
+        resource: pattern over the request's path; `*` for any.
+        status: HTTP status to answer, or 0 to let the call through after `delay`.
+        message: the error's message; by default one that names the fault.
+        delay: seconds to hold the call back first.
+        count: how many calls it hits before it is used up; 0 for all.
+        skip: how many matching calls pass before the first one is hit.
+        probability: chance that a matching call is hit.
+    """
+
+    method: str
+    resource: str = "*"
+    status: int = 503
+    message: str = ""
+    delay: float = 0.0
+    count: int = 0
+    skip: int = 0
+    probability: float = 1.0
+
+
+class Faults:
+    """The faults that are in force, kept in the store."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self._cloud = cloud
+        self._random = random.Random(0)
+
+    def add(self, fault: Fault) -> str:
+        """Put a fault in force; the answer is its id."""
+        key = f"fault-{self._cloud.operations.number()}"
+        self._cloud.store.put(_KIND, key, asdict(fault))
+        return key
+
+    def clear(self) -> None:
+        """Lift all faults."""
+        for key in self._cloud.store.keys(_KIND):
+            self._cloud.store.delete(_KIND, key)
+
+    def items(self) -> list[tuple[str, Fault]]:
+        """The faults in force by id."""
+        return [(key, Fault(**record)) for key, record in self._cloud.store.items(_KIND)]
+
+    def strike(self, method: str, path: str) -> None:
+        """Let the first fault that fits hit this call.
+
+        Raises:
+            ApiError: with the fault's status.
+        """
+        fault = self._take(method, path)
+        if fault is None:
+            return
+        if fault.delay:
+            self._cloud.clock.sleep(fault.delay)
+        if fault.status:
+            message = fault.message or f"injected fault: {method} answers {fault.status}"
+            raise ApiError(fault.status, message)
+
+    def _take(self, method: str, path: str) -> Fault | None:
+        with self._cloud.store.locked():
+            for key, fault in self.items():
+                if not fnmatchcase(method, fault.method) or not fnmatchcase(path, fault.resource):
+                    continue
+                record = asdict(fault)
+                if fault.skip:
+                    self._cloud.store.put(_KIND, key, record | {"skip": fault.skip - 1})
+                    continue
+                if self._random.random() >= fault.probability:
+                    continue
+                if fault.count == 1:
+                    self._cloud.store.delete(_KIND, key)
+                elif fault.count:
+                    self._cloud.store.put(_KIND, key, record | {"count": fault.count - 1})
+                return fault
+        return None

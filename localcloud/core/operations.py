@@ -1,0 +1,108 @@
+"""Long-running operations: an effect that happens now or later, and the record that tells.
+
+An effect is a function registered by name, so that one that is still to come survives a restart
+of the emulator: the store holds its name and arguments.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from localcloud.core.errors import ApiError
+from localcloud.core.store import Record
+
+if TYPE_CHECKING:
+    from localcloud.core.cloud import Cloud
+
+log = logging.getLogger(__name__)
+
+Effect = Callable[..., "Record | None"]
+_EFFECTS: dict[str, Effect] = {}
+_KIND = "operation"
+
+
+def effect(name: str) -> Callable[[Effect], Effect]:
+    """Register `function(cloud, **arguments)`; what it returns is the operation's response."""
+
+    def register(function: Effect) -> Effect:
+        if name in _EFFECTS:
+            raise ValueError(f"effect {name} is registered twice")
+        _EFFECTS[name] = function
+        return function
+
+    return register
+
+
+class Operations:
+    """All operations of the cloud, by key (the path under which clients poll them).
+
+    A record has `about` (whatever the service wants to show again), `started` and `finished`
+    (seconds since the epoch), `done`, `response` and `error` (a google.rpc.Status).
+    """
+
+    def __init__(self, cloud: Cloud) -> None:
+        self._cloud = cloud
+        self._sequence = itertools.count(int(cloud.clock.now() * 1000))
+
+    def number(self) -> int:
+        """A number that no earlier operation or resource had."""
+        return next(self._sequence)
+
+    def start(
+        self,
+        key: str,
+        *,
+        about: Record,
+        effect: str,
+        arguments: dict[str, Any],
+        seconds: float = 0.0,
+    ) -> Record:
+        """Run the effect after `seconds`; at once, inside this call, when that is 0."""
+        now = self._cloud.clock.now()
+        record: Record = {
+            "about": about,
+            "effect": effect,
+            "arguments": arguments,
+            "started": now,
+            "due": now + seconds,
+            "done": False,
+        }
+        self._cloud.store.put(_KIND, key, record)
+        if seconds > 0:
+            self._cloud.clock.at(record["due"], partial(self._finish, key))
+        else:
+            self._finish(key)
+        return self._cloud.store.get(_KIND, key) or record
+
+    def get(self, key: str) -> Record | None:
+        """The operation's record, or None."""
+        return self._cloud.store.get(_KIND, key)
+
+    def items(self, prefix: str) -> list[tuple[str, Record]]:
+        """Operations whose key begins with `prefix`."""
+        return self._cloud.store.items(_KIND, prefix)
+
+    def resume(self) -> None:
+        """Plan again what was still to come when the emulator stopped."""
+        for key, record in self._cloud.store.items(_KIND):
+            if not record["done"]:
+                self._cloud.clock.at(record["due"], partial(self._finish, key))
+
+    def _finish(self, key: str) -> None:
+        record = self._cloud.store.get(_KIND, key)
+        if record is None or record["done"]:
+            return
+        try:
+            record["response"] = _EFFECTS[record["effect"]](self._cloud, **record["arguments"])
+        except ApiError as error:
+            record["error"] = error.rpc_status() | {"http": error.code, "reason": error.reason}
+        except Exception as error:
+            log.exception("operation %s failed inside the emulator", key)
+            record["error"] = ApiError(500, f"Internal error: {error}").rpc_status()
+        record["done"] = True
+        record["finished"] = self._cloud.clock.now()
+        self._cloud.store.put(_KIND, key, record)

@@ -1,0 +1,131 @@
+"""Which handler answers which method, what permission it takes, and whose policies count."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from localcloud.core.call import Call, Json, Response
+from localcloud.core.discovery import Match, Method, document
+
+if TYPE_CHECKING:
+    from localcloud.core.cloud import Cloud
+
+Handler = Callable[["Cloud", Call], "Json | Response | None"]
+Resources = Callable[["Cloud", Call], Sequence[str]]
+
+
+def project_resource(cloud: Cloud, call: Call) -> Sequence[str]:
+    """The project in the path, for methods whose permission is checked on the project."""
+    return (f"projects/{call.project}",)
+
+
+@dataclass(frozen=True)
+class Route:
+    """A handler with what the dispatcher checks before it is called.
+
+    Attributes:
+        handler: gets the cloud and the call.
+        permission: IAM permission; None for methods that every authenticated caller may use.
+        resources: names whose IAM policies may grant the permission, such as `projects/p`.
+        service: the API that must be enabled in the project (`compute.googleapis.com`), or "".
+    """
+
+    handler: Handler
+    permission: str | None
+    resources: Resources
+    service: str
+
+
+class Api:
+    """One API in the versions that the emulator serves.
+
+    Args:
+        name: as in the discovery documents, such as `compute`.
+        versions: such as `("v1", "beta")`.
+        hosts: host names beside the one in the discovery document.
+        gated: whether the API must be enabled in the project before it answers.
+    """
+
+    def __init__(
+        self, name: str, versions: Sequence[str], *, hosts: Sequence[str] = (), gated: bool = True
+    ) -> None:
+        self.name = name
+        self.versions = tuple(versions)
+        self.hosts = frozenset({f"{name}.googleapis.com", *hosts})
+        self.service = f"{name}.googleapis.com" if gated else ""
+        self._routes: dict[tuple[str, str], Route] = {}
+        self._raw: list[tuple[str, re.Pattern[str], frozenset[str], str, Route]] = []
+
+    def method(
+        self,
+        *names: str,
+        permission: str | None = None,
+        resources: Resources = project_resource,
+        versions: Sequence[str] | None = None,
+    ) -> Callable[[Handler], Handler]:
+        """Register a handler for methods by their id without the API's name."""
+
+        def register(handler: Handler) -> Handler:
+            route = Route(handler, permission, resources, self.service)
+            for version in versions or self.versions:
+                for name in names:
+                    key = (version, name)
+                    if key in self._routes:
+                        raise ValueError(f"{self.name}.{name} ({version}) has two handlers")
+                    self._routes[key] = route
+            return handler
+
+        return register
+
+    def raw(
+        self,
+        verb: str,
+        pattern: str,
+        *,
+        like: str,
+        hosts: Sequence[str],
+        permission: str | None = None,
+        resources: Resources = project_resource,
+    ) -> Callable[[Handler], Handler]:
+        """Register a handler for a path outside the discovery document.
+
+        Args:
+            verb: HTTP method.
+            pattern: regular expression over the whole percent-encoded path; its named groups
+                become the call's parameters.
+            like: the method whose scopes apply, such as `objects.get`.
+            hosts: where the path is served.
+            permission: as in `method`.
+            resources: as in `method`.
+        """
+
+        def register(handler: Handler) -> Handler:
+            route = Route(handler, permission, resources, self.service)
+            self._raw.append((verb, re.compile(pattern), frozenset(hosts), like, route))
+            return handler
+
+        return register
+
+    def match(self, verb: str, host: str, path: str) -> tuple[Match, Route | None] | None:
+        """The method at `path` and its route; the route is None when nobody handles it."""
+        if host in self.hosts:
+            for version in self.versions:
+                found = document(self.name, version).match(verb, path)
+                if found:
+                    return found, self._routes.get((version, found.method.name))
+        for raw_verb, pattern, hosts, like, route in self._raw:
+            matched = pattern.fullmatch(path) if verb == raw_verb and host in hosts else None
+            if matched:
+                method = self._like(like)
+                return Match(method, matched.groupdict(), upload=False), route
+        return None
+
+    def handled(self) -> list[tuple[str, str]]:
+        """The (version, method) pairs with a handler, sorted."""
+        return sorted(self._routes)
+
+    def _like(self, name: str) -> Method:
+        return document(self.name, self.versions[0]).methods[name]

@@ -1,0 +1,90 @@
+"""The emulator's state: JSON records by kind and key, kept in SQLite over restarts."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+Record = dict[str, Any]
+
+
+class Store:
+    """Records by (kind, key), in memory for reading, written through to disk.
+
+    Every read gives a copy: a handler changes a record and puts it back. Handlers that read,
+    change and write hold `locked()` meanwhile.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.RLock()
+        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        # A killed emulator loses nothing; only a machine that loses power might.
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=OFF")
+        self._db.execute(
+            "CREATE TABLE IF NOT EXISTS record "
+            "(kind TEXT, key TEXT, value TEXT, PRIMARY KEY (kind, key)) WITHOUT ROWID"
+        )
+        self._records: dict[str, dict[str, str]] = {}
+        for kind, key, value in self._db.execute("SELECT kind, key, value FROM record"):
+            self._records.setdefault(kind, {})[key] = value
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold off every other reader and writer; reentrant."""
+        with self._lock:
+            yield
+
+    def get(self, kind: str, key: str) -> Record | None:
+        """A copy of the record, or None."""
+        with self._lock:
+            value = self._records.get(kind, {}).get(key)
+        return json.loads(value) if value is not None else None
+
+    def put(self, kind: str, key: str, record: Record) -> None:
+        """Create or replace the record."""
+        value = json.dumps(record, separators=(",", ":"))
+        with self._lock:
+            self._records.setdefault(kind, {})[key] = value
+            self._db.execute("INSERT OR REPLACE INTO record VALUES (?, ?, ?)", (kind, key, value))
+
+    def delete(self, kind: str, key: str) -> bool:
+        """Remove the record; False when there was none."""
+        with self._lock:
+            if self._records.get(kind, {}).pop(key, None) is None:
+                return False
+            self._db.execute("DELETE FROM record WHERE kind = ? AND key = ?", (kind, key))
+            return True
+
+    def keys(self, kind: str, prefix: str = "") -> list[str]:
+        """The keys of a kind that begin with `prefix`, sorted."""
+        with self._lock:
+            return sorted(key for key in self._records.get(kind, {}) if key.startswith(prefix))
+
+    def items(self, kind: str, prefix: str = "") -> list[tuple[str, Record]]:
+        """Copies of the records of a kind whose key begins with `prefix`, sorted by key."""
+        with self._lock:
+            records = self._records.get(kind, {})
+            found = [(key, value) for key, value in records.items() if key.startswith(prefix)]
+        return [(key, json.loads(value)) for key, value in sorted(found)]
+
+    def counts(self) -> dict[str, int]:
+        """How many records there are of each kind."""
+        with self._lock:
+            return {kind: len(records) for kind, records in self._records.items() if records}
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._records.clear()
+            self._db.execute("DELETE FROM record")
+
+    def close(self) -> None:
+        """Close the database."""
+        with self._lock:
+            self._db.close()

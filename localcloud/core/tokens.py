@@ -1,0 +1,80 @@
+"""OAuth access tokens: signed by the emulator, so that they need no table and outlive a restart."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from dataclasses import dataclass, field
+
+from localcloud.core.errors import ApiError
+
+CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
+_PREFIX = "ya29.local-"
+
+
+@dataclass(frozen=True)
+class Principal:
+    """Who calls: an IAM member (`user:…`, `serviceAccount:…`) and its token's scopes."""
+
+    member: str
+    scopes: frozenset[str] = field(default_factory=lambda: frozenset({CLOUD_PLATFORM}))
+
+    @property
+    def email(self) -> str:
+        """The member's e-mail address."""
+        return self.member.partition(":")[2]
+
+
+ANONYMOUS = Principal("allUsers", frozenset())
+
+
+class Tokens:
+    """Issues and reads access tokens.
+
+    Args:
+        secret: the signing key, kept with the emulator's state.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def issue(self, principal: Principal, *, expires: float) -> str:
+        """A bearer token for `principal`, valid until `expires` (seconds since the epoch)."""
+        claims = {"m": principal.member, "s": sorted(principal.scopes), "e": expires}
+        payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode()
+        return f"{_PREFIX}{payload}.{self._sign(payload)}"
+
+    def read(self, token: str, *, now: float) -> Principal:
+        """The principal of `token`.
+
+        Raises:
+            ApiError: 401 when the token is not the emulator's, was altered or has expired.
+        """
+        payload, _, signature = token.removeprefix(_PREFIX).rpartition(".")
+        if not token.startswith(_PREFIX) or not hmac.compare_digest(signature, self._sign(payload)):
+            raise _unauthenticated()
+        claims = json.loads(base64.urlsafe_b64decode(payload))
+        if claims["e"] <= now:
+            raise _unauthenticated()
+        return Principal(claims["m"], frozenset(claims["s"]))
+
+    def _sign(self, payload: str) -> str:
+        return hmac.new(self._secret, payload.encode(), hashlib.sha256).hexdigest()[:40]
+
+
+def _unauthenticated() -> ApiError:
+    return ApiError(
+        401,
+        "Request had invalid authentication credentials. Expected OAuth 2 access token, login "
+        "cookie or other valid authentication credential. See "
+        "https://developers.google.com/identity/sign-in/web/devconsole-project.",
+        details=[
+            {
+                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                "reason": "ACCESS_TOKEN_EXPIRED",
+                "domain": "googleapis.com",
+            }
+        ],
+    )

@@ -1,0 +1,1 @@
+"""The processes behind emulated VMs and TPUs."""

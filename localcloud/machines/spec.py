@@ -1,0 +1,42 @@
+"""What a machine is, as the APIs hand it to whoever runs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class MachineSpec:
+    """A VM or the host of a TPU slice.
+
+    Attributes:
+        key: the resource's path, unique in the cloud, such as
+            `projects/p/zones/z/instances/i` or `projects/p/locations/z/nodes/n/hosts/0`.
+        project: project id.
+        zone: such as `us-central1-b`.
+        name: the short name, which is the host name too.
+        number: the numeric id that the metadata server shows.
+        machine_type: such as `n1-standard-2`.
+        attributes: instance metadata, `startup-script` among it.
+        service_account: e-mail of the attached account; None for none.
+        scopes: OAuth scopes of the tokens that the metadata server gives out.
+        tags: network tags.
+        preemptible: what the metadata server says under `scheduling/preemptible`.
+        daemons: processes that the image itself runs beside the start-up script, by name; each
+            an argument list, restarted when it ends while the machine runs.
+        environment: variables for the daemons.
+    """
+
+    key: str
+    project: str
+    zone: str
+    name: str
+    number: int
+    machine_type: str
+    attributes: dict[str, str] = field(default_factory=dict)
+    service_account: str | None = None
+    scopes: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    preemptible: bool = False
+    daemons: dict[str, list[str]] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)

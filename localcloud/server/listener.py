@@ -1,0 +1,66 @@
+"""A listening socket on the loopback interface: the cloud's front door, or a machine's network."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Callable
+from http.server import ThreadingHTTPServer
+
+from localcloud.core.call import Request, Response
+from localcloud.server.connection import Connection
+
+Answer = Callable[[Request], Response]
+_SUFFIXES = (".googleapis.com", ".google.internal")
+_HOSTS = frozenset({"googleapis.com", "accounts.google.com", "metadata", "169.254.169.254"})
+
+
+class Listener(ThreadingHTTPServer):
+    """Serves API calls through CONNECT, and direct requests to whoever owns the port.
+
+    Args:
+        port: 0 for any free one.
+        tls: the TLS settings shown to clients of Google's hosts.
+        apis: answers calls to Google's API hosts.
+        direct: answers requests to the port itself and to the metadata server's names.
+    """
+
+    daemon_threads = True
+    request_queue_size = 128
+    # Machines keep connections open; a stop must not wait for them.
+    block_on_close = False
+
+    def __init__(self, port: int, *, tls: ssl.SSLContext, apis: Answer, direct: Answer) -> None:
+        super().__init__(("127.0.0.1", port), Connection)
+        self.tls = tls
+        self._apis = apis
+        self._direct = direct
+        self._thread = threading.Thread(
+            target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        )
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self.server_address[1])
+
+    def start(self) -> None:
+        """Begin to serve in a thread of its own."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop accepting connections and free the port."""
+        if self._thread.is_alive():
+            self.shutdown()
+        self.server_close()
+
+    @staticmethod
+    def emulates(host: str) -> bool:
+        """Whether the emulator answers for `host`; all other hosts are passed through."""
+        return host.endswith(_SUFFIXES) or host in _HOSTS
+
+    def answer(self, request: Request) -> Response:
+        """The response to a request that came in here."""
+        if request.host.endswith("googleapis.com") or request.host == "accounts.google.com":
+            return self._apis(request)
+        return self._direct(request)

@@ -1,0 +1,10 @@
+"""The emulated APIs, one package each."""
+
+from __future__ import annotations
+
+from localcloud.core.registry import Api
+
+
+def all_apis() -> list[Api]:
+    """Every API that the emulator serves, each with its handlers registered."""
+    return []
