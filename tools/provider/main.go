@@ -1,10 +1,23 @@
+// Command pulumi-resource-gcp is Google's own Terraform provider behind Pulumi's bridge, standing
+// in for the official pulumi-gcp plugin where that cannot be downloaded.
 package main
 
 import (
-	_ "github.com/hashicorp/terraform-provider-google-beta/google-beta/fwprovider"
-	_ "github.com/hashicorp/terraform-provider-google-beta/google-beta/provider"
-	_ "github.com/pulumi/pulumi-terraform-bridge/v3/pkg/pf/tfbridge"
-	_ "github.com/pulumi/pulumi-terraform-bridge/v3/pkg/tfbridge"
+	"context"
+	"os"
+
+	pf "github.com/pulumi/pulumi-terraform-bridge/v3/pkg/pf/tfbridge"
 )
 
-func main() {}
+// version is set by the linker to the version of the Python package pulumi-gcp.
+var version = "0.0.0-dev"
+
+func main() {
+	ctx := context.Background()
+	info := providerInfo(ctx, version)
+	if len(os.Args) == 2 && os.Args[1] == "-property-names" {
+		printPropertyNames(info)
+		return
+	}
+	pf.MainWithMuxer(ctx, packageName, info, nil)
+}
