@@ -1,0 +1,50 @@
+# Two commands do everything: `make demo` and `make test`. `make help` lists the rest.
+PYTHON ?= python3
+ARCH ?= vm
+KEEP ?=
+ONLY ?=
+PY := .venv/bin/python
+SOURCES := infra training localcloud tpustack tools bench tests
+
+.PHONY: help setup toolchain demo test lint format bench wheel lock clean
+.DEFAULT_GOAL := help
+
+help:  ## List the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+
+setup:  ## Make .venv with the locked dependencies
+	@$(PYTHON) tools/bootstrap.py
+
+toolchain: setup  ## Find, download or build the Pulumi engine
+	@$(PY) tools/install.py
+
+demo: setup  ## From nothing to a trained model (ARCH=vm|node, KEEP=1 leaves it up)
+	@$(PY) -m tpustack demo --architecture $(ARCH) $(if $(KEEP),--keep)
+
+test: setup  ## Run the whole suite
+	@$(PY) -m pytest
+
+lint: setup  ## Run ruff, the strict type checker and the structure checks
+	@$(PY) -m ruff check $(SOURCES)
+	@$(PY) -m ruff format --check $(SOURCES)
+	@$(PY) -m mypy $(SOURCES)
+	@$(PY) -m pytest -q tests/unit/structure
+
+format: setup  ## Format the code
+	@$(PY) -m ruff check --fix $(SOURCES)
+	@$(PY) -m ruff format $(SOURCES)
+
+bench: setup  ## Measure, side by side in one run (ONLY=name for one)
+	@$(PY) -m bench $(if $(ONLY),--only $(ONLY))
+
+wheel: setup  ## Build the training wheel into dist/
+	@$(PY) -m tpustack wheel
+
+lock: setup  ## Pin the dependencies again, with hashes
+	@.venv/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
+	  --no-emit-index-url --custom-compile-command 'make lock' requirements-dev.in \
+	  --output-file requirements.txt
+
+clean:  ## Stop the local cloud and remove all that was made here, except .venv
+	@if [ -x $(PY) ]; then $(PY) -m localcloud stop; fi
+	@rm -rf .demo .localcloud .state dist build
