@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from localcloud.core import projects
 from localcloud.core.clock import Clock
-from localcloud.core.cloud import Cloud, Latency
+from localcloud.core.cloud import DEVELOPER, Cloud, Latency
 from localcloud.core.dispatch import Dispatcher
 from localcloud.server.authority import Authority
 from localcloud.server.listener import Listener
@@ -42,6 +43,7 @@ class LocalCloud:
 
     def start(self) -> None:
         """Serve, and take up again what an earlier run left to do."""
+        projects.ensure(self.cloud, projects.DEFAULT_PROJECT, owner=DEVELOPER)
         self.cloud.operations.resume()
         self.listener.start()
 

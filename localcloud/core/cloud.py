@@ -10,6 +10,7 @@ from typing import Literal
 
 import yaml
 
+from localcloud.core import enablement
 from localcloud.core.clock import Clock
 from localcloud.core.faults import Faults
 from localcloud.core.operations import Operations
@@ -20,7 +21,6 @@ log = logging.getLogger(__name__)
 
 Latency = Literal["none", "real"]
 DEVELOPER = "user:developer@tpu-stack.local"
-ENABLED = "enabled-service"
 _DATA = Path(__file__).parent.parent / "data"
 
 
@@ -57,7 +57,7 @@ class Cloud:
 
     def service_enabled(self, project: str, service: str) -> bool:
         """Whether an API, such as `tpu.googleapis.com`, is enabled in the project."""
-        return self.store.get(ENABLED, f"projects/{project}/services/{service}") is not None
+        return enablement.enabled(self, project, service)
 
     def folder(self, *parts: str) -> Path:
         """A folder below the cloud's home, created when missing."""

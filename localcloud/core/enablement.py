@@ -1,0 +1,66 @@
+"""Which APIs a project has enabled, and what comes into being with one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from localcloud.core.store import Record
+
+if TYPE_CHECKING:
+    from localcloud.core.cloud import Cloud
+
+ENABLED = "enabled-service"
+_CATALOG = Path(__file__).parent.parent / "data" / "services.yaml"
+Hook = Callable[["Cloud", str], None]
+_HOOKS: dict[str, Hook] = {}
+
+
+@lru_cache(maxsize=1)
+def catalog() -> dict[str, Record]:
+    """The known APIs by name, each with its title."""
+    loaded: dict[str, Record] = yaml.safe_load(_CATALOG.read_text(encoding="utf-8"))
+    return loaded
+
+
+def defaults() -> list[str]:
+    """The APIs that every new project has enabled."""
+    return [name for name, about in catalog().items() if about.get("default")]
+
+
+def on_enable(service: str) -> Callable[[Hook], Hook]:
+    """Register `function(cloud, project)`, called when `service` is enabled in a project."""
+
+    def register(hook: Hook) -> Hook:
+        _HOOKS[service] = hook
+        return hook
+
+    return register
+
+
+def key(project: str, service: str) -> str:
+    """The name of a service in a project; also its key in the store."""
+    return f"projects/{project}/services/{service}"
+
+
+def enable(cloud: Cloud, project: str, services: Iterable[str], *, after: float = 0.0) -> None:
+    """Enable APIs and those that they need; calls keep failing for `after` more seconds."""
+    with cloud.store.locked():
+        for service in services:
+            if cloud.store.get(ENABLED, key(project, service)) is not None:
+                continue
+            enable(cloud, project, catalog()[service].get("needs", []), after=after)
+            record = {"effective": cloud.clock.now() + after}
+            cloud.store.put(ENABLED, key(project, service), record)
+            if service in _HOOKS:
+                _HOOKS[service](cloud, project)
+
+
+def enabled(cloud: Cloud, project: str, service: str) -> bool:
+    """Whether calls to `service` are let through in `project`."""
+    record = cloud.store.get(ENABLED, key(project, service))
+    return record is not None and bool(record["effective"] <= cloud.clock.now())

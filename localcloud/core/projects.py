@@ -1,0 +1,56 @@
+"""Projects: the containers whose policies, APIs and numbers everything else refers to."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from localcloud.core import enablement
+from localcloud.core.access import POLICY
+from localcloud.core.clock import rfc3339
+from localcloud.core.store import Record
+
+if TYPE_CHECKING:
+    from localcloud.core.cloud import Cloud
+
+PROJECT = "project"
+DEFAULT_PROJECT = "tpu-stack-local"
+
+
+def find(cloud: Cloud, name: str) -> Record | None:
+    """The project by its id or its number, or None."""
+    return cloud.store.get(PROJECT, f"projects/{identifier(cloud, name)}") if name else None
+
+
+def number(project: str) -> str:
+    """The project's number, twelve digits; the same for the same id on every machine."""
+    digest = int.from_bytes(hashlib.sha256(project.encode()).digest()[:8], "big")
+    return str(100_000_000_000 + digest % 900_000_000_000)
+
+
+def identifier(cloud: Cloud, name: str) -> str:
+    """The id of a project that is named by its id or by its number."""
+    if name.isdigit():
+        for _, record in cloud.store.items(PROJECT):
+            if record["projectNumber"] == name:
+                return str(record["projectId"])
+    return name
+
+
+def ensure(cloud: Cloud, project: str, *, owner: str) -> None:
+    """Create the project with `owner` as its owner, unless it exists."""
+    key = f"projects/{project}"
+    with cloud.store.locked():
+        if cloud.store.get(PROJECT, key) is not None:
+            return
+        record = {
+            "projectId": project,
+            "projectNumber": number(project),
+            "name": project,
+            "lifecycleState": "ACTIVE",
+            "createTime": rfc3339(cloud.clock.now()),
+        }
+        cloud.store.put(PROJECT, key, record)
+        bindings = [{"role": "roles/owner", "members": [owner]}]
+        cloud.store.put(POLICY, key, {"version": 1, "etag": "BwYAAAAAAAE=", "bindings": bindings})
+        enablement.enable(cloud, project, enablement.defaults())

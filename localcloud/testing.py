@@ -1,0 +1,92 @@
+"""A small client for tests against the local cloud: JSON in, JSON out, the status checked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import requests
+
+from localcloud.app import LocalCloud
+from localcloud.core.call import Json
+from localcloud.core.cloud import DEVELOPER
+from localcloud.core.tokens import CLOUD_PLATFORM, Principal
+
+
+class UnexpectedStatus(AssertionError):
+    """A call that was answered with another status than the test expects."""
+
+
+def session(local_cloud: LocalCloud, member: str = DEVELOPER, *scopes: str) -> requests.Session:
+    """A session that reaches the local cloud as `member`; nobody when that is empty."""
+    made = requests.Session()
+    made.trust_env = False
+    made.proxies = {"https": f"http://127.0.0.1:{local_cloud.listener.port}"}
+    made.verify = str(local_cloud.authority.bundle)
+    if member:
+        principal = Principal(member, frozenset(scopes or {CLOUD_PLATFORM}))
+        token = local_cloud.cloud.token(principal, lifetime=30 * 86400)
+        made.headers["Authorization"] = f"Bearer {token}"
+    return made
+
+
+class Client:
+    """Calls APIs as one member.
+
+    Args:
+        local_cloud: a started local cloud.
+        member: such as `user:…`, `serviceAccount:…`; empty for an anonymous caller.
+        scopes: of its token; `cloud-platform` when none is given.
+    """
+
+    def __init__(self, local_cloud: LocalCloud, member: str = DEVELOPER, *scopes: str) -> None:
+        self.local_cloud = local_cloud
+        self.session = session(local_cloud, member, *scopes)
+
+    def as_member(self, member: str, *scopes: str) -> Client:
+        """A client of the same cloud for somebody else."""
+        return Client(self.local_cloud, member, *scopes)
+
+    def call(
+        self, verb: str, url: str, body: Json | None = None, *, status: int = 200, **query: Any
+    ) -> Json:
+        """The JSON answer to a call.
+
+        Args:
+            verb: HTTP method.
+            url: with or without `https://`.
+            body: sent as JSON.
+            status: the expected HTTP status.
+            query: query parameters; a `_` before a name (for Python's own words) is dropped.
+
+        Raises:
+            UnexpectedStatus: when the answer has another status; with its body.
+        """
+        url = url if url.startswith("https://") else f"https://{url}"
+        params = {name.removeprefix("_"): value for name, value in query.items()}
+        response = self.session.request(verb, url, json=body, params=params, timeout=30)
+        if response.status_code != status:
+            raise UnexpectedStatus(
+                f"{verb} {url}: {response.status_code} instead of {status}: {response.text}"
+            )
+        answer: Json = response.json() if response.content else {}
+        return answer
+
+    def get(self, url: str, *, status: int = 200, **query: Any) -> Json:
+        """GET, see `call`."""
+        return self.call("GET", url, status=status, **query)
+
+    def post(self, url: str, body: Json | None = None, *, status: int = 200, **query: Any) -> Json:
+        """POST, see `call`."""
+        return self.call("POST", url, body, status=status, **query)
+
+    def put(self, url: str, body: Json, *, status: int = 200, **query: Any) -> Json:
+        """PUT, see `call`."""
+        return self.call("PUT", url, body, status=status, **query)
+
+    def patch(self, url: str, body: Json, *, status: int = 200, **query: Any) -> Json:
+        """PATCH, see `call`."""
+        return self.call("PATCH", url, body, status=status, **query)
+
+    def delete(self, url: str, *, status: int = 200, **query: Any) -> Json:
+        """DELETE, see `call`."""
+        return self.call("DELETE", url, status=status, **query)
