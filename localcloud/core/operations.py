@@ -86,6 +86,10 @@ class Operations:
         """Operations whose key begins with `prefix`."""
         return self._cloud.store.items(_KIND, prefix)
 
+    def delete(self, key: str) -> bool:
+        """Forget an operation; its effect, if still to come, is called off."""
+        return self._cloud.store.delete(_KIND, key)
+
     def resume(self) -> None:
         """Plan again what was still to come when the emulator stopped."""
         for key, record in self._cloud.store.items(_KIND):
