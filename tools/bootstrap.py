@@ -79,7 +79,7 @@ def _no_python() -> str:
 
 
 def _install(python: str) -> None:
-    environment = dict(os.environ, PIP_DISABLE_PIP_VERSION_CHECK="1", UV_NO_PROGRESS="0")
+    environment = dict(os.environ, PIP_DISABLE_PIP_VERSION_CHECK="1")
     print(f"making .venv with {python} …", file=sys.stderr)
     STAMP.unlink(missing_ok=True)
     _run([python, "-m", "venv", "--clear", str(VENV)], environment)
@@ -90,8 +90,10 @@ def _install(python: str) -> None:
         pip = [venv_python, "-m", "pip", "install", "--quiet", "--require-hashes"]
         _run([*pip, "-r", str(only_uv)], environment)
     uv = [str(VENV / "bin" / "uv"), "pip", "install", "--python", venv_python]
+    if not sys.stderr.isatty():
+        uv.append("--quiet")
     _run([*uv, "--require-hashes", "-r", str(LOCK)], environment)
-    project = ["--quiet", "--no-deps", "--no-build-isolation", "--editable", str(ROOT)]
+    project = ["--no-deps", "--no-build-isolation", "--editable", str(ROOT)]
     _run([*uv, *project], environment)
 
 

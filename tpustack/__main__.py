@@ -1,0 +1,61 @@
+"""`tpustack`: each command lives in a module of its own, loaded when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from tpustack.errors import TpustackError
+
+COMMANDS = {
+    "demo": "From nothing to a trained model on the local Google Cloud.",
+    "follow": "Follow the training on a VM, live, from its serial port.",
+    "local": "Start, stop and look into the local Google Cloud.",
+    "wheel": "Build the training wheel into dist/.",
+}
+
+
+class Commands(click.Group):
+    """The table above as a group: `tpustack --help` loads none of the commands."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, sorted."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command's own object; None for an unknown name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"tpustack.commands.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands with their one-line descriptions."""
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(COMMANDS.items()))
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="tpu-stack", prog_name="tpustack")
+def cli() -> None:
+    """TensorFlow on Cloud TPUs as a Pulumi stack.
+
+    Shell completion: eval "$(_TPUSTACK_COMPLETE=bash_source tpustack)" (or zsh_source,
+    fish_source).
+    """
+
+
+def main() -> None:
+    """Run the command line; expected errors are one message on stderr, without a traceback."""
+    try:
+        cli.main(prog_name="tpustack", standalone_mode=True)
+    except TpustackError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

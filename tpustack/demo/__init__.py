@@ -1,0 +1,1 @@
+"""`make demo`: every step from an empty machine to a trained model and back to nothing."""

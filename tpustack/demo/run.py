@@ -1,0 +1,225 @@
+"""The demo, phase by phase."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+
+from tpustack import toolchain, wheel
+from tpustack.demo import dataset
+from tpustack.demo.processes import Watch
+from tpustack.demo.summary import Summary
+from tpustack.engine import Engine
+from tpustack.errors import TpustackError
+from tpustack.follow import follow
+from tpustack.google import Google
+from tpustack.localcloud import LocalCloudCommand
+from tpustack.project import DEMO, STATE
+
+STACKS = {"vm": "local", "node": "local-node"}
+_UNFINISHED = DEMO / "unfinished"
+
+
+class Demo:
+    """From nothing to a trained model and back.
+
+    Args:
+        architecture: `vm` or `node`.
+        keep: leave the stack and the local cloud up at the end.
+        console: where it reports.
+    """
+
+    def __init__(self, architecture: str, *, keep: bool, console: Console) -> None:
+        self.keep = keep
+        self.stack = STACKS[architecture]
+        self.console = console
+        self.cloud = LocalCloudCommand()
+        self.summary = Summary(architecture)
+        self.watch = Watch(self._roots)
+        self._cloud_pid: int | None = None
+
+    def run(self) -> None:
+        """Everything; the local cloud is down afterwards, unless it is to be kept."""
+        started = time.monotonic()
+        kept = False
+        self.watch.start()
+        try:
+            self._forget_unfinished()
+            engine_environment = self._find_engine()
+            data = self._prepare_data()
+            self._build_wheel()
+            before = self._start_cloud()
+            engine = Engine(self.stack, engine_environment)
+            outputs = self._up(engine)
+            self._train(outputs, data)
+            self._up_again(engine)
+            if self.keep:
+                self._explain(outputs)
+                kept = True
+            else:
+                self._destroy(engine, before)
+            _UNFINISHED.unlink()
+        finally:
+            if not kept:
+                self._stop_cloud()
+            self.watch.stop()
+        self._finish(started, kept)
+
+    def _forget_unfinished(self) -> None:
+        # What an interrupted demo left is a cloud on this machine and the state that describes
+        # it; both are thrown away together, so that they can't disagree.
+        if _UNFINISHED.exists():
+            self._say("clearing away what an interrupted demo left")
+            self.cloud.run("stop")
+            self.cloud.run("reset")
+            shutil.rmtree(STATE, ignore_errors=True)
+        _UNFINISHED.parent.mkdir(parents=True, exist_ok=True)
+        _UNFINISHED.touch()
+
+    def _find_engine(self) -> dict[str, str]:
+        with self._phase("toolchain", "Pulumi engine"):
+            tools = toolchain.find()
+            self._say(tools.description)
+        return toolchain.environment(tools)
+
+    def _prepare_data(self) -> dataset.Source:
+        with self._phase("data", "data"):
+            source = dataset.obtain(self._say)
+            self._say(source.description)
+            _run_training(
+                "data", "convert", "--source", source.argument, "--output", str(DEMO / "data")
+            )
+        return source
+
+    def _build_wheel(self) -> None:
+        with self._phase("wheel", "training wheel"):
+            self._say(wheel.build().name)
+
+    def _start_cloud(self) -> dict[str, int]:
+        with self._phase("cloud", "local Google Cloud"):
+            self.cloud.run("start")
+            status = self.cloud.status()
+            self._cloud_pid = status["pid"]
+            os.environ.update(self.cloud.environment())
+            self._say(f"listens on 127.0.0.1:{status['port']}, project {status['project']}")
+        resources: dict[str, int] = status["resources"]
+        return resources
+
+    def _up(self, engine: Engine) -> dict[str, Any]:
+        with self._phase("up", f"pulumi up, stack {self.stack}"):
+            update = engine.up(self._engine_line)
+            outputs = update.outputs
+            self.summary.endpoint = outputs["tpu_endpoint"]
+            self._say(
+                f"{update.changed} resources; TPU {outputs['tpu_name']} at {self.summary.endpoint}"
+            )
+        return outputs
+
+    def _train(self, outputs: dict[str, Any], data: dataset.Source) -> None:
+        with self._phase("training", "training on the VM"):
+            follow(
+                self.console,
+                project=outputs["project"],
+                zone=outputs["vm_zone"],
+                vm=outputs["vm_name"],
+            )
+            metrics = _metrics(outputs["job_url"])
+        self.summary.test_accuracy = metrics["test_accuracy"]
+        self.summary.steps_per_second = metrics["steps_per_second"]
+        self.summary.replicas = metrics["replicas"]
+        self.summary.data = data.description
+        self.summary.show(self.console, metrics, outputs)
+
+    def _up_again(self, engine: Engine) -> None:
+        with self._phase("second_up", "pulumi up again"):
+            update = engine.up(self._engine_line)
+            self.summary.second_up_changes = update.changed
+            self._say(f"{update.changed} changes")
+
+    def _destroy(self, engine: Engine, before: dict[str, int]) -> None:
+        with self._phase("destroy", "pulumi destroy"):
+            engine.destroy(self._engine_line)
+            after: dict[str, int] = self.cloud.status()["resources"]
+            left = {kind: count - before.get(kind, 0) for kind, count in after.items()}
+            left = {kind: count for kind, count in left.items() if count > 0}
+            self.summary.resources_left = sum(left.values())
+            self._say(f"the local cloud holds {_listed(left)} of the stack's resources")
+
+    def _explain(self, outputs: dict[str, Any]) -> None:
+        self.console.print(
+            "\nEverything is still up. To look around:\n"
+            '  eval "$(.venv/bin/tpustack local env)"     # this shell talks to the local cloud\n'
+            f"  pulumi stack output --stack {self.stack}\n"
+            f"  gcloud compute instances list\n"
+            f"  .venv/bin/tensorboard --logdir {outputs['job_url']}/tensorboard\n"
+            f"  .venv/bin/tpustack local logs {outputs['vm_name']}\n"
+            "To take it down:\n"
+            f"  pulumi destroy --yes --stack {self.stack}\n"
+            "  .venv/bin/tpustack local stop",
+            highlight=False,
+            markup=False,
+        )
+
+    def _stop_cloud(self) -> None:
+        started = time.monotonic()
+        self.cloud.run("stop")
+        self.summary.seconds["stop"] = round(time.monotonic() - started, 2)
+
+    def _finish(self, started: float, kept: bool) -> None:
+        self.summary.seconds["total"] = round(time.monotonic() - started, 2)
+        self.summary.peak_memory_mib = round(self.watch.peak_mib)
+        if not kept:
+            left = self.watch.left()
+            self.summary.processes_left = len(left)
+            self._say(f"{len(left)} processes left")
+        path = DEMO / "summary.json"
+        self.summary.write(path)
+        self._say(f"{self.summary.seconds['total']:.0f} s in all; figures in {path.name}")
+
+    def _roots(self) -> Iterator[int]:
+        yield os.getpid()
+        if self._cloud_pid is not None:
+            yield self._cloud_pid
+
+    @contextmanager
+    def _phase(self, name: str, title: str) -> Iterator[None]:
+        self.console.print(f"[bold]● {title}[/]")
+        started = time.monotonic()
+        yield
+        self.summary.seconds[name] = round(time.monotonic() - started, 2)
+
+    def _say(self, text: str) -> None:
+        self.console.print(f"  {text}", highlight=False, markup=False)
+
+    def _engine_line(self, line: str) -> None:
+        if line.strip():
+            self.console.print(f"  {line}", style="dim", highlight=False, markup=False)
+
+
+def _run_training(*arguments: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "training", *arguments], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise TpustackError((done.stderr or done.stdout).strip())
+
+
+def _metrics(job_url: str) -> dict[str, Any]:
+    bucket, _, path = job_url.removeprefix("gs://").partition("/")
+    quoted = f"{path}/metrics.json".replace("/", "%2F")
+    url = f"https://storage.googleapis.com/storage/v1/b/{bucket}/o/{quoted}"
+    loaded: dict[str, Any] = json.loads(Google().text(url, {"alt": "media"}))
+    return loaded
+
+
+def _listed(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "none"

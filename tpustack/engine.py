@@ -1,0 +1,104 @@
+"""One stack on the real engine, driven by Pulumi's Automation API."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pulumi import automation
+
+from tpustack.errors import TpustackError
+from tpustack.project import ROOT
+
+Line = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Update:
+    """What an update did.
+
+    Attributes:
+        changes: number of resources by operation (`create`, `update`, `same`, …).
+        outputs: the stack's outputs after it.
+    """
+
+    changes: dict[str, int]
+    outputs: dict[str, Any]
+
+    @property
+    def changed(self) -> int:
+        """How many resources were not left as they were."""
+        return sum(number for operation, number in self.changes.items() if operation != "same")
+
+
+class Engine:
+    """`pulumi` on one stack of this project.
+
+    Args:
+        stack: the stack's name; its settings are stacks/Pulumi.<name>.yaml.
+        environment: what the engine's process gets beside this process' own variables.
+        root: the folder of Pulumi.yaml.
+    """
+
+    def __init__(self, stack: str, environment: Mapping[str, str], root: Path = ROOT) -> None:
+        self.name = stack
+        # The Automation API looks the `pulumi` binary up on this process' own PATH.
+        os.environ["PATH"] = environment.get("PATH", os.environ["PATH"])
+        with _Explained("select", stack):
+            self._stack = automation.create_or_select_stack(
+                stack,
+                work_dir=str(root),
+                opts=automation.LocalWorkspaceOptions(env_vars=dict(environment)),
+            )
+
+    def up(self, line: Line) -> Update:
+        """Create or update everything; `line` gets the engine's output line by line."""
+        with _Explained("up", self.name):
+            result = self._stack.up(on_output=line, color="never", suppress_outputs=True)
+        return Update(dict(result.summary.resource_changes or {}), _values(result.outputs))
+
+    def destroy(self, line: Line) -> None:
+        """Delete everything."""
+        with _Explained("destroy", self.name):
+            self._stack.destroy(on_output=line, color="never")
+
+    def urns(self) -> list[str]:
+        """The URNs in the stack's state."""
+        with _Explained("export", self.name):
+            state = self._stack.export_stack().deployment or {}
+        return [resource["urn"] for resource in state.get("resources", [])]
+
+    def outputs(self) -> dict[str, Any]:
+        """The stack's outputs."""
+        with _Explained("output", self.name):
+            return _values(self._stack.outputs())
+
+    def unlock(self) -> None:
+        """Release the lock that a killed engine left on the stack."""
+        with _Explained("cancel", self.name):
+            self._stack.cancel()
+
+
+def _values(outputs: Mapping[str, automation.OutputValue]) -> dict[str, Any]:
+    return {name: output.value for name, output in outputs.items()}
+
+
+class _Explained:
+    def __init__(self, verb: str, stack: str) -> None:
+        self._what = f"pulumi {verb} of stack {stack}"
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, automation.CommandError):
+            raise TpustackError(f"{self._what} failed:\n{_reason(str(error))}") from None
+
+
+def _reason(text: str) -> str:
+    """The engine's diagnostics out of a CommandError's dump of everything."""
+    _, found, rest = text.partition("Diagnostics:")
+    return rest.partition("\n stderr:")[0].strip() if found else text.strip()

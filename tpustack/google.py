@@ -1,0 +1,61 @@
+"""Google's APIs with the caller's own credentials, real or local by environment alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import google.auth
+from google.auth.exceptions import GoogleAuthError
+from google.auth.transport.requests import AuthorizedSession
+from requests import RequestException
+from requests.adapters import HTTPAdapter
+from urllib3.util import Retry
+
+from tpustack.errors import TpustackError
+
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+_RETRY = Retry(
+    total=5,
+    backoff_factor=0.5,
+    status_forcelist=(429, 500, 502, 503, 504),
+    allowed_methods=("GET",),
+    raise_on_status=False,
+)
+
+
+class Google:
+    """GET requests to Google's REST APIs; what is transient is tried again with backoff."""
+
+    def __init__(self) -> None:
+        try:
+            credentials, _ = google.auth.default(scopes=[SCOPE])
+        except GoogleAuthError as error:
+            raise TpustackError(f"no Google credentials: {error}") from None
+        self._session = AuthorizedSession(credentials)
+        self._session.mount("https://", HTTPAdapter(max_retries=_RETRY))
+
+    def get(self, url: str, parameters: Mapping[str, str | int] | None = None) -> dict[str, Any]:
+        """The JSON at `url`.
+
+        Raises:
+            TpustackError: with the API's own message.
+        """
+        return cast("dict[str, Any]", self._fetch(url, parameters).json())
+
+    def text(self, url: str, parameters: Mapping[str, str | int] | None = None) -> str:
+        """The text at `url`, such as an object's content."""
+        return cast(str, self._fetch(url, parameters).text)
+
+    def _fetch(self, url: str, parameters: Mapping[str, str | int] | None) -> Any:
+        try:
+            response = self._session.get(url, params=parameters, timeout=60)
+        except (GoogleAuthError, RequestException) as error:
+            raise TpustackError(f"{url} can't be reached: {error}") from None
+        if response.status_code >= 400:
+            try:
+                reason = response.json()["error"]["message"]
+            except (ValueError, KeyError, TypeError):
+                reason = response.text[:300]
+            raise TpustackError(f"{url} answers {response.status_code}: {reason}")
+        return response

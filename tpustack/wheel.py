@@ -1,0 +1,47 @@
+"""Builds the training wheel, the same bytes from the same sources."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tpustack.errors import TpustackError
+from tpustack.project import DIST, ROOT
+
+# 1980-01-01, the earliest time that a zip archive can hold.
+_EPOCH = "315532800"
+
+
+def build(output: Path = DIST) -> Path:
+    """Build the wheel of training/ into `output`, in place of an older one.
+
+    Raises:
+        TpustackError: with the build's output when it fails.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        # A build leaves its own files beside the sources; it gets a copy to do so.
+        source = Path(folder) / "training"
+        shutil.copytree(
+            ROOT / "training",
+            source,
+            ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"),
+        )
+        done = subprocess.run(
+            [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index"]
+            + ["--no-build-isolation", "--wheel-dir", folder, str(source)],
+            env=os.environ | {"SOURCE_DATE_EPOCH": _EPOCH, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise TpustackError(f"the training wheel can't be built:\n{done.stderr.strip()}")
+        built = next(Path(folder).glob("*.whl"))
+        output.mkdir(parents=True, exist_ok=True)
+        for old in output.glob("tpu_stack_training-*.whl"):
+            old.unlink()
+        return Path(shutil.move(built, output / built.name))
