@@ -49,7 +49,7 @@ def find_python() -> str | None:
     """An interpreter of a suitable version: this one, one on PATH, or one that uv knows."""
     if sys.version_info[:2] in SUITABLE:
         return sys.executable
-    names = ["python%d.%d" % version for version in SUITABLE]
+    names = [f"python{major}.{minor}" for major, minor in SUITABLE]
     candidates = [path for path in map(shutil.which, names) if path]
     uv = shutil.which("uv")
     if uv:
@@ -69,7 +69,7 @@ def _runs(python: str) -> bool:
 
 
 def _no_python() -> str:
-    have = "%d.%d" % sys.version_info[:2]
+    have = ".".join(map(str, sys.version_info[:2]))
     return (
         f"error: TensorFlow 2.19.1 has no wheel for Python {have}, and no Python 3.10, 3.11 or "
         "3.12 was found.\n"
@@ -117,4 +117,7 @@ def _run(command: list[str], environment: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

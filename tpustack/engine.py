@@ -58,7 +58,9 @@ class Engine:
         """Create or update everything; `line` gets the engine's output line by line."""
         with _Explained("up", self.name):
             result = self._stack.up(on_output=line, color="never", suppress_outputs=True)
-        return Update(dict(result.summary.resource_changes or {}), _values(result.outputs))
+        changes = result.summary.resource_changes or {}
+        counts = {str(operation): number for operation, number in changes.items()}
+        return Update(counts, _values(result.outputs))
 
     def destroy(self, line: Line) -> None:
         """Delete everything."""

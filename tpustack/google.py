@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import google.auth
+import requests
 from google.auth.exceptions import GoogleAuthError
 from google.auth.transport.requests import AuthorizedSession
-from requests import RequestException
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
@@ -32,7 +32,7 @@ class Google:
             credentials, _ = google.auth.default(scopes=[SCOPE])
         except GoogleAuthError as error:
             raise TpustackError(f"no Google credentials: {error}") from None
-        self._session = AuthorizedSession(credentials)
+        self._session: requests.Session = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
         self._session.mount("https://", HTTPAdapter(max_retries=_RETRY))
 
     def get(self, url: str, parameters: Mapping[str, str | int] | None = None) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class Google:
     def _fetch(self, url: str, parameters: Mapping[str, str | int] | None) -> Any:
         try:
             response = self._session.get(url, params=parameters, timeout=60)
-        except (GoogleAuthError, RequestException) as error:
+        except (GoogleAuthError, requests.RequestException) as error:
             raise TpustackError(f"{url} can't be reached: {error}") from None
         if response.status_code >= 400:
             try:

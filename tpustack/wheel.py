@@ -25,18 +25,13 @@ def build(output: Path = DIST) -> Path:
     with tempfile.TemporaryDirectory() as folder:
         # A build leaves its own files beside the sources; it gets a copy to do so.
         source = Path(folder) / "training"
-        shutil.copytree(
-            ROOT / "training",
-            source,
-            ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"),
-        )
+        made = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
+        shutil.copytree(ROOT / "training", source, ignore=made)
+        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index"]
+        command += ["--no-build-isolation", "--wheel-dir", folder, str(source)]
+        fixed = {"SOURCE_DATE_EPOCH": _EPOCH, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         done = subprocess.run(
-            [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index"]
-            + ["--no-build-isolation", "--wheel-dir", folder, str(source)],
-            env=os.environ | {"SOURCE_DATE_EPOCH": _EPOCH, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
+            command, env=os.environ | fixed, capture_output=True, text=True, check=False
         )
         if done.returncode != 0:
             raise TpustackError(f"the training wheel can't be built:\n{done.stderr.strip()}")

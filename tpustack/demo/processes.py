@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 from collections.abc import Callable, Iterable
 
@@ -63,3 +64,16 @@ class Watch:
                 resident += process.memory_info().rss
         self._seen |= processes
         self.peak_mib = max(self.peak_mib, resident / _MIB)
+
+
+def end_children(grace: float) -> None:
+    """Interrupt what this process still runs, as Ctrl-C does; kill it after `grace` seconds."""
+    children = psutil.Process().children(recursive=True)
+    for child in children:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.send_signal(signal.SIGINT)
+    _, alive = psutil.wait_procs(children, timeout=grace)
+    for child in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    psutil.wait_procs(alive, timeout=grace)

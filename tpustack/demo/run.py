@@ -16,7 +16,7 @@ from rich.console import Console
 
 from tpustack import toolchain, wheel
 from tpustack.demo import dataset
-from tpustack.demo.processes import Watch
+from tpustack.demo.processes import Watch, end_children
 from tpustack.demo.summary import Summary
 from tpustack.engine import Engine
 from tpustack.errors import TpustackError
@@ -70,6 +70,7 @@ class Demo:
             _UNFINISHED.unlink()
         finally:
             if not kept:
+                end_children(grace=10.0)
                 self._stop_cloud()
             self.watch.stop()
         self._finish(started, kept)
@@ -95,9 +96,7 @@ class Demo:
         with self._phase("data", "data"):
             source = dataset.obtain(self._say)
             self._say(source.description)
-            _run_training(
-                "data", "convert", "--source", source.argument, "--output", str(DEMO / "data")
-            )
+            _convert(source.argument)
         return source
 
     def _build_wheel(self) -> None:
@@ -119,9 +118,8 @@ class Demo:
             update = engine.up(self._engine_line)
             outputs = update.outputs
             self.summary.endpoint = outputs["tpu_endpoint"]
-            self._say(
-                f"{update.changed} resources; TPU {outputs['tpu_name']} at {self.summary.endpoint}"
-            )
+            self._say(f"{update.changed} resources created")
+            self._say(f"TPU {outputs['tpu_name']} at {outputs['tpu_endpoint']}")
         return outputs
 
     def _train(self, outputs: dict[str, Any], data: dataset.Source) -> None:
@@ -205,10 +203,10 @@ class Demo:
             self.console.print(f"  {line}", style="dim", highlight=False, markup=False)
 
 
-def _run_training(*arguments: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "training", *arguments], capture_output=True, text=True, check=False
-    )
+def _convert(source: str) -> None:
+    command = [sys.executable, "-m", "training", "data", "convert"]
+    command += ["--source", source, "--output", str(DEMO / "data")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise TpustackError((done.stderr or done.stdout).strip())
 
