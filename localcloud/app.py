@@ -33,7 +33,8 @@ class LocalCloud:
     ) -> None:
         self.cloud = Cloud(home, clock=clock, latency=latency)
         self.authority = Authority(home / "tls")
-        self.dispatcher = Dispatcher(self.cloud, all_apis())
+        self._apis = all_apis()
+        self.dispatcher = Dispatcher(self.cloud, self._apis)
         self.listener = Listener(
             port,
             tls=self.authority.context(),
@@ -45,6 +46,8 @@ class LocalCloud:
         """Serve, and take up again what an earlier run left to do."""
         projects.ensure(self.cloud, projects.DEFAULT_PROJECT, owner=DEVELOPER)
         self.cloud.operations.resume()
+        for api in self._apis:
+            api.start(self.cloud)
         self.listener.start()
 
     def stop(self) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
+from localcloud.core.errors import invalid
 from localcloud.core.tokens import Principal
 
 if TYPE_CHECKING:
@@ -67,9 +69,17 @@ class Call:
         return self.arg(name).lower() == "true"
 
     def number(self, name: str) -> int | None:
-        """An integer query parameter, or None when it was not sent."""
+        """An integer query parameter, or None when it was not sent.
+
+        Raises:
+            ApiError: 400 when it is no integer.
+        """
         value = self.arg(name)
-        return int(value) if value else None
+        if not value:
+            return None
+        if not re.fullmatch(r"-?\d{1,19}", value):
+            raise invalid(f"Invalid value for {name}: {value!r} is not an integer.")
+        return int(value)
 
     @property
     def base_url(self) -> str:

@@ -37,6 +37,9 @@ class Dispatcher:
             if error.code >= 500 or (error.code == 404 and name == "-"):
                 log.error("%s %s%s: %s", request.verb, request.host, request.path, error.message)
             response = _json(error.body(), error.code)
+        except ConnectionError:
+            # The client went away in the middle of its body: nobody is left to answer to.
+            raise
         except Exception as error:
             log.exception("%s %s%s failed", request.verb, request.host, request.path)
             message = f"the local cloud failed: {type(error).__name__}: {error}"

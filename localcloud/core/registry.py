@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 Handler = Callable[["Cloud", Call], "Json | Response | None"]
 Resources = Callable[["Cloud", Call], Sequence[str]]
+StartHook = Callable[["Cloud"], None]
 
 
 def project_resource(cloud: Cloud, call: Call) -> Sequence[str]:
@@ -57,7 +58,8 @@ class Api:
         self.hosts = frozenset({f"{name}.googleapis.com", *hosts})
         self.service = f"{name}.googleapis.com" if gated else ""
         self._routes: dict[tuple[str, str], Route] = {}
-        self._raw: list[tuple[str, re.Pattern[str], frozenset[str], str, Route]] = []
+        self._raw: list[tuple[str, re.Pattern[str], frozenset[str], Method, bool, Route]] = []
+        self._start_hooks: list[StartHook] = []
 
     def method(
         self,
@@ -89,6 +91,7 @@ class Api:
         hosts: Sequence[str],
         permission: str | None = None,
         resources: Resources = project_resource,
+        upload: bool = False,
     ) -> Callable[[Handler], Handler]:
         """Register a handler for a path outside the discovery document.
 
@@ -96,18 +99,31 @@ class Api:
             verb: HTTP method.
             pattern: regular expression over the whole percent-encoded path; its named groups
                 become the call's parameters.
-            like: the method whose scopes apply, such as `objects.get`.
+            like: the method whose id, parameters and scopes apply, such as `objects.get`; a name
+                that the document doesn't know stands for itself, with no parameters or scopes.
             hosts: where the path is served.
             permission: as in `method`.
             resources: as in `method`.
+            upload: the handler reads the body itself.
         """
 
         def register(handler: Handler) -> Handler:
             route = Route(handler, permission, resources, self.service)
-            self._raw.append((verb, re.compile(pattern), frozenset(hosts), like, route))
+            entry = (verb, re.compile(pattern), frozenset(hosts), self._like(like), upload, route)
+            self._raw.append(entry)
             return handler
 
         return register
+
+    def at_start(self, hook: StartHook) -> StartHook:
+        """Register what the API does when the emulator starts, before the first request."""
+        self._start_hooks.append(hook)
+        return hook
+
+    def start(self, cloud: Cloud) -> None:
+        """Run the hooks of `at_start`."""
+        for hook in self._start_hooks:
+            hook(cloud)
 
     def match(self, verb: str, host: str, path: str) -> tuple[Match, Route | None] | None:
         """The method at `path` and its route; the route is None when nobody handles it."""
@@ -116,11 +132,10 @@ class Api:
                 found = document(self.name, version).match(verb, path)
                 if found:
                     return found, self._routes.get((version, found.method.name))
-        for raw_verb, pattern, hosts, like, route in self._raw:
+        for raw_verb, pattern, hosts, method, upload, route in self._raw:
             matched = pattern.fullmatch(path) if verb == raw_verb and host in hosts else None
             if matched:
-                method = self._like(like)
-                return Match(method, matched.groupdict(), upload=False), route
+                return Match(method, matched.groupdict(), upload), route
         return None
 
     def handled(self) -> list[tuple[str, str]]:
@@ -128,4 +143,16 @@ class Api:
         return sorted(self._routes)
 
     def _like(self, name: str) -> Method:
-        return document(self.name, self.versions[0]).methods[name]
+        version = self.versions[0]
+        known = document(self.name, version).methods.get(name)
+        return known or Method(
+            api=self.name,
+            version=version,
+            id=f"{self.name}.{name}",
+            verb="",
+            parameters=frozenset(),
+            required=frozenset(),
+            request=None,
+            response=None,
+            scopes=frozenset(),
+        )

@@ -102,7 +102,7 @@ class Connection(BaseHTTPRequestHandler):
         # TensorFlow sends "Transfer-Encoding: identity" beside a Content-Length; only "chunked"
         # changes how a body is read (RFC 9112, section 6.1).
         if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
-            return io.BytesIO(_read_chunked(self.rfile)), -1
+            return cast("IO[bytes]", _Chunked(self.rfile)), -1
         length = int(self.headers.get("Content-Length") or 0)
         return cast("IO[bytes]", _Limited(self.rfile, length)), length
 
@@ -159,17 +159,50 @@ class _Limited(io.RawIOBase):
         return len(data)
 
 
-def _read_chunked(stream: IO[bytes] | io.BufferedIOBase) -> bytes:
-    body = bytearray()
-    while True:
-        size = int(stream.readline().split(b";")[0], 16)
-        if size == 0:
-            break
-        body += stream.read(size)
-        stream.readline()
-    while stream.readline().strip():
-        pass
-    return bytes(body)
+class _Chunked(io.RawIOBase):
+    """A body in chunked transfer coding (RFC 9112, section 7.1), decoded while it is read."""
+
+    def __init__(self, stream: IO[bytes] | io.BufferedIOBase) -> None:
+        self._stream = stream
+        self._left = 0
+        self._ended = False
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1) -> bytes:
+        whole = size is None or size < 0
+        parts = bytearray()
+        while not self._ended and (whole or len(parts) < (size or 0)):
+            if not self._left:
+                self._next_chunk()
+                continue
+            want = self._left if whole else min(self._left, (size or 0) - len(parts))
+            data = self._stream.read(want)
+            if len(data) < want:
+                raise ConnectionError("the client closed inside a chunk")
+            parts += data
+            self._left -= want
+            if not self._left:
+                self._stream.readline()
+        return bytes(parts)
+
+    def readinto(self, buffer: object) -> int:
+        view = memoryview(cast(bytearray, buffer)).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def _next_chunk(self) -> None:
+        line = self._stream.readline().split(b";")[0].strip()
+        try:
+            self._left = int(line, 16)
+        except ValueError:
+            raise ConnectionError(f"{line!r} is no chunk size") from None
+        if self._left == 0:
+            self._ended = True
+            while self._stream.readline().strip():
+                pass
 
 
 def _shuttle(left: socket.socket, right: socket.socket) -> None:
