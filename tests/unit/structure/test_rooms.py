@@ -1,0 +1,101 @@
+"""The rooms of the design know each other only as far as the design allows."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+OURS = {"infra", "training", "localcloud", "tpustack", "policy", "tools", "bench", "tests"}
+# What a room may import of the others, and which libraries are not for it.
+MAY_IMPORT = {
+    "infra": set(),
+    "training": set(),
+    "localcloud": set(),
+    "tpustack": {"infra.settings", "infra.catalog", "training.errors"},
+}
+NOT_FOR = {
+    "infra": {"tensorflow", "google", "googleapiclient"},
+    "training": {"pulumi", "pulumi_gcp"},
+    "localcloud": {"pulumi", "pulumi_gcp"},
+    "tpustack": {"tensorflow"},
+}
+LONGEST_FILE = 300
+ROOMS = sorted(MAY_IMPORT)
+
+
+def sources(room: str) -> list[Path]:
+    return sorted(path for path in (ROOT / room).rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_has_sources(room: str) -> None:
+    assert sources(room)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_what_the_design_allows(room: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in sources(room)
+        for name in imports(path)
+        if name.split(".")[0] in OURS - {room}
+        and not any(f"{name}.".startswith(f"{allowed}.") for allowed in MAY_IMPORT[room])
+        and name not in {allowed.split(".")[0] for allowed in MAY_IMPORT[room]}
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_uses_no_library_that_is_not_for_it(room: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in sources(room)
+        for name in imports(path)
+        if name.split(".")[0] in NOT_FOR[room]
+        and not (room == "tpustack" and name.startswith("google.auth"))
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("room", ["infra", "training"])
+def test_what_runs_on_google_does_not_know_the_local_cloud(room: str) -> None:
+    words = ("localcloud", "local cloud", "127.0.0.1", "localhost")
+    wrong = [
+        f"{path.relative_to(ROOT)} says {word}"
+        for path in [*sources(room), *(ROOT / room).rglob("*.sh")]
+        for word in words
+        if word in path.read_text(encoding="utf-8").lower()
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("room", [*ROOMS, "tools", "bench"])
+def test_files_are_small(room: str) -> None:
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in sources(room)
+        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > LONGEST_FILE
+    }
+    assert long == {}
+
+
+def test_the_lock_names_no_package_index_and_has_hashes_for_everything() -> None:
+    lock = (ROOT / "requirements.txt").read_text(encoding="utf-8")
+    assert "://" not in lock
+    entries = [block for block in lock.split("\n\n") if "==" in block]
+    packages = [line for line in lock.splitlines() if "==" in line and not line.startswith(" ")]
+    assert entries
+    assert all(line.rstrip().endswith("\\") for line in packages)

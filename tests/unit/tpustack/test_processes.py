@@ -1,0 +1,50 @@
+"""The demo knows what it started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import psutil
+
+from tpustack.demo.processes import Watch, end_children
+
+SLEEPER = [sys.executable, "-c", "input()"]
+STUBBORN = [
+    sys.executable,
+    "-c",
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); print(flush=True); input()",
+]
+
+
+def start(command: list[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def watched(roots: Callable[[], list[int]]) -> Watch:
+    watch = Watch(roots, interval=0.01)
+    watch.start()
+    return watch
+
+
+def test_a_child_that_still_runs_is_left_and_one_that_ended_is_not() -> None:
+    watch = watched(lambda: [os.getpid()])
+    with start(SLEEPER) as child:
+        while psutil.Process(child.pid) not in watch.left():
+            pass
+        child.kill()
+    watch.stop()
+    assert psutil.Process().pid not in [process.pid for process in watch.left()]
+    assert child.pid not in [process.pid for process in watch.left()]
+    assert watch.peak_mib > 1
+
+
+def test_ending_children_interrupts_them_and_kills_those_that_go_on() -> None:
+    with start(SLEEPER) as polite, start(STUBBORN) as stubborn:
+        assert stubborn.stdout is not None
+        stubborn.stdout.readline()
+        end_children(grace=0.5)
+        assert polite.wait() != 0
+        assert stubborn.wait() == -9
