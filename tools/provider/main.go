@@ -19,5 +19,7 @@ func main() {
 		printPropertyNames(info)
 		return
 	}
-	pf.MainWithMuxer(ctx, packageName, info, nil)
+	// The bridge insists on a schema, which only generators of SDKs ask for; Python has its SDK.
+	schema := []byte(`{"name": "` + packageName + `", "version": "` + version + `"}`)
+	pf.MainWithMuxer(ctx, packageName, info, schema)
 }

@@ -1,0 +1,168 @@
+import io
+import tarfile
+
+import pytest
+from toolchain import cache, choose, download, gobuild, processes
+from toolchain.errors import ToolchainError
+from toolchain.pins import ENGINE, HOST, HOST_SCRIPT, MODULES, PROVIDER, PROVIDER_VERSION
+
+
+class Machine:
+    """A machine with fakes where the toolchain meets the outside: programs and downloads."""
+
+    def __init__(self, monkeypatch, tmp_path):
+        self.folder = tmp_path / "on-path"
+        self.folder.mkdir()
+        self.online = False
+        self.download_fails = False
+        self.commands = []
+        self.engine_says = "v3.259.0"
+        monkeypatch.setenv("PATH", str(self.folder))
+        monkeypatch.setattr(processes, "run", self._run)
+        monkeypatch.setattr(download, "reachable", lambda: self.online)
+        monkeypatch.setattr(download, "_download_engine", self._download)
+
+    def has(self, *names):
+        for name in names:
+            self._program(self.folder / name)
+
+    def has_provider(self):
+        self._program(self._plugin())
+
+    def builds(self):
+        return [command[-1] for command in self.commands if command[1:2] == ["build"]]
+
+    def _plugin(self):
+        home = self.folder.parent / "pulumi-home" / "plugins"
+        return home / f"resource-gcp-v{PROVIDER_VERSION}" / PROVIDER
+
+    def _program(self, path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("#!/bin/sh\n")
+        path.chmod(0o755)
+
+    def _download(self, folder):
+        if self.download_fails:
+            raise ToolchainError("the checksum is wrong")
+        for name in (ENGINE, HOST, HOST_SCRIPT):
+            self._program(folder / name)
+
+    def _run(self, command, *, cwd=None, env=None, on_line=None):
+        command = [str(part) for part in command]
+        self.commands.append(command)
+        match command[1:]:
+            case ["version"]:
+                return self.engine_says
+            case ["env", "GOVERSION"]:
+                return "go1.26.8"
+            case ["list", "-m", *_]:
+                self._program(self.folder.parent / "sdk" / "python" / "cmd" / HOST_SCRIPT)
+                return str(self.folder.parent / "sdk")
+            case ["build", *rest]:
+                from pathlib import Path
+
+                self._program(Path(rest[rest.index("-o") + 1]))
+            case ["plugin", "install", *_]:
+                self.has_provider()
+        return ""
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    machine = Machine(monkeypatch, tmp_path)
+    machine.has("go")
+    return machine
+
+
+def origins(chosen):
+    return chosen.engine.origin, chosen.language_host.origin, chosen.provider.origin
+
+
+def test_what_the_machine_has_is_taken(machine):
+    machine.has(ENGINE, HOST, HOST_SCRIPT)
+    machine.has_provider()
+    machine.online = True
+    assert origins(choose.toolchain()) == ("path", "path", "path")
+    assert not machine.builds()
+
+
+def test_what_it_lacks_is_downloaded(machine):
+    machine.online = True
+    assert origins(choose.toolchain()) == ("download", "download", "download")
+    assert not machine.builds()
+
+
+def test_offline_everything_is_built_one_after_the_other(machine):
+    assert origins(choose.toolchain()) == ("build", "build", "build")
+    assert machine.builds() == [MODULES[n].package for n in (ENGINE, HOST, PROVIDER)]
+
+
+def test_a_download_that_fails_is_built_instead(machine):
+    machine.online = machine.download_fails = True
+    assert choose.toolchain().engine.origin == "build"
+
+
+@pytest.mark.parametrize("said", ["v3.149.0", "v4.0.0", "no idea"])
+def test_an_engine_on_path_that_does_not_suit_is_passed_over(machine, said, capsys):
+    machine.has(ENGINE, HOST, HOST_SCRIPT)
+    machine.engine_says = said
+    assert choose.toolchain().engine.origin == "build"
+    assert "does not suit" in capsys.readouterr().err
+
+
+def test_an_engine_on_path_without_its_python_host_is_passed_over(machine, capsys):
+    machine.has(ENGINE)
+    assert choose.toolchain().engine.origin == "build"
+    assert f"lacks {HOST}" in capsys.readouterr().err
+
+
+def test_the_second_time_nothing_is_built_and_the_folder_is_the_same(machine):
+    first = choose.toolchain().bin
+    built = len(machine.builds())
+    machine.online = True  # a cached build is taken before any download
+    second = choose.toolchain()
+    assert second.bin == first
+    assert origins(second) == ("build", "build", "build")
+    assert len(machine.builds()) == built
+
+
+def test_our_own_folder_on_path_does_not_make_its_parts_found_ones(machine, monkeypatch):
+    folder = choose.toolchain().bin
+    monkeypatch.setenv("PATH", str(folder))
+    assert choose.toolchain().engine.origin == "build"
+
+
+def test_the_folder_has_all_that_pulumi_starts(machine):
+    folder = choose.toolchain().bin
+    assert sorted(p.name for p in folder.iterdir()) == sorted(
+        [ENGINE, HOST, HOST_SCRIPT, PROVIDER]
+    )
+    assert folder.parent == cache.root()
+    assert all(program.resolve().is_file() for program in folder.iterdir())
+
+
+def test_without_go_and_without_pip_the_message_says_what_to_install(machine, monkeypatch):
+    (machine.folder / "go").unlink()
+
+    def fail(command, **_):
+        raise ToolchainError("python failed: no network")
+
+    monkeypatch.setattr(processes, "run", fail)
+    with pytest.raises(ToolchainError, match=r"Install Go from go\.dev, or the Pulumi CLI"):
+        gobuild.build(MODULES[HOST])
+
+
+def test_an_archive_with_a_wrong_checksum_is_not_used(monkeypatch, tmp_path):
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("pulumi/pulumi"), io.BytesIO())
+    name = f"pulumi-v{choose.ENGINE_VERSION}-{cache.machine().replace('amd64', 'x64')}.tar.gz"
+
+    def answer(address, timeout):
+        checksums = f"{'0' * 64}  {name}\n".encode()
+        return io.BytesIO(checksums if address.endswith(".txt") else packed.getvalue())
+
+    monkeypatch.setattr(download.urllib.request, "urlopen", answer)
+    with pytest.raises(ToolchainError, match="does not have the checksum"):
+        download.engine()
+    assert download.cached_engine() is None

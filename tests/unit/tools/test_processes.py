@@ -1,0 +1,57 @@
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+from toolchain import processes
+from toolchain.errors import ToolchainError, without_hosts
+
+
+def test_output_is_returned_and_error_lines_are_seen():
+    lines = []
+    script = "import sys; print('out'); print('one', file=sys.stderr)"
+    assert processes.run([sys.executable, "-c", script], on_line=lines.append) == "out\n"
+    assert lines == ["one\n"]
+
+
+def test_a_failure_says_which_program_and_what_it_said():
+    with pytest.raises(ToolchainError, match=r"(?s)python.* failed:.*no such module"):
+        processes.run([sys.executable, "-c", "import sys; sys.exit('no such module')"])
+
+
+def test_an_interrupt_stops_the_program_and_its_children(tmp_path):
+    pid_file = tmp_path / "pid"
+    script = f"sleep 600 & echo $! > {pid_file}; wait"
+
+    def interrupt_when_running():
+        while not (pid_file.exists() and pid_file.read_text().strip()):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt_when_running, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        processes.run(["sh", "-c", script])
+    child = int(pid_file.read_text())
+    deadline = time.monotonic() + 5
+    while _runs(child) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not _runs(child)
+
+
+def _runs(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_names_of_package_hosts_are_taken_out_of_messages():
+    said = (
+        "go: reading https://user:pw@mirror.example.org/go/x.zip: 403\n"
+        "dial tcp: lookup mirror.example.org: no such host"
+    )
+    assert "example" not in without_hosts(said)
+    assert "no such host" in without_hosts(said)

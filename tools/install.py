@@ -1,0 +1,48 @@
+"""Make sure that this machine has the Pulumi engine, its Python host and the gcp provider.
+
+Prints the folder to put on PATH; everything else that it says goes to standard error.
+Needs no package beyond Python itself, so that it can run before anything is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from types import FrameType
+
+from toolchain.choose import toolchain
+from toolchain.errors import ToolchainError, without_hosts
+from toolchain.progress import say
+
+
+def main() -> int:
+    """Run the command and return its exit code."""
+    parser = argparse.ArgumentParser(prog="python tools/install.py", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print every part and its origin")
+    arguments = parser.parse_args()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    started = time.monotonic()
+    try:
+        result = toolchain()
+    except KeyboardInterrupt:
+        say("stopped; nothing half-done is left, and nothing keeps running")
+        return 130
+    except (ToolchainError, OSError) as error:
+        say(f"failed: {without_hosts(str(error))}")
+        return 1
+    seconds = time.monotonic() - started
+    print(json.dumps(result.as_json(seconds), indent=2) if arguments.json else result.bin)
+    return 0
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Let a polite kill clean up the way Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""Choose for each part where it comes from: this machine, Pulumi's site, or a build."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from toolchain import cache, download, gobuild, processes
+from toolchain.errors import ToolchainError
+from toolchain.pins import (
+    ENGINE,
+    ENGINE_VERSION,
+    HOST,
+    HOST_SCRIPT,
+    HOST_VERSION,
+    MODULES,
+    PROVIDER,
+    PROVIDER_VERSION,
+    engine_suits,
+    parse_version,
+)
+from toolchain.progress import say
+
+
+@dataclass(frozen=True)
+class Part:
+    """One program of the toolchain, and where it came from: path, download or build."""
+
+    version: str
+    origin: str
+    path: str
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The engine and what it runs Python programs with; these fit each other."""
+
+    engine: Part
+    host: Part
+    script: Path
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """All parts, and the one folder that has them side by side."""
+
+    bin: Path
+    engine: Part
+    language_host: Part
+    provider: Part
+
+    def as_json(self, seconds: float) -> Mapping[str, object]:
+        """Return what `install.py --json` prints."""
+        return {
+            "bin": str(self.bin),
+            "engine": asdict(self.engine),
+            "language_host": asdict(self.language_host),
+            "provider": asdict(self.provider),
+            "seconds": round(seconds, 1),
+        }
+
+
+def toolchain() -> Toolchain:
+    """Find, download or build every part, and put them side by side."""
+    engine = choose_engine()
+    provider = choose_provider(engine.engine)
+    for name, part in ((ENGINE, engine.engine), (HOST, engine.host), (PROVIDER, provider)):
+        say(f"{name} {part.version} (from {part.origin})")
+    return Toolchain(
+        bin=_side_by_side(
+            {
+                ENGINE: Path(engine.engine.path),
+                HOST: Path(engine.host.path),
+                HOST_SCRIPT: engine.script,
+                PROVIDER: Path(provider.path),
+            }
+        ),
+        engine=engine.engine,
+        language_host=engine.host,
+        provider=provider,
+    )
+
+
+def choose_engine() -> Engine:
+    """Take the engine on PATH, else one that is cached, else download it, else build it."""
+    on_path = _engine_on_path()
+    if on_path:
+        return on_path
+    downloaded = download.cached_engine()
+    if downloaded:
+        return _engine_in(downloaded, downloaded, "download", ENGINE_VERSION)
+    if not (gobuild.cached(MODULES[ENGINE]) and gobuild.cached(MODULES[HOST])):
+        try:
+            if download.reachable():
+                folder = download.engine()
+                return _engine_in(folder, folder, "download", ENGINE_VERSION)
+        except ToolchainError as error:
+            say(f"{error}; building it instead")
+    built, host = gobuild.build(MODULES[ENGINE]), gobuild.build(MODULES[HOST])
+    return _engine_in(built, host, "build", HOST_VERSION)
+
+
+def choose_provider(engine: Part) -> Part:
+    """Take the gcp plugin that Pulumi has, else a cached build, else install it, else build it."""
+    installed = download.installed_provider()
+    if installed:
+        return Part(PROVIDER_VERSION, "path", str(installed))
+    if not gobuild.cached(MODULES[PROVIDER]):
+        try:
+            if download.reachable():
+                return Part(PROVIDER_VERSION, "download", str(download.provider(Path(engine.path))))
+        except ToolchainError as error:
+            say(f"{error}; building it instead")
+    folder = gobuild.build(MODULES[PROVIDER])
+    return Part(PROVIDER_VERSION, "build", str(folder / PROVIDER))
+
+
+def _engine_on_path() -> Engine | None:
+    paths = {name: shutil.which(name) for name in (ENGINE, HOST, HOST_SCRIPT)}
+    engine, host, script = paths[ENGINE], paths[HOST], paths[HOST_SCRIPT]
+    # Our own folder may be on PATH already; then its parts are what they were before.
+    if engine is None or Path(engine).resolve().is_relative_to(cache.root().resolve()):
+        return None
+    try:
+        version = parse_version(processes.run([engine, "version"]))
+    except (ToolchainError, OSError) as error:
+        say(f"the pulumi on PATH does not run ({error})")
+        return None
+    found = ".".join(map(str, version or ()))
+    if not engine_suits(version):
+        say(f"the pulumi on PATH is {found or 'of unknown version'}, which does not suit")
+        return None
+    if host is None or script is None:
+        say(f"the pulumi {found} on PATH lacks {HOST} or {HOST_SCRIPT}")
+        return None
+    return Engine(Part(found, "path", engine), Part(found, "path", host), Path(script))
+
+
+def _engine_in(folder: Path, host: Path, origin: str, host_version: str) -> Engine:
+    return Engine(
+        Part(ENGINE_VERSION, origin, str(folder / ENGINE)),
+        Part(host_version, origin, str(host / HOST)),
+        host / HOST_SCRIPT,
+    )
+
+
+def _side_by_side(programs: Mapping[str, Path]) -> Path:
+    """Return a folder with links to exactly these programs, the same one for the same programs."""
+    listing = "\n".join(f"{name} {path}" for name, path in sorted(programs.items()))
+
+    def link(folder: Path) -> None:
+        for name, path in programs.items():
+            if path.is_relative_to(cache.root()):
+                # Pulumi looks for its host, and the host for its script, beside the real file.
+                (folder / name).hardlink_to(path)
+            else:
+                (folder / name).symlink_to(path)
+
+    return cache.entry(f"bin-{hashlib.sha256(listing.encode()).hexdigest()[:12]}", make=link)

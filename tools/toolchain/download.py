@@ -1,0 +1,118 @@
+"""Fetch the official releases, checked against the checksums that Pulumi publishes with them."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.client
+import os
+import tarfile
+import urllib.request
+from pathlib import Path, PurePosixPath
+
+from toolchain import cache, processes
+from toolchain.errors import ToolchainError
+from toolchain.pins import ENGINE, ENGINE_VERSION, PROVIDER, PROVIDER_VERSION
+from toolchain.progress import Progress, say
+
+_RELEASES = "https://get.pulumi.com/releases/sdk"
+_TIMEOUT_SECONDS = 5.0
+_CHUNK = 1 << 20
+_FAILURES = (OSError, http.client.HTTPException)
+
+
+@functools.cache
+def reachable() -> bool:
+    """Tell, within seconds, whether Pulumi's download site answers from here."""
+    try:
+        with urllib.request.urlopen(_checksums_address(), timeout=_TIMEOUT_SECONDS):
+            return True
+    except _FAILURES:
+        say("Pulumi's download site can't be reached from here")
+        return False
+
+
+def cached_engine() -> Path | None:
+    """Return the folder of an engine that was downloaded before."""
+    folder = cache.root() / _entry_name()
+    return folder if folder.is_dir() else None
+
+
+def engine() -> Path:
+    """Return the folder with the official engine and its language hosts."""
+    return cache.entry(
+        _entry_name(),
+        make=_download_engine,
+        waiting=lambda: say("another process is downloading the engine; waiting for it"),
+    )
+
+
+def installed_provider() -> Path | None:
+    """Return the official gcp plugin, if Pulumi has it among its plugins."""
+    home = Path(os.environ.get("PULUMI_HOME") or Path.home() / ".pulumi")
+    plugin = home / "plugins" / f"resource-gcp-v{PROVIDER_VERSION}" / PROVIDER
+    return plugin if plugin.is_file() else None
+
+
+def provider(engine_path: Path) -> Path:
+    """Let Pulumi install its gcp plugin, and return it."""
+    with Progress(f"gcp plugin {PROVIDER_VERSION}: downloading"):
+        processes.run([engine_path, "plugin", "install", "resource", "gcp", PROVIDER_VERSION])
+    plugin = installed_provider()
+    if plugin is None:
+        raise ToolchainError("pulumi installed the gcp plugin, but it is not among its plugins")
+    return plugin
+
+
+def _entry_name() -> str:
+    return f"pulumi-{ENGINE_VERSION}-official-{cache.machine()}"
+
+
+def _checksums_address() -> str:
+    return f"{_RELEASES}/pulumi-{ENGINE_VERSION}-checksums.txt"
+
+
+def _download_engine(folder: Path) -> None:
+    # Pulumi's releases say x64 where Go says amd64.
+    archive = f"pulumi-v{ENGINE_VERSION}-{cache.machine().replace('amd64', 'x64')}.tar.gz"
+    try:
+        with urllib.request.urlopen(_checksums_address(), timeout=_TIMEOUT_SECONDS) as answer:
+            expected = _checksum_of(archive, answer.read().decode())
+        digest = hashlib.sha256()
+        packed = folder / archive
+        with (
+            Progress(f"pulumi {ENGINE_VERSION}: downloading, MiB") as progress,
+            urllib.request.urlopen(f"{_RELEASES}/{archive}", timeout=_TIMEOUT_SECONDS) as answer,
+            packed.open("wb") as file,
+        ):
+            while chunk := answer.read(_CHUNK):
+                digest.update(chunk)
+                file.write(chunk)
+                progress.step()
+    except _FAILURES as error:
+        raise ToolchainError(f"the download of {archive} failed: {error}") from error
+    if digest.hexdigest() != expected:
+        raise ToolchainError(f"{archive} does not have the checksum that its release says")
+    _unpack(packed, folder)
+    packed.unlink()
+
+
+def _checksum_of(archive: str, checksums: str) -> str:
+    for line in checksums.splitlines():
+        checksum, _, name = line.partition("  ")
+        if name.strip() == archive:
+            return checksum
+    raise ToolchainError(f"Pulumi's release has no {archive}")
+
+
+def _unpack(packed: Path, folder: Path) -> None:
+    """Put the archive's programs flat into the folder, whatever folders they lie in."""
+    with tarfile.open(packed) as archive:
+        for member in archive:
+            content = archive.extractfile(member) if member.isfile() else None
+            if content is not None:
+                program = folder / PurePosixPath(member.name).name
+                program.write_bytes(content.read())
+                program.chmod(0o755)
+    if not (folder / ENGINE).is_file():
+        raise ToolchainError("the downloaded archive has no pulumi in it")

