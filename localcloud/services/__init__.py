@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from localcloud.core.registry import Api
+from localcloud.services import compute
 
 
 def all_apis() -> list[Api]:
     """Every API that the emulator serves, each with its handlers registered."""
-    return []
+    return [
+        compute.API,
+    ]

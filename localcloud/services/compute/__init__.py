@@ -2,7 +2,34 @@
 
 from __future__ import annotations
 
-from localcloud.services.compute import operations
+from localcloud.services.compute import (
+    addresses,
+    disks,
+    firewalls,
+    images,
+    machine_types,
+    networks,
+    operations,
+    projects,
+    routers,
+    routes,
+    subnetworks,
+    zones,
+)
 from localcloud.services.compute.api import API
 
-__all__ = ["API", "operations"]
+__all__ = [
+    "API",
+    "addresses",
+    "disks",
+    "firewalls",
+    "images",
+    "machine_types",
+    "networks",
+    "operations",
+    "projects",
+    "routers",
+    "routes",
+    "subnetworks",
+    "zones",
+]

@@ -50,7 +50,10 @@ def last(reference: str) -> str:
 
 
 def shown(call: Call, record: Json) -> Json:
-    """A copy of a stored record with the URLs of the version that `call` uses."""
+    """A copy of a stored record with the URLs of the version that `call` uses.
+
+    Names that begin with `_` are the emulator's own and stay hidden.
+    """
     root = f"{_ROOT}{call.method.version}/"
     shown_record: Json = _replace(record, root)
     return shown_record
@@ -58,7 +61,7 @@ def shown(call: Call, record: Json) -> Json:
 
 def _replace(value: Any, root: str) -> Any:
     if isinstance(value, dict):
-        return {key: _replace(child, root) for key, child in value.items()}
+        return {k: _replace(child, root) for k, child in value.items() if not k.startswith("_")}
     if isinstance(value, list):
         return [_replace(child, root) for child in value]
     if isinstance(value, str) and value.startswith(_STORED):

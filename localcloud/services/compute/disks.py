@@ -1,0 +1,100 @@
+"""Persistent disks. A disk is a record: no machine of the local cloud stores anything on it."""
+
+from __future__ import annotations
+
+from localcloud.core.call import Call, Json
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import invalid
+from localcloud.services.compute import images
+from localcloud.services.compute.api import API
+from localcloud.services.compute.links import last, path_from, path_of, url_of
+from localcloud.services.compute.machine_types import require_disk_type
+from localcloud.services.compute.resources import Kind, load, place_of, replace, serve
+from localcloud.services.compute.usage import in_use
+
+_LARGEST_GB = 65536
+_DEFAULT_GB = 500
+
+
+def complete(project: str, zone: str, record: Json) -> None:
+    """Check a new disk's record and fill in what Google fills in; also for boot disks.
+
+    Args:
+        project: of references that name none.
+        zone: of the disk.
+        record: the disk, changed in place.
+    """
+    type_ = last(record.get("type", "pd-standard"))
+    require_disk_type(type_, project, zone)
+    record["type"] = url_of(f"projects/{project}/zones/{zone}/diskTypes/{type_}")
+    least = 10
+    source = record.get("sourceImage", "")
+    if source:
+        image = images.resolve(project, source)
+        least = int(image["diskSizeGb"])
+        record |= {
+            "sourceImage": image["selfLink"],
+            "sourceImageId": image["id"],
+            "licenses": image["licenses"],
+            "guestOsFeatures": image["guestOsFeatures"],
+            "architecture": image["architecture"],
+        }
+    size = int(record.get("sizeGb") or (least if source else _DEFAULT_GB))
+    if not (least if source else 1) <= size <= _LARGEST_GB:
+        raise invalid(
+            f"Invalid value for field 'resource.sizeGb': '{size}'. Disk size must be between "
+            f"{least if source else 1} GB (the image's size) and {_LARGEST_GB} GB."
+        )
+    record["sizeGb"] = str(size)
+    record["physicalBlockSizeBytes"] = str(record.get("physicalBlockSizeBytes") or 4096)
+    record.setdefault("enableConfidentialCompute", False)
+
+
+def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
+    query_image = call.arg("sourceImage")
+    if query_image:
+        record["sourceImage"] = query_image
+    complete(call.project, call.params["zone"], record)
+    record["status"] = "CREATING"
+
+
+def _remove(cloud: Cloud, path: str, record: Json) -> None:
+    if record.get("users"):
+        raise in_use(path, path_from(record["users"][0]))
+
+
+KIND = Kind(
+    methods="disks",
+    collection="disks",
+    parameter="disk",
+    kind="compute#disk",
+    scope="zones",
+    prepare=_prepare,
+    remove=_remove,
+    labelled=True,
+    latency="compute",
+)
+serve(KIND)
+
+
+def require_disk(cloud: Cloud, project: str, reference: str) -> str:
+    """The path of an existing disk; 404 when there is none."""
+    path = path_of(reference, project)
+    load(cloud, path)
+    return path
+
+
+@API.method("disks.resize", permission="compute.disks.resize")
+def resize_disk(cloud: Cloud, call: Call) -> Json:
+    """Grow a disk; it cannot shrink."""
+    path = f"projects/{call.project}/{place_of(call)}/disks/{call.params['disk']}"
+    with cloud.store.locked():
+        record = load(cloud, path)
+        size = int(call.body.get("sizeGb", 0))
+        if not int(record["sizeGb"]) <= size <= _LARGEST_GB:
+            raise invalid(
+                f"Invalid value for field 'sizeGb': '{size}'. Must be at least the current "
+                f"{record['sizeGb']} GB and at most {_LARGEST_GB} GB."
+            )
+        record["sizeGb"] = str(size)
+        return replace(cloud, call, KIND, "resizeDisk", path, record)

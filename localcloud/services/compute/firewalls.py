@@ -1,0 +1,69 @@
+"""Firewall rules. They are kept and checked; nothing on the loopback interface is filtered."""
+
+from __future__ import annotations
+
+from ipaddress import ip_network
+
+from localcloud.core.call import Call, Json
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import invalid
+from localcloud.services.compute.links import url_of
+from localcloud.services.compute.networks import require_network
+from localcloud.services.compute.resources import Kind, serve
+
+_HIGHEST_PRIORITY = 65535
+
+
+def _check(record: Json) -> None:
+    if bool(record.get("allowed")) == bool(record.get("denied")):
+        raise invalid("Exactly one of 'allowed' and 'denied' must be given with rules in it.")
+    if not 0 <= record["priority"] <= _HIGHEST_PRIORITY:
+        raise invalid(
+            f"Invalid value for field 'resource.priority': '{record['priority']}'. Must be "
+            f"between 0 and {_HIGHEST_PRIORITY}."
+        )
+    for field in ("sourceRanges", "destinationRanges"):
+        for text in record.get(field, []):
+            try:
+                ip_network(text)
+            except ValueError as error:
+                raise invalid(
+                    f"Invalid value for field 'resource.{field}': '{text}'. {error}."
+                ) from None
+
+
+def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
+    record["network"] = url_of(require_network(cloud, call.project, record.get("network", "")))
+    record.setdefault("direction", "INGRESS")
+    record.setdefault("priority", 1000)
+    record.setdefault("disabled", False)
+    record.setdefault("logConfig", {"enable": False})
+    ingress = record["direction"] == "INGRESS"
+    if ingress and not any(
+        record.get(field) for field in ("sourceRanges", "sourceTags", "sourceServiceAccounts")
+    ):
+        record["sourceRanges"] = ["0.0.0.0/0"]
+    if not ingress and not record.get("destinationRanges"):
+        record["destinationRanges"] = ["0.0.0.0/0"]
+    _check(record)
+
+
+def _change(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
+    after["network"] = url_of(require_network(cloud, call.project, after["network"]))
+    if before["network"] != after["network"] or before["direction"] != after["direction"]:
+        raise invalid("The network and the direction of a firewall rule cannot be changed.")
+    _check(after)
+
+
+serve(
+    Kind(
+        methods="firewalls",
+        collection="firewalls",
+        parameter="firewall",
+        kind="compute#firewall",
+        scope="global",
+        prepare=_prepare,
+        change=_change,
+        latency="network",
+    )
+)

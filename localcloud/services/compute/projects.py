@@ -1,0 +1,97 @@
+"""The project as Compute Engine sees it: common metadata, quotas, the default account."""
+
+from __future__ import annotations
+
+from localcloud.core import enablement, projects
+from localcloud.core.call import Call, Json
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import not_found
+from localcloud.core.operations import effect
+from localcloud.services.compute import catalog, networks, operations
+from localcloud.services.compute.api import API
+from localcloud.services.compute.fingerprints import fingerprint, require_match
+from localcloud.services.compute.links import shown, url_of
+
+_KIND = "compute-project"
+_QUOTAS = {
+    "NETWORKS": 50,
+    "FIREWALLS": 500,
+    "ROUTES": 500,
+    "IMAGES": 2000,
+    "CPUS_ALL_REGIONS": 2400,
+}
+
+
+def default_service_account(project: str) -> str:
+    """The e-mail address of the Compute Engine default service account."""
+    return f"{projects.number(project)}-compute@developer.gserviceaccount.com"
+
+
+def common_metadata(cloud: Cloud, project: str) -> Json:
+    """The instance metadata that all machines of the project share, with its fingerprint."""
+    metadata = cloud.store.get(_KIND, project) or {"items": []}
+    return {"kind": "compute#metadata", "fingerprint": fingerprint(metadata["items"]), **metadata}
+
+
+@API.method("projects.get", permission="compute.projects.get")
+def get_project(cloud: Cloud, call: Call) -> Json:
+    """Describe the project."""
+    project = projects.find(cloud, call.project)
+    if project is None:
+        raise not_found(f"projects/{call.project}")
+    return shown(
+        call,
+        {
+            "kind": "compute#project",
+            "id": project["projectNumber"],
+            "creationTimestamp": project["createTime"],
+            "name": call.project,
+            "commonInstanceMetadata": common_metadata(cloud, call.project),
+            "quotas": [{"metric": m, "limit": n, "usage": 0} for m, n in _QUOTAS.items()],
+            "defaultServiceAccount": default_service_account(call.project),
+            "defaultNetworkTier": "PREMIUM",
+            "xpnProjectStatus": "UNSPECIFIED_XPN_PROJECT_STATUS",
+            "selfLink": url_of(f"projects/{call.project}"),
+        },
+    )
+
+
+@API.method("projects.getXpnHost", permission="compute.projects.get")
+def get_xpn_host(cloud: Cloud, call: Call) -> Json:
+    """Answer that no host project shares its network with this one."""
+    return {}
+
+
+@API.method(
+    "projects.setCommonInstanceMetadata", permission="compute.projects.setCommonInstanceMetadata"
+)
+def set_common_metadata(cloud: Cloud, call: Call) -> Json:
+    """Replace the metadata that all machines of the project share."""
+    with cloud.store.locked():
+        current = common_metadata(cloud, call.project)
+        require_match(call.body.get("fingerprint"), current["fingerprint"], "metadata")
+        cloud.store.put(_KIND, call.project, {"items": call.body.get("items", [])})
+    return operations.start(
+        cloud,
+        call,
+        scope="global",
+        kind="compute.projects.setCommonInstanceMetadata",
+        target=f"projects/{call.project}",
+        effect="compute.project.settle",
+        arguments={},
+        seconds=cloud.seconds("compute.update"),
+    )
+
+
+@effect("compute.project.settle")
+def _settle(cloud: Cloud) -> None:
+    """The project's metadata counts."""
+
+
+@enablement.on_enable("compute.googleapis.com")
+def _begin(cloud: Cloud, project: str) -> None:
+    networks.add_default_network(cloud, project)
+    # The projects that publish images are Google's own, with Compute Engine in use.
+    for publisher in catalog.image_projects():
+        key = enablement.key(publisher, API.service)
+        cloud.store.put(enablement.ENABLED, key, {"effective": 0.0})

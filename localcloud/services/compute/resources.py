@@ -1,0 +1,269 @@
+"""What all plain compute resources have in common: insert, get, list, patch, delete, labels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from localcloud.core.call import Call, Json
+from localcloud.core.clock import rfc3339
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError, invalid, not_found
+from localcloud.core.operations import effect
+from localcloud.core.store import Record
+from localcloud.services.compute import catalog, operations, usage
+from localcloud.services.compute.api import API, STORE
+from localcloud.services.compute.fingerprints import require_match, stamp, stamp_labels
+from localcloud.services.compute.links import shown, url_of
+from localcloud.services.compute.paging import aggregate, page
+
+_NAME = re.compile(r"(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)")
+_OUTPUT = ("id", "kind", "selfLink", "selfLinkWithId", "creationTimestamp", "params")
+
+Prepare = Callable[[Cloud, Call, str, Json], None]
+Change = Callable[[Cloud, Call, Json, Json], None]
+Scope = Literal["global", "regions", "zones"]
+Remove = Callable[[Cloud, str, Json], None]
+
+
+def _nothing(cloud: Cloud, path: str, record: Json) -> None:
+    """What most resources do when they are deleted."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of compute resource.
+
+    Attributes:
+        methods: collection in method ids and permissions, such as `globalAddresses`.
+        collection: collection in paths, such as `addresses`.
+        parameter: the path's variable, such as `address`.
+        kind: such as `compute#address`.
+        scope: where it lives.
+        prepare: checks a new record (path and body) and fills in what Google fills in.
+        change: checks a patched record against the one before; None for a kind without patch.
+        remove: does what else goes with a deletion, or refuses it.
+        labelled: it has labels with a fingerprint.
+        stamped: it has a fingerprint that a patch must match.
+        latency: the prefix of its entries in data/latencies.yaml.
+    """
+
+    methods: str
+    collection: str
+    parameter: str
+    kind: str
+    scope: Scope
+    prepare: Prepare
+    change: Change | None = None
+    remove: Remove = _nothing
+    labelled: bool = False
+    stamped: bool = False
+    latency: str = "compute"
+
+    def permission(self, verb: str) -> str:
+        """The IAM permission for `verb`."""
+        return f"compute.{self.methods}.{verb}"
+
+
+def place_of(call: Call) -> str:
+    """The scope that the path names: `zones/z`, `regions/r` or `global`."""
+    if "zone" in call.params:
+        catalog.require_zone(call.params["zone"])
+        return f"zones/{call.params['zone']}"
+    if "region" in call.params:
+        catalog.require_region(call.params["region"])
+        return f"regions/{call.params['region']}"
+    return "global"
+
+
+def load(cloud: Cloud, path: str) -> Record:
+    """The stored resource at `path`; 404 when there is none."""
+    record = cloud.store.get(STORE, path)
+    if record is None:
+        raise not_found(path)
+    return record
+
+
+def require_name(name: str) -> None:
+    """Refuse a name that breaks Google's rules for resource names."""
+    if not _NAME.fullmatch(name):
+        raise invalid(
+            f"Invalid value for field 'resource.name': '{name}'. Must be a match of regex "
+            f"'{_NAME.pattern}'"
+        )
+
+
+def require_new(cloud: Cloud, path: str) -> None:
+    """Refuse a name that is taken."""
+    if cloud.store.get(STORE, path) is not None:
+        raise ApiError(409, f"The resource '{path}' already exists", reason="alreadyExists")
+
+
+def identity(cloud: Cloud, kind: str, path: str, name: str) -> Json:
+    """The fields that every resource has."""
+    record: Json = {
+        "kind": kind,
+        "id": str(cloud.operations.number()),
+        "creationTimestamp": rfc3339(cloud.clock.now()),
+        "name": name,
+        "selfLink": url_of(path),
+    }
+    place = path.split("/")[2:4]
+    if place[0] in ("zones", "regions"):
+        record[place[0].removesuffix("s")] = url_of("/".join(path.split("/")[:4]))
+    return record
+
+
+def serve(kind: Kind) -> None:
+    """Register the methods of a kind, as far as they are plain."""
+
+    def insert(cloud: Cloud, call: Call) -> Json:
+        name = call.body.get("name", "")
+        require_name(name)
+        path = f"projects/{call.project}/{place_of(call)}/{kind.collection}/{name}"
+        with cloud.store.locked():
+            require_new(cloud, path)
+            add(cloud, kind, call, path, call.body)
+        return begin(cloud, call, kind, "insert", path, "compute.settle", "create")
+
+    def get(cloud: Cloud, call: Call) -> Json:
+        return shown(call, load(cloud, _path(call, kind)))
+
+    def list_(cloud: Cloud, call: Call) -> Json:
+        path = f"projects/{call.project}/{place_of(call)}/{kind.collection}"
+        records = [record for _, record in cloud.store.items(STORE, f"{path}/")]
+        return page(call, f"{kind.kind}List", path, records)
+
+    def delete(cloud: Cloud, call: Call) -> Json:
+        path = _path(call, kind)
+        with cloud.store.locked():
+            record = load(cloud, path)
+            usage.require_unused(cloud, path, record)
+            kind.remove(cloud, path, record)
+        return begin(cloud, call, kind, "delete", path, "compute.remove", "delete")
+
+    at = f"{kind.methods}."
+    API.method(f"{at}insert", permission=kind.permission("create"))(insert)
+    API.method(f"{at}get", permission=kind.permission("get"))(get)
+    API.method(f"{at}list", permission=kind.permission("list"))(list_)
+    API.method(f"{at}delete", permission=kind.permission("delete"))(delete)
+    if kind.scope != "global":
+        _serve_aggregated(kind)
+    if kind.change is not None:
+        _serve_patch(kind, kind.change)
+    if kind.labelled:
+        _serve_labels(kind)
+
+
+def add(cloud: Cloud, kind: Kind, call: Call, path: str, body: Json) -> None:
+    """Store a new resource, checked and completed."""
+    sent = {key: value for key, value in body.items() if key not in _OUTPUT}
+    record = sent | identity(cloud, kind.kind, path, body["name"])
+    kind.prepare(cloud, call, path, record)
+    restamp(kind, record)
+    cloud.store.put(STORE, path, record)
+
+
+def restamp(kind: Kind, record: Json) -> None:
+    """Renew the fingerprints that a kind has."""
+    if kind.labelled:
+        stamp_labels(record)
+    if kind.stamped:
+        stamp(record)
+
+
+def begin(
+    cloud: Cloud, call: Call, kind: Kind, type_: str, path: str, effect_name: str, step: str
+) -> Json:
+    """Start the operation of a change to the resource at `path`."""
+    return operations.start(
+        cloud,
+        call,
+        scope=_scope_of(path),
+        kind=type_,
+        target=path,
+        effect=effect_name,
+        arguments={"path": path},
+        seconds=cloud.seconds(f"{kind.latency}.{step}"),
+    )
+
+
+def replace(cloud: Cloud, call: Call, kind: Kind, type_: str, path: str, record: Json) -> Json:
+    """Store a changed resource and answer the operation that changed it."""
+    restamp(kind, record)
+    cloud.store.put(STORE, path, record)
+    return begin(cloud, call, kind, type_, path, "compute.settle", "update")
+
+
+@effect("compute.settle")
+def _settle(cloud: Cloud, path: str) -> None:
+    """A created or changed resource is ready for use."""
+    record = cloud.store.get(STORE, path)
+    if record is not None and record.get("status") == "CREATING":
+        cloud.store.put(STORE, path, record | {"status": "READY"})
+
+
+@effect("compute.remove")
+def _remove(cloud: Cloud, path: str) -> None:
+    """A deleted resource is gone."""
+    cloud.store.delete(STORE, path)
+
+
+def _path(call: Call, kind: Kind) -> str:
+    name = call.params.get(kind.parameter) or call.params["resource"]
+    return f"projects/{call.project}/{place_of(call)}/{kind.collection}/{name}"
+
+
+def _scope_of(path: str) -> str:
+    parts = path.split("/")[2:4]
+    return "/".join(parts) if parts[0] != "global" else "global"
+
+
+def _places(kind: Kind) -> Iterable[str]:
+    for region, zones in catalog.regions().items():
+        yield from ([f"regions/{region}"] if kind.scope == "regions" else _zone_paths(zones))
+
+
+def _zone_paths(zones: list[str]) -> list[str]:
+    return [f"zones/{zone}" for zone in zones]
+
+
+def _serve_aggregated(kind: Kind) -> None:
+    def aggregated(cloud: Cloud, call: Call) -> Json:
+        found: dict[str, list[Json]] = {place: [] for place in _places(kind)}
+        for path, record in cloud.store.items(STORE, f"projects/{call.project}/{kind.scope}/"):
+            if path.split("/")[-2] == kind.collection:
+                found[_scope_of(path)].append(record)
+        path = f"projects/{call.project}/aggregated/{kind.collection}"
+        return aggregate(call, f"{kind.kind}AggregatedList", path, kind.collection, found)
+
+    API.method(f"{kind.methods}.aggregatedList", permission=kind.permission("list"))(aggregated)
+
+
+def _serve_patch(kind: Kind, change: Change) -> None:
+    def patch(cloud: Cloud, call: Call) -> Json:
+        path = _path(call, kind)
+        with cloud.store.locked():
+            before = load(cloud, path)
+            if kind.stamped:
+                require_match(call.body.get("fingerprint"), before["fingerprint"], "resource")
+            fresh = {key: value for key, value in call.body.items() if key not in _OUTPUT}
+            after = {key: value for key, value in (before | fresh).items() if value is not None}
+            change(cloud, call, before, after)
+            return replace(cloud, call, kind, "patch", path, after)
+
+    API.method(f"{kind.methods}.patch", permission=kind.permission("update"))(patch)
+
+
+def _serve_labels(kind: Kind) -> None:
+    def set_labels(cloud: Cloud, call: Call) -> Json:
+        path = _path(call, kind)
+        with cloud.store.locked():
+            record = load(cloud, path)
+            require_match(call.body.get("labelFingerprint"), record["labelFingerprint"], "labels")
+            record["labels"] = call.body.get("labels", {})
+            return replace(cloud, call, kind, "setLabels", path, record)
+
+    API.method(f"{kind.methods}.setLabels", permission=kind.permission("setLabels"))(set_labels)

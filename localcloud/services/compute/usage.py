@@ -1,0 +1,67 @@
+"""Who uses a resource: what keeps it from being deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from localcloud.core.call import Json
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError
+from localcloud.services.compute.api import STORE
+from localcloud.services.compute.links import url_of
+
+Finder = Callable[[Cloud, str], list[str]]
+_FINDERS: list[Finder] = []
+
+
+def finder(function: Finder) -> Finder:
+    """Register `function(cloud, path)`, which answers users of a compute resource elsewhere."""
+    _FINDERS.append(function)
+    return function
+
+
+def users(cloud: Cloud, path: str) -> list[str]:
+    """Paths of the resources that refer to the one at `path`."""
+    project = "/".join(path.split("/")[:2])
+    url = url_of(path)
+    found = [
+        other
+        for other, record in cloud.store.items(STORE, f"{project}/")
+        if other != path and _mentions(record, url)
+    ]
+    for find in _FINDERS:
+        found += find(cloud, path)
+    return found
+
+
+def require_unused(cloud: Cloud, path: str, record: Json) -> None:
+    """Refuse to delete a resource that another one uses."""
+    used_by = [user for user in users(cloud, path) if not _goes_along(cloud, user)]
+    if used_by:
+        raise in_use(path, used_by[0])
+
+
+def in_use(path: str, user: str) -> ApiError:
+    """The 400 for a resource that `user` uses."""
+    kind = path.split("/")[-2].removesuffix("s").replace("addresse", "address")
+    return ApiError(
+        400,
+        f"The {kind} resource '{path}' is already being used by '{user}'",
+        reason="resourceInUseByAnotherResource",
+    )
+
+
+def _goes_along(cloud: Cloud, path: str) -> bool:
+    # Routes and the subnets of an auto mode network go with what they belong to; a network lists
+    # its subnets without needing them.
+    record = cloud.store.get(STORE, path) or {}
+    collection = path.split("/")[-2]
+    return collection in ("routes", "networks") or bool(record.get("_automatic"))
+
+
+def _mentions(value: object, url: str) -> bool:
+    if isinstance(value, dict):
+        return any(_mentions(child, url) for child in value.values())
+    if isinstance(value, list):
+        return any(_mentions(child, url) for child in value)
+    return value == url
