@@ -1,0 +1,22 @@
+"""Entry point of the Pulumi program: settings, checks, resources, outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pulumi
+
+from infra.catalog import Catalog
+from infra.checks.context import Context
+from infra.names import names_of
+from infra.program import declare
+from infra.settings.engine import settings_from_engine
+from infra.settings.problems import SettingsError
+
+try:
+    settings = settings_from_engine()
+    stack = pulumi.get_stack()
+    root = Path(__file__).resolve().parent.parent
+    declare(settings, Context(stack, root, Catalog(), names_of(settings, stack)))
+except SettingsError as error:
+    raise pulumi.RunError(str(error)) from None

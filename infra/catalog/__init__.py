@@ -1,0 +1,143 @@
+"""Facts about Google Cloud: data files with their sources, read when they are first asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cached_property
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from infra.catalog.model import (
+    Accelerator,
+    MachineType,
+    NetworkFacts,
+    NodeVersion,
+    Runtime,
+    Source,
+)
+
+# The C loader is some ten times as fast; wheels of PyYAML for a few platforms come without it.
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_RUNTIME_PREFIX = "tpu-vm-tf-"
+
+
+class Catalog:
+    """The catalog in one folder; every table is read at most once, and only if it is needed."""
+
+    def __init__(self, folder: Path = Path(__file__).parent) -> None:
+        self._folder = folder
+
+    @cached_property
+    def accelerators(self) -> Mapping[str, Accelerator]:
+        """TPU types by name, smallest first within a family."""
+        document = self._read("accelerators")
+        sources = _sources(document)
+        return {
+            name: _accelerator(name, family, facts, entry, sources)
+            for family, facts in document["families"].items()
+            for name, entry in facts["types"].items()
+        }
+
+    @cached_property
+    def runtimes(self) -> Mapping[str, Runtime]:
+        """Software of TPU VMs by name."""
+        document = self._read("runtimes")
+        sources = _sources(document)
+        found = [
+            Runtime(
+                f"{_RUNTIME_PREFIX}{version}{suffix}",
+                version,
+                tuple(entry["families"]),
+                serves_grpc=suffix.startswith("-pod"),
+                source=sources[entry["source"]],
+            )
+            for entry in document["tpuVm"]
+            for version in entry["versions"]
+            for suffix in entry["suffixes"]
+        ]
+        found += [
+            Runtime(entry["name"], None, tuple(entry["families"]), False, sources[entry["source"]])
+            for entry in document["bare"]
+        ]
+        return {runtime.name: runtime for runtime in found}
+
+    @cached_property
+    def node_versions(self) -> Mapping[str, NodeVersion]:
+        """TensorFlow versions of classic TPU nodes, newest first."""
+        document = self._read("runtimes")
+        sources = _sources(document)
+        return {
+            version: NodeVersion(
+                version, tuple(entry["families"]), entry.get("ended"), sources[entry["source"]]
+            )
+            for entry in document["node"]
+            for version in entry["versions"]
+        }
+
+    @cached_property
+    def machine_types(self) -> Mapping[str, MachineType]:
+        """Machine types by name."""
+        document = self._read("machines")
+        sources = _sources(document)
+        return {
+            f"{series}-{vcpus}": MachineType(
+                f"{series}-{vcpus}",
+                vcpus,
+                facts.get("memoryGib", {}).get(vcpus, vcpus * facts["gibPerVcpu"]),
+                sources[facts["source"]],
+            )
+            for series, facts in document["series"].items()
+            for vcpus in facts["vcpus"]
+        }
+
+    @cached_property
+    def network(self) -> NetworkFacts:
+        """Ranges and ports that Google fixes."""
+        document = self._read("network")
+        return NetworkFacts(
+            private_ranges=tuple(map(IPv4Network, document["privateRanges"])),
+            auto_mode_range=IPv4Network(document["autoModeRange"]),
+            own_subnet_range=IPv4Network(document["ownSubnetRange"]),
+            smallest_subnet_prefix=document["smallestSubnetPrefix"],
+            iap_range=IPv4Network(document["iapRange"]),
+            ssh_port=document["sshPort"],
+            grpc_port=document["grpcPort"],
+            mesh_port=document["meshPort"],
+            sources=tuple(_sources(document).values()),
+        )
+
+    def _read(self, table: str) -> Any:
+        return yaml.load((self._folder / f"{table}.yaml").read_text("utf-8"), Loader=_Loader)
+
+
+def _sources(document: Mapping[str, Any]) -> dict[str, Source]:
+    return {key: Source(entry["url"], entry["date"]) for key, entry in document["sources"].items()}
+
+
+def _accelerator(
+    name: str,
+    family: str,
+    facts: Mapping[str, Any],
+    entry: Mapping[str, Any],
+    sources: Mapping[str, Source],
+) -> Accelerator:
+    chips = math.prod(int(side) for side in entry["topology"].split("x"))
+    cited = dict.fromkeys([*entry.get("sources", ()), *facts["sources"]])
+    return Accelerator(
+        name=name,
+        family=family,
+        topology=entry["topology"],
+        chips=chips,
+        cores=chips * facts["coresPerChip"],
+        hosts=entry.get("hosts") or math.ceil(chips / facts["chipsPerHost"]),
+        hbm_gib=chips * facts["hbmGibPerChip"],
+        zones=tuple(entry.get("zones") or facts["zones"]),
+        architectures=tuple(facts["architectures"]),
+        cidr_prefix=entry.get("cidrPrefix"),
+        grpc_worker=facts["grpcWorker"],
+        sources=tuple(sources[key] for key in cited),
+    )

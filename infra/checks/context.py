@@ -1,0 +1,34 @@
+"""What a check may look at beside the settings."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.catalog import Catalog
+from infra.names import Names
+
+
+@dataclass(frozen=True)
+class Context:
+    """The stack's name, the project's root folder, the catalog and the names of the resources."""
+
+    stack: str
+    root: Path
+    catalog: Catalog
+    names: Names
+
+
+def nearest(value: str, known: Iterable[str], count: int = 3) -> str:
+    """The cure for an unknown name: the names that are most like it, or a few that there are."""
+    names = list(known)
+    close = difflib.get_close_matches(value, names, n=count, cutoff=0.5)
+    return f"Use {one_of(close)}" if close else f"There are: {', '.join(names[:8])}"
+
+
+def one_of(names: Iterable[str]) -> str:
+    """`a`, `a or b`, `a, b or c`."""
+    *most, last = names
+    return f"{', '.join(most)} or {last}" if most else last

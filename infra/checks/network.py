@@ -1,0 +1,116 @@
+"""Address ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import AddressValueError, IPv4Interface, IPv4Network, NetmaskValueError
+
+from infra.checks.context import Context
+from infra.settings import StackSettings
+from infra.settings.problems import Problem
+from infra.settings.tpu import Architecture
+
+
+def check_network(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Names of a given network are not mixed with a network of the stack's own."""
+    network = settings.network
+    given = {"network.name": network.name, "network.subnetwork": network.subnetwork}
+    for name, value in given.items():
+        if network.create and value:
+            yield Problem(
+                name,
+                value,
+                "names a network that is there already, but the stack makes its own",
+                "Set network.create: false to use it, or remove it",
+            )
+
+
+def check_subnet(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """The subnet's range is private and as large as Google wants it."""
+    text = settings.network.subnet_range
+    if text is None:
+        return
+    yield from _range_problems("network.subnetRange", text, context)
+    smallest = context.catalog.network.smallest_subnet_prefix
+    block = _parsed(text)
+    if block and block.prefixlen > smallest:
+        yield Problem(
+            "network.subnetRange",
+            text,
+            f"is smaller than the smallest subnet of Google Cloud (/{smallest})",
+            f"Use a range with a prefix of at most {smallest}, for example "
+            f"{context.catalog.network.own_subnet_range}",
+        )
+
+
+def check_cidr(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """A classic node's block is well written, private, large enough and free."""
+    text = settings.tpu.cidr_block
+    if text is None or settings.architecture is not Architecture.NODE:
+        return
+    yield from _range_problems("tpu.cidrBlock", text, context)
+    block = _parsed(text)
+    if block is None:
+        return
+    accelerator = context.catalog.accelerators.get(settings.tpu.accelerator_type)
+    if accelerator and accelerator.cidr_prefix and block.prefixlen > accelerator.cidr_prefix:
+        yield Problem(
+            "tpu.cidrBlock",
+            text,
+            f"has {block.num_addresses} addresses, too few for a {accelerator.name}",
+            f"Use a /{accelerator.cidr_prefix} or larger, for example "
+            f"{block.supernet(new_prefix=accelerator.cidr_prefix)}",
+        )
+    subnet = subnet_range(settings, context)
+    if subnet and block.overlaps(subnet):
+        yield Problem(
+            "tpu.cidrBlock",
+            text,
+            f"overlaps the subnet's range {subnet}",
+            "Use private addresses outside of it",
+        )
+
+
+def subnet_range(settings: StackSettings, context: Context) -> IPv4Network | None:
+    """The range of the subnet that VM and TPU are in; None if nobody said."""
+    network, facts = settings.network, context.catalog.network
+    if network.subnet_range:
+        return _parsed(network.subnet_range)
+    if network.create:
+        return facts.own_subnet_range
+    return facts.auto_mode_range if (network.name or "default") == "default" else None
+
+
+def _range_problems(setting: str, text: str, context: Context) -> Iterator[Problem]:
+    example = context.catalog.network.own_subnet_range
+    try:
+        interface = IPv4Interface(text)
+    except (AddressValueError, NetmaskValueError, ValueError):
+        yield Problem(setting, text, "is no IPv4 range", f"Use one like {example}")
+        return
+    if "/" not in text:
+        yield Problem(setting, text, "has no size", f"Add one, as in {text}/{example.prefixlen}")
+        return
+    if interface.ip != interface.network.network_address:
+        yield Problem(
+            setting,
+            text,
+            f"does not begin at the first address of a /{interface.network.prefixlen}",
+            f"Use {interface.network}",
+        )
+    private = context.catalog.network.private_ranges
+    if not any(interface.network.subnet_of(block) for block in private):
+        yield Problem(
+            setting,
+            text,
+            "is not private (RFC 1918)",
+            f"Use addresses in {', '.join(map(str, private))}",
+        )
+
+
+def _parsed(text: str) -> IPv4Network | None:
+    """The range, as far as it can be read; None otherwise (`_range_problems` says why)."""
+    try:
+        return IPv4Network(text, strict=False) if "/" in text else None
+    except (AddressValueError, NetmaskValueError, ValueError):
+        return None

@@ -1,0 +1,69 @@
+"""Project and names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from infra.checks.context import Context
+from infra.settings import StackSettings
+from infra.settings.parse import PROJECT_KEY
+from infra.settings.problems import UNSET, Problem
+
+_PROJECT = re.compile(r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
+_NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9_.-]{1,61}[a-z0-9]")
+# A service account's id has 6 to 30 characters: the shortest limit of all names.
+_LONGEST_PREFIX = 30 - len("-sa")
+_SHORTEST_PREFIX = 6 - len("-sa")
+
+
+def check_project(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """The project's id is one that Google could have given."""
+    if not _PROJECT.fullmatch(settings.project):
+        yield Problem(
+            PROJECT_KEY,
+            settings.project,
+            "is no project id (6 to 30 lower-case letters, digits and hyphens, a letter first)",
+            "Use the id, not the name or the number: `gcloud projects list` shows it",
+        )
+
+
+def check_prefix(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """What all names begin with leaves room for the rest of the longest one (RFC 1035)."""
+    prefix = context.names.prefix
+    value = settings.name_prefix or UNSET
+    said = "" if settings.name_prefix else f" and would be {prefix!r}, which"
+    if not _NAME.fullmatch(prefix):
+        yield Problem(
+            "namePrefix",
+            value,
+            f"{said} is no name for resources (lower-case letters, digits and hyphens, a letter "
+            "first, no hyphen last)".strip(),
+            "Set one like tpu-stack-dev",
+        )
+    elif not _SHORTEST_PREFIX <= len(prefix) <= _LONGEST_PREFIX:
+        yield Problem(
+            "namePrefix",
+            value,
+            f"{said} has {len(prefix)} characters".strip(),
+            f"Set one of {_SHORTEST_PREFIX} to {_LONGEST_PREFIX} characters",
+        )
+
+
+def check_bucket_name(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """The bucket's name keeps Google's rules."""
+    name = context.names.bucket
+    value = settings.bucket.name or UNSET
+    said = "" if settings.bucket.name else f" and would be {name!r}, which"
+    if not _BUCKET.fullmatch(name):
+        why = (
+            "is no bucket name (3 to 63 lower-case letters, digits, hyphens, dots and underscores)"
+        )
+    elif name.startswith("goog") or "google" in name:
+        why = 'has "goog" first or "google" in it, which Google keeps for itself'
+    else:
+        return
+    if not settings.bucket.name and any(check_project(settings, context)):
+        return  # The name is wrong because the project is.
+    yield Problem("bucket.name", value, f"{said} {why}".strip(), "Set one like my-project-tpu-data")

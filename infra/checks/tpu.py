@@ -1,0 +1,114 @@
+"""Type, place and form of the TPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from infra.checks.context import Context, nearest, one_of
+from infra.settings import StackSettings
+from infra.settings.problems import Problem
+from infra.settings.tpu import Architecture, Capacity
+from infra.settings.training import RunOn
+
+
+def check_zone(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """The zone has TPUs, and the type among them."""
+    types = context.catalog.accelerators
+    here = [name for name, other in types.items() if settings.zone in other.zones]
+    if not here:
+        zones = dict.fromkeys(zone for other in types.values() for zone in other.zones)
+        yield Problem("zone", settings.zone, "has no TPUs", nearest(settings.zone, zones))
+        return
+    accelerator = types.get(settings.tpu.accelerator_type)
+    if accelerator and accelerator.name not in here:
+        same = [name for name in here if types[name].family == accelerator.family]
+        yield Problem(
+            "zone",
+            settings.zone,
+            f"offers no {accelerator.name}",
+            f"Use {one_of(accelerator.zones)} for it; {settings.zone} has "
+            f"{', '.join((same or here)[:5])}",
+        )
+
+
+def check_accelerator(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """The type exists and has the architecture."""
+    types = context.catalog.accelerators
+    wanted = settings.tpu.accelerator_type
+    accelerator = types.get(wanted)
+    if accelerator is None:
+        yield Problem(
+            "tpu.acceleratorType",
+            wanted,
+            "is no TPU type that Google offers",
+            nearest(wanted, types),
+        )
+    elif settings.architecture.value not in accelerator.architectures:
+        nodes = [name for name, other in types.items() if "node" in other.architectures]
+        yield Problem(
+            "architecture",
+            settings.architecture.value,
+            f"does not exist for {wanted}",
+            f"Use architecture vm, or one of {', '.join(nodes)}",
+        )
+
+
+def check_form(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Settings that only one of the three forms of a TPU has are used with that form."""
+    tpu = settings.tpu
+    node = settings.architecture is Architecture.NODE
+    if node and tpu.runtime_version:
+        yield Problem(
+            "tpu.runtimeVersion",
+            tpu.runtime_version,
+            "is for architecture vm; a classic node has a TensorFlow version",
+            "Set tpu.tensorflowVersion instead",
+        )
+    if not node and tpu.tensorflow_version:
+        yield Problem(
+            "tpu.tensorflowVersion",
+            tpu.tensorflow_version,
+            "is for architecture node; a TPU VM has a runtime",
+            "Set tpu.runtimeVersion instead",
+        )
+    if not node and tpu.cidr_block:
+        yield Problem(
+            "tpu.cidrBlock",
+            tpu.cidr_block,
+            "is for architecture node; a TPU VM has its address from the subnet",
+            "Remove it",
+        )
+    if node and tpu.queued:
+        yield Problem(
+            "tpu.queued", True, "is for architecture vm; Google queues no classic node", "Remove it"
+        )
+    if node and settings.training.run_on is RunOn.TPU:
+        yield Problem(
+            "training.runOn",
+            "tpu",
+            "is for architecture vm; nobody can log on to a classic node",
+            "Use vm",
+        )
+
+
+def check_capacity(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """The way of buying exists for this form of TPU."""
+    tpu = settings.tpu
+    if settings.architecture is Architecture.NODE and tpu.capacity in (
+        Capacity.SPOT,
+        Capacity.RESERVED,
+    ):
+        yield Problem(
+            "tpu.capacity",
+            tpu.capacity.value,
+            "is for architecture vm",
+            "Use on-demand or preemptible for a classic node",
+        )
+    if tpu.queued and tpu.capacity is not Capacity.ON_DEMAND:
+        yield Problem(
+            "tpu.capacity",
+            tpu.capacity.value,
+            "cannot be asked for by a queued resource: the provider (pulumi-gcp 8) has no field "
+            "for it",
+            "Use on-demand, or tpu.queued: false",
+        )

@@ -1,0 +1,149 @@
+"""Software of the TPU, and the TensorFlow that drives it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from infra.checks.context import Context, nearest
+from infra.settings import StackSettings
+from infra.settings.problems import UNSET, Problem
+from infra.settings.tpu import Architecture
+from infra.settings.training import RunOn
+
+_VERSION = re.compile(r"\d+\.\d+(\.\d+)?((a|b|rc)\d+)?")
+
+
+def check_runtime(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """A TPU VM's runtime exists, suits the TPU and can do what the stack needs of it."""
+    if settings.architecture is not Architecture.VM:
+        return
+    name = settings.tpu.runtime_version
+    accelerator = context.catalog.accelerators.get(settings.tpu.accelerator_type)
+    suitable = [
+        runtime.name
+        for runtime in context.catalog.runtimes.values()
+        if runtime.tensorflow and (accelerator is None or accelerator.family in runtime.families)
+    ]
+    if name is None:
+        yield Problem(
+            "tpu.runtimeVersion",
+            UNSET,
+            "is required for architecture vm",
+            f"Set one, for example {' or '.join(suitable[:2])}",
+        )
+        return
+    runtime = context.catalog.runtimes.get(name)
+    if runtime is None:
+        yield Problem(
+            "tpu.runtimeVersion",
+            name,
+            "is no runtime that Google names",
+            nearest(name, context.catalog.runtimes),
+        )
+        return
+    if accelerator and accelerator.family not in runtime.families:
+        yield Problem(
+            "tpu.runtimeVersion",
+            name,
+            f"does not run on {accelerator.name} (it is for {', '.join(runtime.families)})",
+            nearest(name, suitable),
+        )
+    if runtime.serves_grpc:
+        return
+    if settings.training.run_on is RunOn.TPU:
+        if accelerator and accelerator.hosts > 1:
+            yield Problem(
+                "tpu.runtimeVersion",
+                name,
+                f"serves no gRPC, so that a trainer on worker 0 cannot use the other "
+                f"{accelerator.hosts - 1} hosts of a {accelerator.name}",
+                "Use a -pod runtime",
+            )
+        return
+    # The TPU VM's start-up script must serve gRPC for the VM. See startup/tpu_vm.sh.
+    if settings.tpu.queued:
+        yield Problem(
+            "tpu.runtimeVersion",
+            name,
+            "serves no gRPC, and a queued resource takes no start-up script that could",
+            "Use a -pod runtime, or tpu.queued: false",
+        )
+    elif accelerator and not accelerator.grpc_worker:
+        yield Problem(
+            "tpu.runtimeVersion",
+            name,
+            f"serves no gRPC, and TensorFlow's worker script does not know {accelerator.family}",
+            "Use a -pod runtime, or training.runOn: tpu",
+        )
+
+
+def check_node_version(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """A classic node's TensorFlow is one that Google still serves."""
+    if settings.architecture is not Architecture.NODE:
+        return
+    known = context.catalog.node_versions
+    served = [version for version, entry in known.items() if entry.ended is None]
+    wanted = settings.tpu.tensorflow_version
+    if wanted is None:
+        yield Problem(
+            "tpu.tensorflowVersion",
+            UNSET,
+            "is required for architecture node",
+            f"Set one, for example {served[0]}",
+        )
+    elif wanted not in known:
+        yield Problem(
+            "tpu.tensorflowVersion",
+            wanted,
+            "is no version of classic TPU nodes",
+            nearest(wanted, served),
+        )
+    elif ended := known[wanted].ended:
+        yield Problem(
+            "tpu.tensorflowVersion",
+            wanted,
+            f"is no longer served on TPU nodes since {ended}",
+            nearest(wanted, served),
+        )
+
+
+def check_trainer_version(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """It is known which TensorFlow the trainer gets."""
+    wanted = settings.training.tensorflow_version
+    if wanted and not _VERSION.fullmatch(wanted):
+        yield Problem("training.tensorflowVersion", wanted, "is no version", "Use one like 2.19.1")
+    runtime = context.catalog.runtimes.get(settings.tpu.runtime_version or "")
+    if not wanted and runtime and runtime.tensorflow is None:
+        yield Problem(
+            "training.tensorflowVersion",
+            UNSET,
+            f"is required: the runtime {runtime.name} has no TensorFlow of its own",
+            "Set the version to install, for example 2.19.1",
+        )
+    if settings.training.run_on is RunOn.TPU and settings.tpu.queued:
+        yield Problem(
+            "training.runOn",
+            "tpu",
+            "needs a start-up script on the TPU VM, which a queued resource does not take",
+            "Use vm, or tpu.queued: false",
+        )
+
+
+def tpu_tensorflow(settings: StackSettings, context: Context) -> str | None:
+    """The TensorFlow that the TPU runs; None if it has none of its own."""
+    if settings.architecture is Architecture.NODE:
+        return settings.tpu.tensorflow_version
+    runtime = context.catalog.runtimes.get(settings.tpu.runtime_version or "")
+    return runtime.tensorflow if runtime else None
+
+
+def warn_about_versions(settings: StackSettings, context: Context) -> Iterator[str]:
+    """Trainer and TPU should run the same TensorFlow (tensorflow#40622)."""
+    own, wanted = tpu_tensorflow(settings, context), settings.training.tensorflow_version
+    if own and wanted and own != wanted:
+        yield (
+            f"training.tensorflowVersion is {wanted}, but the TPU runs TensorFlow {own}. They must "
+            'agree on a real TPU, else operations fail as "not registered". Leave '
+            "training.tensorflowVersion out to get the TPU's own."
+        )

@@ -1,0 +1,85 @@
+"""The bucket and what the stack puts into it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pulumi
+import pulumi_gcp as gcp
+
+
+@dataclass(frozen=True)
+class BucketArgs:
+    """`data` maps names below `data/` to files; `requires` is what the bucket waits for."""
+
+    project: str
+    name: str
+    region: str
+    wheel: Path
+    data: Mapping[str, Path]
+    force_destroy: bool
+    protect: bool
+    versioning: bool
+    labels: Mapping[str, str]
+    requires: tuple[pulumi.Resource, ...] = ()
+
+
+class Bucket(pulumi.ComponentResource):
+    """A regional bucket with the training wheel and the data; private in every way.
+
+    Deliberately left standing with its objects on `destroy`, unless `force_destroy`: data outlives
+    compute. What the training writes is not the stack's and never touched.
+    """
+
+    name: pulumi.Output[str]
+    url: pulumi.Output[str]
+    """`gs://NAME`, without a slash at its end."""
+    wheel_url: pulumi.Output[str]
+    wheel_sha256: str
+    objects: tuple[pulumi.Resource, ...]
+
+    def __init__(
+        self, name: str, args: BucketArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("tpu-stack:infra:Bucket", name, None, opts)
+        kept = not args.force_destroy
+        bucket = gcp.storage.Bucket(
+            "bucket",
+            name=args.name,
+            project=args.project,
+            location=args.region.upper(),
+            force_destroy=args.force_destroy,
+            uniform_bucket_level_access=True,
+            public_access_prevention="enforced",
+            versioning={"enabled": args.versioning},
+            labels=dict(args.labels),
+            opts=pulumi.ResourceOptions(
+                parent=self,
+                depends_on=list(args.requires),
+                protect=args.protect,
+                retain_on_delete=kept,
+            ),
+        )
+        # The digest is part of the wheel's path: a new build is a new object, and a machine that
+        # starts with old metadata still finds the old one.
+        self.wheel_sha256 = hashlib.sha256(args.wheel.read_bytes()).hexdigest()
+        wheel_path = f"wheels/{self.wheel_sha256[:12]}/{args.wheel.name}"
+        files = {wheel_path: args.wheel}
+        files |= {f"data/{path}": file for path, file in args.data.items()}
+        self.objects = tuple(
+            gcp.storage.BucketObject(
+                "wheel" if path == wheel_path else path,
+                name=path,
+                bucket=bucket.name,
+                source=pulumi.FileAsset(str(file)),
+                opts=pulumi.ResourceOptions(parent=bucket, retain_on_delete=kept),
+            )
+            for path, file in files.items()
+        )
+        self.name = bucket.name
+        self.url = pulumi.Output.concat("gs://", bucket.name)
+        self.wheel_url = pulumi.Output.concat(self.url, "/", wheel_path)
+        self.register_outputs({"url": self.url})

@@ -1,0 +1,93 @@
+"""Who the machines are, and what they may do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pulumi
+import pulumi_gcp as gcp
+
+# Read and write objects; see the bucket itself, which TensorFlow looks up before it writes.
+_BUCKET_ROLES = ("roles/storage.objectUser", "roles/storage.legacyBucketReader")
+# Look the TPU up by its name; write logs.
+_PROJECT_ROLES = ("roles/tpu.viewer", "roles/logging.logWriter")
+
+
+@dataclass(frozen=True)
+class IdentityArgs:
+    """`account_id` is the part of the account's address before the @.
+
+    `requires` are what each kind of grant waits for: `account` and `project` are APIs.
+    """
+
+    project: str
+    account_id: str
+    bucket: pulumi.Input[str]
+    requires: Mapping[str, pulumi.Resource] = field(default_factory=dict)
+
+
+class Identity(pulumi.ComponentResource):
+    """One service account for the machines of the stack, with the least roles that the job needs.
+
+    Deliberately has no keys: a machine gets its tokens from the metadata server.
+    """
+
+    email: pulumi.Output[str]
+    grants: tuple[pulumi.Resource, ...]
+    """What a machine must wait for before its start-up script can read the bucket."""
+
+    def __init__(
+        self, name: str, args: IdentityArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("tpu-stack:infra:Identity", name, None, opts)
+        account = gcp.serviceaccount.Account(
+            "account",
+            project=args.project,
+            account_id=args.account_id,
+            display_name="Machines of a tpu-stack",
+            opts=self._after(args, "account"),
+        )
+        member = pulumi.Output.concat("serviceAccount:", account.email)
+        self.email = account.email
+        self.grants = tuple(
+            [
+                gcp.storage.BucketIAMMember(
+                    role.rpartition("/")[2],
+                    bucket=args.bucket,
+                    role=role,
+                    member=member,
+                    opts=pulumi.ResourceOptions(parent=self),
+                )
+                for role in _BUCKET_ROLES
+            ]
+            + [
+                gcp.projects.IAMMember(
+                    role.rpartition("/")[2],
+                    project=args.project,
+                    role=role,
+                    member=member,
+                    opts=self._after(args, "project"),
+                )
+                for role in _PROJECT_ROLES
+            ]
+        )
+        self.register_outputs({"email": self.email})
+
+    def _after(self, args: IdentityArgs, kind: str) -> pulumi.ResourceOptions:
+        api = args.requires.get(kind)
+        return pulumi.ResourceOptions(parent=self, depends_on=[api] if api else [])
+
+
+def grant_bucket_to(
+    name: str, bucket: pulumi.Input[str], email: pulumi.Input[str], parent: pulumi.Resource
+) -> None:
+    """Lets another identity (a classic TPU node reads its data by itself) use the bucket."""
+    for role in _BUCKET_ROLES:
+        gcp.storage.BucketIAMMember(
+            f"{name}-{role.rpartition('.')[2]}",
+            bucket=bucket,
+            role=role,
+            member=pulumi.Output.concat("serviceAccount:", email),
+            opts=pulumi.ResourceOptions(parent=parent),
+        )

@@ -1,0 +1,44 @@
+"""What a machine of the stack is told through its metadata."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pulumi
+
+CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
+_STARTUP = Path(__file__).parent.parent / "startup"
+
+
+@dataclass(frozen=True)
+class Job:
+    """The training that a machine runs."""
+
+    name: str
+    args: tuple[str, ...]
+    tensorflow: str
+    bucket_url: pulumi.Input[str]
+    wheel_url: pulumi.Input[str]
+    wheel_sha256: str
+
+
+def startup_script(script: str) -> str:
+    """A start-up script with the functions that all of them share in front of it."""
+    return "\n".join((_STARTUP / part).read_text("utf-8") for part in ("common.sh", script))
+
+
+def job_metadata(job: Job, tpu: str, zone: str, project: str) -> dict[str, pulumi.Input[str]]:
+    """The metadata that the start-up scripts read (`startup/common.sh` names each key)."""
+    return {
+        "tpu-name": tpu,
+        "tpu-zone": zone,
+        "tpu-project": project,
+        "bucket-url": job.bucket_url,
+        "training-wheel": job.wheel_url,
+        "training-wheel-sha256": job.wheel_sha256,
+        "training-args": json.dumps(job.args),
+        "training-tensorflow": job.tensorflow,
+        "training-job": job.name,
+    }

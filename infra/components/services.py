@@ -1,0 +1,43 @@
+"""The Google APIs that the stack needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_gcp as gcp
+
+
+@dataclass(frozen=True)
+class ProjectServicesArgs:
+    """`services` are names of APIs, for example `tpu.googleapis.com`."""
+
+    project: str
+    services: tuple[str, ...]
+
+
+class ProjectServices(pulumi.ComponentResource):
+    """Enables APIs. Deliberately never disables one: others in the project may use it."""
+
+    enabled: Mapping[str, gcp.projects.Service]
+    """By name, so that each resource waits for the API that it needs and for no other."""
+
+    def __init__(
+        self,
+        name: str,
+        args: ProjectServicesArgs,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        super().__init__("tpu-stack:infra:ProjectServices", name, None, opts)
+        self.enabled = {
+            service: gcp.projects.Service(
+                service,
+                project=args.project,
+                service=service,
+                disable_on_destroy=False,
+                opts=pulumi.ResourceOptions(parent=self),
+            )
+            for service in args.services
+        }
+        self.register_outputs({})

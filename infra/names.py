@@ -1,0 +1,44 @@
+"""Names of the stack's resources: fixed, readable, the same on every update."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from infra.settings import StackSettings
+
+
+@dataclass(frozen=True)
+class Names:
+    """The name of every resource that Google lists under a name."""
+
+    prefix: str
+    bucket: str
+
+    @property
+    def tpu(self) -> str:
+        """The TPU; a queued resource has the same name as its node."""
+        return f"{self.prefix}-tpu"
+
+    @property
+    def vm(self) -> str:
+        """The VM."""
+        return f"{self.prefix}-vm"
+
+    @property
+    def account(self) -> str:
+        """Account id of the service account."""
+        return f"{self.prefix}-sa"
+
+    @property
+    def network(self) -> str:
+        """The stack's own network, its subnet, its router and its NAT."""
+        return f"{self.prefix}-net"
+
+
+def names_of(settings: StackSettings, stack: str) -> Names:
+    """The names in a stack."""
+    prefix = settings.name_prefix or f"tpu-stack-{stack}"
+    # A project of a domain is called example.com:project; bucket names have no colon, and one with
+    # a dot would have to be a domain that the user owns.
+    project = settings.project.replace(":", "-").replace(".", "-")
+    return Names(prefix, settings.bucket.name or f"{project}-{prefix}")

@@ -1,0 +1,55 @@
+"""What the stack exports: every output's name, meaning and value, in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pulumi
+
+from infra.components.bucket import Bucket
+from infra.components.identity import Identity
+from infra.components.tpu import Tpu
+from infra.components.vm import Vm
+from infra.settings import StackSettings
+
+OUTPUTS: Mapping[str, str] = {
+    "architecture": "vm or node",
+    "bucket_name": "Name of the bucket",
+    "bucket_url": "gs://BUCKET",
+    "job_url": "gs://BUCKET/jobs/JOB: checkpoints, TensorBoard events and metrics of this run",
+    "project": "Google Cloud project",
+    "region": "Region of everything",
+    "service_account": "E-mail address of the account of VM and TPU VM",
+    "tpu_accelerator_type": "Type and size of the TPU",
+    "tpu_endpoint": "grpc://IP:PORT of worker 0; empty while a queued TPU has no address",
+    "tpu_endpoints": "grpc://IP:PORT of every worker, in worker order",
+    "tpu_name": "Name of the TPU, by which the training looks its endpoint up",
+    "tpu_zone": "Zone of the TPU",
+    "vm_name": "Name of the VM",
+    "vm_zone": "Zone of the VM",
+}
+
+
+def export(
+    settings: StackSettings, bucket: Bucket, identity: Identity, vm: Vm, tpu: Tpu
+) -> dict[str, pulumi.Input[object]]:
+    """Exports every output and returns them."""
+    values: dict[str, pulumi.Input[object]] = {
+        "architecture": settings.architecture.value,
+        "bucket_name": bucket.name,
+        "bucket_url": bucket.url,
+        "job_url": pulumi.Output.concat(bucket.url, "/jobs/", settings.training.job),
+        "project": settings.project,
+        "region": settings.region,
+        "service_account": identity.email,
+        "tpu_accelerator_type": settings.tpu.accelerator_type,
+        "tpu_endpoint": tpu.endpoints.apply(lambda endpoints: endpoints[0] if endpoints else ""),
+        "tpu_endpoints": tpu.endpoints,
+        "tpu_name": tpu.name,
+        "tpu_zone": settings.zone,
+        "vm_name": vm.name,
+        "vm_zone": settings.zone,
+    }
+    for name in OUTPUTS:
+        pulumi.export(name, values[name])
+    return values

@@ -1,0 +1,25 @@
+"""The whole program as one function, so that tests can run it with settings of their own."""
+
+from __future__ import annotations
+
+import pulumi
+
+from infra.checks import ensure_valid
+from infra.checks.context import Context
+from infra.outputs import export
+from infra.settings import StackSettings
+from infra.stack import Builder
+
+
+def declare(settings: StackSettings, context: Context) -> dict[str, pulumi.Input[object]]:
+    """Checks the settings, then declares the stack. Raises SettingsError before anything exists."""
+    for warning in ensure_valid(settings, context):
+        pulumi.log.warn(warning)
+    stack = Builder(settings, context)
+    services = stack.services()
+    network = stack.network(services)
+    bucket = stack.bucket(services)
+    identity = stack.identity(services, bucket)
+    tpu = stack.tpu(services, network, identity, bucket)
+    vm = stack.vm(services, network, identity, bucket)
+    return export(settings, bucket, identity, vm, tpu)

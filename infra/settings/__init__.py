@@ -1,0 +1,58 @@
+"""The settings of a stack as one typed object. Nothing here knows the engine or the cloud."""
+
+from __future__ import annotations
+
+import re
+
+from pydantic import Field, field_validator
+
+from infra.settings.base import Section, Text
+from infra.settings.bucket import BucketSettings
+from infra.settings.network import NetworkSettings
+from infra.settings.tpu import Architecture, TpuSettings
+from infra.settings.training import TrainingSettings
+from infra.settings.vm import VmSettings
+
+_LABEL = re.compile(r"[a-z0-9_-]{0,63}")
+
+
+class StackSettings(Section):
+    """Everything that one stack file says."""
+
+    project: Text = Field(description="Google Cloud project that everything is created in.")
+    zone: Text = Field(description="Zone of the TPU and the VM, for example us-central1-b.")
+    name_prefix: Text | None = Field(
+        default=None,
+        description="What the names of all resources begin with. tpu-stack-STACK if it is not set.",
+    )
+    architecture: Architecture = Field(
+        default=Architecture.VM,
+        description="vm (TPU VM, today's API), or node (the classic TPU node; Google denies it to "
+        "projects that are not on its list).",
+    )
+    tpu: TpuSettings = Field(default_factory=TpuSettings, description="The TPU.")
+    vm: VmSettings = Field(default_factory=VmSettings, description="The VM.")
+    bucket: BucketSettings = Field(default_factory=BucketSettings, description="The bucket.")
+    network: NetworkSettings = Field(default_factory=NetworkSettings, description="The network.")
+    training: TrainingSettings = Field(
+        default_factory=TrainingSettings, description="The training."
+    )
+    labels: dict[str, str] = Field(
+        default_factory=dict, description="Labels of every resource that can have them."
+    )
+
+    @property
+    def region(self) -> str:
+        """Region of the zone (`us-central1` of `us-central1-b`)."""
+        return self.zone.rpartition("-")[0]
+
+    @field_validator("labels")
+    @classmethod
+    def _labels_are_googles(cls, labels: dict[str, str]) -> dict[str, str]:
+        for key, value in labels.items():
+            if not (_LABEL.fullmatch(key) and key[:1].isalpha() and _LABEL.fullmatch(value)):
+                raise ValueError(
+                    f"has the label {key!r}: {value!r}, but Google allows lower-case letters, "
+                    "digits, - and _, at most 63 of them, and keys begin with a letter"
+                )
+        return labels

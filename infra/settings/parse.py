@@ -1,0 +1,140 @@
+"""From the names and values of a stack file to `StackSettings`, or to every problem at once."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from infra.settings import StackSettings
+from infra.settings.problems import UNSET, Problem, SettingsError
+
+NAMESPACE: Final = "tpu-stack"
+PROJECT_KEY: Final = "gcp:project"
+
+# Limits of pydantic's error types: what is wrong, and what would be right ({0} is the limit).
+_LIMITS: Final[Mapping[str, tuple[str, str, str]]] = {
+    "greater_than_equal": ("ge", "is too small", "Use at least {0}"),
+    "less_than_equal": ("le", "is too large", "Use at most {0}"),
+    "enum": ("expected", "is not known here", "Use {0}"),
+}
+_KINDS: Final[Mapping[str, str]] = {
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "finite_number": "a finite number",
+    "string": "a text",
+    "model": "a group of settings",
+    "dict": "a group of names and values",
+    "tuple": "a list",
+}
+
+
+def parse(config: Mapping[str, object], stack: str) -> StackSettings:
+    """The settings in `config`, whose keys are those of a stack file (`tpu-stack:zone`, …).
+
+    Keys of other namespaces belong to others and are left alone, except `gcp:project`.
+    Raises SettingsError with every problem.
+    """
+    values = {
+        key.partition(":")[2]: value
+        for key, value in config.items()
+        if key.startswith(f"{NAMESPACE}:")
+    }
+    misplaced = [
+        Problem(
+            "project",
+            values.pop("project"),
+            "is the provider's setting, not this program's",
+            f"Set it as {PROJECT_KEY}",
+        )
+        for _ in range("project" in values)
+    ]
+    if config.get(PROJECT_KEY) not in (None, ""):
+        values["project"] = config[PROJECT_KEY]
+    try:
+        settings = StackSettings.model_validate(values)
+    except ValidationError as error:
+        problems = [_problem(details, stack) for details in error.errors(include_url=False)]
+        raise SettingsError(stack, misplaced + problems) from None
+    if misplaced:
+        raise SettingsError(stack, misplaced)
+    return settings
+
+
+def _problem(error: ErrorDetails, stack: str) -> Problem:
+    path = tuple(error["loc"])
+    kind = error["type"]
+    value: object = UNSET if kind == "missing" else error["input"]
+    if path == ("project",) and kind == "missing":
+        return Problem(
+            PROJECT_KEY,
+            UNSET,
+            "is required: everything is created in a project",
+            f"Run `pulumi config set {PROJECT_KEY} YOUR-PROJECT --stack {stack}`",
+        )
+    name = _dotted(path)
+    if kind == "extra_forbidden":
+        return Problem(name, value, "is a setting that does not exist", _nearest(path))
+    field = _field(path)
+    described = (field.description or "").rstrip(".") if field else ""
+    if kind == "missing":
+        return Problem(name, value, "is required", f"Set it: {described}")
+    if kind == "value_error":
+        return Problem(name, value, str(error["ctx"]["error"]), "Change or remove that one")
+    if kind in _LIMITS:
+        key, why, cure = _LIMITS[kind]
+        return Problem(name, value, why, cure.format(error["ctx"][key]))
+    if kind == "string_too_short":
+        return Problem(name, value, "is empty", f"Set it or leave it out: {described}")
+    for prefix, expected in _KINDS.items():
+        if kind.startswith(prefix):
+            return Problem(name, value, f"is not {expected}", f"It is: {described}")
+    return Problem(name, value, f"is not valid ({error['msg']})", described)
+
+
+def _dotted(path: tuple[int | str, ...]) -> str:
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return PROJECT_KEY if text == ".project" else text.removeprefix(".")
+
+
+def _nearest(path: tuple[int | str, ...]) -> str:
+    section = _section(path[:-1])
+    names = sorted(_by_alias(section)) if section else []
+    names = [PROJECT_KEY if name == "project" else name for name in names]
+    close = difflib.get_close_matches(str(path[-1]), names, n=1, cutoff=0.6)
+    if close:
+        return f"Did you mean {_dotted((*path[:-1], close[0]))}?"
+    return f"There are: {', '.join(names)}"
+
+
+def _by_alias(section: type[BaseModel]) -> dict[str, FieldInfo]:
+    return {info.alias or name: info for name, info in section.model_fields.items()}
+
+
+def _section(path: tuple[int | str, ...]) -> type[BaseModel] | None:
+    section: type[BaseModel] = StackSettings
+    for part in path:
+        field = _by_alias(section).get(str(part))
+        if field is None or not _is_section(field.annotation):
+            return None
+        section = cast(type[BaseModel], field.annotation)
+    return section
+
+
+def _is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _field(path: tuple[int | str, ...]) -> FieldInfo | None:
+    for end in range(len(path), 0, -1):
+        section = _section(path[: end - 1])
+        if section and (field := _by_alias(section).get(str(path[end - 1]))):
+            return field
+    return None

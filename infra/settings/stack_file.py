@@ -1,0 +1,48 @@
+"""Reads a stack file itself, for whoever has no engine (the command line, tests)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from infra.settings import StackSettings
+from infra.settings.parse import parse
+from infra.settings.problems import Problem, SettingsError
+
+# The C loader is some ten times as fast; wheels of PyYAML for a few platforms come without it.
+Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def stack_name(path: Path) -> str:
+    """The stack that a file `Pulumi.STACK.yaml` belongs to."""
+    return path.stem.removeprefix("Pulumi.")
+
+
+def load_stack_file(path: Path) -> StackSettings:
+    """The settings in a stack file.
+
+    Raises SettingsError if they are wrong or the file is missing or no YAML.
+    """
+    stack = stack_name(path)
+    try:
+        document = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader) or {}
+    except FileNotFoundError:
+        there = sorted(stack_name(other) for other in path.parent.glob("Pulumi.*.yaml"))
+        problem = Problem(
+            "stack", stack, f"has no file {path.name}", f"There are: {', '.join(there) or 'none'}"
+        )
+        raise SettingsError(stack, [problem]) from None
+    except yaml.YAMLError as error:
+        where = str(error).replace("\n", " ")
+        problem = Problem(
+            "stack", stack, f"has a file that is no YAML: {where}", "Correct the file"
+        )
+        raise SettingsError(stack, [problem]) from None
+    config = document.get("config") if isinstance(document, dict) else None
+    if config is not None and not isinstance(config, dict):
+        problem = Problem(
+            "config", config, "is not a group of settings", "Write one setting a line"
+        )
+        raise SettingsError(stack, [problem])
+    return parse(config or {}, stack)

@@ -1,0 +1,192 @@
+"""What the stack consists of: components, wired so that nothing waits for what it doesn't need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pulumi
+
+from infra.checks.context import Context
+from infra.checks.network import subnet_range
+from infra.checks.training import data_files, find_wheel
+from infra.checks.versions import tpu_tensorflow
+from infra.components.bucket import Bucket, BucketArgs
+from infra.components.identity import Identity, IdentityArgs, grant_bucket_to
+from infra.components.machine import Job, job_metadata, startup_script
+from infra.components.network import Network, NetworkArgs
+from infra.components.services import ProjectServices, ProjectServicesArgs
+from infra.components.tpu import QueuedTpu, Tpu, TpuArgs, TpuNode, TpuVm
+from infra.components.vm import Vm, VmArgs
+from infra.settings import StackSettings
+from infra.settings.tpu import Architecture
+from infra.settings.training import RunOn
+
+TPU_API = "tpu.googleapis.com"
+COMPUTE_API = "compute.googleapis.com"
+STORAGE_API = "storage.googleapis.com"
+IAM_API = "iam.googleapis.com"
+PROJECTS_API = "cloudresourcemanager.googleapis.com"
+
+
+@dataclass(frozen=True)
+class Place:
+    """The network that the machines are in; `egress` is what its way out waits for."""
+
+    network: pulumi.Input[str]
+    subnetwork: pulumi.Input[str]
+    egress: tuple[pulumi.Resource, ...]
+
+
+class Builder:
+    """Declares the parts of one stack from settings that have been checked."""
+
+    def __init__(self, settings: StackSettings, context: Context) -> None:
+        self.settings = settings
+        self.context = context
+        self.names = context.names
+        self.labels = {"managed-by": "pulumi", "tpu-stack": context.stack, **settings.labels}
+
+    def services(self) -> ProjectServices:
+        """The APIs."""
+        apis = (TPU_API, COMPUTE_API, STORAGE_API, IAM_API, PROJECTS_API)
+        return ProjectServices("services", ProjectServicesArgs(self.settings.project, apis))
+
+    def network(self, services: ProjectServices) -> Place:
+        """The stack's own network, or the one that the settings name."""
+        network, facts = self.settings.network, self.context.catalog.network
+        if not network.create:
+            name = network.name or "default"
+            project, region = self.settings.project, self.settings.region
+            subnetwork = network.subnetwork or name
+            return Place(
+                f"projects/{project}/global/networks/{name}",
+                f"projects/{project}/regions/{region}/subnetworks/{subnetwork}",
+                (),
+            )
+        args = NetworkArgs(
+            project=self.settings.project,
+            region=self.settings.region,
+            name=self.names.network,
+            subnet_range=subnet_range(self.settings, self.context) or facts.own_subnet_range,
+            iap_range=facts.iap_range,
+            ssh_port=facts.ssh_port,
+            grpc_ports=(facts.grpc_port, facts.mesh_port),
+            requires=(services.enabled[COMPUTE_API],),
+        )
+        own = Network("network", args)
+        return Place(own.network, own.subnetwork, (own.egress,))
+
+    def bucket(self, services: ProjectServices) -> Bucket:
+        """The bucket with the wheel and the data."""
+        wheel = find_wheel(self.settings, self.context.root)
+        if wheel is None:
+            raise AssertionError("the checks require a wheel")
+        args = BucketArgs(
+            project=self.settings.project,
+            name=self.names.bucket,
+            region=self.settings.region,
+            wheel=wheel,
+            data=data_files(self.settings, self.context.root),
+            force_destroy=self.settings.bucket.force_destroy,
+            protect=self.settings.bucket.protect,
+            versioning=self.settings.bucket.versioning,
+            labels=self.labels,
+            requires=(services.enabled[STORAGE_API],),
+        )
+        return Bucket("bucket", args)
+
+    def identity(self, services: ProjectServices, bucket: Bucket) -> Identity:
+        """The account of VM and TPU VM."""
+        requires: Mapping[str, pulumi.Resource] = {
+            "account": services.enabled[IAM_API],
+            "project": services.enabled[PROJECTS_API],
+        }
+        args = IdentityArgs(self.settings.project, self.names.account, bucket.name, requires)
+        return Identity("identity", args)
+
+    def job(self, bucket: Bucket) -> Job:
+        """What the machine that runs the trainer is told."""
+        training = self.settings.training
+        tensorflow = training.tensorflow_version or tpu_tensorflow(self.settings, self.context)
+        if tensorflow is None:
+            raise AssertionError("the checks require a TensorFlow version")
+        return Job(
+            name=training.job,
+            args=training.args,
+            tensorflow=tensorflow,
+            bucket_url=bucket.url,
+            wheel_url=bucket.wheel_url,
+            wheel_sha256=bucket.wheel_sha256,
+        )
+
+    def tpu(
+        self, services: ProjectServices, place: Place, identity: Identity, bucket: Bucket
+    ) -> Tpu:
+        """The TPU, in the form that the settings ask for."""
+        settings = self.settings
+        metadata = self._tpu_metadata(bucket)
+        needs = self._needs_of_startup(place, identity, bucket) if metadata else ()
+        args = TpuArgs(
+            project=settings.project,
+            zone=settings.zone,
+            name=self.names.tpu,
+            settings=settings.tpu,
+            network=place.network,
+            subnetwork=place.subnetwork,
+            account=identity.email,
+            metadata=metadata,
+            labels=self.labels,
+            grpc_port=self.context.catalog.network.grpc_port,
+            requires=(services.enabled[TPU_API], *needs),
+        )
+        if settings.architecture is Architecture.NODE:
+            node = TpuNode("tpu", args)
+            grant_bucket_to("tpu", bucket.name, node.account, parent=node)
+            return node
+        return QueuedTpu("tpu", args) if settings.tpu.queued else TpuVm("tpu", args)
+
+    def vm(self, services: ProjectServices, place: Place, identity: Identity, bucket: Bucket) -> Vm:
+        """The VM; it runs the trainer unless the TPU VM does."""
+        settings = self.settings
+        runs_trainer = settings.training.run_on is RunOn.VM
+        args = VmArgs(
+            project=settings.project,
+            zone=settings.zone,
+            name=self.names.vm,
+            settings=settings.vm,
+            network=place.network,
+            subnetwork=place.subnetwork,
+            account=identity.email,
+            startup_script=startup_script("vm.sh") if runs_trainer else None,
+            metadata=self._job_metadata(bucket),
+            labels=self.labels,
+            requires=(
+                services.enabled[COMPUTE_API],
+                *self._needs_of_startup(place, identity, bucket),
+            ),
+        )
+        return Vm("vm", args)
+
+    def _needs_of_startup(
+        self, place: Place, identity: Identity, bucket: Bucket
+    ) -> tuple[pulumi.Resource, ...]:
+        """A start-up script reads the bucket and installs packages."""
+        return (*place.egress, *identity.grants, *bucket.objects)
+
+    def _job_metadata(self, bucket: Bucket) -> dict[str, pulumi.Input[str]]:
+        settings = self.settings
+        return job_metadata(self.job(bucket), self.names.tpu, settings.zone, settings.project)
+
+    def _tpu_metadata(self, bucket: Bucket) -> dict[str, pulumi.Input[str]]:
+        """None is needed where the runtime serves gRPC by itself and the VM runs the trainer."""
+        runtime = self.context.catalog.runtimes.get(self.settings.tpu.runtime_version or "")
+        runs_trainer = self.settings.training.run_on is RunOn.TPU
+        if runtime is None or (runtime.serves_grpc and not runs_trainer):
+            return {}
+        return {
+            **self._job_metadata(bucket),
+            "tpu-serves-grpc": "true" if runtime.serves_grpc else "false",
+            "tpu-runs-training": "true" if runs_trainer else "false",
+            "startup-script": startup_script("tpu_vm.sh"),
+        }

@@ -1,0 +1,188 @@
+#!/bin/bash
+# Functions that the start-up scripts of the VM (vm.sh) and of the TPU VM (tpu_vm.sh) share; infra
+# puts this file in front of either. Everything that differs between machines is in their metadata:
+#   tpu-name, tpu-zone, tpu-project    the TPU that the training uses
+#   bucket-url                         gs://BUCKET
+#   training-wheel, training-wheel-sha256
+#   training-args                      JSON list of further arguments
+#   training-tensorflow                version that the trainer needs
+#   training-job                       name of this run; results lie under BUCKET/jobs/NAME
+# A script may run at every boot: what is done already is not done again.
+set -euo pipefail
+
+readonly METADATA="http://metadata.google.internal/computeMetadata/v1"
+readonly BASE="${HOME:-/root}/tpu-stack"
+
+log() {
+  echo "tpu-stack: $*"
+}
+
+# Prints a metadata value; fails if it is not set.
+metadata() {
+  curl --silent --fail --retry 5 --retry-connrefused --header "Metadata-Flavor: Google" \
+    "$METADATA/instance/$1"
+}
+
+attribute() {
+  metadata "attributes/$1"
+}
+
+# Prints one field of a JSON object on standard input.
+json_field() {
+  python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"
+}
+
+# curl as the machine's service account.
+as_machine() {
+  local token
+  token="$(metadata "service-accounts/default/token" | json_field access_token)"
+  curl --silent --show-error --retry 5 --retry-connrefused \
+    --header "Authorization: Bearer $token" "$@"
+}
+
+# Prints the JSON API's address of gs://BUCKET/PATH.
+object_address() {
+  python3 - "$1" <<'PYTHON'
+import sys
+from urllib.parse import quote
+
+bucket, _, path = sys.argv[1].removeprefix("gs://").partition("/")
+print(f"https://storage.googleapis.com/storage/v1/b/{quote(bucket)}/o/{quote(path, safe='')}")
+PYTHON
+}
+
+# Downloads gs://BUCKET/PATH to a file.
+download() {
+  as_machine --fail --output "$2" "$(object_address "$1")?alt=media"
+}
+
+object_exists() {
+  local status
+  status="$(as_machine --output /dev/null --write-out '%{http_code}' "$(object_address "$1")")"
+  case "$status" in
+    200) return 0 ;;
+    404) return 1 ;;
+    *) log "cannot look up $1: HTTP status $status"; exit 1 ;;
+  esac
+}
+
+# Makes sure that there is a Python with TensorFlow VERSION (of PACKAGE); sets PYTHON to it.
+# The image's own is used if it has exactly that version.
+ensure_tensorflow() {
+  local version="$1" package="$2" found
+  found="$(python3 -c 'from importlib import metadata as m
+names = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tensorflow-intel")
+have = {d.metadata["Name"].lower().replace("_", "-"): d.version for d in m.distributions()}
+print(next((have[n] for n in names if n in have), ""))')"
+  if [[ "$found" == "$version" ]]; then
+    PYTHON="python3"
+    log "using the image's TensorFlow $found"
+    return
+  fi
+  PYTHON="$BASE/venv-$version/bin/python3"
+  if [[ -e "$BASE/venv-$version/installed" ]]; then
+    return
+  fi
+  log "installing $package $version (the image has ${found:-none})"
+  if ! python3 -c 'import ensurepip' 2>/dev/null; then
+    DEBIAN_FRONTEND=noninteractive apt-get update --quiet
+    DEBIAN_FRONTEND=noninteractive apt-get install --quiet --yes python3-venv
+  fi
+  python3 -m venv --clear "$BASE/venv-$version"
+  "$PYTHON" -m pip install --quiet "$package==$version"
+  touch "$BASE/venv-$version/installed"
+}
+
+# Downloads the training wheel, checks it and unpacks it; sets PACKAGES to where it is. It is pure
+# Python, so that unpacking installs it, also where the image's Python has no pip.
+install_training() {
+  local url sha256 wheel
+  url="$(attribute training-wheel)"
+  sha256="$(attribute training-wheel-sha256)"
+  wheel="$BASE/$(basename "$url")"
+  PACKAGES="$BASE/packages-${sha256:0:12}"
+  if [[ -e "$PACKAGES/installed" ]]; then
+    return
+  fi
+  log "installing $url"
+  download "$url" "$wheel"
+  if ! echo "$sha256  $wheel" | sha256sum --check --status; then
+    log "$url is not what was uploaded: its SHA-256 is not $sha256"
+    exit 1
+  fi
+  if [[ "$PYTHON" != "python3" ]]; then
+    # What the trainer needs beside TensorFlow, which is there already.
+    "$PYTHON" -m pip install --quiet "$wheel"
+  fi
+  rm -rf "$PACKAGES"
+  "$PYTHON" -m zipfile --extract "$wheel" "$PACKAGES"
+  touch "$PACKAGES/installed"
+}
+
+# Writes what the training unit runs: a command, and then a mark in the bucket that it succeeded, so
+# that a machine which starts again (or takes another's place) does not repeat a finished job.
+write_runner() {
+  {
+    echo "#!/bin/bash"
+    echo "set -euo pipefail"
+    declare -p METADATA
+    declare -f metadata json_field as_machine
+    cat <<'RUNNER'
+mark="$1"
+shift
+"$@"
+as_machine --fail --output /dev/null --header "Content-Type: text/plain" \
+  --data-binary "$(date --utc +%FT%TZ)" "$mark"
+RUNNER
+  } >"$BASE/run.sh"
+}
+
+# Prints the address that creates gs://BUCKET/PATH.
+upload_address() {
+  python3 - "$1" <<'PYTHON'
+import sys
+from urllib.parse import quote
+
+bucket, _, path = sys.argv[1].removeprefix("gs://").partition("/")
+query = f"uploadType=media&name={quote(path, safe='')}"
+print(f"https://storage.googleapis.com/upload/storage/v1/b/{quote(bucket)}/o?{query}")
+PYTHON
+}
+
+# Runs the trainer as a systemd unit: it is started again after a crash, not after wrong input
+# (exit code 2), and its output goes to the journal and the serial port.
+# Arguments: the TPU for --tpu, then NAME=VALUE of the environment.
+start_training() {
+  local tpu="$1" bucket job finished setting
+  local -a arguments=() settings=()
+  shift
+  bucket="$(attribute bucket-url)"
+  job="$(attribute training-job)"
+  finished="$bucket/jobs/$job/finished"
+  if object_exists "$finished"; then
+    log "the job $job has finished already ($finished); set training.job to run another one"
+    return
+  fi
+  mkdir -p "$BASE"
+  ensure_tensorflow "$(attribute training-tensorflow)" "$TENSORFLOW_PACKAGE"
+  install_training
+  write_runner
+  attribute training-args >"$BASE/arguments.json"
+  mapfile -d '' -t arguments < <(python3 -c '
+import json, sys
+for argument in json.load(open(sys.argv[1])):
+    print(argument, end="\0")' "$BASE/arguments.json")
+  for setting in "HOME=${HOME:-/root}" "PYTHONPATH=$PACKAGES" "PYTHONUNBUFFERED=1" "$@"; do
+    settings+=("--setenv=$setting")
+  done
+  log "starting the job $job"
+  systemd-run --unit=training --description="tpu-stack job $job" --collect \
+    --property=Restart=on-failure --property=RestartSec=10 \
+    --property=RestartPreventExitStatus=2 \
+    --property=StandardOutput=journal+console --property=StandardError=journal+console \
+    "${settings[@]}" \
+    /bin/bash "$BASE/run.sh" "$(upload_address "$finished")" \
+    "$PYTHON" -m training train-and-evaluate \
+    "--tpu=$tpu" "--tpu-zone=$(attribute tpu-zone)" "--tpu-project=$(attribute tpu-project)" \
+    "--data=$bucket/data" "--model-dir=$bucket/jobs/$job" ${arguments[@]+"${arguments[@]}"}
+}

@@ -1,0 +1,120 @@
+"""A project root with files to upload, and a Pulumi engine that is only a record of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import pytest
+from pulumi.runtime import mocks as pulumi_mocks
+
+from infra.catalog import Catalog
+from infra.checks.context import Context
+from infra.names import names_of
+from infra.program import declare
+from infra.settings import StackSettings
+from infra.settings.parse import parse
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist" / "tpu_stack_training-0.1.0-py3-none-any.whl").write_bytes(b"a wheel")
+    data = tmp_path / ".demo" / "data"
+    data.mkdir(parents=True)
+    (data / "manifest.json").write_text("{}")
+    (data / "mnist-train-00000-of-00001.tfrecord").write_bytes(b"records")
+    return tmp_path
+
+
+def config(**settings: object) -> dict[str, object]:
+    """A stack file's configuration that is right, with some settings of a test's own."""
+    base: dict[str, object] = {
+        "zone": "us-central1-b",
+        "tpu": {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.18.0-pod-se"},
+        **settings,
+    }
+    keys = {f"tpu-stack:{name}": value for name, value in base.items() if value is not None}
+    return {"gcp:project": "some-project", **keys}
+
+
+def context_of(settings: StackSettings, root: Path, stack: str = "test") -> Context:
+    return Context(stack, root, Catalog(), names_of(settings, stack))
+
+
+@dataclass
+class Declared:
+    """One resource as the program declared it."""
+
+    kind: str
+    name: str
+    inputs: dict[str, Any]
+
+
+@dataclass
+class Engine(pulumi_mocks.Mocks):
+    """Answers like Google would; in a preview it knows nothing that Google decides."""
+
+    resources: list[Declared] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    hosts: int = 1
+
+    def new_resource(
+        self, args: pulumi_mocks.MockResourceArgs
+    ) -> tuple[str | None, dict[str, Any]]:
+        self.resources.append(Declared(args.typ, args.name, dict(args.inputs)))
+        computed: dict[str, Any] = {}
+        if args.typ == "gcp:serviceaccount/account:Account":
+            computed["email"] = f"{args.inputs['accountId']}@some-project.iam.gserviceaccount.com"
+        if args.typ in ("gcp:tpu/v2Vm:V2Vm", "gcp:tpu/node:Node"):
+            computed["networkEndpoints"] = [
+                {"ipAddress": f"10.10.0.{host + 2}", "port": 8470} for host in range(self.hosts)
+            ]
+            computed["serviceAccount"] = args.inputs.get("serviceAccount", "tpu@cloud-tpu.google")
+        return f"{args.name}-id", {**args.inputs, **computed}
+
+    def call(self, args: pulumi_mocks.MockCallArgs) -> dict[str, Any]:
+        raise AssertionError(f"the program calls {args.token}, so a preview needs credentials")
+
+    def of(self, kind: str) -> list[Declared]:
+        return [resource for resource in self.resources if resource.kind.endswith(f":{kind}")]
+
+    def one(self, kind: str) -> dict[str, Any]:
+        (resource,) = self.of(kind)
+        return resource.inputs
+
+
+Run = Callable[..., tuple[Engine, dict[str, Any]]]
+
+
+@pytest.fixture
+def run(root: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs the program; returns the engine and the outputs, awaited (None if unknown)."""
+
+    def program(
+        settings: dict[str, object], *, preview: bool = False, hosts: int = 1, stack: str = "test"
+    ) -> tuple[Engine, dict[str, Any]]:
+        engine = Engine(hosts=hosts)
+        monkeypatch.setattr(pulumi.log, "warn", engine.warnings.append)
+        pulumi_mocks.set_mocks(engine, project="tpu-stack", stack=stack, preview=preview)
+        outputs: dict[str, Any] = {}
+
+        async def await_all(exported: dict[str, pulumi.Input[object]]) -> None:
+            for name, value in exported.items():
+                outputs[name] = await pulumi.Output.from_input(value).future()
+
+        @pulumi.runtime.test
+        def body() -> pulumi.Output[None]:
+            parsed = parse(settings, stack)
+            exported = declare(parsed, context_of(parsed, root, stack))
+            return pulumi.Output.from_input(await_all(exported))
+
+        body()
+        return engine, outputs
+
+    return program
