@@ -8,6 +8,8 @@ from localcloud.core import projects
 from localcloud.core.clock import Clock
 from localcloud.core.cloud import DEVELOPER, Cloud, Latency
 from localcloud.core.dispatch import Dispatcher
+from localcloud.machines.machine import Network
+from localcloud.machines.machines import Machines
 from localcloud.server.authority import Authority
 from localcloud.server.listener import Listener
 from localcloud.services import all_apis
@@ -35,12 +37,9 @@ class LocalCloud:
         self.authority = Authority(home / "tls")
         self._apis = all_apis()
         self.dispatcher = Dispatcher(self.cloud, self._apis)
-        self.listener = Listener(
-            port,
-            tls=self.authority.context(),
-            apis=self.dispatcher.answer,
-            direct=self.dispatcher.answer,
-        )
+        tls, answer = self.authority.context(), self.dispatcher.answer
+        self.cloud.machines = Machines(self.cloud, Network(tls, self.authority.bundle, answer))
+        self.listener = Listener(port, tls=tls, apis=answer, direct=answer)
 
     def start(self) -> None:
         """Serve, and take up again what an earlier run left to do."""
@@ -48,9 +47,11 @@ class LocalCloud:
         self.cloud.operations.resume()
         for api in self._apis:
             api.start(self.cloud)
+        self.cloud.machines.resume_all()
         self.listener.start()
 
     def stop(self) -> None:
         """Stop serving; the state stays on disk."""
+        self.cloud.machines.suspend_all()
         self.listener.stop()
         self.cloud.close()

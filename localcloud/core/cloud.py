@@ -6,7 +6,7 @@ import logging
 import secrets
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import yaml
 
@@ -16,6 +16,9 @@ from localcloud.core.faults import Faults
 from localcloud.core.operations import Operations
 from localcloud.core.store import Store
 from localcloud.core.tokens import Principal, Tokens
+
+if TYPE_CHECKING:
+    from localcloud.machines.machines import Machines
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +35,9 @@ class Cloud:
         clock: the wall clock, or a virtual one in tests.
         latency: `real` makes operations take as long as Google's do, `none` not at all.
     """
+
+    machines: Machines
+    """Set by `LocalCloud`, which knows what a machine's network leads to."""
 
     def __init__(
         self, home: Path, *, clock: Clock | None = None, latency: Latency = "none"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class MachineSpec:
         daemons: processes that the image itself runs beside the start-up script, by name; each
             an argument list, restarted when it ends while the machine runs.
         environment: variables for the daemons.
+        details: further entries of `instance/` in the metadata server, in the form of its JSON,
+            such as `networkInterfaces`, `scheduling` or `image`.
     """
 
     key: str
@@ -40,3 +43,4 @@ class MachineSpec:
     preemptible: bool = False
     daemons: dict[str, list[str]] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""Programs of the machine's image: thin commands, and Google's start-up script runner."""

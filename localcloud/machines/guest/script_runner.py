@@ -1,0 +1,91 @@
+"""Google's `google_metadata_script_runner`: runs the scripts that the metadata server names.
+
+It prints what Google's guest agent prints, so that the serial port reads the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from urllib.parse import quote
+
+_TOKEN = "service-accounts/default/token"
+_STORAGE = "https://storage.googleapis.com/storage/v1/b/{bucket}/o/{object}?alt=media"
+
+
+def main(arguments: list[str]) -> int:
+    """Run the scripts of one kind, `startup` or `shutdown`, one after the other."""
+    kind = arguments[0]
+    _say(f"Starting {kind} scripts (version local).")
+    found = 0
+    for key in (f"{kind}-script", f"{kind}-script-url"):
+        value = _metadata(f"attributes/{key}")
+        if value is None or not value.strip():
+            continue
+        found += 1
+        _say(f"Found {key} in metadata.")
+        try:
+            script = _download(value.strip()) if key.endswith("-url") else value
+        except (OSError, ValueError) as error:
+            _say(f"{key}: cannot download {value.strip()}: {error}")
+            continue
+        _say(f"{key} {_run(key, script)}")
+    if not found:
+        _say(f"No {kind} scripts to run.")
+    _say(f"Finished running {kind} scripts.")
+    return 0
+
+
+def _run(key: str, script: str) -> str:
+    """Run a script's text; how it ended, as Go's os/exec words it."""
+    with tempfile.TemporaryDirectory(prefix="metadata-scripts") as folder:
+        path = Path(folder, key)
+        path.write_text(script, encoding="utf-8")
+        path.chmod(0o755)
+        process = subprocess.Popen(
+            ["bash", "-c", str(path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        assert process.stdout is not None
+        for line in process.stdout:
+            text = line.decode("utf-8", "replace").rstrip("\r\n")
+            _say(f"{key}: {text}")
+        code = process.wait()
+    return f"exit status {code}" if code >= 0 else f"signal: {-code}"
+
+
+def _metadata(path: str) -> str | None:
+    connection = http.client.HTTPConnection(os.environ["GCE_METADATA_HOST"], timeout=30)
+    with contextlib.closing(connection):
+        headers = {"Metadata-Flavor": "Google"}
+        connection.request("GET", f"/computeMetadata/v1/instance/{path}", headers=headers)
+        response = connection.getresponse()
+        text = response.read().decode("utf-8")
+        return text if response.status == 200 else None
+
+
+def _download(url: str) -> str:
+    # Only scripts that lie elsewhere need an HTTPS client, which takes a while to import.
+    import json
+    import urllib.request
+
+    request = urllib.request.Request(url)
+    if url.startswith("gs://"):
+        bucket, _, name = url.removeprefix("gs://").partition("/")
+        token = _metadata(_TOKEN)
+        if token is None:
+            raise ValueError("the machine has no service account")
+        target = _STORAGE.format(bucket=bucket, object=quote(name, safe=""))
+        bearer = json.loads(token)["access_token"]
+        request = urllib.request.Request(target, headers={"Authorization": f"Bearer {bearer}"})
+    with urllib.request.urlopen(request, timeout=60) as response:
+        text: str = response.read().decode("utf-8")
+        return text
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

@@ -1,0 +1,208 @@
+"""All machines of the cloud: booted, halted, preempted, kept over restarts of the emulator."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import shutil
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from localcloud.core.store import Record
+from localcloud.machines.hooks import powered_off
+from localcloud.machines.machine import Machine, Network
+from localcloud.machines.spec import MachineSpec
+from localcloud.services.metadata import guest_attributes
+
+if TYPE_CHECKING:
+    from localcloud.core.cloud import Cloud
+
+log = logging.getLogger(__name__)
+
+MACHINE = "machine"
+"""The store's kind of machines, by key."""
+SETTING = "setting"
+# Seconds between the polite request and force, by the cloud's latency. Google gives a stopped VM
+# about 90 s and a preempted one 30 s. The setting `grace` (a record with `stop` and `preempt`)
+# overrides them.
+_GRACE = {"real": {"stop": 90.0, "preempt": 30.0}, "none": {"stop": 10.0, "preempt": 5.0}}
+_SUSPEND = 2.0
+_PIECE = 1 << 20
+
+
+class Machines:
+    """The machines by key; see `MachineSpec`.
+
+    Nobody may hold the store's lock while halting: the machine's processes still call APIs.
+    """
+
+    def __init__(self, cloud: Cloud, network: Network) -> None:
+        self._cloud = cloud
+        self._network = network
+        self._running: dict[str, Machine] = {}
+        self._locks: dict[str, threading.RLock] = {}
+        self._lock = threading.Lock()
+
+    def boot(self, spec: MachineSpec) -> None:
+        """Start the machine, again if it runs; returns at once."""
+        with self._locked(spec.key):
+            self._halt(spec.key, self.grace("stop"))
+            record = self._record(spec.key) or {"folder": _folder_name(spec), "port": 0}
+            folder = self._cloud.folder("machines", record["folder"])
+            told = partial(self._in_background, spec.key)
+            machine = Machine(
+                self._cloud, spec, folder, self._network, record["port"], told
+            )
+            self._running[spec.key] = machine
+            record |= {"spec": asdict(spec), "running": True, "port": machine.port}
+            self._cloud.store.put(MACHINE, spec.key, record)
+
+    def halt(self, key: str, *, grace: float | None = None) -> None:
+        """Stop the machine: SIGTERM, after `grace` seconds SIGKILL; its folder stays."""
+        with self._locked(key):
+            self._halt(key, self.grace("stop") if grace is None else grace)
+            self._note_off(key)
+
+    def preempt(self, key: str) -> None:
+        """Take the machine away as Google does: the metadata server says so, then it is halted.
+
+        Google sends ACPI G2 Soft Off with the notice and G3 Mechanical Off 30 s later.
+        """
+        machine = self._running.get(key)
+        if machine is not None:
+            machine.metadata.publish(preempted=True)
+        self.halt(key, grace=self.grace("preempt"))
+
+    def remove(self, key: str) -> None:
+        """Halt the machine and delete its folder."""
+        with self._locked(key):
+            self._halt(key, self.grace("stop"))
+            record = self._record(key)
+            if record is not None:
+                shutil.rmtree(self._folder(record), ignore_errors=True)
+                self._cloud.store.delete(MACHINE, key)
+                guest_attributes.forget(self._cloud, key)
+        with self._lock:
+            self._locks.pop(key, None)
+
+    def update(self, spec: MachineSpec) -> None:
+        """Change what the metadata server of a machine says, also of one that is off."""
+        with self._locked(spec.key):
+            record = self._record(spec.key)
+            if record is None:
+                return
+            self._cloud.store.put(MACHINE, spec.key, record | {"spec": asdict(spec)})
+            machine = self._running.get(spec.key)
+            if machine is not None:
+                machine.metadata.publish(spec=spec)
+
+    def serial(self, key: str, start: int = 0) -> tuple[str, int]:
+        """Serial port 1 from byte `start` on, at most 1 MiB; and where to go on reading."""
+        record = self._record(key)
+        path = self._folder(record) / "serial.log" if record else None
+        if path is None or not path.exists():
+            return "", start
+        with path.open("rb") as file:
+            file.seek(start)
+            data = file.read(_PIECE)
+        if len(data) == _PIECE:
+            data = data[: data.rfind(b"\n") + 1] or data
+        return data.decode("utf-8", "replace"), start + len(data)
+
+    def running(self, key: str) -> bool:
+        """Whether the machine is on."""
+        return key in self._running
+
+    def port(self, key: str) -> int:
+        """The port of a running machine's own listener: its metadata server and proxy.
+
+        Raises:
+            KeyError: when the machine is off.
+        """
+        return self._running[key].port
+
+    def guest_attributes(self, key: str) -> dict[str, str]:
+        """What the guest has written, by `namespace/key`."""
+        return guest_attributes.all_of(self._cloud, key)
+
+    def processes(self) -> list[int]:
+        """The processes of all machines."""
+        found: set[int] = set()
+        for machine in list(self._running.values()):
+            found |= machine.processes()
+        return sorted(found)
+
+    def suspend_all(self) -> None:
+        """End all processes as the emulator stops; `resume_all` boots the machines again."""
+        self._each(list(self._running), lambda key: self._suspend(key))
+
+    def resume_all(self) -> None:
+        """Boot the machines that ran when the emulator stopped."""
+        specs = {
+            key: MachineSpec(**_tuples(record["spec"]))
+            for key, record in self._cloud.store.items(MACHINE)
+            if record["running"] and key not in self._running
+        }
+        self._each(list(specs), lambda key: self.boot(specs[key]))
+
+    def grace(self, what: str) -> float:
+        """Seconds between the polite request to end and force, for `stop` or `preempt`."""
+        setting = self._cloud.store.get(SETTING, "grace") or {}
+        return float(setting.get(what, _GRACE[self._cloud.latency_profile][what]))
+
+    def _suspend(self, key: str) -> None:
+        with self._locked(key):
+            self._halt(key, _SUSPEND)
+
+    def _halt(self, key: str, grace: float) -> None:
+        machine = self._running.get(key)
+        if machine is not None:
+            machine.halt(grace)
+            del self._running[key]
+
+    def _note_off(self, key: str) -> None:
+        record = self._record(key)
+        if record is not None:
+            self._cloud.store.put(MACHINE, key, record | {"running": False})
+
+    def _in_background(self, key: str, event: str) -> None:
+        # The machine's own thread reads what the halt below waits for.
+        threading.Thread(target=self._by_itself, args=(key, event), daemon=True).start()
+
+    def _by_itself(self, key: str, event: str) -> None:
+        record = self._record(key)
+        if record is None:
+            return
+        if event == "reboot":
+            self.boot(MachineSpec(**_tuples(record["spec"])))
+            return
+        self.halt(key)
+        powered_off(self._cloud, key)
+
+    def _each(self, keys: list[str], action: Callable[[str], None]) -> None:
+        if keys:
+            with ThreadPoolExecutor(max_workers=min(len(keys), 8)) as pool:
+                list(pool.map(action, keys))
+
+    def _locked(self, key: str) -> threading.RLock:
+        with self._lock:
+            return self._locks.setdefault(key, threading.RLock())
+
+    def _record(self, key: str) -> Record | None:
+        return self._cloud.store.get(MACHINE, key)
+
+    def _folder(self, record: Record) -> Path:
+        return self._cloud.home / "machines" / str(record["folder"])
+
+
+def _folder_name(spec: MachineSpec) -> str:
+    return f"{spec.name}-{hashlib.sha256(spec.key.encode()).hexdigest()[:8]}"
+
+
+def _tuples(spec: Record) -> Record:
+    return spec | {name: tuple(spec[name]) for name in ("scopes", "tags")}

@@ -1,0 +1,53 @@
+"""Access tokens for a machine's service account."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from localcloud.core.errors import ApiError
+from localcloud.core.tokens import CLOUD_PLATFORM, Principal
+from localcloud.services.metadata import accounts
+
+if TYPE_CHECKING:
+    from localcloud.core.cloud import Cloud
+    from localcloud.machines.spec import MachineSpec
+
+_LIFETIME = 3599.0
+
+
+def access_token(cloud: Cloud, spec: MachineSpec, wanted: list[str]) -> dict[str, object]:
+    """The token endpoint's answer.
+
+    Args:
+        cloud: the cloud.
+        spec: the machine that asks.
+        wanted: scopes to narrow the token to; all of the machine's when empty.
+
+    Raises:
+        ApiError: 404 when the account is gone or disabled, 400 when the machine has none of the
+            wanted scopes.
+    """
+    email = spec.service_account
+    if email is None:
+        raise ApiError(404, "the machine has no service account")
+    problem = accounts.problem(cloud, spec.project, email)
+    if problem:
+        raise ApiError(404, problem)
+    scopes = _narrow(spec.scopes, wanted)
+    token = cloud.token(Principal(f"serviceAccount:{email}", scopes), lifetime=_LIFETIME)
+    return {"access_token": token, "expires_in": math.floor(_LIFETIME), "token_type": "Bearer"}
+
+
+def _narrow(granted: tuple[str, ...], wanted: list[str]) -> frozenset[str]:
+    if not wanted:
+        return frozenset(granted)
+    if CLOUD_PLATFORM in granted:
+        return frozenset(wanted)
+    scopes = frozenset(granted) & frozenset(wanted)
+    if not scopes:
+        raise ApiError(
+            400,
+            f"none of the scopes {', '.join(wanted)} is among the machine's: {', '.join(granted)}",
+        )
+    return scopes
