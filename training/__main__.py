@@ -1,0 +1,66 @@
+"""`python -m training MODE …`: parse, run, and say how it ended."""
+
+import logging
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+
+from training.cli import Convert, Invocation, parse
+from training.errors import Interrupted, TrainingError
+from training.job import run_job
+from training.shutdown import ShutdownRequest
+
+_EXIT_CTRL_C = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    debug = "--debug" in (sys.argv if arguments is None else arguments)
+    try:
+        invocation = parse(sys.argv[1:] if arguments is None else arguments)
+        _set_up_logging(debug)
+        print(f"training finished {_run(invocation)}", flush=True)
+    except KeyboardInterrupt:
+        print("training interrupted: Ctrl-C", file=sys.stderr)
+        return _EXIT_CTRL_C
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        known = error if isinstance(error, TrainingError) else _translate(error)
+        ending = "interrupted" if isinstance(known, Interrupted) else "failed"
+        print(f"training {ending}: {known}", file=sys.stderr, flush=True)
+        return known.exit_code
+    return 0
+
+
+def _run(invocation: Invocation) -> str:
+    command = invocation.command
+    if isinstance(command, Convert):
+        from training.data.convert import convert
+
+        manifest = convert(command.source, command.output, command.name)
+        return f"data={manifest.name} output={command.output}"
+    shutdown = ShutdownRequest()
+    shutdown.install()
+    return run_job(command, shutdown)
+
+
+def _translate(error: Exception) -> TrainingError:
+    from training.tf_errors import translate
+
+    return translate(error)
+
+
+def _set_up_logging(debug: bool) -> None:
+    """Our own lines to standard output; TensorFlow's only with --debug, its errors always."""
+    logging.basicConfig(format="%(message)s", stream=sys.stdout)
+    logging.getLogger("training").setLevel(logging.INFO)
+    if not debug:
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        warnings.simplefilter("ignore")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

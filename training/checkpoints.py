@@ -1,0 +1,87 @@
+"""Checkpoints in `<model-dir>/checkpoints`: written by this process, the newest whole one read."""
+
+import logging
+import re
+
+import tensorflow as tf
+
+from training.errors import CheckpointError
+
+_NAME = re.compile(r"ckpt-(\d+)\.index")
+# A TPU's host can't write local files ("File system scheme '[local]' not implemented"), so this
+# process does the reading and writing.
+_OPTIONS = tf.train.CheckpointOptions(experimental_io_device="/job:localhost")
+_NOT_WHOLE = (
+    tf.errors.DataLossError,
+    tf.errors.NotFoundError,
+    tf.errors.OutOfRangeError,
+    tf.errors.InvalidArgumentError,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class Checkpoints:
+    """The checkpoints of one job."""
+
+    def __init__(self, model_dir: str, checkpoint: tf.train.Checkpoint, keep: int) -> None:
+        """Keep the last `keep` checkpoints of `checkpoint` under `model_dir`."""
+        self.directory = f"{model_dir.rstrip('/')}/checkpoints"
+        self._checkpoint = checkpoint
+        self._manager = tf.train.CheckpointManager(checkpoint, self.directory, max_to_keep=keep)
+
+    def save(self, step: int) -> None:
+        """Write the checkpoint of `step`."""
+        path = self._manager.save(checkpoint_number=step, options=_OPTIONS)
+        logger.info("checkpoint: saved %s", path)
+
+    def restore_latest(self) -> str | None:
+        """Restore the newest checkpoint that is whole; return its path, None when there is none.
+
+        One that was being written when the process was killed is skipped (tensorflow#61552). Raises
+        CheckpointError when it belongs to another model.
+        """
+        for path in self._paths():
+            if reason := self._why_not_whole(path):
+                logger.warning("checkpoint: skipped %s, which is not whole (%s)", path, reason)
+                continue
+            self._restore(path)
+            logger.info("checkpoint: restored %s", path)
+            return path
+        return None
+
+    def describe_latest(self) -> str:
+        """Name the newest checkpoint in words."""
+        paths = self._paths()
+        return f"the last checkpoint, {paths[0]}," if paths else "no checkpoint was saved, which"
+
+    def _paths(self) -> list[str]:
+        """Paths without their endings, newest first; by listing, as the state file may be old."""
+        try:
+            names = tf.io.gfile.listdir(self.directory)
+        except tf.errors.NotFoundError:
+            return []
+        steps = sorted((int(m[1]) for n in names if (m := _NAME.fullmatch(n))), reverse=True)
+        return [f"{self.directory}/ckpt-{step}" for step in steps]
+
+    def _why_not_whole(self, path: str) -> str | None:
+        """Read every tensor: their checksums are verified on the way."""
+        try:
+            reader = tf.train.load_checkpoint(path)
+            for key in reader.get_variable_to_shape_map():
+                reader.get_tensor(key)
+        except _NOT_WHOLE as error:
+            return str(error.message).partition("\n")[0]
+        except (RuntimeError, ValueError) as error:
+            return str(error).partition("\n")[0]
+        return None
+
+    def _restore(self, path: str) -> None:
+        try:
+            status = self._checkpoint.restore(path, options=_OPTIONS)
+            status.assert_existing_objects_matched()
+        except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
+            raise CheckpointError(
+                f"{path} belongs to another model ({str(error).partition(chr(10))[0]}); choose "
+                "another --model-dir, or the parameters that it was trained with"
+            ) from error

@@ -1,0 +1,134 @@
+"""From a target to a distribution strategy: look up, wait, connect, choose."""
+
+import logging
+import warnings
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from training.endpoint.environment import Addresses, LocalTpu, NoTpu
+from training.endpoint.probe import wait_for_workers
+from training.endpoint.wait import Wait
+
+_WORKER_HOST = "/job:worker/replica:0/task:0/device:CPU:0"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Devices to train on.
+
+    `endpoint` is empty without a remote TPU. `loop_device` is where the training loop itself runs:
+    on the worker, so that its steps cost no round trip; None leaves that to the strategy.
+    """
+
+    strategy: tf.distribute.Strategy
+    endpoint: str
+    loop_device: str | None
+    has_tpu: bool
+
+    @property
+    def replicas(self) -> int:
+        """Replicas in sync."""
+        return int(self.strategy.num_replicas_in_sync)
+
+    @property
+    def strategy_name(self) -> str:
+        """The strategy's class."""
+        return type(self.strategy).__name__
+
+
+def connect(target: Addresses | LocalTpu | NoTpu, wait: Wait, local_devices: int) -> Cluster:
+    """Wait for `target` and return a strategy over its devices; log which and why in one line."""
+    if isinstance(target, Addresses):
+        _warn_of_other_version(target)
+        wait_for_workers(target.addresses, wait)
+        cluster, reason = _connect_remote(target)
+    elif isinstance(target, LocalTpu):
+        cluster, reason = _use_local_tpu(), f"{target.source} says local"
+    else:
+        cluster, reason = _use_this_machine(local_devices)
+    logger.info(
+        "cluster: %s over %d replicas at %s, because %s",
+        cluster.strategy_name,
+        cluster.replicas,
+        cluster.endpoint or "this machine",
+        reason,
+    )
+    return cluster
+
+
+def _warn_of_other_version(target: Addresses) -> None:
+    ours, theirs = tf.__version__, target.tensorflow
+    if theirs and not _same_version(theirs, ours):
+        logger.warning(
+            "cluster: this is TensorFlow %s and the TPU of %s runs %s; unless they are the same, "
+            "operations are missing: pip install tensorflow==%s here, or give the TPU %s",
+            ours,
+            target.source,
+            theirs,
+            theirs,
+            ours,
+        )
+
+
+def _same_version(theirs: str, ours: str) -> bool:
+    """Compare as many numbers as both have: the API may say 2.12 for 2.12.1."""
+    return all(a == b for a, b in zip(theirs.split("."), ours.split("."), strict=False))
+
+
+def _connect_remote(addresses: Addresses) -> tuple[Cluster, str]:
+    """Join the workers' cluster; TPUStrategy where they have TPUs, else mirror their devices."""
+    resolver = _resolver(addresses.url)
+    tf.config.experimental_connect_to_cluster(resolver)
+    if _worker_devices("TPU_SYSTEM"):
+        return _tpu_cluster_of(resolver, addresses.url), f"{addresses.source} names a TPU"
+    kind = "GPU" if _worker_devices("GPU") else "CPU"
+    devices = _worker_devices(kind)
+    # One device sums the gradients: with logical CPUs in one memory there is nothing to gain from
+    # packing or a hierarchy.
+    strategy = tf.distribute.MirroredStrategy(
+        devices, cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+    reason = f"the worker that {addresses.source} names has no TPU but {len(devices)} {kind} devices"
+    return Cluster(strategy, addresses.url, _WORKER_HOST, has_tpu=False), reason
+
+
+def _worker_devices(kind: str) -> list[str]:
+    return [d.name for d in tf.config.list_logical_devices(kind) if "/job:worker/" in d.name]
+
+
+def _resolver(tpu: str) -> tf.distribute.cluster_resolver.TPUClusterResolver:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return tf.distribute.cluster_resolver.TPUClusterResolver(tpu=tpu)
+
+
+def _use_local_tpu() -> Cluster:
+    resolver = _resolver("local")
+    tf.config.experimental_connect_to_cluster(resolver)
+    return _tpu_cluster_of(resolver, "")
+
+
+def _tpu_cluster_of(
+    resolver: tf.distribute.cluster_resolver.TPUClusterResolver, endpoint: str
+) -> Cluster:
+    tf.tpu.experimental.initialize_tpu_system(resolver)
+    return Cluster(tf.distribute.TPUStrategy(resolver), endpoint, None, has_tpu=True)
+
+
+def _use_this_machine(local_devices: int) -> tuple[Cluster, str]:
+    """Mirror over the GPUs, else over `local_devices` logical CPUs, else the CPU as it is."""
+    reason = "no TPU is named by --tpu or the environment"
+    if local_devices:
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        split = [tf.config.LogicalDeviceConfiguration()] * local_devices
+        tf.config.set_logical_device_configuration(cpu, split)
+        reason += f" and --local_devices={local_devices}"
+    gpus = [] if local_devices else tf.config.list_logical_devices("GPU")
+    devices = [d.name for d in gpus or tf.config.list_logical_devices("CPU")]
+    strategy = tf.distribute.MirroredStrategy(
+        devices, cross_device_ops=None if gpus else tf.distribute.ReductionToOneDevice()
+    )
+    return Cluster(strategy, "", None, has_tpu=False), reason

@@ -1,0 +1,1 @@
+"""Finding a TPU's gRPC endpoint and waiting until it answers. Needs no TensorFlow."""

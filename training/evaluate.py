@@ -1,0 +1,60 @@
+"""Evaluation, exact over the whole test set."""
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from training.cluster import Cluster
+from training.errors import DataError
+from training.input_pipeline import DataSet, evaluation_batches
+from training.params import Params
+from training.preprocessing import normalise
+from training.state import TrainState, compute_dtype
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Mean loss and share of right answers over `examples` test images."""
+
+    loss: float
+    accuracy: float
+    examples: int
+
+
+def evaluate(cluster: Cluster, params: Params, data: DataSet, state: TrainState) -> Evaluation:
+    """Evaluate the state's model; every test image counts exactly once."""
+    replica_batch = params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
+    batches, steps = evaluation_batches(data, cluster, replica_batch)
+    strategy, model = cluster.strategy, state.model
+    dtype = compute_dtype(params, cluster)
+
+    def replica_step(
+        images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        logits = model(normalise(images, dtype))
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        right = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), labels)
+        return (
+            tf.reduce_sum(losses * weights),
+            tf.reduce_sum(tf.cast(right, tf.float32) * weights),
+            tf.reduce_sum(weights),
+        )
+
+    def loop(iterator: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+        sums = tf.zeros(3)
+        for _ in tf.range(count):
+            parts = strategy.run(replica_step, next(iterator))
+            reduced = [strategy.reduce(tf.distribute.ReduceOp.SUM, p, axis=None) for p in parts]
+            sums += tf.stack(reduced)
+        return sums
+
+    with tf.device(cluster.loop_device) if cluster.loop_device else nullcontext():
+        loss, right, count = tf.function(loop)(iter(batches), tf.constant(steps)).numpy().tolist()
+    expected = data.manifest.split("test").examples
+    if count != expected:
+        raise DataError(
+            f"the test files in {data.directory} hold {count:.0f} examples, the manifest says "
+            f"{expected}; copy the data set there again"
+        )
+    return Evaluation(loss / expected, right / expected, expected)

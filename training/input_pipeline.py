@@ -1,0 +1,109 @@
+"""Data sets as tf.data pipelines, built and read on the hosts of the devices that consume them."""
+
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from training import files
+from training.cluster import Cluster
+from training.data.manifest import FILE_NAME, Manifest, parse_manifest
+from training.errors import DataError
+from training.preprocessing import parse_examples
+
+_PARSE_BATCH = 512
+_READ_BUFFER_BYTES = 8 << 20
+_PARALLEL_READS = 4
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A data set in `directory` (a path or gs:// URL) that was found complete."""
+
+    directory: str
+    manifest: Manifest
+
+    def paths(self, split: str) -> list[str]:
+        """The paths of the files of `split`."""
+        return [f"{self.directory}/{file.name}" for file in self.manifest.split(split).files]
+
+
+def open_data(directory: str) -> DataSet:
+    """Read the manifest in `directory` and check that every file is there with its size.
+
+    Raises DataError that lists all files that are missing or of another size.
+    """
+    directory = directory.rstrip("/")
+    path = f"{directory}/{FILE_NAME}"
+    text = files.read_text(path)
+    if text is None:
+        raise DataError(
+            f"--data={directory}: there is no {FILE_NAME} in it; write the data set with "
+            "`python -m training data convert` and copy it there"
+        )
+    data = DataSet(directory, parse_manifest(text, path))
+    problems = []
+    for split in data.manifest.splits.values():
+        for file in split.files:
+            size = files.size(f"{directory}/{file.name}")
+            if size is None:
+                problems.append(f"{file.name} is missing")
+            elif size != file.bytes:
+                problems.append(f"{file.name} has {size} bytes, expected {file.bytes}")
+    if problems:
+        raise DataError(f"--data={directory}: {'; '.join(problems)}; copy the files there again")
+    return data
+
+
+def corrupt_files(data: DataSet) -> list[str]:
+    """Return the names of the files whose SHA-256 is not the manifest's; reads all of them."""
+    return [
+        file.name
+        for split in data.manifest.splits.values()
+        for file in split.files
+        if files.sha256(f"{data.directory}/{file.name}") != file.sha256
+    ]
+
+
+def training_batches(data: DataSet, cluster: Cluster, replica_batch: int, seed: int) -> tf.Tensor:
+    """Return an endless distributed data set of (images, labels), shuffled anew each epoch."""
+    examples = data.manifest.split("train").examples
+
+    def build(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        hosts = context.num_input_pipelines
+        dataset = _examples(data, "train").shard(hosts, context.input_pipeline_id).cache()
+        dataset = dataset.shuffle(-(-examples // hosts), seed=seed).repeat()
+        return dataset.batch(replica_batch, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+
+    return cluster.strategy.distribute_datasets_from_function(build)
+
+
+def evaluation_batches(
+    data: DataSet, cluster: Cluster, replica_batch: int
+) -> tuple[tf.Tensor, int]:
+    """Return a distributed data set of (images, labels, weights) and its number of steps.
+
+    Every test image comes exactly once with weight 1; images of weight 0 fill the last batches, so
+    that all batches have one static shape and no replica runs dry before the others.
+    """
+    examples = data.manifest.split("test").examples
+    steps = -(-examples // (replica_batch * cluster.replicas))
+    filling = steps * replica_batch * cluster.replicas - examples
+    shape = data.manifest.image_shape
+
+    def build(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        real = _examples(data, "test").map(lambda image, label: (image, label, 1.0))
+        empty = (tf.zeros(shape, tf.uint8), tf.constant(0, tf.int32), tf.constant(0.0))
+        dataset = real.concatenate(tf.data.Dataset.from_tensors(empty).repeat(filling))
+        dataset = dataset.shard(context.num_input_pipelines, context.input_pipeline_id)
+        return dataset.batch(replica_batch, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+
+    return cluster.strategy.distribute_datasets_from_function(build), steps
+
+
+def _examples(data: DataSet, split: str) -> tf.data.Dataset:
+    """The examples of `split` one by one, always in the same order."""
+    records = tf.data.TFRecordDataset(
+        data.paths(split), buffer_size=_READ_BUFFER_BYTES, num_parallel_reads=_PARALLEL_READS
+    )
+    shape = data.manifest.image_shape
+    return records.batch(_PARSE_BATCH).map(lambda batch: parse_examples(batch, shape)).unbatch()

@@ -1,0 +1,47 @@
+"""One job from its arguments to `metrics.json`: the modes train, evaluate, train-and-evaluate."""
+
+import os
+from dataclasses import dataclass
+
+from training.endpoint.environment import LocalTpu, NoTpu, find_target
+from training.endpoint.lookup import resolve
+from training.endpoint.wait import Wait
+from training.params import Params
+from training.shutdown import ShutdownRequest
+
+@dataclass(frozen=True)
+class Job:
+    """What to run, on what, from where to where."""
+
+    mode: str
+    tpu: str | None
+    tpu_project: str | None
+    tpu_zone: str | None
+    data: str
+    model_dir: str
+    params: Params
+
+    @property
+    def trains(self) -> bool:
+        """Whether the mode has a training part."""
+        return self.mode in ("train", "train-and-evaluate")
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the mode has an evaluation part."""
+        return self.mode in ("evaluate", "train-and-evaluate")
+
+
+def run_job(job: Job, shutdown: ShutdownRequest) -> str:
+    """Run `job` and return a line that sums it up. Raises TrainingError or TensorFlow's errors."""
+    params = job.params
+    wait = Wait(params.connect_tries, params.connect_interval)
+    target = find_target(job.tpu, job.tpu_project, job.tpu_zone, os.environ)
+    # A wrong name or a missing role is said before TensorFlow takes its seconds to load.
+    workers = resolve(target, wait)
+    if not isinstance(workers, (LocalTpu, NoTpu)):
+        # The TPU is another machine's: TensorFlow must not look for one here.
+        os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
+    from training.run import run_on
+
+    return run_on(workers, job, wait, shutdown)

@@ -1,0 +1,75 @@
+"""The part of a job that needs TensorFlow: connect, train, evaluate, write the results."""
+
+import logging
+
+import tensorflow as tf
+
+from training.checkpoints import Checkpoints
+from training.cluster import Cluster, connect
+from training.endpoint.environment import Addresses, LocalTpu, NoTpu
+from training.endpoint.wait import Wait
+from training.errors import DataError, InputError
+from training.evaluate import Evaluation, evaluate
+from training.input_pipeline import DataSet, corrupt_files, open_data
+from training.job import Job
+from training.metrics import Metrics
+from training.shutdown import ShutdownRequest
+from training.state import TrainState, create_train_state, total_steps
+from training.train import train
+
+logger = logging.getLogger(__name__)
+
+
+def run_on(
+    workers: Addresses | LocalTpu | NoTpu, job: Job, wait: Wait, shutdown: ShutdownRequest
+) -> str:
+    """Run `job` on `workers` and return a line that sums it up."""
+    data = open_data(job.data)
+    cluster = connect(workers, wait, job.params.local_devices)
+    job.params.replica_batch_size(cluster.replicas)
+    job.params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
+    state = create_train_state(
+        cluster, job.params, data.manifest, total_steps(job.params, data.manifest)
+    )
+    checkpoints = Checkpoints(job.model_dir, state.checkpoint(), job.params.keep_checkpoints)
+    restored = checkpoints.restore_latest()
+    if restored is None and not job.trains:
+        raise InputError(
+            f"--model-dir={job.model_dir}: there is no checkpoint in it to evaluate; train first"
+        )
+    metrics = Metrics.of(cluster, job, data)
+    writer = tf.summary.create_file_writer(f"{job.model_dir.rstrip('/')}/tensorboard")
+    try:
+        if job.trains:
+            with shutdown:
+                result = train(cluster, job.params, data, state, checkpoints, writer, shutdown)
+            metrics.add_training(result, job.params)
+        if job.evaluates:
+            evaluation = evaluate(cluster, job.params, data, state)
+            _write_scalars(writer, evaluation, int(state.step.numpy()))
+            metrics.add_evaluation(evaluation)
+    except tf.errors.OpError as error:
+        _name_corrupt_files(data, error)
+        raise
+    finally:
+        writer.close()
+    return metrics.write(job.model_dir)
+
+
+def _write_scalars(
+    writer: tf.summary.SummaryWriter, evaluation: Evaluation, step: int
+) -> None:
+    with writer.as_default(step):
+        tf.summary.scalar("test/loss", evaluation.loss)
+        tf.summary.scalar("test/accuracy", evaluation.accuracy)
+
+
+def _name_corrupt_files(data: DataSet, error: tf.errors.OpError) -> None:
+    """Raise DataError with the files' names; TensorFlow's own message has only an offset."""
+    if not isinstance(error, (tf.errors.DataLossError, tf.errors.InvalidArgumentError)):
+        return
+    if names := corrupt_files(data):
+        raise DataError(
+            f"{data.directory}: the SHA-256 of {', '.join(names)} is not the manifest's; copy the "
+            "data set there again"
+        ) from error

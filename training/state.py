@@ -1,0 +1,56 @@
+"""What is learned: the model, the optimizer's moments, the step."""
+
+import math
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from training.cluster import Cluster
+from training.data.manifest import Manifest
+from training.model import MnistCnn
+from training.optimizer import Adam, warmup_cosine
+from training.params import Params
+
+
+@dataclass(frozen=True)
+class TrainState:
+    """Variables of one training job, mirrored over the cluster's replicas."""
+
+    model: MnistCnn
+    optimizer: Adam
+    step: tf.Variable
+
+    def checkpoint(self) -> tf.train.Checkpoint:
+        """What a checkpoint holds."""
+        return tf.train.Checkpoint(model=self.model, optimizer=self.optimizer, step=self.step)
+
+
+def create_train_state(
+    cluster: Cluster, params: Params, manifest: Manifest, steps: int
+) -> TrainState:
+    """Initialise everything on the cluster's devices, for a run of `steps` steps."""
+    schedule = warmup_cosine(params.learning_rate, params.warmup_fraction, steps)
+    with cluster.strategy.scope():
+        model = MnistCnn(manifest.image_shape, manifest.classes, params.seed)
+        optimizer = Adam(model.trainable_variables, schedule)
+        step = tf.Variable(
+            0,
+            dtype=tf.int64,
+            trainable=False,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            name="step",
+        )
+    return TrainState(model, optimizer, step)
+
+
+def total_steps(params: Params, manifest: Manifest) -> int:
+    """Steps in all epochs; a remainder smaller than a batch is left out, but at least one step."""
+    examples = params.epochs * manifest.split("train").examples
+    return max(1, math.floor(examples / params.global_batch_size))
+
+
+def compute_dtype(params: Params, cluster: Cluster) -> tf.DType:
+    """The type of the model's arithmetic: bfloat16 is what TPUs are fast in and CPUs slow."""
+    if params.precision == "auto":
+        return tf.bfloat16 if cluster.has_tpu else tf.float32
+    return tf.dtypes.as_dtype(params.precision)

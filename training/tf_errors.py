@@ -1,0 +1,32 @@
+"""From exceptions of TensorFlow to errors that a person can act on."""
+
+import re
+
+from training.error_catalog import find_known_error
+from training.errors import InputError, TrainingError
+
+_PATH = re.compile(r"(?:gs://|/)[^\s'\";:,]+")
+_LONGEST = 300
+
+
+def translate(error: Exception) -> TrainingError:
+    """Return a TrainingError with cause, cure and the text that it was recognised by."""
+    text = f"{type(error).__name__}: {error}"
+    known = find_known_error(text)
+    shown = _first_line(str(getattr(error, "message", None) or error)) or type(error).__name__
+    if known is None:
+        return TrainingError(
+            f"{type(error).__name__}: {shown} (not a known error; --debug shows where it comes from)"
+        )
+    kind = InputError if known.wrong_input else TrainingError
+    where = _PATH.search(text)
+    place = f" ({where[0]})" if where and where[0] not in shown else ""
+    link = f"; see {known.link}" if known.link else ""
+    return kind(f"{known.cause}{place}: {known.cure}{link} [{shown}]")
+
+
+def _first_line(text: str) -> str:
+    """The first line that says something; TensorFlow adds stack and graph below it."""
+    lines = [line.strip() for line in text.splitlines()]
+    line = next((line for line in lines if line), "")
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
