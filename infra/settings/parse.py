@@ -101,7 +101,7 @@ def _dotted(path: tuple[int | str, ...]) -> str:
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}"
-    return PROJECT_KEY if text == ".project" else text.removeprefix(".")
+    return PROJECT_KEY if text == ".project" else text.removeprefix(".") or '""'
 
 
 def _nearest(path: tuple[int | str, ...]) -> str:

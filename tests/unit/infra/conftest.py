@@ -63,11 +63,14 @@ class Engine(pulumi_mocks.Mocks):
     resources: list[Declared] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     hosts: int = 1
+    preview: bool = False
 
     def new_resource(
         self, args: pulumi_mocks.MockResourceArgs
     ) -> tuple[str | None, dict[str, Any]]:
         self.resources.append(Declared(args.typ, args.name, dict(args.inputs)))
+        if self.preview:
+            return "", dict(args.inputs)
         computed: dict[str, Any] = {}
         if args.typ == "gcp:serviceaccount/account:Account":
             computed["email"] = f"{args.inputs['accountId']}@some-project.iam.gserviceaccount.com"
@@ -82,7 +85,8 @@ class Engine(pulumi_mocks.Mocks):
         raise AssertionError(f"the program calls {args.token}, so a preview needs credentials")
 
     def of(self, kind: str) -> list[Declared]:
-        return [resource for resource in self.resources if resource.kind.endswith(f":{kind}")]
+        google = [resource for resource in self.resources if resource.kind.startswith("gcp:")]
+        return [resource for resource in google if resource.kind.endswith(f":{kind}")]
 
     def one(self, kind: str) -> dict[str, Any]:
         (resource,) = self.of(kind)
@@ -99,7 +103,7 @@ def run(root: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     def program(
         settings: dict[str, object], *, preview: bool = False, hosts: int = 1, stack: str = "test"
     ) -> tuple[Engine, dict[str, Any]]:
-        engine = Engine(hosts=hosts)
+        engine = Engine(hosts=hosts, preview=preview)
         monkeypatch.setattr(pulumi.log, "warn", engine.warnings.append)
         pulumi_mocks.set_mocks(engine, project="tpu-stack", stack=stack, preview=preview)
         outputs: dict[str, Any] = {}

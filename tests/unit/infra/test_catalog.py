@@ -1,0 +1,77 @@
+"""The catalog's data agrees with itself and with what its sources say."""
+
+from __future__ import annotations
+
+import pytest
+
+from infra.catalog import Catalog
+
+CATALOG = Catalog()
+
+
+@pytest.mark.parametrize(
+    ("name", "cores", "chips", "hosts", "hbm_gib"),
+    [
+        ("v2-8", 8, 4, 1, 64),
+        ("v3-8", 8, 4, 1, 128),
+        ("v3-32", 32, 16, 4, 512),
+        ("v3-2048", 2048, 1024, 256, 32768),
+        ("v4-4096", 4096, 2048, 512, 65536),
+        ("v5litepod-8", 8, 8, 1, 128),
+        ("v5litepod-256", 256, 256, 64, 4096),
+        ("v5p-12288", 12288, 6144, 1536, 583680),
+        ("v6e-256", 256, 256, 64, 8192),
+    ],
+)
+def test_a_tpu_has_the_cores_chips_hosts_and_memory_that_google_names(
+    name: str, cores: int, chips: int, hosts: int, hbm_gib: int
+) -> None:
+    tpu = CATALOG.accelerators[name]
+    assert (tpu.cores, tpu.chips, tpu.hosts, tpu.hbm_gib) == (cores, chips, hosts, hbm_gib)
+
+
+def test_the_number_in_a_types_name_is_its_cores_or_from_v5e_on_its_chips() -> None:
+    for tpu in CATALOG.accelerators.values():
+        count = tpu.chips if tpu.family in ("v5e", "v6e") else tpu.cores
+        assert tpu.name.endswith(f"-{count}")
+
+
+def test_every_type_that_can_be_a_node_has_a_smallest_block_and_no_other_has() -> None:
+    for tpu in CATALOG.accelerators.values():
+        assert (tpu.cidr_prefix is not None) == ("node" in tpu.architectures)
+
+
+def test_a_larger_slice_never_needs_a_smaller_block() -> None:
+    for family in ("v2", "v3"):
+        tpus = [tpu for tpu in CATALOG.accelerators.values() if tpu.family == family]
+        prefixes = [tpu.cidr_prefix or 0 for tpu in sorted(tpus, key=lambda tpu: tpu.cores)]
+        assert prefixes == sorted(prefixes, reverse=True)
+        assert prefixes[0] == 29
+
+
+def test_every_entry_has_a_source_with_a_date() -> None:
+    sources = [source for tpu in CATALOG.accelerators.values() for source in tpu.sources]
+    sources += [runtime.source for runtime in CATALOG.runtimes.values()]
+    sources += [version.source for version in CATALOG.node_versions.values()]
+    sources += [machine.source for machine in CATALOG.machine_types.values()]
+    sources += CATALOG.network.sources
+    assert all(source.url and source.date.year >= 2019 for source in sources)
+
+
+def test_runtimes_from_2_15_on_name_their_device_api() -> None:
+    for runtime in CATALOG.runtimes.values():
+        if runtime.tensorflow:
+            minor = int(runtime.tensorflow.split(".")[1])
+            assert (minor >= 15) == ("-pjrt" in runtime.name or "-se" in runtime.name)
+
+
+def test_pod_runtimes_serve_grpc_and_no_other_does() -> None:
+    for runtime in CATALOG.runtimes.values():
+        assert runtime.serves_grpc == ("-pod" in runtime.name)
+
+
+def test_memory_of_machine_types_is_googles() -> None:
+    memory = {name: machine.memory_gib for name, machine in CATALOG.machine_types.items()}
+    assert memory["n1-standard-1"] == 3.75
+    assert memory["n1-highmem-2"] == 13
+    assert memory["n2-highmem-128"] == 864

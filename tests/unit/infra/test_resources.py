@@ -1,0 +1,207 @@
+"""What the program declares, with an engine that only records; every output is awaited."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from infra.outputs import OUTPUTS
+from infra.settings.problems import SettingsError
+
+from .conftest import REPOSITORY, Run, config
+
+NODE = {
+    "acceleratorType": "v2-8",
+    "tensorflowVersion": "2.12.1",
+    "cidrBlock": "10.240.1.0/29",
+}
+ON_TPU = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.18.0-se"}
+
+
+def test_a_wrong_stack_declares_nothing(run: Run) -> None:
+    with pytest.raises(SettingsError):
+        run(config(zone="us-central1-a"))
+
+
+def test_the_tpu_vm_is_exported_with_the_endpoint_of_worker_0_first(run: Run) -> None:
+    slices = {"acceleratorType": "v3-32", "runtimeVersion": "tpu-vm-tf-2.18.0-pod-se"}
+    engine, outputs = run(config(zone="europe-west4-a", tpu=slices), hosts=4)
+    assert outputs["tpu_endpoints"] == [f"grpc://10.10.0.{host}:8470" for host in (2, 3, 4, 5)]
+    assert outputs["tpu_endpoint"] == "grpc://10.10.0.2:8470"
+    assert outputs["tpu_name"] == engine.one("V2Vm")["name"] == "tpu-stack-test-tpu"
+
+
+def test_the_classic_node_has_the_same_outputs(run: Run) -> None:
+    engine, outputs = run(config(architecture="node", tpu=NODE))
+    assert outputs["tpu_endpoints"] == ["grpc://10.10.0.2:8470"]
+    node = engine.one("Node")
+    assert (node["tensorflowVersion"], node["cidrBlock"]) == ("2.12.1", "10.240.1.0/29")
+
+
+def test_the_classic_node_may_use_the_bucket_by_itself(run: Run) -> None:
+    engine, _ = run(config(architecture="node", tpu=NODE))
+    members = [grant.inputs["member"] for grant in engine.of("BucketIAMMember")]
+    assert members.count("serviceAccount:tpu@cloud-tpu.google") == 2
+
+
+def test_a_queued_tpu_is_a_queued_resource_and_has_no_endpoint_yet(run: Run) -> None:
+    queued = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.18.0-pod-se"}
+    engine, outputs = run(config(tpu={**queued, "queued": True}))
+    (spec,) = engine.one("V2QueuedResource")["tpu"]["nodeSpecs"]
+    assert spec["nodeId"] == outputs["tpu_name"]
+    assert (outputs["tpu_endpoint"], outputs["tpu_endpoints"]) == ("", [])
+
+
+def test_every_documented_output_is_exported_and_no_other(run: Run) -> None:
+    _, outputs = run(config())
+    assert sorted(outputs) == sorted(OUTPUTS)
+
+
+def test_the_readme_documents_exactly_the_outputs() -> None:
+    readme = (REPOSITORY / "infra" / "README.md").read_text("utf-8")
+    table = readme.partition("## Outputs")[2].partition("\n## ")[0]
+    rows = dict(line.strip("| ").split(" | ") for line in table.splitlines() if "| `" in line)
+    assert rows == {f"`{name}`": meaning for name, meaning in OUTPUTS.items()}
+
+
+def test_a_preview_knows_no_endpoint_but_every_name(run: Run) -> None:
+    _, outputs = run(config(), preview=True)
+    unknown = {name for name, value in outputs.items() if value is None}
+    assert {"tpu_endpoint", "tpu_endpoints", "service_account"} >= unknown
+    assert "tpu_endpoint" in unknown
+
+
+def test_the_vm_has_the_full_scope_an_account_of_its_own_and_no_public_address(run: Run) -> None:
+    engine, outputs = run(config())
+    vm = engine.one("Instance")
+    assert vm["serviceAccount"] == {
+        "email": outputs["service_account"],
+        "scopes": ["https://www.googleapis.com/auth/cloud-platform"],
+    }
+    assert vm["networkInterfaces"][0].get("accessConfigs", []) == []
+
+
+def test_a_public_address_is_given_where_the_stack_asks_for_it(run: Run) -> None:
+    engine, _ = run(config(vm={"publicIp": True}))
+    assert engine.one("Instance")["networkInterfaces"][0]["accessConfigs"] == [{}]
+
+
+def test_the_vm_is_told_everything_that_its_start_up_script_reads(run: Run, root: Path) -> None:
+    engine, outputs = run(config(training={"args": ["--epochs=2"], "job": "mnist-1"}))
+    vm = engine.one("Instance")
+    metadata = vm["metadata"]
+    assert metadata["tpu-name"] == outputs["tpu_name"]
+    assert (metadata["tpu-zone"], metadata["tpu-project"]) == ("us-central1-b", "some-project")
+    assert metadata["bucket-url"] == outputs["bucket_url"]
+    assert metadata["training-wheel"].startswith(f"{outputs['bucket_url']}/wheels/")
+    assert len(metadata["training-wheel-sha256"]) == 64
+    assert json.loads(metadata["training-args"]) == ["--epochs=2"]
+    assert metadata["training-tensorflow"] == "2.18.0"
+    assert metadata["training-job"] == "mnist-1"
+    assert outputs["job_url"] == f"{outputs['bucket_url']}/jobs/mnist-1"
+    script = vm["metadataStartupScript"]
+    read = [key for key in metadata if key != "enable-oslogin" and f"attribute {key}" in script]
+    assert sorted(read) == sorted(set(metadata) - {"enable-oslogin"})
+
+
+def test_the_wheel_lies_where_the_metadata_says_and_the_data_below_data(run: Run) -> None:
+    engine, outputs = run(config(training={"data": ".demo/data"}))
+    names = [item.inputs["name"] for item in engine.of("BucketObject")]
+    wheel = engine.one("Instance")["metadata"]["training-wheel"]
+    assert wheel.removeprefix(outputs["bucket_url"] + "/") in names
+    assert "data/manifest.json" in names
+    assert "data/mnist-train-00000-of-00001.tfrecord" in names
+
+
+def test_the_bucket_is_private_and_in_the_region_of_the_tpu(run: Run) -> None:
+    engine, _ = run(config())
+    bucket = engine.one("Bucket")
+    assert bucket["location"] == "US-CENTRAL1"
+    assert bucket["publicAccessPrevention"] == "enforced"
+    assert bucket["uniformBucketLevelAccess"] is True
+
+
+def test_the_services_are_never_disabled(run: Run) -> None:
+    engine, _ = run(config())
+    assert {service.inputs["disableOnDestroy"] for service in engine.of("Service")} == {False}
+
+
+@pytest.mark.parametrize(
+    ("capacity", "scheduling"),
+    [
+        ("on-demand", None),
+        ("spot", {"spot": True}),
+        ("preemptible", {"preemptible": True}),
+        ("reserved", {"reserved": True}),
+    ],
+)
+def test_a_tpu_vm_is_bought_as_the_stack_says(
+    run: Run, capacity: str, scheduling: dict[str, bool] | None
+) -> None:
+    engine, _ = run(config(tpu={**ON_TPU, "capacity": capacity}))
+    assert engine.one("V2Vm").get("schedulingConfig") == scheduling
+
+
+def test_a_spot_vm_is_stopped_and_not_restarted_when_google_takes_it(run: Run) -> None:
+    engine, _ = run(config(vm={"capacity": "spot"}))
+    scheduling = engine.one("Instance")["scheduling"]
+    assert scheduling["provisioningModel"] == "SPOT"
+    assert scheduling["instanceTerminationAction"] == "STOP"
+    assert scheduling["automaticRestart"] is False
+
+
+def test_a_runtime_that_serves_grpc_needs_no_start_up_script(run: Run) -> None:
+    engine, _ = run(config())
+    assert engine.one("V2Vm").get("metadata", {}) == {}
+
+
+def test_a_runtime_without_grpc_gets_a_start_up_script_that_serves_it(run: Run) -> None:
+    engine, _ = run(config(tpu=ON_TPU))
+    metadata = engine.one("V2Vm")["metadata"]
+    assert metadata["tpu-serves-grpc"] == "false"
+    assert metadata["tpu-runs-training"] == "false"
+    assert "grpc_tpu_worker" in metadata["startup-script"]
+
+
+def test_the_trainer_runs_on_the_tpu_vm_alone_where_the_stack_says_so(run: Run) -> None:
+    engine, _ = run(config(tpu=ON_TPU, training={"runOn": "tpu"}))
+    assert engine.one("V2Vm")["metadata"]["tpu-runs-training"] == "true"
+    assert "metadataStartupScript" not in engine.one("Instance")
+
+
+def test_an_explicit_other_tensorflow_is_used_with_a_warning_that_names_both(run: Run) -> None:
+    engine, _ = run(config(training={"tensorflowVersion": "2.19.1"}))
+    assert engine.one("Instance")["metadata"]["training-tensorflow"] == "2.19.1"
+    (warning,) = engine.warnings
+    assert "2.19.1" in warning
+    assert "2.18.0" in warning
+
+
+def test_the_tpus_own_tensorflow_warns_of_nothing(run: Run) -> None:
+    engine, _ = run(config(training={"tensorflowVersion": "2.18.0"}))
+    assert engine.warnings == []
+
+
+def test_a_given_network_is_used_and_none_is_made(run: Run) -> None:
+    engine, _ = run(config(network={"create": False, "name": "shared", "subnetwork": "tpus"}))
+    assert engine.of("Network") == []
+    interface = engine.one("Instance")["networkInterfaces"][0]
+    assert interface["network"] == "projects/some-project/global/networks/shared"
+    assert interface["subnetwork"] == "projects/some-project/regions/us-central1/subnetworks/tpus"
+
+
+def test_the_own_network_opens_ssh_to_iap_and_grpc_to_its_subnet_alone(run: Run) -> None:
+    engine, _ = run(config())
+    opened = {
+        tuple(rule.inputs["sourceRanges"]): rule.inputs["allows"][0]["ports"]
+        for rule in engine.of("Firewall")
+    }
+    assert opened == {("10.10.0.0/20",): ["8470", "8476"], ("35.235.240.0/20",): ["22"]}
+
+
+def test_labels_are_on_everything_that_can_have_them(run: Run) -> None:
+    engine, _ = run(config(labels={"team": "vision"}))
+    for kind in ("Bucket", "Instance", "V2Vm"):
+        assert engine.one(kind)["labels"]["team"] == "vision"

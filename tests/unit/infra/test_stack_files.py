@@ -1,0 +1,67 @@
+"""The stack files of this repository, and how a stack file is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from infra.checks import ensure_valid
+from infra.settings.problems import SettingsError
+from infra.settings.stack_file import load_stack_file, stack_name
+from infra.settings.tpu import Architecture
+
+from .conftest import REPOSITORY, context_of
+
+STACKS = sorted((REPOSITORY / "stacks").glob("Pulumi.*.yaml"))
+
+
+@pytest.mark.parametrize("path", STACKS, ids=stack_name)
+def test_every_stack_file_passes_its_own_check(path: Path, root: Path) -> None:
+    settings = load_stack_file(path)
+    ensure_valid(settings, context_of(settings, root, stack_name(path)))
+
+
+def test_there_is_a_stack_for_each_environment_and_each_architecture() -> None:
+    assert {stack_name(path) for path in STACKS} >= {
+        "local",
+        "local-node",
+        "dev",
+        "staging",
+        "prod",
+    }
+    local, node = (
+        load_stack_file(REPOSITORY / "stacks" / f"Pulumi.{name}.yaml")
+        for name in ("local", "local-node")
+    )
+    assert local.architecture is Architecture.VM
+    assert node.architecture is Architecture.NODE
+
+
+def test_production_keeps_its_bucket() -> None:
+    bucket = load_stack_file(REPOSITORY / "stacks" / "Pulumi.prod.yaml").bucket
+    assert bucket.protect
+    assert not bucket.force_destroy
+
+
+def test_a_missing_stack_file_is_refused_with_the_stacks_that_there_are(tmp_path: Path) -> None:
+    (tmp_path / "Pulumi.dev.yaml").write_text("config: {}")
+    with pytest.raises(SettingsError, match=r"has no file Pulumi.dve.yaml. There are: dev\."):
+        load_stack_file(tmp_path / "Pulumi.dve.yaml")
+
+
+def test_a_file_that_is_no_yaml_is_refused_with_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "Pulumi.dev.yaml"
+    path.write_text("config:\n  - a: [b\n")
+    with pytest.raises(SettingsError, match=r"is no YAML: .*line 3"):
+        load_stack_file(path)
+
+
+def test_keys_of_other_namespaces_are_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "Pulumi.dev.yaml"
+    path.write_text(
+        "encryptionsalt: x\n"
+        "config:\n  gcp:project: some-project\n  gcp:region: x\n  other:key: 1\n"
+        "  tpu-stack:zone: us-central1-b\n"
+    )
+    assert load_stack_file(path).region == "us-central1"

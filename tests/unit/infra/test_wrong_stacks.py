@@ -1,0 +1,434 @@
+"""Wrong stacks: each is refused with the whole message, before anything is declared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.checks import find_problems
+from infra.settings.parse import parse
+from infra.settings.problems import SettingsError
+
+from .conftest import config, context_of
+
+VM = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.18.0-pod-se"}
+NODE = {"acceleratorType": "v2-8", "tensorflowVersion": "2.12.1"}
+
+
+def node(**tpu: object) -> dict[str, object]:
+    return config(architecture="node", tpu={**NODE, **tpu})
+
+
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    (
+        "no project",
+        {**config(), "gcp:project": ""},
+        "gcp:project: (not set) is required: everything is created in a project. "
+        "Run `pulumi config set gcp:project YOUR-PROJECT --stack test`.",
+    ),
+    (
+        "a project's name instead of its id",
+        {**config(), "gcp:project": "My Project"},
+        'gcp:project: "My Project" is no project id (6 to 30 lower-case letters, digits and '
+        "hyphens, a letter first). Use the id, not the name or the number: `gcloud projects list` "
+        "shows it.",
+    ),
+    (
+        "the project in the wrong namespace",
+        config(project="some-project"),
+        "project: \"some-project\" is the provider's setting, not this program's. "
+        "Set it as gcp:project.",
+    ),
+    (
+        "no zone",
+        config(zone=None),
+        "zone: (not set) is required. Set it: Zone of the TPU and the VM, for example "
+        "us-central1-b.",
+    ),
+    (
+        "a region instead of a zone",
+        config(zone="us-central1"),
+        'zone: "us-central1" has no TPUs. Use us-central1-f, us-central1-c or us-central1-b.',
+    ),
+    (
+        "a misspelled setting",
+        config(zoen="us-central1-b"),
+        'zoen: "us-central1-b" is a setting that does not exist. Did you mean zone?',
+    ),
+    (
+        "a misspelled nested setting",
+        config(tpu={**VM, "acceleratortype": "v2-8"}),
+        'tpu.acceleratortype: "v2-8" is a setting that does not exist. '
+        "Did you mean tpu.acceleratorType?",
+    ),
+    (
+        "a setting like no other",
+        config(bucket={"xyz": 1}),
+        "bucket.xyz: 1 is a setting that does not exist. "
+        "There are: forceDestroy, location, name, protect, versioning.",
+    ),
+    (
+        "an unknown architecture",
+        config(architecture="gpu"),
+        "architecture: \"gpu\" is not known here. Use 'vm' or 'node'.",
+    ),
+    (
+        "a group that is none",
+        config(vm="n1-standard-2"),
+        'vm: "n1-standard-2" is not a group of settings. It is: The VM.',
+    ),
+    (
+        "a flag that is none",
+        config(bucket={"forceDestroy": "perhaps"}),
+        'bucket.forceDestroy: "perhaps" is not true or false. It is: Delete the bucket with '
+        "everything in it on `pulumi destroy`. Otherwise the bucket and its objects are left "
+        "standing.",
+    ),
+    (
+        "a small boot disk",
+        config(vm={"bootDiskGib": 5}),
+        "vm.bootDiskGib: 5 is too small. Use at least 20.",
+    ),
+    (
+        "a label that Google refuses",
+        config(labels={"Team": "a"}),
+        "labels: {\"Team\": \"a\"} has the label 'Team': 'a', but Google allows lower-case "
+        "letters, digits, - and _, at most 63 of them, and keys begin with a letter. "
+        "Change or remove that one.",
+    ),
+    (
+        "an unknown TPU",
+        config(tpu={**VM, "acceleratorType": "v2-9"}),
+        'tpu.acceleratorType: "v2-9" is no TPU type that Google offers. Use v2-8, v2-32 or v2-512.',
+    ),
+    (
+        "a TPU that the zone has not",
+        config(zone="us-central1-a"),
+        'zone: "us-central1-a" offers no v2-8. Use us-central1-b, us-central1-c, us-central1-f, '
+        "europe-west4-a or asia-east1-c for it; us-central1-a has v2-32, v2-128, v2-256, v2-512.",
+    ),
+    (
+        "a zone without TPUs",
+        config(zone="mars-north1-a"),
+        'zone: "mars-north1-a" has no TPUs. Use us-south1-a, asia-northeast1-b or us-central1-a.',
+    ),
+    (
+        "a family without classic nodes",
+        config(
+            zone="us-central2-b",
+            architecture="node",
+            tpu={"acceleratorType": "v4-8", "tensorflowVersion": "2.12.1"},
+        ),
+        'architecture: "node" does not exist for v4-8. Use architecture vm, or one of v2-8, v2-32, '
+        "v2-128, v2-256, v2-512, v3-8, v3-32, v3-64, v3-128, v3-256, v3-512, v3-1024, v3-2048.",
+    ),
+    (
+        "a node with a runtime",
+        node(runtimeVersion="tpu-vm-tf-2.18.0-se"),
+        'tpu.runtimeVersion: "tpu-vm-tf-2.18.0-se" is for architecture vm; a classic node has a '
+        "TensorFlow version. Set tpu.tensorflowVersion instead.",
+    ),
+    (
+        "a TPU VM with a node's version",
+        config(tpu={**VM, "tensorflowVersion": "2.12.1"}),
+        'tpu.tensorflowVersion: "2.12.1" is for architecture node; a TPU VM has a runtime. '
+        "Set tpu.runtimeVersion instead.",
+    ),
+    (
+        "a TPU VM with a node's block",
+        config(tpu={**VM, "cidrBlock": "10.240.1.0/29"}),
+        'tpu.cidrBlock: "10.240.1.0/29" is for architecture node; a TPU VM has its address from '
+        "the subnet. Remove it.",
+    ),
+    (
+        "a queued node",
+        node(queued=True),
+        "tpu.queued: true is for architecture vm; Google queues no classic node. Remove it.",
+    ),
+    (
+        "a node that runs the trainer",
+        {**node(), "tpu-stack:training": {"runOn": "tpu"}},
+        'training.runOn: "tpu" is for architecture vm; nobody can log on to a classic node. '
+        "Use vm.",
+    ),
+    (
+        "a spot node",
+        node(capacity="spot"),
+        'tpu.capacity: "spot" is for architecture vm. Use on-demand or preemptible for a classic '
+        "node.",
+    ),
+    (
+        "a queued spot TPU",
+        config(tpu={**VM, "queued": True, "capacity": "spot"}),
+        'tpu.capacity: "spot" cannot be asked for by a queued resource: the provider '
+        "(pulumi-gcp 8) has no field for it. Use on-demand, or tpu.queued: false.",
+    ),
+    (
+        "no runtime",
+        config(tpu={"acceleratorType": "v2-8"}),
+        "tpu.runtimeVersion: (not set) is required for architecture vm. Set one, for example "
+        "tpu-vm-tf-2.18.0-pjrt-v5p-and-below or tpu-vm-tf-2.18.0-pod-pjrt-v5p-and-below.",
+    ),
+    (
+        "an unknown runtime",
+        config(tpu={**VM, "runtimeVersion": "tpu-vm-tf-2.18.1-pod-se"}),
+        'tpu.runtimeVersion: "tpu-vm-tf-2.18.1-pod-se" is no runtime that Google names. Use '
+        "tpu-vm-tf-2.18.0-pod-se, tpu-vm-tf-2.17.1-pod-se or tpu-vm-tf-2.16.1-pod-se.",
+    ),
+    (
+        "a runtime for other TPUs",
+        config(tpu={**VM, "runtimeVersion": "tpu-vm-tf-2.18.0-pod-pjrt-v5e-and-v6"}),
+        'tpu.runtimeVersion: "tpu-vm-tf-2.18.0-pod-pjrt-v5e-and-v6" does not run on v2-8 (it is '
+        "for v5e, v6e). Use tpu-vm-tf-2.18.0-pod-pjrt-v5p-and-below, "
+        "tpu-vm-tf-2.18.0-pjrt-v5p-and-below or tpu-vm-tf-2.19.0-pod-pjrt.",
+    ),
+    (
+        "a queued TPU whose runtime serves no gRPC",
+        config(tpu={**VM, "runtimeVersion": "tpu-vm-tf-2.18.0-se", "queued": True}),
+        'tpu.runtimeVersion: "tpu-vm-tf-2.18.0-se" serves no gRPC, and a queued resource takes no '
+        "start-up script that could. Use a -pod runtime, or tpu.queued: false.",
+    ),
+    (
+        "a family that TensorFlow's worker does not know",
+        config(
+            tpu={
+                "acceleratorType": "v6e-8",
+                "runtimeVersion": "tpu-vm-tf-2.18.0-pjrt-v5e-and-v6",
+            }
+        ),
+        'tpu.runtimeVersion: "tpu-vm-tf-2.18.0-pjrt-v5e-and-v6" serves no gRPC, and TensorFlow\'s '
+        "worker script does not know v6e. Use a -pod runtime, or training.runOn: tpu.",
+    ),
+    (
+        "a slice that its worker 0 cannot use alone",
+        config(
+            zone="europe-west4-a",
+            tpu={"acceleratorType": "v3-32", "runtimeVersion": "tpu-vm-tf-2.18.0-se"},
+            training={"runOn": "tpu"},
+        ),
+        'tpu.runtimeVersion: "tpu-vm-tf-2.18.0-se" serves no gRPC, so that a trainer on worker 0 '
+        "cannot use the other 3 hosts of a v3-32. Use a -pod runtime.",
+    ),
+    (
+        "a runtime without TensorFlow",
+        config(
+            tpu={**VM, "runtimeVersion": "tpu-ubuntu2204-base"},
+        ),
+        "training.tensorflowVersion: (not set) is required: the runtime tpu-ubuntu2204-base has "
+        "no TensorFlow of its own. Set the version to install, for example 2.19.1.",
+    ),
+    (
+        "a node without a version",
+        node(tensorflowVersion=None),
+        "tpu.tensorflowVersion: (not set) is required for architecture node. Set one, for example "
+        "2.12.1.",
+    ),
+    (
+        "an unknown version of a node",
+        node(tensorflowVersion="2.19.1"),
+        'tpu.tensorflowVersion: "2.19.1" is no version of classic TPU nodes. Use 2.9.1, 2.12.1 or '
+        "2.11.1.",
+    ),
+    (
+        "a version of the first nodes",
+        node(tensorflowVersion="1.8"),
+        'tpu.tensorflowVersion: "1.8" is no longer served on TPU nodes since 2019-03-11. '
+        "Use 1.13, 1.12 or 1.11.",
+    ),
+    (
+        "a trainer's version that is none",
+        config(training={"tensorflowVersion": "newest"}),
+        'training.tensorflowVersion: "newest" is no version. Use one like 2.19.1.',
+    ),
+    (
+        "a trainer on a queued TPU",
+        config(tpu={**VM, "queued": True}, training={"runOn": "tpu"}),
+        'training.runOn: "tpu" needs a start-up script on the TPU VM, which a queued resource does '
+        "not take. Use vm, or tpu.queued: false.",
+    ),
+    (
+        "a block that is none",
+        node(cidrBlock="10.240.1.x/29"),
+        'tpu.cidrBlock: "10.240.1.x/29" is no IPv4 range. Use one like 10.10.0.0/20.',
+    ),
+    (
+        "a block without its size",
+        node(cidrBlock="10.240.1.0"),
+        'tpu.cidrBlock: "10.240.1.0" has no size. Add one, as in 10.240.1.0/20.',
+    ),
+    (
+        "a block that begins in the middle",
+        node(cidrBlock="10.240.1.3/29"),
+        'tpu.cidrBlock: "10.240.1.3/29" does not begin at the first address of a /29. '
+        "Use 10.240.1.0/29.",
+    ),
+    (
+        "a block that is too small",
+        node(cidrBlock="10.240.1.0/30"),
+        'tpu.cidrBlock: "10.240.1.0/30" has 4 addresses, too few for a v2-8. Use a /29 or larger, '
+        "for example 10.240.1.0/29.",
+    ),
+    (
+        "a block that is too small for a slice",
+        {
+            **node(acceleratorType="v2-128", cidrBlock="10.240.1.0/29"),
+            "tpu-stack:zone": "us-central1-a",
+        },
+        'tpu.cidrBlock: "10.240.1.0/29" has 8 addresses, too few for a v2-128. Use a /27 or '
+        "larger, for example 10.240.1.0/27.",
+    ),
+    (
+        "a public block",
+        node(cidrBlock="8.8.8.0/29"),
+        'tpu.cidrBlock: "8.8.8.0/29" is not private (RFC 1918). Use addresses in 10.0.0.0/8, '
+        "172.16.0.0/12, 192.168.0.0/16.",
+    ),
+    (
+        "a block inside the stack's own subnet",
+        node(cidrBlock="10.10.1.0/29"),
+        'tpu.cidrBlock: "10.10.1.0/29" overlaps the subnet\'s range 10.10.0.0/20. '
+        "Use private addresses outside of it.",
+    ),
+    (
+        "a block inside the default network",
+        {**node(cidrBlock="10.128.1.0/29"), "tpu-stack:network": {"create": False}},
+        'tpu.cidrBlock: "10.128.1.0/29" overlaps the subnet\'s range 10.128.0.0/9. '
+        "Use private addresses outside of it.",
+    ),
+    (
+        "a small subnet",
+        config(network={"subnetRange": "10.10.0.0/30"}),
+        'network.subnetRange: "10.10.0.0/30" is smaller than the smallest subnet of Google Cloud '
+        "(/29). Use a range with a prefix of at most 29, for example 10.10.0.0/20.",
+    ),
+    (
+        "a network of another beside one's own",
+        config(network={"name": "shared"}),
+        'network.name: "shared" names a network that is there already, but the stack makes its '
+        "own. Set network.create: false to use it, or remove it.",
+    ),
+    (
+        "an unknown machine type",
+        config(vm={"machineType": "n1-highmen-1"}),
+        'vm.machineType: "n1-highmen-1" is no machine type in the catalog. Use n1-highmem-16, '
+        "n1-highmem-8 or n1-highmem-4.",
+    ),
+    (
+        "a model larger than the VM",
+        config(training={"modelMemoryGib": 16}),
+        'vm.machineType: "n1-standard-2" has 7.5 GiB of memory, but the model needs 16 GiB '
+        "(training.modelMemoryGib). Use n2-highmem-2 or e2-highmem-2.",
+    ),
+    (
+        "an image without its family",
+        config(vm={"image": "debian-12"}),
+        'vm.image: "debian-12" is not PROJECT/FAMILY. Use one like debian-cloud/debian-12.',
+    ),
+    (
+        "a bucket in another region",
+        config(bucket={"location": "EU"}),
+        'bucket.location: "EU" is not the TPU\'s region: reading across regions is slow and costs '
+        "egress (the zone is us-central1-b). Use us-central1, or leave it out.",
+    ),
+    (
+        "a bucket that is both kept and not",
+        config(bucket={"protect": True, "forceDestroy": True}),
+        "bucket.forceDestroy: true contradicts bucket.protect: true. Set one of the two to false.",
+    ),
+    (
+        "a bucket's name in capitals",
+        config(bucket={"name": "My-Bucket"}),
+        'bucket.name: "My-Bucket" is no bucket name (3 to 63 lower-case letters, digits, hyphens, '
+        "dots and underscores). Set one like my-project-tpu-data.",
+    ),
+    (
+        "a bucket's name that is Google's",
+        config(bucket={"name": "goog-data"}),
+        'bucket.name: "goog-data" has "goog" first or "google" in it, which Google keeps for '
+        "itself. Set one like my-project-tpu-data.",
+    ),
+    (
+        "a prefix that is no name",
+        config(namePrefix="9lives"),
+        'namePrefix: "9lives" is no name for resources (lower-case letters, digits and hyphens, a '
+        "letter first, no hyphen last). Set one like tpu-stack-dev.",
+    ),
+    (
+        "a long prefix",
+        config(namePrefix="a" * 28),
+        f'namePrefix: "{"a" * 28}" has 28 characters. Set one of 3 to 27 characters.',
+    ),
+    (
+        "a wheel that is not there",
+        config(training={"wheel": "dist/other.whl"}),
+        'training.wheel: "dist/other.whl" does not exist. Build it with `make wheel`, or set the '
+        "path of one, relative to the project's root.",
+    ),
+    (
+        "data that is not there",
+        config(training={"data": "nowhere"}),
+        'training.data: "nowhere" does not exist. Fill it with `python -m training data convert '
+        "--source DIR --output nowhere`, or leave training.data out if the bucket has the data "
+        "already.",
+    ),
+    (
+        "a job that is no name",
+        config(training={"job": "a/b"}),
+        'training.job: "a/b" is no job name (at most 63 lower-case letters, digits, hyphens, dots, '
+        "underscores). Use one like mnist-1.",
+    ),
+]
+
+
+def refusals(settings: dict[str, Any], root: Path) -> list[str]:
+    try:
+        parsed = parse(settings, "test")
+    except SettingsError as error:
+        return [str(problem) for problem in error.problems]
+    return [str(problem) for problem in find_problems(parsed, context_of(parsed, root))]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [pytest.param(settings, message, id=name) for name, settings, message in WRONG],
+)
+def test_a_wrong_stack_is_refused_with_one_message(
+    settings: dict[str, Any], message: str, root: Path
+) -> None:
+    assert refusals(settings, root) == [message]
+
+
+def test_an_empty_data_directory_is_refused(root: Path) -> None:
+    (root / "empty").mkdir()
+    (message,) = refusals(config(training={"data": "empty"}), root)
+    assert message.startswith('training.data: "empty" has no files.')
+
+
+def test_a_missing_wheel_is_refused(root: Path) -> None:
+    for wheel in (root / "dist").iterdir():
+        wheel.unlink()
+    assert refusals(config(), root) == [
+        "training.wheel: (not set) and there is no dist/tpu_stack_training-*.whl. "
+        "Build it with `make wheel`, or set the path of one."
+    ]
+
+
+def test_all_problems_are_reported_at_once(root: Path) -> None:
+    wrong = config(
+        zone="us-central1-a",
+        vm={"machineType": "n9-tiny"},
+        bucket={"location": "asia-east1"},
+        training={"data": "nowhere"},
+    )
+    settings = [message.partition(":")[0] for message in refusals(wrong, root)]
+    assert settings == ["zone", "vm.machineType", "bucket.location", "training.data"]
+
+
+def test_the_message_names_the_stack_its_file_and_the_number_of_problems() -> None:
+    with pytest.raises(SettingsError) as caught:
+        parse({"tpu-stack:zoen": "x"}, "dev")
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "3 problems in the settings of stack 'dev' (stacks/Pulumi.dev.yaml):"
+    assert lines[-1] == "Nothing was created or changed."
