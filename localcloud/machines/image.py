@@ -12,6 +12,7 @@ _COMMANDS = ("systemd-run", "systemctl", "journalctl", "shutdown", "poweroff", "
 # Programs of the host that would act on the host instead of the machine.
 _ABSENT = ("apt", "apt-get", "dpkg", "docker", "snap", "service", "update-rc.d")
 _KEPT = ("LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+_PROXY_VARIABLES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
 _CA_VARIABLES = (
     "SSL_CERT_FILE",
     "CURL_CA_BUNDLE",
@@ -69,10 +70,9 @@ class Image:
             "GCE_METADATA_HOST": network,
             "GCE_METADATA_IP": network,
             "GCE_METADATA_ROOT": network,
-            **{name: f"http://{network}" for name in ("http_proxy", "https_proxy")},
-            **{name: f"http://{network}" for name in ("HTTP_PROXY", "HTTPS_PROXY")},
-            **{name: "127.0.0.1,localhost" for name in ("no_proxy", "NO_PROXY")},
-            **{name: str(bundle) for name in _CA_VARIABLES},
+            **dict.fromkeys(_PROXY_VARIABLES, f"http://{network}"),
+            **dict.fromkeys(("no_proxy", "NO_PROXY"), "127.0.0.1,localhost"),
+            **dict.fromkeys(_CA_VARIABLES, str(bundle)),
         }
 
     def _install(self, host: str) -> None:

@@ -55,9 +55,7 @@ class Machines:
             record = self._record(spec.key) or {"folder": _folder_name(spec), "port": 0}
             folder = self._cloud.folder("machines", record["folder"])
             told = partial(self._in_background, spec.key)
-            machine = Machine(
-                self._cloud, spec, folder, self._network, record["port"], told
-            )
+            machine = Machine(self._cloud, spec, folder, self._network, record["port"], told)
             self._running[spec.key] = machine
             record |= {"spec": asdict(spec), "running": True, "port": machine.port}
             self._cloud.store.put(MACHINE, spec.key, record)

@@ -9,7 +9,6 @@ import contextlib
 import http.client
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from urllib.parse import quote

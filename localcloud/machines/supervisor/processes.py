@@ -76,7 +76,7 @@ def kill_all(find: Callable[[], set[int]], *, seconds: float = 10.0) -> None:
 
 def reap() -> list[tuple[int, int]]:
     """Collect ended children: (pid, exit code, negative for a signal)."""
-    ended = []
+    ended: list[tuple[int, int]] = []
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

@@ -7,9 +7,20 @@ import shlex
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-_UNITS = {"us": 1e-6, "ms": 1e-3, "": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_UNITS = {
+    "us": 1e-6,
+    "ms": 1e-3,
+    "": 1,
+    "s": 1,
+    "sec": 1,
+    "m": 60,
+    "min": 60,
+    "h": 3600,
+    "d": 86400,
+}
 _SPAN = re.compile(r"([\d.]+)\s*([a-z]*)\s*")
 _RESTART = ("no", "always", "on-success", "on-failure", "on-abnormal", "on-abort")
 _TYPES = ("simple", "exec", "oneshot")
@@ -20,7 +31,15 @@ _OUTPUTS = {
     "syslog+console": True,
     "kmsg+console": True,
 }
-_IGNORED = ("After", "Before", "Wants", "Requires", "WantedBy", "Documentation", "DefaultDependencies")
+_IGNORED = (
+    "After",
+    "Before",
+    "Wants",
+    "Requires",
+    "WantedBy",
+    "Documentation",
+    "DefaultDependencies",
+)
 
 
 class UnitError(ValueError):
@@ -172,6 +191,18 @@ def _environment(text: str) -> dict[str, str]:
     return pairs
 
 
+def _environment_file(text: str) -> dict[str, str]:
+    path = Path(text.removeprefix("-"))
+    if text.startswith("-") and not path.exists():
+        return {}
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ValueError(error.strerror) from None
+    kept = [line for line in lines if line.strip() and line.strip()[0] not in "#;"]
+    return _environment("\n".join(kept))
+
+
 def _command(text: str) -> list[str]:
     if re.match(r"[-@:+!]", text):
         raise ValueError("prefixes of ExecStart= are not supported by the local machine")
@@ -199,6 +230,7 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "StartLimitInterval": ("start_interval", seconds),
     "TimeoutStopSec": ("timeout_stop", seconds),
     "Environment": ("environment", _environment),
+    "EnvironmentFile": ("environment", _environment_file),
     "WorkingDirectory": ("directory", str),
     "SyslogIdentifier": ("identifier", str),
     "StandardOutput": ("console", _output),

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from localcloud.core import projects
-from localcloud.services.compute.api import STORE
+from localcloud.services.compute.projects import common_metadata
 
 if TYPE_CHECKING:
     from localcloud.core.cloud import Cloud
@@ -54,8 +54,7 @@ def build(cloud: Cloud, spec: MachineSpec, *, preempted: bool) -> Tree:
 
 def project_attributes(cloud: Cloud, project: str) -> dict[str, str]:
     """The project's common instance metadata."""
-    record = cloud.store.get(STORE, f"projects/{project}") or {}
-    items = record.get("commonInstanceMetadata", {}).get("items", [])
+    items = common_metadata(cloud, project)["items"]
     return {item["key"]: item.get("value", "") for item in items}
 
 

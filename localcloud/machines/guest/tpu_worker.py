@@ -1,0 +1,141 @@
+"""The TPU runtime of a local TPU host: TensorFlow's gRPC server over logical CPU devices.
+
+It is what `python3 -m tensorflow.python.tools.grpc_tpu_worker` is on Google: the wheel that has
+that module, tensorflow-tpu, needs a TPU. It reads `TPU_TASK_PORT` alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import importlib.util
+import os
+import signal
+import socket
+import struct
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+_PORT = 8470
+_SO_ATTACH_FILTER = 26
+# Classic BPF (linux/filter.h) as (code, jump if true, jump if false, operand): accept packets whose
+# source is 127.0.0.0/8 or ::1. Offsets from 0xFFF00000 on are those of the network header.
+_NET = 0xFFF00000
+_LOOPBACK_ONLY = (
+    (0x30, 0, 0, _NET),
+    (0x74, 0, 0, 4),
+    (0x15, 2, 0, 6),
+    (0x30, 0, 0, _NET + 12),
+    (0x15, 8, 9, 127),
+    (0x20, 0, 0, _NET + 8),
+    (0x15, 0, 7, 0),
+    (0x20, 0, 0, _NET + 12),
+    (0x15, 0, 5, 0),
+    (0x20, 0, 0, _NET + 16),
+    (0x15, 0, 3, 0),
+    (0x20, 0, 0, _NET + 20),
+    (0x15, 0, 1, 1),
+    (0x06, 0, 0, 0xFFFFFFFF),
+    (0x06, 0, 0, 0),
+)
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until the process is ended.
+
+    `--port` is the wish; when it is taken, any free one serves, unless `--ready` names a file from
+    an earlier start: clients know that port, so it is the one or none. The file gets the port.
+    """
+    parser = argparse.ArgumentParser(prog="tpu_worker")
+    parser.add_argument("--port", type=int, default=int(os.environ.get("TPU_TASK_PORT") or _PORT))
+    parser.add_argument("--devices", type=int, default=8)
+    parser.add_argument("--ready", type=Path)
+    options, _ = parser.parse_known_args(arguments)
+    known = _read_port(options.ready)
+    server, port = _start(known or options.port, options.devices, strict=known is not None)
+    shield(port)
+    print(f"gRPC server with {options.devices} devices listening on port {port}", flush=True)
+    if options.ready:
+        part = options.ready.with_suffix(".part")
+        part.write_text(str(port), encoding="ascii")
+        part.replace(options.ready)
+    # The server has threads of its own; it lives as long as something refers to it.
+    signal.sigwait({signal.SIGTERM, signal.SIGINT})
+    del server
+    return 0
+
+
+def shield(port: int) -> None:
+    """Let only this machine reach the server that listens on `port`.
+
+    TensorFlow listens on all interfaces and has no setting for that; whoever reaches it can run
+    any graph. On Linux the kernel drops what comes from elsewhere before a connection begins.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    program = b"".join(struct.pack("=HBBI", *instruction) for instruction in _LOOPBACK_ONLY)
+    buffer = ctypes.create_string_buffer(program)
+    attached = struct.pack("@HP", len(_LOOPBACK_ONLY), ctypes.addressof(buffer))
+    for descriptor in _listening(port):
+        with socket.socket(fileno=os.dup(descriptor)) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, attached)
+
+
+def _listening(port: int) -> list[int]:
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as candidate:
+            listens = candidate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            if listens and candidate.getsockname()[1] == port:
+                found.append(int(name))
+    return found
+
+
+def _start(port: int, devices: int, *, strict: bool) -> tuple[Any, int]:
+    _without_package_start()
+    from tensorflow.core.protobuf import config_pb2, tensorflow_server_pb2
+    from tensorflow.python.client import pywrap_tf_session
+    from tensorflow.python.framework import errors_impl
+
+    definition = tensorflow_server_pb2.ServerDef(protocol="grpc")
+    job = definition.cluster.job.add()
+    job.name = definition.job_name = "tpu_worker"
+    job.tasks[0] = f"localhost:{port}"
+    config = config_pb2.ConfigProto(device_count={"CPU": devices})
+    definition.default_session_config.MergeFrom(config)
+    try:
+        server = pywrap_tf_session.TF_NewServer(definition.SerializeToString())
+    except errors_impl.OpError:
+        if strict or port == 0:
+            raise
+        print(f"port {port} is taken; taking another", flush=True)
+        return _start(0, devices, strict=True)
+    pywrap_tf_session.TF_ServerStart(server)
+    target: str = pywrap_tf_session.TF_ServerTarget(server)
+    return server, int(target.rpartition(":")[2])
+
+
+def _without_package_start() -> None:
+    # TensorFlow's own __init__ loads Keras and all of the Python API, which a server needs none of
+    # and which takes ten times as long as what it needs.
+    spec = importlib.util.find_spec("tensorflow")
+    if spec is None or spec.submodule_search_locations is None:
+        sys.exit("tpu_worker: the interpreter of the local cloud has no TensorFlow")
+    package = types.ModuleType("tensorflow")
+    package.__path__ = list(spec.submodule_search_locations)
+    package.__spec__ = spec
+    sys.modules.setdefault("tensorflow", package)
+
+
+def _read_port(ready: Path | None) -> int | None:
+    try:
+        return int(ready.read_text(encoding="ascii")) if ready else None
+    except (OSError, ValueError):
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,15 @@
+"""Compute instances: their records, and the machines that really run for them."""
+
+from __future__ import annotations
+
+from localcloud.services.compute.instances import (
+    disks,
+    guest,
+    interfaces,
+    lifecycle,
+    policy,
+    power,
+    settings,
+)
+
+__all__ = ["disks", "guest", "interfaces", "lifecycle", "policy", "power", "settings"]

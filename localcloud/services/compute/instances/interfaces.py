@@ -1,0 +1,185 @@
+"""An instance's network interfaces: subnets, internal and external addresses."""
+
+from __future__ import annotations
+
+from localcloud.core import access
+from localcloud.core.call import Call, Json
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError, invalid
+from localcloud.core.store import Record
+from localcloud.services.compute import ipam
+from localcloud.services.compute.api import API, STORE
+from localcloud.services.compute.fingerprints import fingerprint, require_match
+from localcloud.services.compute.instances.records import change, path_of_call, policies
+from localcloud.services.compute.links import path_from
+from localcloud.services.compute.networks import require_network
+from localcloud.services.compute.subnetworks import require_subnetwork
+
+_EXTERNAL_NAT = "External NAT"
+
+
+def plan(cloud: Cloud, call: Call, zone: str, sent: list[Json]) -> list[Json]:
+    """The interfaces of a new instance without their addresses, checked."""
+    if not sent:
+        raise invalid(
+            "Invalid value for field 'resource.networkInterfaces': ''. At least one network "
+            "interface is required."
+        )
+    planned = []
+    for number, interface in enumerate(sent):
+        reference = interface.get("subnetwork", "")
+        network = interface.get("network", "")
+        path = require_network(cloud, call.project, network) if network or not reference else ""
+        subnet = require_subnetwork(cloud, call.project, zone, reference, path)
+        project = path_from(subnet["selfLink"]).split("/")[1]
+        _may(cloud, call, "compute.subnetworks.use", subnet)
+        if len(interface.get("accessConfigs", [])) > 1:
+            raise invalid("At most one access config currently supported.")
+        if interface.get("accessConfigs"):
+            _may(cloud, call, "compute.subnetworks.useExternalIp", subnet)
+        planned.append(
+            {
+                **{k: v for k, v in interface.items() if k not in ("fingerprint", "kind")},
+                "kind": "compute#networkInterface",
+                "name": f"nic{number}",
+                "network": subnet["network"],
+                "subnetwork": subnet["selfLink"],
+                "stackType": interface.get("stackType", "IPV4_ONLY"),
+                "_project": project,
+            }
+        )
+    return planned
+
+
+def address(cloud: Cloud, path: str, planned: list[Json]) -> list[Json]:
+    """Give planned interfaces their addresses; `path` is the instance, which holds them."""
+    done = []
+    for interface in planned:
+        subnet = cloud.store.get(STORE, path_from(interface["subnetwork"])) or {}
+        wanted = interface.get("networkIP", "")
+        owner = _reserved(cloud, wanted, subnet) or path
+        interface["networkIP"] = ipam.reserve(cloud, subnet, owner, wanted)
+        configs = interface.pop("accessConfigs", [])
+        if configs:
+            interface["accessConfigs"] = [access_config(cloud, path, c) for c in configs]
+        interface.pop("_project", None)
+        done.append(restamped(interface))
+    return done
+
+
+def access_config(cloud: Cloud, path: str, sent: Json) -> Json:
+    """An access config with its external address: the one it names or a new one."""
+    wanted = sent.get("natIP", "")
+    if wanted and not _external(cloud, path, wanted):
+        raise invalid(
+            f"Invalid value for field 'accessConfigs[0].natIP': '{wanted}'. The specified external "
+            f"IP address '{wanted}' was not found in region."
+        )
+    return {
+        **sent,
+        "kind": "compute#accessConfig",
+        "type": sent.get("type", "ONE_TO_ONE_NAT"),
+        "name": sent.get("name", _EXTERNAL_NAT),
+        "natIP": wanted or ipam.reserve_external(cloud, path),
+        "networkTier": sent.get("networkTier", "PREMIUM"),
+    }
+
+
+def restamped(interface: Json) -> Json:
+    """The interface with a fresh fingerprint."""
+    plain = {key: value for key, value in interface.items() if key != "fingerprint"}
+    return plain | {"fingerprint": fingerprint(plain)}
+
+
+def _reserved(cloud: Cloud, wanted: str, subnet: Record) -> str:
+    """Path of the reserved internal address `wanted`, which an instance may then use."""
+    if not wanted:
+        return ""
+    project = "/".join(path_from(subnet["selfLink"]).split("/")[:4])
+    for path, record in cloud.store.items(STORE, f"{project}/addresses/"):
+        if record.get("address") == wanted and record.get("subnetwork") == subnet["selfLink"]:
+            return path
+    return ""
+
+
+def _external(cloud: Cloud, path: str, wanted: str) -> bool:
+    project = "/".join(path.split("/")[:2])
+    return any(
+        record.get("address") == wanted and record.get("addressType") == "EXTERNAL"
+        for other, record in cloud.store.items(STORE, f"{project}/regions/")
+        if "/addresses/" in other
+    )
+
+
+def _may(cloud: Cloud, call: Call, permission: str, subnet: Record) -> None:
+    path = path_from(subnet["selfLink"])
+    access.require(cloud, call.principal, permission, [path, "/".join(path.split("/")[:2])])
+
+
+def _find(record: Record, name: str) -> int:
+    for number, interface in enumerate(record["networkInterfaces"]):
+        if interface["name"] == name:
+            return number
+    raise invalid(f"Invalid value for field 'networkInterface': '{name}'. There is no such one.")
+
+
+@API.method(
+    "instances.addAccessConfig",
+    permission="compute.instances.addAccessConfig",
+    resources=policies,
+)
+def add_access_config(cloud: Cloud, call: Call) -> Json:
+    """Give an interface an external address."""
+    path = path_of_call(call)
+
+    def edit(record: Record) -> None:
+        interface = record["networkInterfaces"][_find(record, call.arg("networkInterface"))]
+        if interface.get("accessConfigs"):
+            raise invalid("At most one access config currently supported.")
+        interface["accessConfigs"] = [access_config(cloud, path, call.body)]
+
+    return change(cloud, call, "addAccessConfig", edit)
+
+
+@API.method(
+    "instances.deleteAccessConfig",
+    permission="compute.instances.deleteAccessConfig",
+    resources=policies,
+)
+def delete_access_config(cloud: Cloud, call: Call) -> Json:
+    """Take an interface's external address away."""
+    name = call.arg("accessConfig")
+
+    def edit(record: Record) -> None:
+        interface = record["networkInterfaces"][_find(record, call.arg("networkInterface"))]
+        configs = interface.get("accessConfigs", [])
+        left = [config for config in configs if config["name"] != name]
+        if len(left) == len(configs):
+            raise invalid(f"Invalid value for field 'accessConfig': '{name}'. Not found.")
+        interface.pop("accessConfigs")
+
+    return change(cloud, call, "deleteAccessConfig", edit)
+
+
+@API.method(
+    "instances.updateNetworkInterface",
+    permission="compute.instances.updateNetworkInterface",
+    resources=policies,
+)
+def update_network_interface(cloud: Cloud, call: Call) -> Json:
+    """Change an interface's settings; its subnet and address stay."""
+
+    def edit(record: Record) -> None:
+        number = _find(record, call.arg("networkInterface"))
+        before = record["networkInterfaces"][number]
+        require_match(call.body.get("fingerprint"), before["fingerprint"], "network interface")
+        for field in ("network", "subnetwork", "networkIP"):
+            sent = call.body.get(field)
+            if sent and path_from(sent).rpartition("/projects/")[2] not in before[field]:
+                raise ApiError(
+                    501, f"the local cloud cannot change '{field}' of an existing interface"
+                )
+        kept = {k: before[k] for k in ("network", "subnetwork", "networkIP", "name", "kind")}
+        record["networkInterfaces"][number] = restamped(before | call.body | kept)
+
+    return change(cloud, call, "updateNetworkInterface", edit)

@@ -1,0 +1,178 @@
+"""Instances come and go: insert, get, list, delete."""
+
+from __future__ import annotations
+
+from localcloud.core.access import POLICY
+from localcloud.core.call import Call, Json
+from localcloud.core.clock import rfc3339
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError, invalid
+from localcloud.core.operations import effect
+from localcloud.core.store import Record
+from localcloud.services.compute import catalog, ipam
+from localcloud.services.compute.api import API, STORE
+from localcloud.services.compute.fingerprints import stamp_labels
+from localcloud.services.compute.instances import (
+    accounts,
+    capacity,
+    checks,
+    disks,
+    interfaces,
+    machine,
+)
+from localcloud.services.compute.instances.records import (
+    KIND,
+    path_of_call,
+    policies,
+    save,
+    set_status,
+)
+from localcloud.services.compute.links import last, path_from, shown, url_of
+from localcloud.services.compute.paging import aggregate, page
+from localcloud.services.compute.resources import (
+    begin,
+    identity,
+    load,
+    place_of,
+    require_name,
+    require_new,
+)
+
+_OUTPUT = ("id", "kind", "status", "fingerprint", "creationTimestamp", "cpuPlatform", "params")
+_PLATFORMS = {"n2": "Intel Cascade Lake", "e2": "Intel Broadwell", "c3": "Intel Sapphire Rapids"}
+
+
+@API.method("instances.insert", permission="compute.instances.create")
+def insert_instance(cloud: Cloud, call: Call) -> Json:
+    """Create an instance and boot it."""
+    if call.arg("sourceInstanceTemplate") or call.arg("sourceMachineImage"):
+        raise ApiError(501, "the local cloud creates instances from their own settings only")
+    body = call.body
+    name = body.get("name", "")
+    require_name(name)
+    path = f"projects/{call.project}/{place_of(call)}/instances/{name}"
+    zone = call.params["zone"]
+    with cloud.store.locked():
+        require_new(cloud, path)
+        record = _new_record(cloud, call, path, body)
+        planned = interfaces.plan(cloud, call, zone, body.get("networkInterfaces", []))
+        record["disks"] = disks.attach_all(cloud, call, path, body.get("disks", []))
+        try:
+            record["networkInterfaces"] = interfaces.address(cloud, path, planned)
+        except ApiError:
+            disks.release_all(cloud, record)
+            ipam.release(cloud, path)
+            raise
+        save(cloud, path, record)
+    return begin(cloud, call, KIND, "insert", path, "compute.instance.create", "create")
+
+
+def _new_record(cloud: Cloud, call: Call, path: str, body: Json) -> Record:
+    zone = call.params["zone"]
+    machine_type = last(body.get("machineType", ""))
+    if not machine_type:
+        raise invalid("Invalid value for field 'resource.machineType': ''. It is required.")
+    catalog.machine_type(machine_type, zone)
+    if body.get("guestAccelerators"):
+        raise invalid(
+            "Invalid value for field 'resource.guestAccelerators': the local cloud has no GPUs."
+        )
+    record: Record = {
+        **{key: value for key, value in body.items() if key not in _OUTPUT},
+        **identity(cloud, "compute#instance", path, body["name"]),
+        "machineType": url_of(f"projects/{call.project}/zones/{zone}/machineTypes/{machine_type}"),
+        "status": "PROVISIONING",
+        "cpuPlatform": _PLATFORMS.get(machine_type.partition("-")[0], "Intel Haswell"),
+        "canIpForward": body.get("canIpForward", False),
+        "deletionProtection": body.get("deletionProtection", False),
+        "startRestricted": False,
+        "displayDevice": {"enableDisplay": False} | body.get("displayDevice", {}),
+        "metadata": checks.metadata(body.get("metadata", {})),
+        "tags": checks.tags(body.get("tags", {})),
+        "scheduling": checks.scheduling(body.get("scheduling", {})),
+        "shieldedInstanceConfig": checks.shielded(body.get("shieldedInstanceConfig", {})),
+        "shieldedInstanceIntegrityPolicy": {"updateAutoLearnPolicy": True},
+        "reservationAffinity": {"consumeReservationType": "ANY_RESERVATION"}
+        | body.get("reservationAffinity", {}),
+        "serviceAccounts": accounts.accepted(cloud, call, body.get("serviceAccounts", [])),
+    }
+    if body.get("labels"):
+        record["labels"] = checks.labels(body["labels"])
+    stamp_labels(record)
+    return record
+
+
+@effect("compute.instance.create")
+def _create(cloud: Cloud, path: str) -> None:
+    """The instance boots, or goes away again when there is no room for it."""
+    record = cloud.store.get(STORE, path)
+    if record is None:
+        return
+    try:
+        capacity.require(cloud, record)
+    except ApiError:
+        _forget(cloud, path, record)
+        raise
+    now = rfc3339(cloud.clock.now())
+    record = set_status(cloud, path, "RUNNING", lastStartTimestamp=now)
+    cloud.machines.boot(machine.spec(cloud, record))
+
+
+@API.method("instances.get", permission="compute.instances.get", resources=policies)
+def get_instance(cloud: Cloud, call: Call) -> Json:
+    """Describe an instance; the views BASIC and FULL are the same here."""
+    return shown(call, load(cloud, path_of_call(call)))
+
+
+@API.method("instances.list", permission="compute.instances.list")
+def list_instances(cloud: Cloud, call: Call) -> Json:
+    """List the instances of a zone."""
+    path = f"projects/{call.project}/{place_of(call)}/instances"
+    items = [record for _, record in cloud.store.items(STORE, f"{path}/")]
+    return page(call, "compute#instanceList", path, items)
+
+
+@API.method("instances.aggregatedList", permission="compute.instances.list")
+def list_all_instances(cloud: Cloud, call: Call) -> Json:
+    """List the instances of all zones."""
+    zones = [zone for zones in catalog.regions().values() for zone in zones]
+    found: dict[str, list[Json]] = {f"zones/{zone}": [] for zone in zones}
+    for path, record in cloud.store.items(STORE, f"projects/{call.project}/zones/"):
+        if "/instances/" in path:
+            found[f"zones/{last(record['zone'])}"].append(record)
+    path = f"projects/{call.project}/aggregated/instances"
+    return aggregate(call, "compute#instanceAggregatedList", path, "instances", found)
+
+
+@API.method("instances.delete", permission="compute.instances.delete", resources=policies)
+def delete_instance(cloud: Cloud, call: Call) -> Json:
+    """Halt an instance and delete it, with the disks that say so."""
+    path = path_of_call(call)
+    with cloud.store.locked():
+        record = load(cloud, path)
+        if record["deletionProtection"]:
+            raise ApiError(
+                400,
+                f"Invalid resource usage: 'Resource cannot be deleted if it's protected against "
+                f"deletion. Instance '{record['name']}' has deletionProtection set.'.",
+                reason="invalidUsage",
+            )
+        set_status(cloud, path, "STOPPING")
+    return begin(cloud, call, KIND, "delete", path, "compute.instance.delete", "delete")
+
+
+@effect("compute.instance.delete")
+def delete(cloud: Cloud, path: str) -> None:
+    """The instance is gone, with its processes, addresses and disks."""
+    cloud.machines.remove(path)
+    record = cloud.store.get(STORE, path)
+    if record is not None:
+        _forget(cloud, path, record)
+
+
+def _forget(cloud: Cloud, path: str, record: Record) -> None:
+    with cloud.store.locked():
+        disks.release_all(cloud, record)
+        ipam.release(cloud, path)
+        cloud.store.delete(POLICY, path_from(record["selfLink"]))
+        cloud.store.delete(STORE, path)

@@ -1,0 +1,130 @@
+"""Instances on and off: start, stop, reset, preemption, and what the guest does by itself."""
+
+from __future__ import annotations
+
+from localcloud.core.call import Call, Json
+from localcloud.core.clock import rfc3339
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError
+from localcloud.core.operations import effect
+from localcloud.machines.hooks import on_power_off
+from localcloud.services.compute.api import API, STORE
+from localcloud.services.compute.instances import capacity, lifecycle, machine
+from localcloud.services.compute.instances.records import (
+    KIND,
+    path_of_call,
+    policies,
+    set_status,
+)
+from localcloud.services.compute.resources import begin, load
+
+
+def _begin(cloud: Cloud, call: Call, type_: str, step: str) -> Json:
+    path = path_of_call(call)
+    return begin(cloud, call, KIND, type_, path, f"compute.instance.{type_}", step)
+
+
+@API.method("instances.start", permission="compute.instances.start", resources=policies)
+def start_instance(cloud: Cloud, call: Call) -> Json:
+    """Boot a stopped instance; one that runs is left alone."""
+    record = load(cloud, path_of_call(call))
+    if record["status"] not in ("TERMINATED", "RUNNING"):
+        raise _not_ready(record, "start")
+    if record["status"] == "TERMINATED":
+        set_status(cloud, path_of_call(call), "PROVISIONING")
+    return _begin(cloud, call, "start", "start")
+
+
+@effect("compute.instance.start")
+def _start(cloud: Cloud, path: str) -> None:
+    record = load(cloud, path)
+    if record["status"] == "RUNNING":
+        return
+    try:
+        capacity.require(cloud, record)
+    except ApiError:
+        set_status(cloud, path, "TERMINATED")
+        raise
+    now = rfc3339(cloud.clock.now())
+    record = set_status(cloud, path, "RUNNING", lastStartTimestamp=now)
+    cloud.machines.boot(machine.spec(cloud, record))
+
+
+@API.method("instances.stop", permission="compute.instances.stop", resources=policies)
+def stop_instance(cloud: Cloud, call: Call) -> Json:
+    """Halt an instance; one that is off is left alone."""
+    record = load(cloud, path_of_call(call))
+    if record["status"] not in ("TERMINATED", "RUNNING"):
+        raise _not_ready(record, "stop")
+    if record["status"] == "RUNNING":
+        set_status(cloud, path_of_call(call), "STOPPING")
+    return _begin(cloud, call, "stop", "stop")
+
+
+@effect("compute.instance.stop")
+def _stop(cloud: Cloud, path: str) -> None:
+    cloud.machines.halt(path)
+    _stopped(cloud, path)
+
+
+@API.method("instances.reset", permission="compute.instances.reset", resources=policies)
+def reset_instance(cloud: Cloud, call: Call) -> Json:
+    """Boot a running instance again without asking its processes first."""
+    record = load(cloud, path_of_call(call))
+    if record["status"] != "RUNNING":
+        raise _not_ready(record, "reset")
+    return _begin(cloud, call, "reset", "start")
+
+
+@effect("compute.instance.reset")
+def _reset(cloud: Cloud, path: str) -> None:
+    cloud.machines.halt(path, grace=0)
+    cloud.machines.boot(machine.spec(cloud, load(cloud, path)))
+
+
+@API.method(
+    "instances.simulateMaintenanceEvent",
+    permission="compute.instances.simulateMaintenanceEvent",
+    resources=policies,
+)
+def simulate_maintenance_event(cloud: Cloud, call: Call) -> Json:
+    """Preempt a spot instance; an ordinary one migrates, which its guest does not notice."""
+    record = load(cloud, path_of_call(call))
+    if record["status"] != "RUNNING":
+        raise _not_ready(record, "simulateMaintenanceEvent")
+    if not record["scheduling"]["preemptible"]:
+        path = path_of_call(call)
+        return begin(
+            cloud, call, KIND, "simulateMaintenanceEvent", path, "compute.settle", "update"
+        )
+    return _begin(cloud, call, "preempted", "stop")
+
+
+@effect("compute.instance.preempted")
+def preempt(cloud: Cloud, path: str) -> None:
+    """Google takes a spot instance back: 30 seconds' notice, then it is stopped or deleted."""
+    record = set_status(cloud, path, "STOPPING")
+    cloud.machines.preempt(path)
+    if record["scheduling"].get("instanceTerminationAction") == "DELETE":
+        lifecycle.delete(cloud, path)
+    else:
+        _stopped(cloud, path)
+
+
+@on_power_off
+def _went_off(cloud: Cloud, key: str) -> None:
+    if "/instances/" in key and cloud.store.get(STORE, key) is not None:
+        _stopped(cloud, key)
+
+
+def _stopped(cloud: Cloud, path: str) -> None:
+    set_status(cloud, path, "TERMINATED", lastStopTimestamp=rfc3339(cloud.clock.now()))
+
+
+def _not_ready(record: Json, what: str) -> ApiError:
+    return ApiError(
+        400,
+        f"The resource '{record['name']}' is not ready: {what} is not possible while its status is "
+        f"{record['status']}.",
+        reason="resourceNotReady",
+    )
