@@ -94,7 +94,7 @@ print(next((have[n] for n in names if n in have), ""))')"
 }
 
 # Downloads the training wheel, checks it and unpacks it; sets PACKAGES to where it is. It is pure
-# Python, so that unpacking installs it, also where the image's Python has no pip.
+# Python and needs TensorFlow alone, so that unpacking installs it, also where there is no pip.
 install_training() {
   local url sha256 wheel
   url="$(attribute training-wheel)"
@@ -109,10 +109,6 @@ install_training() {
   if ! echo "$sha256  $wheel" | sha256sum --check --status; then
     log "$url is not what was uploaded: its SHA-256 is not $sha256"
     exit 1
-  fi
-  if [[ "$PYTHON" != "python3" ]]; then
-    # What the trainer needs beside TensorFlow, which is there already.
-    "$PYTHON" -m pip install --quiet "$wheel"
   fi
   rm -rf "$PACKAGES"
   "$PYTHON" -m zipfile --extract "$wheel" "$PACKAGES"

@@ -81,7 +81,9 @@ class Engine(pulumi_mocks.Mocks):
             computed["serviceAccount"] = args.inputs.get("serviceAccount", "tpu@cloud-tpu.google")
         return f"{args.name}-id", {**args.inputs, **computed}
 
-    def call(self, args: pulumi_mocks.MockCallArgs) -> dict[str, Any]:
+    def call(
+        self, args: pulumi_mocks.MockCallArgs
+    ) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:
         raise AssertionError(f"the program calls {args.token}, so a preview needs credentials")
 
     def of(self, kind: str) -> list[Declared]:
@@ -112,7 +114,7 @@ def run(root: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
             for name, value in exported.items():
                 outputs[name] = await pulumi.Output.from_input(value).future()
 
-        @pulumi.runtime.test
+        @pulumi.runtime.test  # type: ignore[untyped-decorator]
         def body() -> pulumi.Output[None]:
             parsed = parse(settings, stack)
             exported = declare(parsed, context_of(parsed, root, stack))
