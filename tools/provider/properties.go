@@ -11,7 +11,7 @@ import (
 // property is one property as a Pulumi program sees it: may it be given, and what is inside it.
 type property struct {
 	Input  bool                `json:"input"`
-	Fields map[string]property `json:"fields,omitempty"`
+	Fields map[string]property `json:"fields"` // null for what is no object
 }
 
 // printPropertyNames writes every token with its properties as JSON, so that a test can compare

@@ -134,9 +134,7 @@ def test_our_own_folder_on_path_does_not_make_its_parts_found_ones(machine, monk
 
 def test_the_folder_has_all_that_pulumi_starts(machine):
     folder = choose.toolchain().bin
-    assert sorted(p.name for p in folder.iterdir()) == sorted(
-        [ENGINE, HOST, HOST_SCRIPT, PROVIDER]
-    )
+    assert sorted(p.name for p in folder.iterdir()) == sorted([ENGINE, HOST, HOST_SCRIPT, PROVIDER])
     assert folder.parent == cache.root()
     assert all(program.resolve().is_file() for program in folder.iterdir())
 
