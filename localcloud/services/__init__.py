@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from localcloud.core.registry import Api
-from localcloud.services import compute
+from localcloud.services import compute, storage
 
 
 def all_apis() -> list[Api]:
     """Every API that the emulator serves, each with its handlers registered."""
     return [
         compute.API,
+        storage.API,
     ]

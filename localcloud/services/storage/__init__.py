@@ -1,0 +1,14 @@
+"""Cloud Storage: the JSON API v1, and of the XML API what clients use to read and write objects."""
+
+from __future__ import annotations
+
+from localcloud.services.storage import (
+    bucket_policy,
+    buckets,
+    objects,
+    uploads,
+    xml,
+)
+from localcloud.services.storage.api import API
+
+__all__ = ["API", "bucket_policy", "buckets", "objects", "uploads", "xml"]

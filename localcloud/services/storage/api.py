@@ -1,0 +1,41 @@
+"""The Cloud Storage API's registration, and whose policies count for a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from localcloud.core.call import Call
+from localcloud.core.cloud import Cloud
+from localcloud.core.registry import Api, Resources
+from localcloud.core.tokens import ANONYMOUS, Principal
+from localcloud.services.storage import records
+
+API = Api("storage", ("v1",), hosts=("www.googleapis.com",))
+HOSTS = ("storage.googleapis.com", "www.googleapis.com")
+
+
+def resources_of(cloud: Cloud, bucket: str, principal: Principal) -> Sequence[str]:
+    """The resources whose IAM policies decide over the bucket and its objects.
+
+    Raises:
+        ApiError: 404 when there is no such bucket.
+    """
+    found = records.require_bucket(cloud, bucket)
+    if principal is ANONYMOUS and found.public_access_prevented:
+        # Public access prevention outweighs bindings that were there before it.
+        return ()
+    return (f"buckets/{bucket}", f"projects/{found.project}")
+
+
+def bucket_in(parameter: str) -> Resources:
+    """The policies that count for the bucket that a path parameter names."""
+
+    def resources(cloud: Cloud, call: Call) -> Sequence[str]:
+        return resources_of(cloud, call.params[parameter], call.principal)
+
+    return resources
+
+
+def project_in_query(cloud: Cloud, call: Call) -> Sequence[str]:
+    """The policy of the project that the query names, for calls on no bucket yet."""
+    return (f"projects/{call.arg('project')}",)

@@ -1,0 +1,154 @@
+"""The IAM policies of buckets."""
+
+from __future__ import annotations
+
+import re
+
+from localcloud.core import access
+from localcloud.core.access import CUSTOM_ROLE, POLICY
+from localcloud.core.call import Call, Json
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError, invalid
+from localcloud.core.store import Record
+from localcloud.services.storage import api, records, render
+from localcloud.services.storage.api import API, bucket_in
+from localcloud.services.storage.records import Bucket
+
+_PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
+_MEMBER = re.compile(
+    r"(user|serviceAccount|group|domain|projectOwner|projectEditor|projectViewer"
+    r"|deleted|principal|principalSet):.+"
+)
+
+
+def key(bucket: str) -> str:
+    """The key of a bucket's policy in the store."""
+    return f"buckets/{bucket}"
+
+
+def create(cloud: Cloud, bucket: Bucket) -> None:
+    """Give a new bucket the policy that Google gives it."""
+    owners = [f"projectEditor:{bucket.project}", f"projectOwner:{bucket.project}"]
+    viewers = [f"projectViewer:{bucket.project}"]
+    bindings = [
+        {"role": "roles/storage.legacyBucketOwner", "members": owners},
+        {"role": "roles/storage.legacyBucketReader", "members": viewers},
+    ]
+    if bucket.uniform_access:
+        bindings += [
+            {"role": "roles/storage.legacyObjectOwner", "members": owners},
+            {"role": "roles/storage.legacyObjectReader", "members": viewers},
+        ]
+    _put(cloud, bucket.name, bindings, version=1, revision=1)
+
+
+@API.method(
+    "buckets.getIamPolicy",
+    permission="storage.buckets.getIamPolicy",
+    resources=bucket_in("bucket"),
+)
+def get(cloud: Cloud, call: Call) -> Json:
+    """A bucket's policy."""
+    return _shown(call.params["bucket"], _policy(cloud, call.params["bucket"]))
+
+
+@API.method(
+    "buckets.setIamPolicy",
+    permission="storage.buckets.setIamPolicy",
+    resources=bucket_in("bucket"),
+)
+def set_policy(cloud: Cloud, call: Call) -> Json:
+    """Replace a bucket's policy; an `etag` in it must be the one that was read."""
+    name = call.params["bucket"]
+    with cloud.store.locked():
+        bucket = records.require_bucket(cloud, name)
+        bindings = _merged(call.body.get("bindings") or [])
+        version = int(call.body.get("version") or 1)
+        problems = _problems(cloud, bindings, version)
+        if problems:
+            raise invalid("\n".join(problems))
+        _refuse_forbidden(bucket, bindings)
+        policy = _policy(cloud, name)
+        if call.body.get("etag") and call.body["etag"] != policy["etag"]:
+            raise ApiError(412, "The etag of the policy does not match: it was changed meanwhile.")
+        conditional = any(binding.get("condition") for binding in bindings)
+        _put(cloud, name, bindings, 3 if conditional else 1, revision=policy["revision"] + 1)
+        return _shown(name, _policy(cloud, name))
+
+
+@API.method("buckets.testIamPermissions")
+def test_permissions(cloud: Cloud, call: Call) -> Json:
+    """Those of the permissions in the query that the caller has."""
+    resources = api.resources_of(cloud, call.params["bucket"], call.principal)
+    held = [
+        permission
+        for permission in call.request.query.get("permissions", [])
+        if access.allowed(cloud, call.principal, permission, resources)
+    ]
+    answer: Json = {"kind": "storage#testIamPermissionsResponse"}
+    return answer | {"permissions": held} if held else answer
+
+
+def _policy(cloud: Cloud, bucket: str) -> Record:
+    return {"revision": 0, **access.policy(cloud, key(bucket))}
+
+
+def _put(cloud: Cloud, bucket: str, bindings: list[Json], version: int, *, revision: int) -> None:
+    record = {
+        "version": version,
+        "etag": render.etag(revision),
+        "revision": revision,
+        "bindings": bindings,
+    }
+    cloud.store.put(POLICY, key(bucket), record)
+
+
+def _shown(bucket: str, policy: Record) -> Json:
+    return {
+        "kind": "storage#policy",
+        "resourceId": f"projects/_/buckets/{bucket}",
+        "version": policy["version"],
+        "etag": policy["etag"],
+        "bindings": policy["bindings"],
+    }
+
+
+def _merged(bindings: list[Json]) -> list[Json]:
+    """One binding for each role and condition, in the order they came, members sorted."""
+    merged: dict[str, Json] = {}
+    for binding in bindings:
+        condition = binding.get("condition")
+        about = f"{binding.get('role')} {sorted((condition or {}).items())}"
+        entry = merged.setdefault(about, {"role": binding.get("role") or "", "members": []})
+        entry["members"] = sorted({*entry["members"], *(binding.get("members") or [])})
+        if condition:
+            entry["condition"] = condition
+    return [binding for binding in merged.values() if binding["members"]]
+
+
+def _problems(cloud: Cloud, bindings: list[Json], version: int) -> list[str]:
+    found = []
+    for binding in bindings:
+        role = binding["role"]
+        if role not in access.predefined_roles() and not cloud.store.get(CUSTOM_ROLE, role):
+            found.append(f"Role {role} is not supported for this resource.")
+        for member in binding["members"]:
+            if member not in _PUBLIC and not _MEMBER.fullmatch(member):
+                found.append(f"Invalid IAM member: '{member}'.")
+        if binding.get("condition") and version < 3:
+            found.append("Conditional role bindings take policy version 3.")
+    return found
+
+
+def _refuse_forbidden(bucket: Bucket, bindings: list[Json]) -> None:
+    public = any(_PUBLIC & set(binding["members"]) for binding in bindings)
+    if public and bucket.public_access_prevented:
+        raise ApiError(
+            412,
+            "The member bindings allUsers and allAuthenticatedUsers are not allowed since public "
+            "access prevention is enforced.",
+        )
+    if any(binding.get("condition") for binding in bindings) and not bucket.uniform_access:
+        raise ApiError(
+            412, "Conditional role bindings take uniform bucket-level access on the bucket."
+        )

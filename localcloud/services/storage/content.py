@@ -1,0 +1,186 @@
+"""The bytes of objects on disk, and their checksums.
+
+A content is a file that is written under another name first and renamed when it is whole, so that
+a killed emulator leaves no half object. Files that no record names are collected at the start.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import hashlib
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import google_crc32c
+
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError, invalid
+
+CHUNK = 1 << 20
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+@dataclass(frozen=True)
+class Hashes:
+    """Checksums that a client sent for its bytes, in base64."""
+
+    md5: str = ""
+    crc32c: str = ""
+
+    def __or__(self, other: Hashes) -> Hashes:
+        return Hashes(self.md5 or other.md5, self.crc32c or other.crc32c)
+
+
+@dataclass
+class Digest:
+    """Size and checksums of bytes, computed while they pass."""
+
+    size: int = 0
+    _md5: hashlib._Hash = field(default_factory=lambda: hashlib.md5(usedforsecurity=False))
+    _crc32c: int = 0
+
+    def update(self, chunk: bytes) -> None:
+        """Take in the next bytes."""
+        self.size += len(chunk)
+        self._md5.update(chunk)
+        self._crc32c = google_crc32c.extend(self._crc32c, chunk)
+
+    @property
+    def md5(self) -> str:
+        """MD5 in base64."""
+        return base64.b64encode(self._md5.digest()).decode()
+
+    @property
+    def crc32c(self) -> str:
+        """CRC32C, big-endian, in base64."""
+        return base64.b64encode(self._crc32c.to_bytes(4, "big")).decode()
+
+    def check(self, sent: Hashes) -> None:
+        """Compare with what the client sent.
+
+        Raises:
+            ApiError: 400 in Google's words when they differ.
+        """
+        for name, theirs, ours in (
+            ("MD5 hash", sent.md5, self.md5),
+            ("CRC32C", sent.crc32c, self.crc32c),
+        ):
+            if theirs and theirs != ours:
+                raise invalid(
+                    f'Provided {name} "{theirs}" doesn\'t match calculated {name} "{ours}".'
+                )
+
+
+class Draft:
+    """Bytes on their way to an object: a file that goes away unless it is moved."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.digest = Digest()
+
+    def fill(self, chunks: Iterable[bytes]) -> None:
+        """Write all of `chunks`."""
+        with disk_errors(), self.path.open("wb") as file:
+            for chunk in chunks:
+                self.digest.update(chunk)
+                file.write(chunk)
+
+
+class Contents:
+    """The content files below a cloud's home."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self._root = cloud.home / "objects"
+
+    def path(self, bucket: str, content: str) -> Path:
+        """The file of a content."""
+        return self._root / bucket / content
+
+    def upload_path(self, upload: str) -> Path:
+        """The file that holds what an unfinished resumable upload has sent so far."""
+        return self._folder(".uploads") / upload
+
+    @contextmanager
+    def draft(self) -> Iterator[Draft]:
+        """A new draft, gone at the end unless it was kept."""
+        draft = Draft(self._folder(".partial") / uuid.uuid4().hex)
+        try:
+            yield draft
+        finally:
+            draft.path.unlink(missing_ok=True)
+
+    def keep(self, path: Path, bucket: str) -> str:
+        """Move a whole file into the bucket; the answer is the content's name."""
+        content = uuid.uuid4().hex
+        with disk_errors():
+            path.replace(self._folder(bucket) / content)
+        return content
+
+    def link(self, bucket: str, content: str, target: Path) -> None:
+        """Let `target` hold the same bytes, without copying them where the disk allows it."""
+        source = self.path(bucket, content)
+        with disk_errors():
+            try:
+                os.link(source, target)
+            except OSError:
+                shutil.copyfile(source, target)
+
+    def remove(self, bucket: str, content: str) -> None:
+        """Delete a content; who still reads it reads on to its end."""
+        self.path(bucket, content).unlink(missing_ok=True)
+
+    def remove_bucket(self, bucket: str) -> None:
+        """Delete a bucket's folder."""
+        shutil.rmtree(self._root / bucket, ignore_errors=True)
+
+    def collect(self, used: dict[str, set[str]], uploads: set[str]) -> int:
+        """Delete all files but those of `used` (by bucket) and of `uploads`.
+
+        Returns:
+            how many files were deleted.
+        """
+        removed = 0
+        keep = used | {".uploads": uploads, ".partial": set()}
+        for folder in self._root.glob("*"):
+            for path in folder.iterdir():
+                if path.name not in keep.get(folder.name, set()):
+                    path.unlink()
+                    removed += 1
+            if folder.name not in keep:
+                with suppress(OSError):
+                    folder.rmdir()
+        return removed
+
+    def _folder(self, name: str) -> Path:
+        folder = self._root / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+
+def chunks_of(stream: IO[bytes]) -> Iterator[bytes]:
+    """The bytes of a stream, `CHUNK` at a time."""
+    while chunk := stream.read(CHUNK):
+        yield chunk
+
+
+@contextmanager
+def disk_errors() -> Iterator[None]:
+    """Turn a full disk into an error that the caller understands."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise ApiError(
+            507,
+            f"the local cloud's disk is full: {error.strerror}",
+            status="RESOURCE_EXHAUSTED",
+            reason="insufficientStorage",
+        ) from None
