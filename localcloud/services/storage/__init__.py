@@ -5,10 +5,11 @@ from __future__ import annotations
 from localcloud.services.storage import (
     bucket_policy,
     buckets,
+    copies,
     objects,
     uploads,
     xml,
 )
 from localcloud.services.storage.api import API
 
-__all__ = ["API", "bucket_policy", "buckets", "objects", "uploads", "xml"]
+__all__ = ["API", "bucket_policy", "buckets", "copies", "objects", "uploads", "xml"]

@@ -14,7 +14,7 @@ import shutil
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -38,29 +38,13 @@ class Hashes:
         return Hashes(self.md5 or other.md5, self.crc32c or other.crc32c)
 
 
-@dataclass
-class Digest:
-    """Size and checksums of bytes, computed while they pass."""
+@dataclass(frozen=True)
+class Checksums:
+    """Size and checksums of whole bytes, in base64; the MD5 may be unknown."""
 
-    size: int = 0
-    _md5: hashlib._Hash = field(default_factory=lambda: hashlib.md5(usedforsecurity=False))
-    _crc32c: int = 0
-
-    def update(self, chunk: bytes) -> None:
-        """Take in the next bytes."""
-        self.size += len(chunk)
-        self._md5.update(chunk)
-        self._crc32c = google_crc32c.extend(self._crc32c, chunk)
-
-    @property
-    def md5(self) -> str:
-        """MD5 in base64."""
-        return base64.b64encode(self._md5.digest()).decode()
-
-    @property
-    def crc32c(self) -> str:
-        """CRC32C, big-endian, in base64."""
-        return base64.b64encode(self._crc32c.to_bytes(4, "big")).decode()
+    size: int
+    md5: str | None
+    crc32c: str
 
     def check(self, sent: Hashes) -> None:
         """Compare with what the client sent.
@@ -72,10 +56,34 @@ class Digest:
             ("MD5 hash", sent.md5, self.md5),
             ("CRC32C", sent.crc32c, self.crc32c),
         ):
-            if theirs and theirs != ours:
+            if theirs and ours is not None and theirs != ours:
                 raise invalid(
                     f'Provided {name} "{theirs}" doesn\'t match calculated {name} "{ours}".'
                 )
+
+
+class Digest:
+    """Computes the checksums of bytes while they pass."""
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._md5 = hashlib.md5(usedforsecurity=False)
+        self._crc32c = 0
+
+    def update(self, chunk: bytes) -> None:
+        """Take in the next bytes."""
+        self._size += len(chunk)
+        self._md5.update(chunk)
+        self._crc32c = google_crc32c.extend(self._crc32c, chunk)
+
+    def result(self) -> Checksums:
+        """The checksums of all bytes so far."""
+        crc32c = self._crc32c.to_bytes(4, "big")
+        return Checksums(
+            self._size,
+            base64.b64encode(self._md5.digest()).decode(),
+            base64.b64encode(crc32c).decode(),
+        )
 
 
 class Draft:

@@ -119,7 +119,7 @@ def _take(cloud: Cloud, call: Call, upload: str, record: Record) -> Json | Respo
         hashes=Hashes(**record["hashes"]) | header_hashes(call.request),
     )
     try:
-        version = write.finish(cloud, path, digest or _digest_of(path))
+        version = write.finish(cloud, path, (digest or _digest_of(path)).result())
     except ApiError as error:
         if error.code < 500:
             discard(cloud, upload)

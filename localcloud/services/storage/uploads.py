@@ -53,7 +53,7 @@ def _media(cloud: Cloud, call: Call) -> Json:
     write.check(cloud)
     with Contents(cloud).draft() as draft:
         draft.fill(chunks_of(call.request.stream))
-        return render.object_resource(write.finish(cloud, draft.path, draft.digest))
+        return render.object_resource(write.finish(cloud, draft.path, draft.digest.result()))
 
 
 def _multipart(cloud: Cloud, call: Call) -> Json:
@@ -66,7 +66,7 @@ def _multipart(cloud: Cloud, call: Call) -> Json:
     write.check(cloud)
     with Contents(cloud).draft() as draft:
         draft.fill(related.chunks())
-        return render.object_resource(write.finish(cloud, draft.path, draft.digest))
+        return render.object_resource(write.finish(cloud, draft.path, draft.digest.result()))
 
 
 def _body(call: Call) -> Json:

@@ -11,7 +11,7 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.tokens import Principal
 from localcloud.services.storage import api, object_fields, records, versions
 from localcloud.services.storage.conditions import Conditions
-from localcloud.services.storage.content import Contents, Digest, Hashes
+from localcloud.services.storage.content import Checksums, Contents, Hashes
 from localcloud.services.storage.names import check_object_name
 from localcloud.services.storage.records import Bucket, Version
 
@@ -45,14 +45,14 @@ class Write:
         self._admit(cloud)
 
     def finish(
-        self, cloud: Cloud, path: Path, digest: Digest, *, components: int | None = None
+        self, cloud: Cloud, path: Path, checksums: Checksums, *, components: int | None = None
     ) -> Version:
         """Make the bytes in `path`, which is moved away, the object's live version.
 
         Raises:
             ApiError: 400 when the checksums differ, 403, 404, 412, or 507 on a full disk.
         """
-        digest.check(self.hashes)
+        checksums.check(self.hashes)
         fields = object_fields.without_nulls(object_fields.writable(self.body))
         with cloud.store.locked():
             bucket = self._admit(cloud)
@@ -65,9 +65,9 @@ class Write:
                 generation=versions.next_generation(cloud, self.bucket, self.name),
                 metageneration=1,
                 content=Contents(cloud).keep(path, self.bucket),
-                size=digest.size,
-                crc32c=digest.crc32c,
-                md5=None if components else digest.md5,
+                size=checksums.size,
+                crc32c=checksums.crc32c,
+                md5=checksums.md5,
                 storage_class=object_fields.storage_class(
                     self.body, bucket.settings["storageClass"]
                 ),

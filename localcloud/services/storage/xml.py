@@ -101,7 +101,7 @@ def put(cloud: Cloud, call: Call) -> Response:
     write.check(cloud)
     with Contents(cloud).draft() as draft:
         draft.fill(chunks_of(call.request.stream))
-        version = write.finish(cloud, draft.path, draft.digest)
+        version = write.finish(cloud, draft.path, draft.digest.result())
     answer = download.media_headers(version, download.md5_etag(version))
     kept = {name: value for name, value in answer.items() if name == "ETag" or "goog" in name}
     return Response(200, headers=kept)
