@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from localcloud.services.storage import (
+    batch,
     bucket_policy,
     buckets,
     copies,
+    extras,
     objects,
+    resumable,
+    upkeep,
     uploads,
     xml,
 )
 from localcloud.services.storage.api import API
 
-__all__ = ["API", "bucket_policy", "buckets", "copies", "objects", "uploads", "xml"]
+__all__ = [
+    "API",
+    "batch",
+    "bucket_policy",
+    "buckets",
+    "copies",
+    "extras",
+    "objects",
+    "resumable",
+    "upkeep",
+    "uploads",
+    "xml",
+]

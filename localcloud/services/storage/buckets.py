@@ -9,7 +9,14 @@ from localcloud.core.access import POLICY
 from localcloud.core.call import Call, Json, Response
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
-from localcloud.services.storage import bucket_policy, bucket_settings, locations, records, render
+from localcloud.services.storage import (
+    bucket_policy,
+    bucket_settings,
+    locations,
+    records,
+    render,
+    resumable,
+)
 from localcloud.services.storage.acl import refuse_acl
 from localcloud.services.storage.api import API, bucket_in, project_in_query
 from localcloud.services.storage.conditions import Conditions
@@ -112,10 +119,7 @@ def delete(cloud: Cloud, call: Call) -> None:
             raise ApiError(409, "The bucket you tried to delete is not empty.")
         for key in cloud.store.keys(records.deleted_kind(bucket.name)):
             cloud.store.delete(records.deleted_kind(bucket.name), key)
-        for upload, record in cloud.store.items(records.UPLOAD):
-            if record["bucket"] == bucket.name:
-                cloud.store.delete(records.UPLOAD, upload)
-                Contents(cloud).upload_path(upload).unlink(missing_ok=True)
+        resumable.forget(cloud, bucket.name)
         cloud.store.delete(records.BUCKET, bucket.name)
         cloud.store.delete(POLICY, bucket_policy.key(bucket.name))
         Contents(cloud).remove_bucket(bucket.name)

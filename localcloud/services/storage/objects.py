@@ -166,11 +166,7 @@ def _change(cloud: Cloud, call: Call, change: object_fields.Change) -> Json:
             metageneration=version.metageneration + 1,
             updated=cloud.clock.now(),
         )
-        if version.noncurrent_since is None:
-            records.save(cloud, records.live_kind(version.bucket), version.name, changed)
-        else:
-            key = records.version_key(version.name, version.generation)
-            records.save(cloud, records.noncurrent_kind(version.bucket), key, changed)
+        records.replace_version(cloud, changed)
     return render.object_resource(changed)
 
 

@@ -102,6 +102,11 @@ def deleted_kind(bucket: str) -> str:
     return f"soft-deleted-object/{bucket}"
 
 
+def kinds(bucket: str) -> tuple[str, str, str]:
+    """All kinds of the store in which a bucket has versions."""
+    return live_kind(bucket), noncurrent_kind(bucket), deleted_kind(bucket)
+
+
 def version_key(name: str, generation: int) -> str:
     """The key of a version; a name has no line feed, so that the key can be split again."""
     return f"{name}\n{generation:020d}"
@@ -150,6 +155,15 @@ def load(cloud: Cloud, kind: str, key: str) -> Version | None:
 def save(cloud: Cloud, kind: str, key: str, version: Version) -> None:
     """Put a version under a key of one of the three kinds."""
     cloud.store.put(kind, key, record_of(version))
+
+
+def replace_version(cloud: Cloud, version: Version) -> None:
+    """Put a changed version back where it stands, live or noncurrent."""
+    if version.noncurrent_since is None:
+        save(cloud, live_kind(version.bucket), version.name, version)
+    else:
+        key = version_key(version.name, version.generation)
+        save(cloud, noncurrent_kind(version.bucket), key, version)
 
 
 def record_of(version: Version) -> dict[str, Any]:

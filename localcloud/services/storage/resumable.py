@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import uuid
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO
@@ -93,6 +94,35 @@ def discard(cloud: Cloud, upload: str) -> None:
     """Forget a session and its bytes."""
     cloud.store.delete(records.UPLOAD, upload)
     Contents(cloud).upload_path(upload).unlink(missing_ok=True)
+
+
+def forget(cloud: Cloud, bucket: str) -> None:
+    """Forget all sessions of a bucket that goes."""
+    for upload, record in cloud.store.items(records.UPLOAD):
+        if record["bucket"] == bucket:
+            discard(cloud, upload)
+
+
+def expire(
+    cloud: Cloud,
+    age: float,
+    bucket: str = "",
+    matches: Callable[[str], bool] = lambda name: True,
+) -> int:
+    """Give up the sessions that are `age` seconds old, of one bucket or of all.
+
+    Returns:
+        how many were unfinished.
+    """
+    unfinished = 0
+    for upload, record in cloud.store.items(records.UPLOAD):
+        if bucket not in ("", record["bucket"]) or not matches(record["name"]):
+            continue
+        finished = record["generation"] is not None
+        if record["created"] + (LIFETIME if finished else age) <= cloud.clock.now():
+            discard(cloud, upload)
+            unfinished += not finished
+    return unfinished
 
 
 def _require(cloud: Cloud, upload: str) -> Record:

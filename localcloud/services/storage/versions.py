@@ -60,9 +60,16 @@ def protect(cloud: Cloud, bucket: Bucket, version: Version) -> None:
     Raises:
         ApiError: 403.
     """
+    error = protection(cloud, bucket, version)
+    if error is not None:
+        raise error
+
+
+def protection(cloud: Cloud, bucket: Bucket, version: Version) -> ApiError | None:
+    """Why a version may not be deleted or replaced, or None when it may."""
     for hold, name in (("temporaryHold", "Temporary"), ("eventBasedHold", "Event-Based")):
         if version.fields.get(hold):
-            raise ApiError(
+            return ApiError(
                 403,
                 f"Object '{bucket.name}/{version.name}' is under active {name} hold and cannot be "
                 "deleted, overwritten or archived until hold is removed.",
@@ -70,12 +77,13 @@ def protect(cloud: Cloud, bucket: Bucket, version: Version) -> None:
     period = int(bucket.settings.get("retentionPolicy", {}).get("retentionPeriod", 0))
     until = version.created + period
     if period and cloud.clock.now() < until:
-        raise ApiError(
+        return ApiError(
             403,
             f"Object '{bucket.name}/{version.name}' is subject to bucket's retention policy or "
             f"object retention and cannot be deleted or overwritten until {rfc3339(until)}",
             reason="retentionPolicyNotMet",
         )
+    return None
 
 
 def _keep(cloud: Cloud, bucket: Bucket, version: Version, *, noncurrent: bool) -> bool:
