@@ -70,13 +70,14 @@ class Machine:
         # What an earlier emulator may have left where the kernel ends no orphans.
         self._kill_leftovers()
         self._listener = _listen(port, network, self.metadata)
-        self._process = subprocess.Popen(
-            supervisor_command(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=(folder / "supervisor.log").open("ab"),
-            start_new_session=True,
-        )
+        with (folder / "supervisor.log").open("ab") as errors:
+            self._process = subprocess.Popen(
+                supervisor_command(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+            )
         self._order(self._config(spec, network))
         threading.Thread(target=self._hear, name=f"machine {spec.name}", daemon=True).start()
 

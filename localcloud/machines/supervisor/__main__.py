@@ -29,6 +29,8 @@ class Orders:
         self._received = rest
         os.set_blocking(_IN, False)
         system.loop.watch(_IN, self._read)
+        # A command that came along with the configuration is carried out after the boot.
+        system.loop.later(0, self._obey)
 
     def _read(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -38,6 +40,9 @@ class Orders:
                 # Nobody is left to hear the loop out.
                 os._exit(0)
             self._received += data
+            self._obey()
+
+    def _obey(self) -> None:
         while b"\n" in self._received:
             line, _, self._received = self._received.partition(b"\n")
             self._system.halt(json.loads(line)["halt"])
