@@ -52,3 +52,13 @@ def service_account(cloud: Cloud, call: Call) -> Json:
         "kind": "storage#serviceAccount",
         "email_address": f"service-{number}@gs-project-accounts.iam.gserviceaccount.com",
     }
+
+
+@API.method(
+    "managedFolders.list",
+    permission="storage.managedFolders.list",
+    resources=bucket_in("bucket"),
+)
+def list_managed_folders(cloud: Cloud, call: Call) -> Json:
+    """No managed folders: the local cloud can't make any. gcloud asks before it removes a bucket."""
+    return {"kind": "storage#managedFolders"}
