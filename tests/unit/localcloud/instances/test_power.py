@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from localcloud.app import LocalCloud
+from localcloud.core import projects
+from localcloud.core.call import Json
+from tests.unit.localcloud.instances.conftest import Instances
+from tests.unit.localcloud.machines.conftest import until
+
+SPOT = {"provisioningModel": "SPOT", "preemptible": True, "automaticRestart": False}
+# The script's own output ends with its runner, at the first signal; a unit's does not.
+LOOP = """cat >loop.sh <<'END'
+trap "echo asked to end; exit 0" TERM
+echo up
+while :; do sleep 0.1; done
+END
+systemd-run --unit=loop -p StandardOutput=journal+console --same-dir bash loop.sh
+"""
+
+
+def script(text: str) -> Json:
+    return {"items": [{"key": "startup-script", "value": text}]}
+
+
+def output(instances: Instances, name: str = "vm") -> str:
+    url = f"instances/{name}/serialPort"
+    answer = instances.api.get(f"{ZONE}/{url}")
+    contents: str = answer["contents"]
+    return contents
+
+
+def ready(instances: Instances, text: str, name: str = "vm") -> None:
+    until(lambda: text in output(instances, name))
+
+
+ZONE = (
+    f"compute.googleapis.com/compute/beta/projects/{projects.DEFAULT_PROJECT}/zones/us-central1-b"
+)
+
+
+def test_the_start_up_script_runs_and_its_output_is_the_serial_port(instances: Instances) -> None:
+    instances.insert(metadata=script("echo hello from $(hostname); exit 3"))
+    ready(instances, "Finished running startup scripts.")
+    text = output(instances)
+    assert "startup-script: hello from vm\n" in text
+    assert "startup-script exit status 3\n" in text
+
+
+def test_the_serial_port_is_read_on_from_where_the_last_read_ended(instances: Instances) -> None:
+    instances.insert(metadata=script("echo first"))
+    ready(instances, "Finished running startup scripts.")
+    url = f"{ZONE}/instances/vm/serialPort"
+    first = instances.api.get(url)
+    second = instances.api.get(url, start=first["next"])
+    assert second["contents"] == ""
+    assert second["start"] == second["next"] == first["next"]
+    instances.api.get(url, status=400, port=9)
+
+
+def test_a_stopped_instance_has_no_process_and_starts_again(
+    instances: Instances, local_cloud: LocalCloud
+) -> None:
+    instances.insert(metadata=script(LOOP))
+    ready(instances, "]: up")
+    instances.post("stop")
+    found = instances.get()
+    assert found["status"] == "TERMINATED"
+    assert found["lastStopTimestamp"]
+    assert local_cloud.cloud.machines.processes() == []
+    assert "asked to end" in output(instances)
+    instances.post("stop")
+    instances.post("start")
+    assert instances.get()["status"] == "RUNNING"
+    until(lambda: output(instances).count("]: up") == 2)
+
+
+def test_a_reset_boots_again_without_asking(instances: Instances) -> None:
+    instances.insert(metadata=script(LOOP))
+    ready(instances, "]: up")
+    instances.post("reset")
+    until(lambda: output(instances).count("]: up") == 2)
+    assert instances.get()["status"] == "RUNNING"
+
+
+def test_a_guest_that_shuts_down_leaves_a_terminated_instance(instances: Instances) -> None:
+    instances.insert(metadata=script("shutdown -h now"))
+    until(lambda: instances.get()["status"] == "TERMINATED")
+
+
+def test_a_simulated_maintenance_event_preempts_a_spot_instance(instances: Instances) -> None:
+    wait = (
+        "url=http://metadata.google.internal/computeMetadata/v1/instance/preempted\n"
+        "curl -sS -H Metadata-Flavor:Google $url; echo; echo waiting\n"
+        "trap 'echo asked to end' TERM\n"
+        "echo now $(curl -sS -H Metadata-Flavor:Google $url?wait_for_change=true)\n"
+    )
+    instances.insert(scheduling=SPOT, metadata=script(wait))
+    ready(instances, "startup-script: waiting")
+    instances.post("simulateMaintenanceEvent")
+    assert instances.get()["status"] == "TERMINATED"
+    text = output(instances)
+    assert "startup-script: FALSE" in text
+    instances.post("start")
+    assert instances.get()["status"] == "RUNNING"
+
+
+def test_a_preempted_instance_that_says_so_is_deleted(instances: Instances) -> None:
+    instances.insert(scheduling=SPOT | {"instanceTerminationAction": "DELETE"})
+    instances.post("simulateMaintenanceEvent")
+    instances.get(status=404)
+
+
+def test_an_ordinary_instance_does_not_notice_maintenance(instances: Instances) -> None:
+    instances.insert()
+    instances.post("simulateMaintenanceEvent")
+    assert instances.get()["status"] == "RUNNING"
+
+
+def test_what_the_guest_writes_down_can_be_read_outside(instances: Instances) -> None:
+    write = (
+        "url=http://metadata.google.internal/computeMetadata/v1/instance/guest-attributes\n"
+        "curl -sS -X PUT -H Metadata-Flavor:Google --data 42 $url/training/step; echo done\n"
+    )
+    items = script(write)["items"] + [{"key": "enable-guest-attributes", "value": "TRUE"}]
+    instances.insert(metadata={"items": items})
+    ready(instances, "startup-script: done")
+    url = f"{ZONE}/instances/vm/getGuestAttributes"
+    one = instances.api.get(url, variableKey="training/step")
+    assert one["variableValue"] == "42"
+    below = instances.api.get(url, queryPath="training/")
+    assert below["queryValue"]["items"] == [
+        {"namespace": "training", "key": "step", "value": "42"}
+    ]
+    instances.api.get(url, status=404, queryPath="other/")
+
+
+def test_guest_attributes_are_closed_unless_the_metadata_opens_them(instances: Instances) -> None:
+    instances.insert()
+    instances.api.get(f"{ZONE}/instances/vm/getGuestAttributes", status=403, queryPath="a/")
+
+
+def test_changed_metadata_reaches_the_running_machine(instances: Instances) -> None:
+    wait = (
+        "url=http://metadata.google.internal/computeMetadata/v1/instance/attributes/order\n"
+        "get() { curl -sS -H Metadata-Flavor:Google $1; }\n"
+        "echo got $(get $url); echo got $(get $url?wait_for_change=true)\n"
+    )
+    items = [*script(wait)["items"], {"key": "order", "value": "first"}]
+    instances.insert(metadata={"items": items})
+    ready(instances, "got first")
+    fingerprint = instances.get()["metadata"]["fingerprint"]
+    items[1]["value"] = "second"
+    instances.post("setMetadata", {"fingerprint": fingerprint, "items": items})
+    ready(instances, "got second")

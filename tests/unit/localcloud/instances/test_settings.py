@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import pytest
+
+from localcloud.app import LocalCloud
+from localcloud.core import projects
+from localcloud.services.metadata.accounts import ACCOUNT
+from localcloud.testing import Client
+from tests.unit.localcloud.instances.conftest import ZONE, Instances
+
+STALE = "AAAAAAAAAAA="
+CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
+
+
+def test_new_metadata_replaces_the_old_and_changes_the_fingerprint(instances: Instances) -> None:
+    instances.insert(metadata={"items": [{"key": "a", "value": "1"}]})
+    before = instances.get()["metadata"]["fingerprint"]
+    items = [{"key": "b", "value": "2"}]
+    instances.post("setMetadata", {"fingerprint": before, "items": items})
+    after = instances.get()["metadata"]
+    assert after["items"] == items
+    assert after["fingerprint"] != before
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "said"),
+    [
+        (
+            "setMetadata",
+            {"fingerprint": STALE},
+            "Supplied fingerprint does not match current metadata fingerprint.",
+        ),
+        (
+            "setTags",
+            {"fingerprint": STALE},
+            "Supplied fingerprint does not match current tags fingerprint.",
+        ),
+        ("setLabels", {"labelFingerprint": STALE}, "Labels fingerprint either invalid"),
+    ],
+)
+def test_a_stale_fingerprint_is_answered_412(
+    instances: Instances, method: str, body: dict[str, str], said: str
+) -> None:
+    instances.insert()
+    answer = instances.post(method, body, status=412)
+    assert said in answer["error"]["message"]
+
+
+def test_labels_and_tags_are_replaced(instances: Instances) -> None:
+    instances.insert()
+    found = instances.get()
+    instances.post(
+        "setLabels", {"labelFingerprint": found["labelFingerprint"], "labels": {"a": "b"}}
+    )
+    instances.post("setTags", {"fingerprint": found["tags"]["fingerprint"], "items": ["web"]})
+    changed = instances.get()
+    assert changed["labels"] == {"a": "b"}
+    assert changed["tags"]["items"] == ["web"]
+    assert changed["labelFingerprint"] != found["labelFingerprint"]
+
+
+def test_the_machine_type_changes_only_while_stopped(instances: Instances) -> None:
+    instances.insert()
+    wanted = {"machineType": "zones/us-central1-b/machineTypes/n2-highmem-8"}
+    instances.post("setMachineType", wanted, status=400)
+    instances.post("stop")
+    instances.post("setMachineType", wanted)
+    assert instances.get()["machineType"].endswith("/machineTypes/n2-highmem-8")
+
+
+def test_the_service_account_changes_only_while_stopped(
+    instances: Instances, local_cloud: LocalCloud
+) -> None:
+    email = f"trainer@{projects.DEFAULT_PROJECT}.iam.gserviceaccount.com"
+    key = f"projects/{projects.DEFAULT_PROJECT}/serviceAccounts/{email}"
+    local_cloud.cloud.store.put(ACCOUNT, key, {"email": email})
+    instances.insert()
+    wanted = {"email": email, "scopes": [CLOUD_PLATFORM]}
+    instances.post("setServiceAccount", wanted, status=400)
+    instances.post("stop")
+    instances.post("setServiceAccount", wanted)
+    assert instances.get()["serviceAccounts"] == [wanted]
+
+
+def test_a_caller_who_may_not_act_as_the_account_gets_no_instance(
+    instances: Instances, local_cloud: LocalCloud, api: Client
+) -> None:
+    project = f"projects/{projects.DEFAULT_PROJECT}"
+    email = f"trainer@{projects.DEFAULT_PROJECT}.iam.gserviceaccount.com"
+    local_cloud.cloud.store.put(ACCOUNT, f"{project}/serviceAccounts/{email}", {"email": email})
+    role = {"includedPermissions": ["compute.*"]}
+    local_cloud.cloud.store.put("role", f"{project}/roles/builder", role)
+    policy = local_cloud.cloud.store.get("policy", project) or {}
+    policy["bindings"].append({"role": f"{project}/roles/builder", "members": ["user:b@x.org"]})
+    local_cloud.cloud.store.put("policy", project, policy)
+    builder = Instances(api.as_member("user:b@x.org"))
+    accounts = [{"email": email, "scopes": [CLOUD_PLATFORM]}]
+    answer = builder.insert(status=400, serviceAccounts=accounts)
+    assert "iam.serviceAccountUser" in answer["error"]["message"]
+    builder.insert()
+    instances.insert("other", serviceAccounts=accounts)
+
+
+def test_shielded_options_and_scheduling_are_kept(instances: Instances) -> None:
+    instances.insert(shieldedInstanceConfig={"enableSecureBoot": True})
+    assert instances.get()["shieldedInstanceConfig"] == {
+        "enableSecureBoot": True,
+        "enableVtpm": True,
+        "enableIntegrityMonitoring": True,
+    }
+    instances.post("setScheduling", {"automaticRestart": False})
+    assert instances.get()["scheduling"]["automaticRestart"] is False
+
+
+def test_a_second_disk_is_attached_and_detached(instances: Instances, api: Client) -> None:
+    instances.insert()
+    api.post(f"{ZONE}/disks", {"name": "data", "sizeGb": "20"})
+    source = f"{ZONE.partition('/beta/')[2]}/disks/data"
+    instances.post("attachDisk", {"source": source, "deviceName": "data"})
+    disks = instances.get()["disks"]
+    assert [disk["deviceName"] for disk in disks] == ["persistent-disk-0", "data"]
+    assert api.get(f"{ZONE}/disks/data")["users"] == [instances.get()["selfLink"]]
+    api.delete(f"{ZONE}/disks/data", status=400)
+    instances.post("detachDisk", deviceName="data")
+    api.delete(f"{ZONE}/disks/data")
+    instances.post("detachDisk", status=400, deviceName="data")
+
+
+def test_an_external_address_is_added_and_taken_away(instances: Instances) -> None:
+    instances.insert()
+    instances.post("addAccessConfig", {}, networkInterface="nic0")
+    (config,) = instances.get()["networkInterfaces"][0]["accessConfigs"]
+    assert config["natIP"]
+    instances.post("addAccessConfig", {}, status=400, networkInterface="nic0")
+    instances.post("deleteAccessConfig", networkInterface="nic0", accessConfig="External NAT")
+    assert "accessConfigs" not in instances.get()["networkInterfaces"][0]
+
+
+def test_a_policy_on_an_instance_lets_in_whom_it_names(instances: Instances, api: Client) -> None:
+    instances.insert()
+    guest = Instances(api.as_member("user:guest@x.org"))
+    guest.get(status=403)
+    current = api.get(f"{ZONE}/instances/vm/getIamPolicy")
+    project = projects.DEFAULT_PROJECT
+    instances.api.local_cloud.cloud.store.put(
+        "role", f"projects/{project}/roles/look", {"includedPermissions": ["compute.instances.get"]}
+    )
+    binding = {"role": f"projects/{project}/roles/look", "members": ["user:guest@x.org"]}
+    policy = {"policy": {"bindings": [binding], "etag": current["etag"]}}
+    instances.post("setIamPolicy", policy)
+    guest.get()
+    instances.post("setIamPolicy", policy, status=409)
