@@ -1,0 +1,85 @@
+"""The real engine, host and provider, and a local cloud of the test's own."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tpustack import toolchain
+from tpustack.engine import Engine
+from tpustack.localcloud import LocalCloudCommand
+from tpustack.project import ROOT
+from tpustack.toolchain import Toolchain
+
+Settings = dict[str, Any]
+Deploy = Callable[..., Engine]
+
+# Stands in for the trainer where a test is about the infrastructure: it says what it was given.
+TRAINER = """
+import os, sys
+print("trainer got", " ".join(sys.argv[1:]), flush=True)
+print("training finished test_accuracy=1.0", flush=True)
+"""
+
+
+@pytest.fixture(scope="session")
+def tools() -> Toolchain:
+    return toolchain.find()
+
+
+@pytest.fixture(scope="session")
+def trainer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    wheel = tmp_path_factory.mktemp("wheel") / "tpu_stack_training-0.0.1-py3-none-any.whl"
+    info = "tpu_stack_training-0.0.1.dist-info"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("training/__init__.py", "")
+        archive.writestr("training/__main__.py", TRAINER)
+        archive.writestr(
+            f"{info}/METADATA", "Metadata-Version: 2.1\nName: tpu-stack-training\nVersion: 0.0.1\n"
+        )
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", "")
+    return wheel
+
+
+@pytest.fixture
+def cloud(tmp_path: Path) -> Iterator[LocalCloudCommand]:
+    command = LocalCloudCommand(tmp_path / "cloud")
+    command.run("start", "--port", "0")
+    yield command
+    command.run("stop")
+
+
+@pytest.fixture
+def deploy(tmp_path: Path, tools: Toolchain, cloud: LocalCloudCommand, trainer: Path) -> Deploy:
+    """Makes a stack with the given settings: those of stack `local`, changed."""
+    project = tmp_path / "project"
+    (project / "stacks").mkdir(parents=True)
+    (project / "infra").symlink_to(ROOT / "infra")
+    definition = yaml.safe_load((ROOT / "Pulumi.yaml").read_text(encoding="utf-8"))
+    definition["runtime"]["options"]["virtualenv"] = sys.prefix
+    (project / "Pulumi.yaml").write_text(yaml.safe_dump(definition), encoding="utf-8")
+    environment = toolchain.environment(tools, tmp_path / "state") | cloud.environment()
+
+    def make(stack: str = "local", **changes: Any) -> Engine:
+        path = ROOT / "stacks" / f"Pulumi.{stack}.yaml"
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        training = {"tpu-stack:training": {"wheel": str(trainer), "tensorflowVersion": "2.19.1"}}
+        settings["config"] |= training | {_key(name): value for name, value in changes.items()}
+        target = project / "stacks" / path.name
+        target.write_text(yaml.safe_dump(settings), encoding="utf-8")
+        return Engine(stack, environment, project)
+
+    return make
+
+
+def _key(name: str) -> str:
+    return f"gcp:{name}" if name == "project" else f"tpu-stack:{name}"

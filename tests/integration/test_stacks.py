@@ -1,0 +1,58 @@
+"""A stack on the real engine and provider: up, up again, destroy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tpustack.engine import Engine
+from tpustack.errors import TpustackError
+from tpustack.localcloud import LocalCloudCommand
+
+TPU = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.19.0-pod-pjrt"}
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "TPU VM": ("local", {}),
+    "queued resource": ("local", {"tpu": {**TPU, "queued": {}}}),
+    "classic node": ("local-node", {}),
+}
+Deploy = Callable[..., Engine]
+
+
+def ignore(line: str) -> None:
+    """The engine's output is not what these tests look at."""
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_stack_comes_up_stays_as_it_is_and_leaves_nothing(
+    form: str, deploy: Deploy, cloud: LocalCloudCommand
+) -> None:
+    stack, changes = FORMS[form]
+    before = cloud.status()["resources"]
+    engine = deploy(stack, **changes)
+    first = engine.up(ignore)
+    assert first.changes == {"create": len(engine.urns())}
+    assert first.outputs["tpu_endpoint"].startswith("grpc://")
+    assert first.outputs["tpu_endpoints"] == [first.outputs["tpu_endpoint"]]
+    assert engine.up(ignore).changed == 0
+    engine.destroy(ignore)
+    assert cloud.status()["resources"] == before
+
+
+def test_wrong_settings_are_refused_all_at_once_before_anything_is_made(
+    deploy: Deploy, cloud: LocalCloudCommand
+) -> None:
+    before = cloud.status()["resources"]
+    engine = deploy(
+        zone="us-central1-b",
+        tpu={"acceleratorType": "v4-8", "runtimeVersion": "tpu-vm-tf-9.9.9"},
+        bucket={"location": "europe-west4"},
+        vm={"machineType": "n1-nosuch-2"},
+    )
+    with pytest.raises(TpustackError) as refusal:
+        engine.up(ignore)
+    for part in ("v4-8", "tpu-vm-tf-9.9.9", "europe-west4", "n1-nosuch-2"):
+        assert part in str(refusal.value)
+    assert "Traceback" not in str(refusal.value)
+    assert cloud.status()["resources"] == before
