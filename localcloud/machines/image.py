@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 _ROOT = Path(__file__).parents[2]
 _COMMANDS = ("systemd-run", "systemctl", "journalctl", "shutdown", "poweroff", "halt", "reboot")
@@ -30,9 +32,12 @@ class Image:
     Args:
         folder: of the machine; made when missing, with all that lies in it.
         host: its host name.
+        programs: further ones by name, or others in place of the usual; each a shell script.
     """
 
-    def __init__(self, folder: Path, host: str) -> None:
+    def __init__(
+        self, folder: Path, host: str, programs: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.folder = folder
         self.root = folder / "root"
         """HOME, and the working directory of its processes."""
@@ -44,6 +49,8 @@ class Image:
         for part in (self.root / "tmp", self.run, self.bin, self.units):
             part.mkdir(parents=True, exist_ok=True)
         self._install(host)
+        for name, script in programs.items():
+            self._program(name, script)
 
     def environment(self, port: int, bundle: Path) -> dict[str, str]:
         """What every process of the machine gets.

@@ -63,7 +63,7 @@ class Machine:
         port: int,
         told: Callable[[str], None],
     ) -> None:
-        self.image = Image(folder, spec.name)
+        self.image = Image(folder, spec.name, spec.programs)
         self.metadata = MetadataServer(cloud, spec)
         self._told = told
         self._halting = False

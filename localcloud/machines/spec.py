@@ -26,6 +26,8 @@ class MachineSpec:
         daemons: processes that the image itself runs beside the start-up script, by name; each
             an argument list, restarted when it ends while the machine runs.
         environment: variables for the daemons.
+        programs: further programs of the image, or others in place of its own, by name; each the
+            text of a shell script.
         details: further entries of `instance/` in the metadata server, in the form of its JSON,
             such as `networkInterfaces`, `scheduling` or `image`.
     """
@@ -43,4 +45,5 @@ class MachineSpec:
     preemptible: bool = False
     daemons: dict[str, list[str]] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    programs: dict[str, str] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)

@@ -49,11 +49,17 @@ def run(system: System, reply: Reply, arguments: list[str]) -> None:
     unit.start()
     said = "" if parsed.quiet else f"Running as unit: {unit_name}\n"
     if parsed.wait:
-        unit.when_settled(lambda: reply.done(err=said, code=max(unit.code or 0, 0)))
+        unit.when_settled(lambda: reply.done(err=said, code=_code(unit)), ended=True)
     elif spec.type == "oneshot" and not parsed.no_block:
         unit.when_settled(lambda: reply.done(err=said, code=int(unit.state == "failed")))
     else:
         reply.done(err=said, code=int(unit.state == "failed"))
+
+
+def _code(unit: Unit) -> int:
+    # A shell's way to say that a signal ended it, as systemd-run has no number of its own.
+    code = unit.code or 0
+    return code if code >= 0 else 128 - code
 
 
 def _forgotten(unit: Unit) -> bool:

@@ -50,7 +50,7 @@ class Unit:
         self._stopping = False
         self._restart: Timer | None = None
         self._kill: Timer | None = None
-        self._waiting: list[Callback] = []
+        self._waiting: list[tuple[Callback, bool]] = []
 
     @property
     def identifier(self) -> str:
@@ -86,9 +86,12 @@ class Unit:
         if self.state == "failed":
             self.state, self.result = "inactive", "success"
 
-    def when_settled(self, callback: Callback) -> None:
-        """Call back when the unit neither starts, stops nor waits for a restart."""
-        self._waiting.append(callback)
+    def when_settled(self, callback: Callback, *, ended: bool = False) -> None:
+        """Call back when the unit neither starts nor stops, or with `ended` when it is over.
+
+        A unit that waits for its next restart is still starting.
+        """
+        self._waiting.append((callback, ended))
         self._tell()
 
     def members(self) -> set[int]:
@@ -238,8 +241,9 @@ class Unit:
     def _tell(self) -> None:
         if self.state in ("activating", "deactivating"):
             return
-        waiting, self._waiting = self._waiting, []
-        for callback in waiting:
+        told = [w for w in self._waiting if not w[1] or self.state != "active"]
+        self._waiting = [w for w in self._waiting if w not in told]
+        for callback, _ in told:
             callback()
 
     def _log(self, text: str) -> None:

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import re
+
+from tests.unit.localcloud.machines.conftest import Guest, spec, until
+
+CONSOLE = "-p StandardOutput=journal+console"
+
+
+def test_a_unit_runs_in_the_background_with_its_output_on_the_serial_port(guest: Guest) -> None:
+    key = guest.boot(spec(f"systemd-run --unit=job {CONSOLE} echo hello"))
+    guest.sees(key, "Running as unit: job.service")
+    until(lambda: re.search(r"\] echo\[\d+\]: hello\n", guest.machines.serial(key)[0]) is not None)
+
+
+def test_a_unit_may_name_the_prefix_of_its_lines(guest: Guest) -> None:
+    text = guest.run(f"systemd-run --wait {CONSOLE} -p SyslogIdentifier=trainer echo hello")
+    assert re.search(r"\] trainer\[\d+\]: hello\n", text)
+
+
+def test_a_unit_without_console_writes_to_the_journal_alone(guest: Guest) -> None:
+    text = guest.run(
+        "systemd-run --unit=quiet --wait echo sec-ret; journalctl -u quiet -o cat | tr -d -"
+    )
+    assert "sec-ret\n" not in text
+    assert "startup-script: secret\n" in text
+
+
+def test_a_failing_unit_is_started_again_until_it_succeeds(guest: Guest) -> None:
+    text = guest.run(
+        "systemd-run --unit=job --wait -p Restart=on-failure -p RestartSec=50ms "
+        f"{CONSOLE} --same-dir bash -c 'echo x >>tries; echo try; test $(wc -l <tries) -ge 3'"
+    )
+    assert len(re.findall(r"bash\[\d+\]: try", text)) == 3
+    assert "job.service: Scheduled restart job, restart counter is at 2." in text
+
+
+def test_an_exit_status_that_prevents_restarts_fails_the_unit(guest: Guest) -> None:
+    text = guest.run(
+        "systemd-run --unit=job --wait -p Restart=on-failure -p RestartPreventExitStatus=2 "
+        "bash -c 'exit 2'; echo code $?; systemctl is-failed job"
+    )
+    assert "startup-script: code 2\n" in text
+    assert "startup-script: failed\n" in text
+    assert "Scheduled restart" not in text
+
+
+def test_too_many_starts_in_a_row_fail_the_unit(guest: Guest) -> None:
+    text = guest.run(
+        "systemd-run --unit=job --wait -p Restart=always -p RestartSec=0 false; echo ended"
+    )
+    assert text.count("Scheduled restart job") == 5
+    assert "Start request repeated too quickly." in text
+    assert "start-limit-hit" in text
+
+
+def test_a_stopped_unit_is_not_started_again(guest: Guest) -> None:
+    text = guest.run(
+        "systemd-run --unit=job -p Restart=always sleep 100; systemctl is-active job; "
+        "systemctl stop job; systemctl is-active job; echo code $?"
+    )
+    assert "startup-script: active\n" in text
+    assert "startup-script: inactive\n" in text
+    assert "startup-script: code 3\n" in text
+
+
+def test_a_unit_that_ignores_the_polite_signal_is_killed_after_its_timeout(guest: Guest) -> None:
+    text = guest.run(
+        "systemd-run --unit=job -p TimeoutStopSec=200ms "
+        "bash -c 'trap \"\" TERM; while :; do sleep 0.05; done'; "
+        "sleep 0.3; systemctl stop job; systemctl is-active job"
+    )
+    assert "timed out. Killing." in text
+    assert "startup-script: inactive\n" in text
+
+
+def test_what_a_unit_leaves_behind_ends_with_it(guest: Guest) -> None:
+    text = guest.run(
+        "systemd-run --unit=job --wait bash -c 'setsid sleep 1000 >/dev/null 2>&1 & exit 0'; "
+        "pgrep -f 'sleep 1000' -u $(id -u) | xargs -r -I% grep -zl $LOCALCLOUD_MACHINE "
+        "/proc/%/environ; echo looked"
+    )
+    assert "environ" not in text
+    assert "startup-script: looked" in text
+
+
+def test_the_name_of_a_loaded_unit_is_taken(guest: Guest) -> None:
+    text = guest.run(
+        "systemd-run --unit=job sleep 100; systemd-run --unit=job sleep 100; echo code $?"
+    )
+    assert "job.service was already loaded" in text
+    assert "startup-script: code 1\n" in text
+
+
+def test_a_failed_unit_keeps_its_name_until_it_is_reset(guest: Guest) -> None:
+    again = "systemd-run --unit=job --wait true; echo code $?\n"
+    text = guest.run(
+        f"systemd-run --unit=job --wait false\n{again}systemctl reset-failed job\n{again}"
+    )
+    assert re.findall(r"startup-script: code (\d+)", text) == ["1", "0"]
+
+
+def test_what_the_local_machine_cannot_do_fails_by_name(guest: Guest) -> None:
+    text = guest.run(
+        "systemd-run --on-calendar=daily true; echo code $?\n"
+        "systemd-run -p DynamicUser=yes true; echo code $?\n"
+        "systemd-run -p Restart=sometimes true; echo code $?\n"
+        "systemctl list-timers; echo code $?\n"
+        "shutdown +10; echo code $?\n"
+        "apt-get install vim; echo code $?\n"
+    )
+    assert re.findall(r"startup-script: code (\d+)", text) == ["1", "1", "1", "1", "1", "127"]
+    for named in ("--on-calendar", "DynamicUser", "sometimes", "list-timers", "+10", "apt-get"):
+        assert named in text
+
+
+def test_an_enabled_unit_file_starts_at_the_next_boot(guest: Guest) -> None:
+    script = (
+        'if [ -e "$HOME/once" ]; then exit 0; fi\ntouch "$HOME/once"\n'
+        'cat >"$SYSTEMD_UNIT_PATH/job.service" <<END\n'
+        "[Unit]\nDescription=a job\nAfter=network-online.target\n"
+        '[Service]\nExecStart=/bin/bash -c "echo $${GREETING}"\nEnvironment="GREETING=good day"\n'
+        "StandardOutput=journal+console\n[Install]\nWantedBy=multi-user.target\nEND\n"
+        "systemctl daemon-reload; systemctl enable job; systemctl is-enabled job\n"
+    ).replace("$${", "\\${")
+    machine = spec(script)
+    key = guest.boot(machine)
+    guest.sees(key, "Finished running startup scripts.")
+    assert "startup-script: enabled" in guest.machines.serial(key)[0]
+    assert "]: good day" not in guest.machines.serial(key)[0]
+    guest.boot(machine)
+    guest.sees(key, "]: good day")
+
+
+def test_an_option_of_the_command_itself_is_not_taken_for_one_of_systemd_run(guest: Guest) -> None:
+    text = guest.run(f"systemd-run --wait {CONSOLE} echo --unit=x -p -u '${{HOME}}'")
+    assert re.search(r"echo\[\d+\]: --unit=x -p -u /\S+/root\n", text)
