@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 from localcloud.core.errors import invalid
@@ -31,7 +32,7 @@ class Request:
 
     def read(self) -> bytes:
         """The whole body."""
-        return self.stream.read() if self.length < 0 else self.stream.read(self.length)
+        return b"".join(iter(partial(self.stream.read, 1 << 20), b""))
 
 
 @dataclass

@@ -148,7 +148,8 @@ class _Limited(io.RawIOBase):
         want = self._left if size is None or size < 0 else min(size, self._left)
         data = self._stream.read(want) if want else b""
         self._left -= len(data)
-        if len(data) < want:
+        # What came before the end is handed out; the next read tells that the rest is missing.
+        if want and not data:
             raise ConnectionError(f"the client closed with {self._left} bytes still to send")
         return data
 

@@ -24,6 +24,7 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 
 CHUNK = 1 << 20
+_ARRIVING = 1 << 18
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -173,8 +174,8 @@ class Contents:
 
 
 def chunks_of(stream: IO[bytes]) -> Iterator[bytes]:
-    """The bytes of a stream, `CHUNK` at a time."""
-    while chunk := stream.read(CHUNK):
+    """The bytes of a stream; one that breaks off loses less than a chunk of what came."""
+    while chunk := stream.read(_ARRIVING):
         yield chunk
 
 

@@ -44,14 +44,14 @@ class ContentRange:
             int(value) if value and value != "*" else None
             for value in found.group("first", "last", "total")
         )
+        backwards = first is not None and last is not None and last < first
+        if backwards or (last is not None and total is not None and last >= total):
+            raise invalid(f"Failed to parse Content-Range header '{header}'.")
         if total is not None and known is not None and total != known:
             raise invalid(
                 f"Invalid request.  The Content-Range header says {total} byte(s) in all, but the "
                 f"upload was started with {known} byte(s)."
             )
-        backwards = first is not None and last is not None and last < first
-        if backwards or (last is not None and total is not None and last >= total):
-            raise invalid(f"Failed to parse Content-Range header '{header}'.")
         return cls(first, last, total)
 
     def complete(self, size: int) -> bool:

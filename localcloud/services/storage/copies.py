@@ -71,8 +71,8 @@ def move(cloud: Cloud, call: Call) -> Json:
 )
 def compose(cloud: Cloud, call: Call) -> Json:
     """Make an object of the bytes of up to 32 others of the same bucket."""
-    refuse_acl(call)
     bucket = call.params["destinationBucket"]
+    refuse_acl(call, records.require_bucket(cloud, bucket))
     wanted = call.body.get("sourceObjects") or []
     if not 1 <= len(wanted) <= _SOURCES:
         raise invalid(
@@ -127,7 +127,7 @@ def restore(cloud: Cloud, call: Call) -> Json:
 
 
 def _copied(cloud: Cloud, call: Call, destination: str) -> Version:
-    refuse_acl(call)
+    refuse_acl(call, records.require_bucket(cloud, destination))
     source_bucket = call.params.get("sourceBucket", destination)
     _require(cloud, call, source_bucket, "storage.objects.get")
     with cloud.store.locked():

@@ -60,5 +60,5 @@ def service_account(cloud: Cloud, call: Call) -> Json:
     resources=bucket_in("bucket"),
 )
 def list_managed_folders(cloud: Cloud, call: Call) -> Json:
-    """No managed folders: the local cloud can't make any. gcloud asks before it removes a bucket."""
+    """No managed folders, which the local cloud can't make. gcloud asks before it removes all."""
     return {"kind": "storage#managedFolders"}

@@ -177,7 +177,7 @@ def _append(path: Path, stream: IO[bytes], content: ContentRange) -> Digest | No
                 file.write(chunk[max(0, size - position) :])
                 position += len(chunk)
         content.check_length(position - first)
-    except (ConnectionError, ApiError):
+    except (OSError, ApiError):
         _truncate(path)
         raise
     if not content.complete(path.stat().st_size):

@@ -10,7 +10,7 @@ from localcloud.core.call import Call, Json, Response
 from localcloud.core.cloud import Cloud
 from localcloud.core.discovery import document
 from localcloud.core.errors import ApiError, invalid
-from localcloud.services.storage import render, resumable
+from localcloud.services.storage import records, render, resumable
 from localcloud.services.storage.acl import refuse_acl
 from localcloud.services.storage.api import API, bucket_in
 from localcloud.services.storage.conditions import Conditions
@@ -31,7 +31,7 @@ def insert(cloud: Cloud, call: Call) -> Json | Response:
             "objects.insert takes the object's bytes at /upload/storage/v1/ with the uploadType "
             f"'media', 'multipart' or 'resumable', not '{kind}'."
         )
-    refuse_acl(call)
+    refuse_acl(call, records.require_bucket(cloud, call.params["bucket"]))
     if kind == "resumable":
         return resumable.start(cloud, call, _write(call, _body(call)))
     if kind == "media":

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import pytest
+
+from localcloud.core import access, projects
+from localcloud.core.clock import VirtualClock
+from localcloud.core.cloud import Cloud
+from localcloud.core.projects import DEFAULT_PROJECT
+from localcloud.testing import Client
+from tests.unit.localcloud.storage.conftest import HOST, Bucket
+
+BUCKETS = f"{HOST}/storage/v1/b"
+
+
+def create(api: Client, status: int = 200, **body: object) -> dict[str, object]:
+    return api.post(BUCKETS, body, status=status, project=DEFAULT_PROJECT)
+
+
+def test_a_new_bucket_has_googles_defaults(api: Client) -> None:
+    made = create(api, name="fresh-bucket")
+    assert made["location"] == "US"
+    assert made["locationType"] == "multi-region"
+    assert made["storageClass"] == "STANDARD"
+    assert made["metageneration"] == "1"
+    assert made["projectNumber"] == projects.number(DEFAULT_PROJECT)
+    assert made["softDeletePolicy"]["retentionDurationSeconds"] == "604800"  # type: ignore[index]
+    assert made["iamConfiguration"]["publicAccessPrevention"] == "inherited"  # type: ignore[index]
+    assert api.get(f"{BUCKETS}/fresh-bucket") == made
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ab", "Upper-case", "-dash", "dash-", "a" * 64, "192.168.1.1", "googbucket", "my-google-x"],
+)
+def test_a_bad_bucket_name_is_refused(api: Client, name: str) -> None:
+    assert "Invalid bucket name" in str(create(api, 400, name=name))
+
+
+def test_a_domain_name_takes_a_proof_of_ownership(api: Client) -> None:
+    assert "verify" in str(create(api, 403, name="data.example.com"))
+
+
+def test_a_bucket_of_ones_own_is_not_made_twice(api: Client, bucket: Bucket) -> None:
+    assert "you already own it" in str(create(api, 409, name=bucket.name))
+
+
+def test_a_name_taken_by_another_project_is_not_available(
+    api: Client, cloud: Cloud, bucket: Bucket
+) -> None:
+    projects.ensure(cloud, "other-project", owner="user:other@example.com")
+    other = api.as_member("user:other@example.com")
+    answer = other.post(BUCKETS, {"name": bucket.name}, status=409, project="other-project")
+    assert "not available" in str(answer)
+
+
+@pytest.mark.parametrize("location", ["us-nowhere1", "MARS", "us-central1-a"])
+def test_an_unknown_location_is_refused(api: Client, location: str) -> None:
+    assert location in str(create(api, 400, name="some-bucket", location=location))
+
+
+def test_a_regional_bucket_says_so(api: Client) -> None:
+    made = create(api, name="some-bucket", location="europe-west4")
+    assert (made["location"], made["locationType"]) == ("EUROPE-WEST4", "region")
+
+
+def test_the_wrong_settings_are_named_all_at_once(api: Client) -> None:
+    answer = create(
+        api,
+        400,
+        name="some-bucket",
+        labels={"Bad": "x"},
+        softDeletePolicy={"retentionDurationSeconds": "60"},
+        lifecycle={"rule": [{"action": {"type": "Burn"}, "condition": {"age": 1}}]},
+    )
+    assert all(word in str(answer) for word in ("Bad=x", "7 days", "'Burn'"))
+
+
+def test_an_unknown_field_is_refused(api: Client) -> None:
+    assert "nonsense" in str(create(api, 400, name="some-bucket", nonsense=1))
+
+
+def test_a_field_that_is_not_implemented_is_refused(api: Client) -> None:
+    assert "ipFilter" in str(create(api, 501, name="some-bucket", ipFilter={"mode": "Enabled"}))
+
+
+def test_a_patch_changes_only_what_it_names(api: Client, bucket: Bucket) -> None:
+    api.patch(bucket.url, {"labels": {"a": "1", "b": "2"}, "versioning": {"enabled": True}})
+    changed = api.patch(bucket.url, {"labels": {"a": None}})
+    assert changed["labels"] == {"b": "2"}
+    assert changed["versioning"] == {"enabled": True}
+    assert changed["metageneration"] == "3"
+
+
+def test_an_update_replaces_the_settings(api: Client, bucket: Bucket) -> None:
+    api.patch(bucket.url, {"labels": {"a": "1"}})
+    changed = api.put(bucket.url, {"storageClass": "NEARLINE"})
+    assert "labels" not in changed
+    assert changed["storageClass"] == "NEARLINE"
+
+
+def test_a_bucket_does_not_move(api: Client, bucket: Bucket) -> None:
+    assert "location" in str(api.patch(bucket.url, {"location": "EU"}, status=400))
+
+
+def test_uniform_access_is_locked_after_ninety_days(api: Client, clock: VirtualClock) -> None:
+    made = Bucket(api, iamConfiguration={"uniformBucketLevelAccess": {"enabled": True}})
+    first = api.get(made.url)["iamConfiguration"]["uniformBucketLevelAccess"]
+    clock.advance(86400)
+    again = api.patch(made.url, {"labels": {"a": "b"}})["iamConfiguration"]
+    assert again["uniformBucketLevelAccess"] == first == again["bucketPolicyOnly"]
+
+
+def test_metageneration_preconditions_hold_for_buckets(api: Client, bucket: Bucket) -> None:
+    api.patch(bucket.url, {"labels": {"a": "b"}}, ifMetagenerationMatch=1)
+    api.patch(bucket.url, {"labels": {"a": "c"}}, ifMetagenerationMatch=1, status=412)
+    api.get(bucket.url, ifMetagenerationNotMatch=2, status=304)
+    api.delete(bucket.url, ifMetagenerationMatch=1, status=412)
+
+
+def test_a_bucket_with_objects_is_not_deleted(api: Client, bucket: Bucket) -> None:
+    bucket.put("object")
+    assert "not empty" in str(api.delete(bucket.url, status=409))
+    api.delete(f"{bucket.url}/o/object", status=204)
+    api.delete(bucket.url, status=204)
+    assert "does not exist" in str(api.get(bucket.url, status=404))
+
+
+def test_a_bucket_with_noncurrent_versions_is_not_deleted(api: Client, bucket: Bucket) -> None:
+    api.patch(bucket.url, {"versioning": {"enabled": True}})
+    bucket.put("object")
+    api.delete(f"{bucket.url}/o/object", status=204)
+    api.delete(bucket.url, status=409)
+
+
+def test_nothing_of_a_deleted_bucket_stays_behind(api: Client, cloud: Cloud) -> None:
+    bucket = Bucket(api)
+    bucket.put("object")
+    bucket.api.session.post(
+        bucket.upload_url, params={"uploadType": "resumable", "name": "half"}, timeout=30
+    )
+    api.delete(f"{bucket.url}/o/object", status=204)
+    api.delete(bucket.url, status=204)
+    left = cloud.store.counts()
+    assert not [kind for kind in left if "object" in kind or kind in ("bucket", "upload")]
+    assert not [path for path in (cloud.home / "objects").rglob("*") if path.is_file()]
+    assert cloud.store.get(access.POLICY, f"buckets/{bucket.name}") is None
+
+
+def test_buckets_are_listed_by_project_in_pages(api: Client, cloud: Cloud) -> None:
+    for name in ("bucket-c", "bucket-a", "bucket-b"):
+        create(api, name=name)
+    first = api.get(BUCKETS, project=DEFAULT_PROJECT, maxResults=2)
+    assert [item["name"] for item in first["items"]] == ["bucket-a", "bucket-b"]
+    token = first["nextPageToken"]
+    second = api.get(BUCKETS, project=DEFAULT_PROJECT, maxResults=2, pageToken=token)
+    assert [item["name"] for item in second["items"]] == ["bucket-c"]
+    assert "nextPageToken" not in second
+    named = api.get(BUCKETS, project=DEFAULT_PROJECT, prefix="bucket-b")
+    assert [item["name"] for item in named["items"]] == ["bucket-b"]
+
+
+def test_a_project_that_one_has_no_role_in_is_closed(api: Client) -> None:
+    stranger = api.as_member("user:stranger@example.com")
+    stranger.get(BUCKETS, project=DEFAULT_PROJECT, status=403)
+    stranger.post(BUCKETS, {"name": "some-bucket"}, project=DEFAULT_PROJECT, status=403)
+
+
+def test_the_lists_of_what_a_bucket_cannot_have_are_empty(api: Client, bucket: Bucket) -> None:
+    assert "items" not in api.get(f"{bucket.url}/anywhereCaches")
+    assert "items" not in api.get(f"{bucket.url}/notificationConfigs")
+    assert "items" not in api.get(f"{bucket.url}/managedFolders")
+    assert api.get(f"{bucket.url}/storageLayout")["locationType"] == "region"
+
+
+def test_a_project_has_a_storage_service_account(api: Client) -> None:
+    found = api.get(f"{HOST}/storage/v1/projects/{DEFAULT_PROJECT}/serviceAccount")
+    number = projects.number(DEFAULT_PROJECT)
+    assert found["email_address"].startswith(f"service-{number}@gs-project-accounts.")

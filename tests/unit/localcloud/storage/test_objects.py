@@ -1,0 +1,362 @@
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import google_crc32c
+import pytest
+
+from localcloud.core.clock import VirtualClock
+from localcloud.testing import session
+from tests.unit.localcloud.storage.conftest import HOST, Bucket
+
+
+def md5(data: bytes) -> str:
+    return base64.b64encode(hashlib.md5(data).digest()).decode()
+
+
+def crc32c(data: bytes) -> str:
+    return base64.b64encode(google_crc32c.Checksum(data).digest()).decode()
+
+
+def multipart(metadata: dict[str, object], data: bytes, end: bytes = b"\r\n") -> bytes:
+    lines = [
+        b"--frontier",
+        b"Content-Type: application/json; charset=UTF-8",
+        b"",
+        json.dumps(metadata).encode(),
+        b"--frontier",
+        b"Content-Type: text/plain",
+        b"",
+        data,
+        b"--frontier--",
+        b"",
+    ]
+    return end.join(lines)
+
+
+def send_multipart(bucket: Bucket, body: bytes, boundary: str = "frontier") -> dict[str, object]:
+    answer = bucket.api.session.post(
+        bucket.upload_url,
+        params={"uploadType": "multipart"},
+        data=body,
+        headers={"Content-Type": f"multipart/related; boundary={boundary}"},
+        timeout=30,
+    )
+    resource: dict[str, object] = answer.json() | {"status": answer.status_code}
+    return resource
+
+
+def test_an_uploaded_object_shows_its_checksums_and_reads_back(bucket: Bucket) -> None:
+    data = bytes(range(256)) * 5000
+    made = bucket.put("dir/file.bin", data)
+    assert made["size"] == str(len(data))
+    assert made["md5Hash"] == md5(data)
+    assert made["crc32c"] == crc32c(data)
+    assert made["id"] == f"{bucket.name}/dir/file.bin/{made['generation']}"
+    assert bucket.api.get(f"{bucket.url}/o/dir%2Ffile.bin") == made
+    assert bucket.read("dir%2Ffile.bin") == data
+    for url in (made["mediaLink"], f"{bucket.url}/o/dir%2Ffile.bin?alt=media"):
+        answer = bucket.api.session.get(str(url), timeout=30)
+        assert answer.content == data
+        assert answer.headers["x-goog-generation"] == made["generation"]
+        assert answer.headers["x-goog-hash"] == f"crc32c={crc32c(data)},md5={md5(data)}"
+
+
+@pytest.mark.parametrize("name", ["a b", "ü/✓", "per%cent", "a//b", "q?x=1#y", "/lead", "+plus"])
+def test_any_name_comes_back_as_it_was(bucket: Bucket, name: str) -> None:
+    from urllib.parse import quote
+
+    bucket.put(name, name.encode())
+    assert bucket.names() == [name]
+    assert bucket.read(quote(name, safe="")) == name.encode()
+    bucket.api.delete(f"{bucket.url}/o/{quote(name, safe='')}", status=204)
+    assert bucket.names() == []
+
+
+@pytest.mark.parametrize("name", ["x" * 1025, "a\nb", "a\rb", ".", ".."])
+def test_a_bad_object_name_is_refused(bucket: Bucket, name: str) -> None:
+    refused = bucket.send(name)
+    assert refused.status_code == 400
+    assert "Invalid object name" in refused.text
+
+
+@pytest.mark.parametrize("end", [b"\r\n", b"\n"])
+def test_a_multipart_upload_carries_metadata(bucket: Bucket, end: bytes) -> None:
+    data = b"line\r\n--frontie\n\r\n--" * 70000
+    body = multipart({"name": "m", "metadata": {"k": "v"}, "md5Hash": md5(data)}, data, end)
+    made = send_multipart(bucket, body, "'frontier'")
+    assert made["status"] == 200, made
+    assert made["contentType"] == "text/plain"
+    assert made["metadata"] == {"k": "v"}
+    assert bucket.read("m") == data
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        (multipart({"name": "m", "nonsense": 1}, b"x"), "nonsense"),
+        (multipart({"name": "m"}, b"x").replace(b"--frontier--", b""), "closing boundary"),
+        (b"no boundary at all\r\n", "begin with its boundary"),
+        (multipart({"name": "m", "crc32c": "AAAAAA=="}, b"x"), "doesn't match calculated CRC32C"),
+        (multipart({}, b"x"), "Invalid object name"),
+        (multipart({"name": "m", "retention": {"mode": "Locked"}}, b"x"), "retention"),
+    ],
+)
+def test_a_bad_multipart_upload_is_refused_and_leaves_nothing(
+    bucket: Bucket, body: bytes, word: str
+) -> None:
+    made = send_multipart(bucket, body)
+    assert made["status"] in (400, 501)
+    assert word in json.dumps(made["error"])
+    assert bucket.names() == []
+
+
+def test_a_checksum_in_a_header_is_verified(bucket: Bucket) -> None:
+    url = f"{HOST}/{bucket.name}/x"
+    wrong = {"x-goog-hash": f"md5={md5(b'other')}"}
+    assert bucket.api.session.put(url, data=b"data", headers=wrong, timeout=30).status_code == 400
+    right = {"x-goog-hash": f"crc32c={crc32c(b'data')},md5={md5(b'data')}"}
+    assert bucket.api.session.put(url, data=b"data", headers=right, timeout=30).ok
+
+
+@pytest.mark.parametrize(
+    ("header", "status", "expected"),
+    [
+        ("bytes=2-4", 206, b"234"),
+        ("bytes=7-", 206, b"789"),
+        ("bytes=7-100", 206, b"789"),
+        ("bytes=-3", 206, b"789"),
+        ("bytes=-100", 206, b"0123456789"),
+        ("bytes=0-9", 206, b"0123456789"),
+        ("lines=1-2", 200, b"0123456789"),
+    ],
+)
+def test_a_range_is_read(bucket: Bucket, header: str, status: int, expected: bytes) -> None:
+    bucket.put("digits", b"0123456789")
+    assert bucket.read("digits", status, Range=header) == expected
+
+
+@pytest.mark.parametrize("header", ["bytes=10-", "bytes=10-20", "bytes=-0"])
+def test_a_range_beyond_the_end_cannot_be_satisfied(bucket: Bucket, header: str) -> None:
+    bucket.put("digits", b"0123456789")
+    url = f"{bucket.url}/o/digits?alt=media"
+    answer = bucket.api.session.get(url, headers={"Range": header}, timeout=30)
+    assert answer.status_code == 416
+    assert answer.headers["Content-Range"] == "bytes */10"
+
+
+def test_head_gives_headers_without_bytes(bucket: Bucket) -> None:
+    bucket.put("digits", b"0123456789")
+    answer = bucket.api.session.head(f"{HOST}/{bucket.name}/digits", timeout=30)
+    assert answer.headers["Content-Length"] == "10"
+    assert answer.headers["ETag"] == f'"{hashlib.md5(b"0123456789").hexdigest()}"'
+    assert answer.content == b""
+
+
+def test_errors_of_the_xml_api_are_xml(bucket: Bucket) -> None:
+    assert b"<Code>NoSuchKey</Code>" in bucket.read("nothing", 404)
+    answer = bucket.api.session.get(f"{HOST}/no-such-bucket/x", timeout=30)
+    assert b"<Code>NoSuchBucket</Code>" in answer.content
+
+
+def test_gzip_is_unpacked_for_who_does_not_ask_for_it(bucket: Bucket) -> None:
+    packed = gzip.compress(b"text" * 1000)
+    bucket.put("text", packed, contentEncoding="gzip")
+    plain = bucket.api.session.get(
+        f"{HOST}/{bucket.name}/text", headers={"Accept-Encoding": "identity"}, timeout=30
+    )
+    assert plain.content == b"text" * 1000
+    assert "Content-Encoding" not in plain.headers
+    asked = bucket.api.session.get(
+        f"{HOST}/{bucket.name}/text",
+        headers={"Accept-Encoding": "gzip"},
+        stream=True,
+        timeout=30,
+    )
+    assert asked.raw.read(decode_content=False) == packed
+
+
+def test_generation_preconditions_hold_on_every_call(bucket: Bucket) -> None:
+    first = bucket.put("x", b"1", ifGenerationMatch=0)["generation"]
+    assert bucket.send("x", b"2", ifGenerationMatch=0).status_code == 412
+    assert bucket.send("new", b"2", ifGenerationMatch=7).status_code == 412
+    assert bucket.send("new", b"2", ifGenerationNotMatch=0).status_code == 412
+    url = f"{bucket.url}/o/x"
+    api = bucket.api
+    api.get(url, ifGenerationMatch=1, status=412)
+    api.get(url, ifGenerationNotMatch=first, status=304)
+    api.get(url, ifMetagenerationNotMatch=1, status=304)
+    api.get(url, alt="media", ifMetagenerationMatch=9, status=412)
+    api.patch(url, {"metadata": {"a": "b"}}, ifMetagenerationMatch=2, status=412)
+    api.patch(url, {"metadata": {"a": "b"}}, ifMetagenerationMatch=1, ifGenerationMatch=first)
+    api.put(url, {}, ifMetagenerationMatch=1, status=412)
+    api.delete(url, ifGenerationMatch=1, status=412)
+    api.delete(url, ifMetagenerationMatch=1, status=412)
+    copy = f"{url}/copyTo/b/{bucket.name}/o/y"
+    api.post(copy, ifSourceGenerationMatch=1, status=412)
+    api.post(copy, ifSourceMetagenerationNotMatch=2, status=412)
+    api.post(copy, ifSourceGenerationMatch=first, ifGenerationMatch=0)
+    api.post(copy, ifGenerationMatch=0, status=412)
+    api.delete(url, ifGenerationMatch=first, status=204)
+    api.delete(url, status=404)
+    refused = bucket.send("x", ifGenerationMatch="soon")
+    assert refused.status_code == 400
+    assert "ifGenerationMatch" in refused.text
+
+
+def test_of_racing_writers_exactly_one_creates_the_object(bucket: Bucket) -> None:
+    def write(number: int) -> int:
+        one = session(bucket.api.local_cloud)
+        params = {"uploadType": "media", "name": "lock", "ifGenerationMatch": "0"}
+        data = f"{number}".encode() * 50000
+        return one.post(bucket.upload_url, params=params, data=data, timeout=30).status_code
+
+    with ThreadPoolExecutor(12) as pool:
+        statuses = list(pool.map(write, range(12)))
+    assert sorted(statuses) == [200] + [412] * 11
+    winner = statuses.index(200)
+    assert bucket.read("lock") == f"{winner}".encode() * 50000
+
+
+def test_a_patch_changes_metadata_key_by_key_and_an_update_replaces_it(bucket: Bucket) -> None:
+    bucket.put("x")
+    url = f"{bucket.url}/o/x"
+    bucket.api.patch(url, {"metadata": {"a": "1", "b": "2"}, "cacheControl": "no-store"})
+    patched = bucket.api.patch(url, {"metadata": {"a": None, "c": "3"}})
+    assert patched["metadata"] == {"b": "2", "c": "3"}
+    assert patched["metageneration"] == "3"
+    updated = bucket.api.put(url, {"contentType": "text/plain"})
+    assert "metadata" not in updated
+    assert "cacheControl" not in updated
+
+
+def test_a_versioned_bucket_keeps_what_was_replaced_or_deleted(bucket: Bucket) -> None:
+    bucket.api.patch(bucket.url, {"versioning": {"enabled": True}})
+    first = bucket.put("x", b"1")["generation"]
+    second = bucket.put("x", b"2")["generation"]
+    url = f"{bucket.url}/o/x"
+    bucket.api.delete(url, status=204)
+    bucket.api.get(url, status=404)
+    page = bucket.api.get(f"{bucket.url}/o", versions="true")
+    assert [item["generation"] for item in page["items"]] == [first, second]
+    assert all("timeDeleted" in item for item in page["items"])
+    old = bucket.api.session.get(url, params={"alt": "media", "generation": str(first)}, timeout=30)
+    assert old.content == b"1"
+    bucket.api.delete(url, generation=first, status=204)
+    bucket.api.get(url, generation=first, status=404)
+    bucket.api.get(url, generation=second)
+
+
+def test_a_soft_deleted_object_can_be_restored_until_its_time_is_over(
+    bucket: Bucket, clock: VirtualClock
+) -> None:
+    bucket.api.patch(bucket.url, {"softDeletePolicy": {"retentionDurationSeconds": "604800"}})
+    generation = bucket.put("x", b"1")["generation"]
+    bucket.api.delete(f"{bucket.url}/o/x", status=204)
+    assert bucket.names() == []
+    assert bucket.names(softDeleted="true") == ["x"]
+    url = f"{bucket.url}/o/x"
+    shown = bucket.api.get(url, softDeleted="true", generation=generation)
+    assert "hardDeleteTime" in shown
+    restored = bucket.api.post(f"{url}/restore", generation=generation)
+    assert restored["generation"] != generation
+    assert bucket.read("x") == b"1"
+    clock.advance(8 * 86400)
+    assert bucket.names(softDeleted="true") == []
+    assert bucket.read("x") == b"1"
+
+
+def test_a_held_object_is_neither_deleted_nor_replaced(bucket: Bucket) -> None:
+    bucket.put("x", b"1")
+    url = f"{bucket.url}/o/x"
+    bucket.api.patch(url, {"temporaryHold": True})
+    assert "hold" in str(bucket.api.delete(url, status=403))
+    assert bucket.send("x", b"2").status_code == 403
+    bucket.api.patch(url, {"temporaryHold": False})
+    bucket.api.delete(url, status=204)
+
+
+def test_a_retention_policy_keeps_objects_for_its_period(
+    bucket: Bucket, clock: VirtualClock
+) -> None:
+    bucket.api.patch(bucket.url, {"retentionPolicy": {"retentionPeriod": "3600"}})
+    bucket.put("x")
+    assert "retention policy" in str(bucket.api.delete(f"{bucket.url}/o/x", status=403))
+    clock.advance(3601)
+    bucket.api.delete(f"{bucket.url}/o/x", status=204)
+
+
+def test_compose_joins_objects_in_order(bucket: Bucket) -> None:
+    for name in "abc":
+        bucket.put(name, name.encode() * 3)
+    body = {
+        "sourceObjects": [{"name": name} for name in "cab"],
+        "destination": {"contentType": "text/plain"},
+    }
+    made = bucket.api.post(f"{bucket.url}/o/all/compose", body)
+    assert bucket.read("all") == b"cccaaabbb"
+    assert made["componentCount"] == 3
+    assert made["crc32c"] == crc32c(b"cccaaabbb")
+    assert "md5Hash" not in made
+    again = bucket.api.post(
+        f"{bucket.url}/o/all/compose",
+        {"sourceObjects": [{"name": "all"}, {"name": "a"}], "deleteSourceObjects": True},
+    )
+    assert again["componentCount"] == 4
+    assert bucket.names() == ["all", "b", "c"]
+
+
+def test_compose_checks_its_sources(bucket: Bucket) -> None:
+    bucket.put("a")
+    url = f"{bucket.url}/o/all/compose"
+    bucket.api.post(url, {"sourceObjects": [{"name": "a"}, {"name": "b"}]}, status=404)
+    stale = {"name": "a", "objectPreconditions": {"ifGenerationMatch": "1"}}
+    bucket.api.post(url, {"sourceObjects": [stale]}, status=412)
+    bucket.api.post(url, {"sourceObjects": [{"name": "a"}] * 33}, status=400)
+    assert bucket.names() == ["a"]
+
+
+def test_a_copy_keeps_metadata_unless_it_is_given_other(bucket: Bucket) -> None:
+    bucket.put("x", b"1")
+    bucket.api.patch(f"{bucket.url}/o/x", {"metadata": {"a": "1"}, "contentType": "text/plain"})
+    other = Bucket(bucket.api, "other-bucket")
+    done = bucket.api.post(f"{bucket.url}/o/x/rewriteTo/b/{other.name}/o/y")
+    assert done["done"] is True
+    assert done["resource"]["metadata"] == {"a": "1"}
+    assert other.read("y") == b"1"
+    changed = bucket.api.post(
+        f"{bucket.url}/o/x/copyTo/b/{other.name}/o/z", {"contentType": "image/png"}
+    )
+    assert changed["contentType"] == "image/png"
+    assert "metadata" not in changed
+
+
+def test_a_copy_outlives_its_source(bucket: Bucket) -> None:
+    bucket.put("x", b"1")
+    bucket.api.post(f"{bucket.url}/o/x/copyTo/b/{bucket.name}/o/y")
+    bucket.api.delete(f"{bucket.url}/o/x", status=204)
+    bucket.put("x", b"2")
+    assert bucket.read("y") == b"1"
+
+
+def test_a_move_renames(bucket: Bucket) -> None:
+    bucket.put("x", b"1")
+    bucket.api.post(f"{bucket.url}/o/x/moveTo/o/y")
+    assert bucket.names() == ["y"]
+    assert bucket.read("y") == b"1"
+
+
+def test_an_upload_without_bytes_is_refused(bucket: Bucket) -> None:
+    answer = bucket.api.post(f"{bucket.url}/o", {"name": "x"}, status=400)
+    assert "uploadType" in str(answer)
+
+
+def test_a_chunked_upload_is_read_to_its_end(bucket: Bucket) -> None:
+    pieces = [b"x" * size for size in (1, 70000, 3, 2_000_000)]
+    answer = bucket.api.session.put(f"{HOST}/{bucket.name}/stream", data=iter(pieces), timeout=30)
+    assert answer.ok
+    assert bucket.read("stream") == b"".join(pieces)
