@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from localcloud.core.registry import Api
-from localcloud.services import compute, storage
+from localcloud.services import compute, storage, tpu
 
 
 def all_apis() -> list[Api]:
@@ -11,4 +11,5 @@ def all_apis() -> list[Api]:
     return [
         compute.API,
         storage.API,
+        tpu.API,
     ]

@@ -11,6 +11,7 @@ from localcloud.services.compute import catalog, networks, operations
 from localcloud.services.compute.api import API
 from localcloud.services.compute.fingerprints import fingerprint, require_match
 from localcloud.services.compute.links import shown, url_of
+from localcloud.services.metadata import accounts
 
 _KIND = "compute-project"
 _QUOTAS = {
@@ -91,7 +92,25 @@ def _settle(cloud: Cloud) -> None:
 @enablement.on_enable("compute.googleapis.com")
 def _begin(cloud: Cloud, project: str) -> None:
     networks.add_default_network(cloud, project)
+    _add_default_account(cloud, project)
     # The projects that publish images are Google's own, with Compute Engine in use.
     for publisher in catalog.image_projects():
         key = enablement.key(publisher, API.service)
         cloud.store.put(enablement.ENABLED, key, {"effective": 0.0})
+
+
+def _add_default_account(cloud: Cloud, project: str) -> None:
+    email = default_service_account(project)
+    name = f"projects/{project}/serviceAccounts/{email}"
+    number = str(cloud.operations.number())
+    account = {
+        "name": name,
+        "projectId": project,
+        "uniqueId": number,
+        "email": email,
+        "displayName": "Compute Engine default service account",
+        "etag": "MDEwMjE5MjA=",
+        "oauth2ClientId": number,
+    }
+    if cloud.store.get(accounts.ACCOUNT, name) is None:
+        cloud.store.put(accounts.ACCOUNT, name, account)

@@ -1,0 +1,62 @@
+"""The Cloud TPU API's registration and the names of what it keeps."""
+
+from __future__ import annotations
+
+from localcloud.core.call import Call
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError
+from localcloud.core.registry import Api
+from localcloud.core.store import Record
+from localcloud.services.tpu import catalog
+
+API = Api("tpu", ("v1", "v2", "v2alpha1"))
+V2 = ("v2", "v2alpha1")
+
+NODE = "tpu-node"
+"""The store's kind of nodes; the key is the full name `projects/p/locations/z/nodes/n`."""
+QUEUED = "tpu-queued-resource"
+"""The store's kind of queued resources, by full name."""
+
+
+def place(call: Call) -> str:
+    """The location in the path, `projects/p/locations/z`, whose zone must have TPUs.
+
+    Raises:
+        ApiError: 403, as Google answers for a zone that is unknown to the TPU API.
+    """
+    zone = call.params["locationsId"]
+    if zone not in catalog.zones():
+        raise ApiError(403, f"Location {zone} is not found or access is unauthorized.")
+    return f"projects/{call.project}/locations/{zone}"
+
+
+def zone_of(name: str) -> str:
+    """The zone in a full name."""
+    return name.split("/")[3]
+
+
+def project_of(name: str) -> str:
+    """The project in a full name."""
+    return name.split("/")[1]
+
+
+def last(name: str) -> str:
+    """The short name in a full one."""
+    return name.rpartition("/")[2]
+
+
+def load(cloud: Cloud, kind: str, name: str) -> Record:
+    """The stored resource; 404 when there is none."""
+    record = cloud.store.get(kind, name)
+    if record is None:
+        raise ApiError(404, f"Resource '{name}' was not found")
+    return record
+
+
+def bad_state(action: str, state: str) -> ApiError:
+    """What Google answers to an action that a node's state forbids."""
+    return ApiError(
+        400,
+        f"Cloud TPU received a bad request. {action} is not supported while in state {state}",
+        status="INVALID_ARGUMENT",
+    )

@@ -1,0 +1,121 @@
+"""Stock-outs, quotas and the refusal of classic nodes, as switched by settings.
+
+Settings are records of the store's kind `setting`:
+`stockout` {zone: [TPU types, `*` for all]}, `quota` {metric: limit in cores or chips per zone},
+`deny-tpu-nodes` {"on": true}, `tpu-hosts` {"limit": n}.
+"""
+
+from __future__ import annotations
+
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError
+from localcloud.core.store import Record
+from localcloud.services.tpu import catalog
+from localcloud.services.tpu.api import NODE, QUEUED, zone_of
+
+_SETTING = "setting"
+# A worker takes about 400 MiB; a machine that runs the local cloud has room for a few of them.
+_HOSTS = 16
+
+
+def preemptible(record: Record) -> bool:
+    """Whether a node may be preempted."""
+    scheduling = record.get("schedulingConfig", {})
+    spot = scheduling.get("spot") or scheduling.get("provisioningModel") == "SPOT"
+    return bool(scheduling.get("preemptible") or spot)
+
+
+def require_nodes_allowed(cloud: Cloud) -> None:
+    """Refuse a classic node, as Google does to projects that are not on its list."""
+    if (cloud.store.get(_SETTING, "deny-tpu-nodes") or {}).get("on"):
+        raise ApiError(
+            400,
+            "Your request to provision TPU Node has been denied. Please migrate to TPU VM "
+            "Architecture or contact Cloud TPU team to gain TPU Node access.",
+        )
+
+
+def require_quota(cloud: Cloud, project: str, zone: str, wanted: list[Record]) -> None:
+    """Refuse nodes that would exceed a quota.
+
+    Raises:
+        ApiError: 429 naming the quota.
+    """
+    limits = cloud.store.get(_SETTING, "quota") or {}
+    needed: dict[str, int] = {}
+    for record in wanted:
+        accelerator = catalog.accelerators()[record["acceleratorType"]]
+        metric = accelerator.metric(preemptible=preemptible(record))
+        needed[metric] = needed.get(metric, 0) + accelerator.size
+    for metric, amount in needed.items():
+        limit = limits.get(metric)
+        if limit is not None and _used(cloud, project, zone, metric) + amount > limit:
+            raise _quota_exceeded(metric, limit, project, zone)
+
+
+def in_stock(cloud: Cloud, zone: str, accelerator: str) -> bool:
+    """Whether the zone has room for one more slice of this type."""
+    out = (cloud.store.get(_SETTING, "stockout") or {}).get(zone, [])
+    return accelerator not in out and "*" not in out
+
+
+def require_stock(cloud: Cloud, record: Record) -> None:
+    """Refuse a slice that finds no room.
+
+    Raises:
+        ApiError: 429 (code 8 in an operation) naming the zone.
+    """
+    zone = zone_of(record["name"])
+    if not in_stock(cloud, zone, record["acceleratorType"]):
+        raise stocked_out(zone)
+    limit = int((cloud.store.get(_SETTING, "tpu-hosts") or {}).get("limit", _HOSTS))
+    hosts = catalog.accelerators()[record["acceleratorType"]].hosts
+    running = sum(
+        catalog.accelerators()[other["acceleratorType"]].hosts
+        for name, other in cloud.store.items(NODE)
+        if name != record["name"] and other["state"] in ("CREATING", "READY", "STARTING")
+    )
+    if running + hosts > limit:
+        error = stocked_out(zone)
+        said = f"the local cloud runs at most {limit} TPU hosts (setting tpu-hosts), {running} run"
+        raise ApiError(429, f"{error.message} [{said}]")
+
+
+def stocked_out(zone: str) -> ApiError:
+    """What Google answers when a zone has no room."""
+    return ApiError(
+        429,
+        f'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud '
+        "TPU Nodes are offered (see https://cloud.google.com/tpu/docs/regions)",
+    )
+
+
+def _used(cloud: Cloud, project: str, zone: str, metric: str) -> int:
+    prefix = f"projects/{project}/locations/{zone}/"
+    # Every node counts until it is deleted, also a preempted or stopped one.
+    held = [record for _, record in cloud.store.items(NODE, prefix)]
+    for _, queued in cloud.store.items(QUEUED, prefix):
+        # So does what a queued resource asks for, also after it failed or was suspended.
+        standing = {record["name"] for record in held}
+        held += [node for node in queued["_nodes"] if node["name"] not in standing]
+    return sum(
+        accelerator.size
+        for record in held
+        if (accelerator := catalog.accelerators()[record["acceleratorType"]]).metric(
+            preemptible=preemptible(record)
+        )
+        == metric
+    )
+
+
+def _quota_exceeded(metric: str, limit: int, project: str, zone: str) -> ApiError:
+    message = f"Quota limit '{metric}' has been exceeded. Limit: {limit} in zone {zone}."
+    violation = {"subject": f"project:{project}", "description": message}
+    return ApiError(
+        429,
+        message,
+        reason="rateLimitExceeded",
+        details=[
+            {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]}
+        ],
+    )

@@ -1,0 +1,155 @@
+"""What a node must be before it is created."""
+
+from __future__ import annotations
+
+import re
+
+from localcloud.core import access, projects
+from localcloud.core.call import Call, Json
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError, invalid
+from localcloud.services.compute.disks import require_disk
+from localcloud.services.compute.networks import require_network
+from localcloud.services.compute.projects import default_service_account
+from localcloud.services.compute.subnetworks import require_subnetwork
+from localcloud.services.metadata import accounts
+from localcloud.services.tpu import catalog
+
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_LABEL = re.compile(r"[a-z][-_a-z0-9]{0,62}")
+_LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}")
+_TAG = _NAME
+_MOST_LABELS = 64
+_LONGEST_DESCRIPTION = 512
+_DEFAULT_TYPE = "v2-8"
+_ALL_APIS = ["https://www.googleapis.com/auth/cloud-platform"]
+
+
+def require_name(name: str, what: str) -> None:
+    """Refuse a name that breaks the TPU API's rules; `what` is the parameter, such as `nodeId`."""
+    if not _NAME.fullmatch(name):
+        raise invalid(
+            f'Cloud TPU received an invalid {what}, "{name}". It must match {_NAME.pattern}: '
+            "lower-case letters, digits and hyphens, beginning with a letter, at most 63."
+        )
+
+
+def accelerator(zone: str, body: Json) -> catalog.Accelerator:
+    """The TPU type that a new node asks for, by `acceleratorType` or `acceleratorConfig`.
+
+    Raises:
+        ApiError: 400 for both, or a type that the zone does not have.
+    """
+    here = catalog.in_zone(zone)
+    config = body.get("acceleratorConfig")
+    if config and body.get("acceleratorType"):
+        raise invalid("Only one of accelerator_type and accelerator_config may be given.")
+    wanted = body.get("acceleratorType") or _DEFAULT_TYPE
+    for candidate in here:
+        fits = (candidate.type, candidate.topology) == (
+            (config or {}).get("type"),
+            (config or {}).get("topology"),
+        )
+        if fits if config else candidate.name == wanted:
+            return candidate
+    asked = f"{config.get('type')} {config.get('topology')}" if config else wanted
+    known = ", ".join(one.name for one in here)
+    raise invalid(
+        f'Cloud TPU received an invalid AcceleratorType, "{asked}" for zone "{zone}". Accepted '
+        f"values are {known}."
+    )
+
+
+def require_common(body: Json) -> None:
+    """Refuse a malformed description, labels or tags."""
+    if len(body.get("description", "")) > _LONGEST_DESCRIPTION:
+        raise invalid(f"The description must have at most {_LONGEST_DESCRIPTION} characters.")
+    labels = body.get("labels", {})
+    if len(labels) > _MOST_LABELS:
+        raise invalid(f"At most {_MOST_LABELS} labels are allowed, got {len(labels)}.")
+    for key, value in labels.items():
+        if not _LABEL.fullmatch(key) or not _LABEL_VALUE.fullmatch(value):
+            raise invalid(
+                f'Cloud TPU received an invalid label, "{key}": "{value}". Keys match '
+                f"{_LABEL.pattern}, values {_LABEL_VALUE.pattern}."
+            )
+    for tag in body.get("tags", []):
+        if not _TAG.fullmatch(tag):
+            raise invalid(f'Cloud TPU received an invalid tag, "{tag}". Tags match {_TAG.pattern}.')
+
+
+def require_runtime(version: str, accelerator: catalog.Accelerator) -> None:
+    """Refuse a runtime version that does not exist or does not run on the type."""
+    if version not in catalog.runtime_versions():
+        raise invalid(
+            f'Cloud TPU received an invalid RuntimeVersion, "{version}". Accepted values are '
+            f"{', '.join(catalog.runtime_versions())}."
+        )
+    if not catalog.runs_on(version, accelerator):
+        raise invalid(f'RuntimeVersion "{version}" does not support {accelerator.name}.')
+
+
+def network(cloud: Cloud, call: Call, zone: str, config: Json) -> tuple[Json, str]:
+    """The network configuration of a TPU VM, completed, and the network's path.
+
+    Raises:
+        ApiError: 404 when the network or subnetwork does not exist, 400 when they don't fit.
+    """
+    project = call.project
+    name, subnet_name = config.get("network", ""), config.get("subnetwork", "")
+    path = "" if subnet_name and not name else require_network(cloud, project, by_id(cloud, name))
+    subnet = require_subnetwork(cloud, project, zone, by_id(cloud, subnet_name), path)
+    path = path or subnet["network"].partition("/v1/")[2]
+    region = zone.rpartition("-")[0]
+    completed = {
+        "network": name or path,
+        "subnetwork": subnet_name
+        or f"projects/{project}/regions/{region}/subnetworks/{subnet['name']}",
+        "enableExternalIps": config.get("enableExternalIps", False),
+    }
+    return config | completed, path
+
+
+def service_account(cloud: Cloud, call: Call, sent: Json) -> Json:
+    """The account and scopes of a TPU VM.
+
+    Raises:
+        ApiError: 400 when the account does not exist, 403 when the caller may not act as it.
+    """
+    email = sent.get("email") or default_service_account(call.project)
+    problem = accounts.problem(cloud, call.project, email)
+    if problem:
+        raise invalid(f'Cloud TPU received an invalid service account, "{email}": {problem}.')
+    resources = [f"projects/{call.project}/serviceAccounts/{email}", f"projects/{call.project}"]
+    if not access.allowed(cloud, call.principal, "iam.serviceAccounts.actAs", resources):
+        raise ApiError(
+            403,
+            f"The user does not have permission to act as service account '{email}': "
+            f"'{call.principal.email}' lacks iam.serviceAccounts.actAs (role "
+            "roles/iam.serviceAccountUser).",
+        )
+    return {"email": email, "scope": sent.get("scope") or _ALL_APIS}
+
+
+def by_id(cloud: Cloud, reference: str) -> str:
+    """A reference with the project's id in place of its number, which the TPU API shows."""
+    match = re.fullmatch(r"projects/(\d+)/(.+)", reference)
+    if match is None:
+        return reference
+    return f"projects/{projects.identifier(cloud, match.group(1))}/{match.group(2)}"
+
+
+def require_disks(cloud: Cloud, call: Call, zone: str, disks: list[Json]) -> None:
+    """Refuse data disks that do not exist or lie in another zone."""
+    for disk in disks:
+        path = require_disk(cloud, call.project, disk.get("sourceDisk", ""))
+        if f"/zones/{zone}/" not in path:
+            raise invalid(f"Disk '{path}' is not in zone {zone}.")
+
+
+def scheduling(config: Json) -> Json:
+    """A scheduling configuration whose tiers don't contradict each other."""
+    tiers = [tier for tier in ("preemptible", "spot", "reserved") if config.get(tier)]
+    if len(tiers) > 1:
+        raise invalid(f"Only one of {' and '.join(tiers)} may be set in scheduling_config.")
+    return config

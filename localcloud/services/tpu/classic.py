@@ -1,0 +1,80 @@
+"""Version 1: classic TPU nodes; TPU VMs are seen, stopped and deleted here too."""
+
+from __future__ import annotations
+
+from localcloud.core import projects
+from localcloud.core.call import Call, Json
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import invalid
+from localcloud.core.store import Record
+from localcloud.services.compute.links import url_of
+from localcloud.services.compute.networks import require_network
+from localcloud.services.tpu import capacity, catalog, checks, cidr, nodes
+from localcloud.services.tpu.api import API, NODE, load, place, zone_of
+from localcloud.services.tpu.common import node_name
+from localcloud.services.tpu.locations import service_identity
+
+_V1 = ("v1",)
+
+
+@API.method("projects.locations.nodes.create", permission="tpu.nodes.create", versions=_V1)
+def create_node(cloud: Cloud, call: Call) -> Json:
+    """Create a classic node."""
+    zone = zone_of(f"{place(call)}/")
+    name = f"{place(call)}/nodes/{call.arg('nodeId')}"
+    checks.require_name(call.arg("nodeId"), "nodeId")
+    nodes.require_new(cloud, name)
+    capacity.require_nodes_allowed(cloud)
+    accelerator = checks.accelerator(zone, call.body)
+    checks.require_common(call.body)
+    _require_version(call.body.get("tensorflowVersion", ""))
+    with cloud.store.locked():
+        record = nodes.new(cloud, name, _record(cloud, call, accelerator))
+        capacity.require_quota(cloud, call.project, zone, [record])
+        return nodes.begin_create(cloud, call, record)
+
+
+@API.method("projects.locations.nodes.reimage", permission="tpu.nodes.reimage", versions=_V1)
+def reimage_node(cloud: Cloud, call: Call) -> Json:
+    """Install another TensorFlow version on a classic node."""
+    name = node_name(call)
+    version = call.body.get("tensorflowVersion", "")
+    if "tensorflowVersion" not in load(cloud, NODE, name):
+        raise invalid(f"'{name}' is a TPU VM; only TPU nodes can be reimaged.")
+    _require_version(version)
+    return nodes.begin_reimage(cloud, call, name, version)
+
+
+def _record(cloud: Cloud, call: Call, accelerator: catalog.Accelerator) -> Record:
+    body = call.body
+    project = call.project
+    network = require_network(cloud, project, checks.by_id(cloud, body.get("network", "")))
+    record: Record = {
+        "description": body.get("description"),
+        "labels": body.get("labels"),
+        "acceleratorType": accelerator.name,
+        "acceleratorConfig": {"type": accelerator.type, "topology": accelerator.topology},
+        "tensorflowVersion": body["tensorflowVersion"],
+        "network": network.replace(f"projects/{project}/", f"projects/{projects.number(project)}/"),
+        "serviceAccount": service_identity(project),
+        "schedulingConfig": checks.scheduling(body.get("schedulingConfig") or {}) or None,
+        "useServiceNetworking": body.get("useServiceNetworking") or None,
+        "apiVersion": "V1",
+        "_network": network,
+        "_uses": [url_of(network)],
+    }
+    if record["useServiceNetworking"]:
+        if body.get("cidrBlock"):
+            raise invalid("cidr_block and use_service_networking exclude each other.")
+    else:
+        wanted = body.get("cidrBlock", "")
+        record["cidrBlock"] = cidr.accepted(cloud, accelerator, network, wanted)
+    return {key: value for key, value in record.items() if value is not None}
+
+
+def _require_version(version: str) -> None:
+    if version not in catalog.tensorflow_versions():
+        raise invalid(
+            f'Cloud TPU received an invalid TensorFlowVersion, "{version}". Accepted values are '
+            f"{', '.join(catalog.tensorflow_versions())}."
+        )

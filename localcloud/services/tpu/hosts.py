@@ -1,0 +1,186 @@
+"""The machines behind a TPU slice: one for each host, with TensorFlow's gRPC server on it."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from localcloud.core import projects
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError
+from localcloud.core.store import Record
+from localcloud.machines import guest
+from localcloud.machines.spec import MachineSpec
+from localcloud.services.tpu import catalog, ports
+from localcloud.services.tpu.api import NODE, last, project_of, zone_of
+from localcloud.services.tpu.capacity import preemptible
+
+_WORKER = Path(guest.__file__).parent / "tpu_worker.py"
+_ALL_APIS = ("https://www.googleapis.com/auth/cloud-platform",)
+# Seconds from a host's boot until its worker must serve; TensorFlow takes one or two to load.
+_PATIENCE = 60.0
+_STEP = 0.02
+_AT_ONCE = 16
+
+
+def boot(cloud: Cloud, record: Record) -> list[Record]:
+    """Boot all hosts of a node and wait until they serve; the answer is their endpoints.
+
+    Raises:
+        ApiError: 500 when a worker does not come up.
+    """
+    accelerator = catalog.accelerators()[record["acceleratorType"]]
+    wish = [endpoint["port"] for endpoint in record.get("networkEndpoints", [])]
+    chosen = ports.choose(cloud, accelerator.hosts, wish)
+    for index in range(accelerator.hosts):
+        _ready_file(cloud, record, index).unlink(missing_ok=True)
+        cloud.machines.boot(spec(cloud, record, index, chosen))
+    if serves(record):
+        chosen = [_await(cloud, record, index) for index in range(accelerator.hosts)]
+    return [_endpoint(record, port) for port in chosen]
+
+
+def serves(record: Record) -> bool:
+    """Whether the node's hosts serve gRPC by themselves."""
+    return "tensorflowVersion" in record or catalog.serves_grpc(record.get("runtimeVersion", ""))
+
+
+def halt(cloud: Cloud, record: Record) -> None:
+    """Stop all hosts; their files stay."""
+    _each(record, cloud.machines.halt)
+
+
+def remove(cloud: Cloud, record: Record) -> None:
+    """Stop all hosts and delete their files."""
+    _each(record, cloud.machines.remove)
+    for index in range(_count(record)):
+        _ready_file(cloud, record, index).unlink(missing_ok=True)
+
+
+def preempt(cloud: Cloud, record: Record) -> None:
+    """Take all hosts away at once, as a preemption does."""
+    _each(record, cloud.machines.preempt)
+
+
+def update(cloud: Cloud, record: Record) -> None:
+    """Tell all hosts of changed metadata, tags or labels."""
+    chosen = [endpoint["port"] for endpoint in record.get("networkEndpoints", [])]
+    for index in range(_count(record)):
+        cloud.machines.update(spec(cloud, record, index, chosen))
+
+
+def keys(record: Record) -> list[str]:
+    """The machines' keys, in worker order."""
+    return [f"{record['name']}/hosts/{index}" for index in range(_count(record))]
+
+
+def spec(cloud: Cloud, record: Record, index: int, chosen: list[int]) -> MachineSpec:
+    """The machine of host `index`, whose worker listens on `chosen[index]` if that is free."""
+    accelerator = catalog.accelerators()[record["acceleratorType"]]
+    account = record["serviceAccount"]
+    worker = [
+        sys.executable,
+        str(_WORKER),
+        f"--port={chosen[index]}",
+        f"--devices={accelerator.devices}",
+        f"--ready={_ready_file(cloud, record, index)}",
+    ]
+    classic = isinstance(account, str)
+    return MachineSpec(
+        key=keys(record)[index],
+        project=project_of(record["name"]),
+        zone=zone_of(record["name"]),
+        name=f"t1v-n-{int(record['id']) & 0xFFFFFFFF:08x}-w-{index}",
+        number=int(record["id"]) + index,
+        machine_type=f"tpu-{record['acceleratorType']}",
+        attributes=_attributes(record, index),
+        service_account=account if classic else account["email"],
+        scopes=_ALL_APIS if classic else tuple(account["scope"]),
+        tags=tuple(record.get("tags", [])),
+        preemptible=preemptible(record),
+        daemons={"tpu-runtime": worker} if serves(record) else {},
+        environment={"TF_CPP_MIN_LOG_LEVEL": "1"},
+        programs=_programs(worker),
+        details={"networkInterfaces": [_interface(record)]},
+    )
+
+
+def _attributes(record: Record, index: int) -> dict[str, str]:
+    project, zone = project_of(record["name"]), zone_of(record["name"])
+    # Google has the address in the third place; the first two are the host's ids.
+    endpoints = ",".join([f"unknown:unknown:{ports.ADDRESS}"] * _count(record))
+    known = {
+        "ACCELERATOR_TYPE": record["acceleratorType"],
+        "CONSUMER_PROJECT_ID": project,
+        "CONSUMER_PROJECT_NUMBER": projects.number(project),
+        "NODE_ID": last(record["name"]),
+        "RUNTIME_VERSION": record.get("runtimeVersion", ""),
+        "TPU_TOPOLOGY": record["acceleratorConfig"]["topology"],
+        "WORKER_ID": str(index),
+        "WORKER_NETWORK_ENDPOINTS": endpoints,
+        "ZONE": zone,
+    }
+    return {
+        **record.get("metadata", {}),
+        "accelerator-type": record["acceleratorType"],
+        "agent-worker-number": str(index),
+        "instance-id": last(record["name"]),
+        "tpu-env": "".join(f"{name}: '{value}'\n" for name, value in known.items()),
+        "worker-network-endpoints": endpoints,
+    }
+
+
+def _programs(worker: list[str]) -> dict[str, str]:
+    # What the wheel tensorflow-tpu brings along on Google, at the port that the API reports.
+    command = " ".join(f"'{part}'" for part in worker)
+    module = "-m tensorflow.python.tools.grpc_tpu_worker"
+    return {
+        "start_grpc_tpu_worker": f'exec {command} "$@"',
+        "python3": f'case "$1 $2" in "{module}") shift 2; exec {command} "$@";; esac\n'
+        f"exec '{sys.executable}' \"$@\"",
+    }
+
+
+def _interface(record: Record) -> Record:
+    interface: Record = {"ip": ports.ADDRESS, "network": record["_network"], "accessConfigs": []}
+    return interface
+
+
+def _endpoint(record: Record, port: int) -> Record:
+    endpoint: Record = {"ipAddress": ports.ADDRESS, "port": port}
+    if record.get("networkConfig", {}).get("enableExternalIps"):
+        endpoint["accessConfig"] = {"externalIp": ports.ADDRESS}
+    return endpoint
+
+
+def _await(cloud: Cloud, record: Record, index: int) -> int:
+    # Real time: what is waited for is a process, whatever clock the cloud has.
+    deadline = time.monotonic() + _PATIENCE
+    ready = _ready_file(cloud, record, index)
+    while time.monotonic() < deadline:
+        if ready.exists():
+            port = int(ready.read_text(encoding="ascii"))
+            with socket.create_connection((ports.ADDRESS, port), timeout=_PATIENCE):
+                return port
+        if (cloud.store.get(NODE, record["name"]) or record)["state"] == "PREEMPTED":
+            return ports.STANDARD
+        time.sleep(_STEP)
+    log, _ = cloud.machines.serial(keys(record)[index])
+    raise ApiError(500, f"TPU host {index} does not serve after {_PATIENCE:g} s: {log[-500:]}")
+
+
+def _ready_file(cloud: Cloud, record: Record, index: int) -> Path:
+    return cloud.folder("tpu") / f"{record['id']}-{index}.port"
+
+
+def _count(record: Record) -> int:
+    return catalog.accelerators()[record["acceleratorType"]].hosts
+
+
+def _each(record: Record, action: Callable[[str], None]) -> None:
+    with ThreadPoolExecutor(max_workers=min(_count(record), _AT_ONCE)) as pool:
+        list(pool.map(action, keys(record)))

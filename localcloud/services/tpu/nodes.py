@@ -1,0 +1,235 @@
+"""The life of a node: what both architectures and all versions of the API have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from localcloud.core.call import Call, Json
+from localcloud.core.clock import rfc3339
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError
+from localcloud.core.operations import effect
+from localcloud.core.store import Record
+from localcloud.machines.hooks import on_power_off
+from localcloud.services.compute import usage
+from localcloud.services.compute.links import url_of
+from localcloud.services.tpu import capacity, hosts, operations
+from localcloud.services.tpu.api import NODE, bad_state, load
+
+Watcher = Callable[[Cloud, Record], None]
+_AFTER_DELETE: list[Watcher] = []
+_AFTER_PREEMPTION: list[Watcher] = []
+GONE = ("PREEMPTED", "TERMINATED")
+"""States in which a node does nothing but hold quota until it is deleted."""
+
+
+def after_delete(watcher: Watcher) -> Watcher:
+    """Register `function(cloud, record)`, called when a node is gone."""
+    _AFTER_DELETE.append(watcher)
+    return watcher
+
+
+def after_preemption(watcher: Watcher) -> Watcher:
+    """Register `function(cloud, record)`, called when a node was preempted."""
+    _AFTER_PREEMPTION.append(watcher)
+    return watcher
+
+
+def new(cloud: Cloud, name: str, record: Record) -> Record:
+    """A node's record as it is when its creation begins."""
+    return record | {
+        "name": name,
+        "id": str(cloud.operations.number()),
+        "state": "CREATING",
+        "createTime": rfc3339(cloud.clock.now()),
+    }
+
+
+def require_new(cloud: Cloud, name: str) -> None:
+    """Refuse a name that is taken, also by a node that was preempted."""
+    if cloud.store.get(NODE, name) is not None:
+        raise ApiError(409, f"Resource '{name}' already exists")
+
+
+def begin_create(cloud: Cloud, call: Call, record: Record) -> Json:
+    """Store a new node and start its creation."""
+    with cloud.store.locked():
+        require_new(cloud, record["name"])
+        cloud.store.put(NODE, record["name"], record)
+    return _begin(cloud, call, "create", record["name"])
+
+
+@effect("tpu.node.create")
+def create(cloud: Cloud, name: str) -> Record:
+    """Boot a new node's hosts; a node that finds no room leaves nothing behind."""
+    record = load(cloud, NODE, name)
+    _require_not_gone(record)
+    try:
+        capacity.require_stock(cloud, record)
+    except ApiError:
+        cloud.store.delete(NODE, name)
+        raise
+    return serve(cloud, record)
+
+
+def begin_delete(cloud: Cloud, call: Call, name: str) -> Json:
+    """Start the deletion of a node in whatever state."""
+    record = load(cloud, NODE, name)
+    if record["state"] == "DELETING":
+        raise bad_state("delete", "DELETING")
+    cloud.store.put(NODE, name, record | {"state": "DELETING"})
+    return _begin(cloud, call, "delete", name)
+
+
+@effect("tpu.node.delete")
+def delete(cloud: Cloud, name: str) -> None:
+    """Take a node's hosts away and forget it."""
+    record = cloud.store.get(NODE, name)
+    if record is not None:
+        hosts.remove(cloud, record)
+        cloud.store.delete(NODE, name)
+        for watcher in _AFTER_DELETE:
+            watcher(cloud, record)
+
+
+def begin_stop(cloud: Cloud, call: Call, name: str) -> Json:
+    """Start to stop a READY node; slices of several hosts cannot be stopped."""
+    record = load(cloud, NODE, name)
+    if record["state"] != "READY":
+        raise bad_state("stop", record["state"])
+    if len(hosts.keys(record)) > 1:
+        raise ApiError(400, "Cloud TPU received a bad request. stop is not supported for TPU pods")
+    cloud.store.put(NODE, name, record | {"state": "STOPPING"})
+    return _begin(cloud, call, "stop", name)
+
+
+@effect("tpu.node.stop")
+def stop(cloud: Cloud, name: str) -> Record:
+    """Halt a node's hosts."""
+    record = load(cloud, NODE, name)
+    _require_not_gone(record)
+    hosts.halt(cloud, record)
+    return set_state(cloud, name, "STOPPED")
+
+
+def begin_start(cloud: Cloud, call: Call, name: str) -> Json:
+    """Start a STOPPED node."""
+    record = load(cloud, NODE, name)
+    if record["state"] != "STOPPED":
+        raise bad_state("start", record["state"])
+    cloud.store.put(NODE, name, record | {"state": "STARTING"})
+    return _begin(cloud, call, "start", name)
+
+
+@effect("tpu.node.start")
+def start(cloud: Cloud, name: str) -> Record:
+    """Boot a stopped node's hosts, if the zone still has room."""
+    record = load(cloud, NODE, name)
+    _require_not_gone(record)
+    try:
+        capacity.require_stock(cloud, record)
+    except ApiError:
+        set_state(cloud, name, "STOPPED")
+        raise
+    return serve(cloud, record)
+
+
+def begin_reimage(cloud: Cloud, call: Call, name: str, version: str) -> Json:
+    """Give a READY or STOPPED classic node another TensorFlow version."""
+    record = load(cloud, NODE, name)
+    if record["state"] not in ("READY", "STOPPED"):
+        raise bad_state("reimage", record["state"])
+    changed = record | {"state": "REIMAGING", "tensorflowVersion": version}
+    cloud.store.put(NODE, name, changed)
+    return _begin(cloud, call, "reimage", name)
+
+
+@effect("tpu.node.reimage")
+def reimage(cloud: Cloud, name: str) -> Record:
+    """Boot a node's hosts anew."""
+    record = load(cloud, NODE, name)
+    _require_not_gone(record)
+    hosts.remove(cloud, record)
+    return serve(cloud, record)
+
+
+def preempt(cloud: Cloud, name: str, *, state: str = "PREEMPTED") -> None:
+    """Take a node away as Google does: it stays, useless, until somebody deletes it.
+
+    Args:
+        cloud: the cloud.
+        name: the node's full name.
+        state: `PREEMPTED`, or `TERMINATED`, which Google's API also shows.
+
+    Raises:
+        ApiError: 400 when the node is stopped, gone, or being deleted.
+    """
+    with cloud.store.locked():
+        record = load(cloud, NODE, name)
+        if record["state"] not in ("CREATING", "READY", "STARTING", "REIMAGING", "RESTARTING"):
+            raise bad_state("preempt", record["state"])
+        record = set_state(cloud, name, state)
+    hosts.preempt(cloud, record)
+    for watcher in _AFTER_PREEMPTION:
+        watcher(cloud, record)
+
+
+def set_state(cloud: Cloud, name: str, state: str) -> Record:
+    """Store a node's new state; only a READY one is healthy."""
+    with cloud.store.locked():
+        record = load(cloud, NODE, name) | {"state": state}
+        record["health"] = "HEALTHY" if state == "READY" else None
+        cloud.store.put(NODE, name, record)
+        return record
+
+
+def serve(cloud: Cloud, record: Record) -> Record:
+    """Boot a node's hosts; it is READY when they serve."""
+    name = record["name"]
+    endpoints = hosts.boot(cloud, record)
+    with cloud.store.locked():
+        current = cloud.store.get(NODE, name)
+        if current is not None and current["state"] not in (*GONE, "DELETING"):
+            cloud.store.put(NODE, name, current | {"networkEndpoints": endpoints})
+            return set_state(cloud, name, "READY")
+    # It was preempted or deleted meanwhile, when its hosts had not all been booted.
+    hosts.halt(cloud, record)
+    raise bad_state("update", current["state"] if current else "DELETING")
+
+
+def _require_not_gone(record: Record) -> None:
+    if record["state"] in GONE:
+        raise bad_state("update", record["state"])
+
+
+def _begin(cloud: Cloud, call: Call, verb: str, name: str) -> Json:
+    step = "start" if verb == "reimage" else verb
+    return operations.start(
+        cloud,
+        call,
+        verb=verb,
+        target=name,
+        effect=f"tpu.node.{verb}",
+        arguments={"name": name},
+        seconds=cloud.seconds(f"tpu.{step}"),
+    )
+
+
+@usage.finder
+def _users(cloud: Cloud, path: str) -> list[str]:
+    """The nodes that keep a network, subnetwork or disk from being deleted."""
+    project = "/".join(path.split("/")[:2])
+    return [
+        name
+        for name, record in cloud.store.items(NODE, f"{project}/")
+        if url_of(path) in record["_uses"]
+    ]
+
+
+@on_power_off
+def _went_off(cloud: Cloud, key: str) -> None:
+    name, separator, _ = key.partition("/hosts/")
+    record = cloud.store.get(NODE, name) if separator else None
+    if record is not None and record["state"] == "READY":
+        hosts.halt(cloud, record)
+        set_state(cloud, name, "STOPPED")

@@ -1,0 +1,124 @@
+"""Long-running operations of the TPU API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from localcloud.core.call import Call, Json
+from localcloud.core.clock import rfc3339
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError
+from localcloud.core.store import Record
+from localcloud.services.tpu.api import API, place
+from localcloud.services.tpu.paging import page
+from localcloud.services.tpu.views import node_view, queued_view
+
+_PREFIX = "tpu/"
+_TYPE = "type.googleapis.com/google.cloud.tpu"
+
+
+def start(
+    cloud: Cloud,
+    call: Call,
+    *,
+    verb: str,
+    target: str,
+    effect: str,
+    arguments: dict[str, Any],
+    seconds: float,
+) -> Json:
+    """Begin an operation and answer it; with `seconds` 0 it is done already.
+
+    Args:
+        cloud: the cloud.
+        call: the call that asks for it.
+        verb: such as `create`.
+        target: full name of the resource.
+        effect: name of the registered effect; it returns the resource's record, or None.
+        arguments: the effect's arguments.
+        seconds: how long the operation takes.
+    """
+    now = int(cloud.clock.now() * 1000)
+    name = f"{place(call)}/operations/operation-{now}-{cloud.operations.number():x}"
+    record = cloud.operations.start(
+        _PREFIX + name,
+        about={"verb": verb, "target": target},
+        effect=effect,
+        arguments=arguments,
+        seconds=seconds,
+    )
+    return _show(call, name, record)
+
+
+def _show(call: Call, name: str, record: Record) -> Json:
+    version = call.method.version
+    metadata: Json = {
+        "@type": "type.googleapis.com/google.cloud.common.OperationMetadata",
+        "createTime": rfc3339(record["started"]),
+        "target": record["about"]["target"],
+        "verb": record["about"]["verb"],
+        "cancelRequested": False,
+        "apiVersion": version,
+    }
+    operation: Json = {"name": name, "metadata": metadata, "done": record["done"]}
+    if not record["done"]:
+        return operation
+    metadata["endTime"] = rfc3339(record["finished"])
+    if "error" in record:
+        error = record["error"]
+        operation["error"] = {"code": error["code"], "message": error["message"]}
+        return operation
+    resource = record.get("response")
+    if resource is None:
+        operation["response"] = {"@type": "type.googleapis.com/google.protobuf.Empty"}
+    elif "/nodes/" in record["about"]["target"]:
+        operation["response"] = {"@type": f"{_TYPE}.{version}.Node", **node_view(resource, version)}
+    else:
+        typed = {"@type": f"{_TYPE}.{version}.QueuedResource"}
+        operation["response"] = typed | queued_view(resource, version)
+    return operation
+
+
+def _name(call: Call) -> str:
+    return f"{place(call)}/operations/{call.params['operationsId']}"
+
+
+@API.method("projects.locations.operations.get", permission="tpu.operations.get")
+def get_operation(cloud: Cloud, call: Call) -> Json:
+    """Answer where an operation stands."""
+    record = cloud.operations.get(_PREFIX + _name(call))
+    if record is None:
+        raise ApiError(404, f"Resource '{_name(call)}' was not found")
+    return _show(call, _name(call), record)
+
+
+@API.method("projects.locations.operations.list", permission="tpu.operations.list")
+def list_operations(cloud: Cloud, call: Call) -> Json:
+    """List a location's operations."""
+    prefix = f"{_PREFIX}{place(call)}/operations/"
+    shown = [
+        _show(call, key.removeprefix(_PREFIX), record)
+        for key, record in cloud.operations.items(prefix)
+    ]
+    return page(call, "operations", shown)
+
+
+@API.method("projects.locations.operations.cancel", permission="tpu.operations.get")
+def cancel_operation(cloud: Cloud, call: Call) -> Json:
+    """Refuse: operations on TPUs cannot be called off, and Google says so in their metadata."""
+    record = cloud.operations.get(_PREFIX + _name(call))
+    if record is None:
+        raise ApiError(404, f"Resource '{_name(call)}' was not found")
+    if not record["done"]:
+        raise ApiError(501, "Cancellation of this operation is not supported.")
+    return {}
+
+
+@API.method("projects.locations.operations.delete", permission="tpu.operations.delete")
+def delete_operation(cloud: Cloud, call: Call) -> Json:
+    """Forget a finished operation."""
+    record = cloud.operations.get(_PREFIX + _name(call))
+    if record is None or not record["done"]:
+        raise ApiError(404 if record is None else 400, f"'{_name(call)}' is not a done operation")
+    cloud.operations.delete(_PREFIX + _name(call))
+    return {}

@@ -1,0 +1,72 @@
+"""Where the hosts of TPUs listen: 8470 as on Google where that is free, else another port."""
+
+from __future__ import annotations
+
+import socket
+
+from localcloud.core.cloud import Cloud
+from localcloud.services.tpu.api import NODE
+
+ADDRESS = "127.0.0.1"
+STANDARD = 8470
+
+
+def choose(cloud: Cloud, count: int, wish: list[int]) -> list[int]:
+    """Free ports for `count` hosts.
+
+    Args:
+        cloud: the cloud, whose nodes keep their ports.
+        count: how many.
+        wish: the ports that the hosts had before, in order.
+    """
+    taken = {
+        endpoint["port"]
+        for _, node in cloud.store.items(NODE)
+        for endpoint in node.get("networkEndpoints", [])
+    } - set(wish)
+    chosen: list[int] = []
+    for index in range(count):
+        candidates = [*wish[index : index + 1], STANDARD]
+        free = (p for p in candidates if p not in taken and p not in chosen and _free(p))
+        chosen.append(next(free, None) or _any_free(taken | set(chosen)))
+    return chosen
+
+
+def _free(port: int) -> bool:
+    # Without SO_REUSEADDR or SO_REUSEPORT, on the wildcard as TensorFlow's server does.
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            probe.bind(("::", port))
+    except OSError:
+        return _free_without_ipv6(port)
+    return True
+
+
+def _free_without_ipv6(port: int) -> bool:
+    if socket.has_ipv6 and _ipv6_works():
+        return False
+    try:
+        with socket.socket() as probe:
+            probe.bind(("", port))
+    except OSError:
+        return False
+    return True
+
+
+def _ipv6_works() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::", 0))
+    except OSError:
+        return False
+    return True
+
+
+def _any_free(taken: set[int]) -> int:
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            port = int(probe.getsockname()[1])
+        if port not in taken:
+            return port

@@ -1,0 +1,59 @@
+"""Nodes and queued resources as each version of the API shows them.
+
+A stored node has the fields of v2alpha1 and, for a classic one, those that only v1 has. Names that
+begin with `_` are the emulator's own.
+"""
+
+from __future__ import annotations
+
+from localcloud.core.call import Json
+from localcloud.core.discovery import document
+from localcloud.core.store import Record
+
+_NEWER_THAN_V1 = {"V2": "V2_ALPHA1"}
+
+
+def node_view(record: Record, version: str) -> Json:
+    """A node in `version`: v1 shows TPU VMs too, v2 shows classic nodes too."""
+    view = dict(record)
+    if version == "v1":
+        _as_v1(view)
+    else:
+        _as_v2(view)
+    if version != "v2":
+        view["apiVersion"] = _NEWER_THAN_V1.get(view["apiVersion"], view["apiVersion"])
+    return _known(view, version, "Node")
+
+
+def queued_view(record: Record, version: str) -> Json:
+    """A queued resource in `version`."""
+    return _known(record, version, "QueuedResource")
+
+
+def _as_v1(view: Json) -> None:
+    account = view.get("serviceAccount")
+    if isinstance(account, dict):
+        view["serviceAccount"] = account["email"]
+    view.setdefault("tensorflowVersion", view.get("runtimeVersion"))
+    endpoints = view.get("networkEndpoints", [])
+    view["networkEndpoints"] = [_known(endpoint, "v1", "NetworkEndpoint") for endpoint in endpoints]
+    if endpoints:
+        view["ipAddress"] = endpoints[0]["ipAddress"]
+        view["port"] = str(endpoints[0]["port"])
+    if "networkConfig" in view:
+        view["network"] = view["networkConfig"]["network"]
+    if "schedulingConfig" in view:
+        view["schedulingConfig"] = _known(view["schedulingConfig"], "v1", "SchedulingConfig")
+
+
+def _as_v2(view: Json) -> None:
+    if isinstance(view.get("serviceAccount"), str):
+        view["serviceAccount"] = {"email": view["serviceAccount"]}
+    view.setdefault("runtimeVersion", view.get("tensorflowVersion"))
+    if "network" in view:
+        view["networkConfig"] = {"network": view["network"]}
+
+
+def _known(record: Json, version: str, schema: str) -> Json:
+    known = document("tpu", version).schemas[schema]["properties"]
+    return {key: value for key, value in record.items() if key in known and value is not None}

@@ -1,0 +1,191 @@
+"""Versions 2 and 2alpha1: TPU VMs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from localcloud.core.call import Call, Json
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import invalid
+from localcloud.core.operations import effect
+from localcloud.core.store import Record
+from localcloud.services.compute.links import path_of, url_of
+from localcloud.services.tpu import capacity, checks, hosts, nodes, operations
+from localcloud.services.tpu.api import API, NODE, V2, bad_state, load, place, zone_of
+from localcloud.services.tpu.common import node_name
+
+_ALPHA = ("v2alpha1",)
+_CHANGEABLE = ("description", "labels", "tags", "metadata", "dataDisks")
+_KEPT = (
+    "description",
+    "labels",
+    "tags",
+    "metadata",
+    "dataDisks",
+    "cidrBlock",
+    "shieldedInstanceConfig",
+    "bootDiskConfig",
+    "autocheckpointEnabled",
+    "networkConfigs",
+)
+
+
+@API.method("projects.locations.nodes.create", permission="tpu.nodes.create", versions=V2)
+def create_node(cloud: Cloud, call: Call) -> Json:
+    """Create a TPU VM."""
+    name = f"{place(call)}/nodes/{call.arg('nodeId')}"
+    checks.require_name(call.arg("nodeId"), "nodeId")
+    nodes.require_new(cloud, name)
+    record = nodes.new(cloud, name, accepted(cloud, call, zone_of(name), call.body))
+    with cloud.store.locked():
+        capacity.require_quota(cloud, call.project, zone_of(name), [record])
+        return nodes.begin_create(cloud, call, record)
+
+
+def accepted(cloud: Cloud, call: Call, zone: str, body: Json) -> Record:
+    """A TPU VM as it will be stored, checked and completed, still without a name.
+
+    Raises:
+        ApiError: 400, 403 or 404 for what is wrong with it.
+    """
+    accelerator = checks.accelerator(zone, body)
+    checks.require_common(body)
+    checks.require_runtime(body.get("runtimeVersion", ""), accelerator)
+    checks.require_disks(cloud, call, zone, body.get("dataDisks", []))
+    record: Record = {key: body[key] for key in _KEPT if body.get(key)}
+    configs = body.get("networkConfigs") or [body.get("networkConfig", {})]
+    if body.get("networkConfigs") and body.get("networkConfig"):
+        raise invalid("Only one of network_config and network_configs may be given.")
+    completed = [checks.network(cloud, call, zone, config) for config in configs]
+    if "networkConfigs" in record:
+        record["networkConfigs"] = [config for config, _ in completed]
+    else:
+        record["networkConfig"] = completed[0][0]
+    scheduling = checks.scheduling(body.get("schedulingConfig") or {})
+    if scheduling:
+        record["schedulingConfig"] = scheduling
+    return record | {
+        "acceleratorType": accelerator.name,
+        "acceleratorConfig": {"type": accelerator.type, "topology": accelerator.topology},
+        "runtimeVersion": body["runtimeVersion"],
+        "serviceAccount": checks.service_account(cloud, call, body.get("serviceAccount", {})),
+        "apiVersion": "V2" if call.method.version == "v2" else "V2_ALPHA1",
+        "multisliceNode": False,
+        "_network": completed[0][1],
+        "_uses": _uses(call, completed, record.get("dataDisks", [])),
+    }
+
+
+def _uses(call: Call, networks: list[tuple[Json, str]], disks: list[Json]) -> list[str]:
+    used = []
+    for config, path in networks:
+        region = f"regions/{call.params['locationsId'].rpartition('-')[0]}/subnetworks/"
+        subnet = config["subnetwork"]
+        used += [path, path_of(subnet if "/" in subnet else region + subnet, call.project)]
+    used += [path_of(disk["sourceDisk"], call.project) for disk in disks]
+    return [url_of(path) for path in used]
+
+
+@API.method("projects.locations.nodes.patch", permission="tpu.nodes.update", versions=V2)
+def patch_node(cloud: Cloud, call: Call) -> Json:
+    """Change a TPU VM's description, labels, tags, metadata or data disks."""
+    name = node_name(call)
+    fields = [_camel(field) for field in call.arg("updateMask").split(",") if field]
+    wrong = [field for field in fields if field not in _CHANGEABLE]
+    if wrong or not fields:
+        raise invalid(
+            f"Invalid update_mask {call.arg('updateMask')!r}. Fields that can be changed are "
+            f"{', '.join(_CHANGEABLE)}."
+        )
+    record = load(cloud, NODE, name)
+    if record["state"] not in ("READY", "STOPPED"):
+        raise bad_state("update", record["state"])
+    checks.require_common(call.body)
+    checks.require_disks(cloud, call, zone_of(name), call.body.get("dataDisks", []))
+    return operations.start(
+        cloud,
+        call,
+        verb="update",
+        target=name,
+        effect="tpu.node.update",
+        arguments={"name": name, "changes": {field: call.body.get(field) for field in fields}},
+        seconds=cloud.seconds("tpu.update"),
+    )
+
+
+@effect("tpu.node.update")
+def _update(cloud: Cloud, name: str, changes: dict[str, Any]) -> Record:
+    with cloud.store.locked():
+        record = load(cloud, NODE, name)
+        if record["state"] in nodes.GONE:
+            raise bad_state("update", record["state"])
+        record = {key: value for key, value in (record | changes).items() if value}
+        cloud.store.put(NODE, name, record)
+    hosts.update(cloud, record)
+    return record
+
+
+@API.method(
+    "projects.locations.nodes.getGuestAttributes",
+    permission="tpu.nodes.getGuestAttributes",
+    versions=V2,
+)
+def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
+    """Answer what the guests of some or all workers have written."""
+    record = load(cloud, NODE, node_name(call))
+    wanted = call.body.get("workerIds") or [str(i) for i in range(len(hosts.keys(record)))]
+    query = call.body.get("queryPath", "").rstrip("/")
+    found = []
+    for worker in wanted:
+        if not worker.isdigit() or int(worker) >= len(hosts.keys(record)):
+            raise invalid(f"'{record['name']}' has no worker {worker!r}.")
+        written = cloud.machines.guest_attributes(hosts.keys(record)[int(worker)])
+        items = [
+            {"namespace": key.partition("/")[0], "key": key.partition("/")[2], "value": value}
+            for key, value in written.items()
+            if f"{key}/".startswith(f"{query}/" if query else "")
+        ]
+        found.append({"queryPath": query, "queryValue": {"items": items}})
+    return {"guestAttributes": found}
+
+
+@API.method(
+    "projects.locations.nodes.simulateMaintenanceEvent",
+    permission="tpu.nodes.simulateMaintenanceEvent",
+    versions=_ALPHA,
+)
+@API.method(
+    "projects.locations.nodes.performMaintenance",
+    permission="tpu.nodes.performMaintenance",
+    versions=_ALPHA,
+)
+def maintain_node(cloud: Cloud, call: Call) -> Json:
+    """Take a READY TPU VM's hosts down and up again, as maintenance does."""
+    name = node_name(call)
+    record = load(cloud, NODE, name)
+    if record["state"] != "READY":
+        raise bad_state("maintenance", record["state"])
+    cloud.store.put(NODE, name, record | {"state": "RESTARTING"})
+    return operations.start(
+        cloud,
+        call,
+        verb="maintain",
+        target=name,
+        effect="tpu.node.restart",
+        arguments={"name": name},
+        seconds=cloud.seconds("tpu.start"),
+    )
+
+
+@effect("tpu.node.restart")
+def _restart(cloud: Cloud, name: str) -> Record:
+    record = load(cloud, NODE, name)
+    if record["state"] in nodes.GONE:
+        raise bad_state("update", record["state"])
+    hosts.halt(cloud, record)
+    return nodes.serve(cloud, record)
+
+
+def _camel(field: str) -> str:
+    head, *tail = field.strip().split("_")
+    return head + "".join(part.capitalize() for part in tail)

@@ -1,0 +1,153 @@
+"""A TPU that really serves: its worker process, and TensorFlow as the client."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from localcloud.app import LocalCloud
+from localcloud.core.clock import Clock
+from localcloud.services.tpu import nodes
+from localcloud.testing import Client
+from tests.unit.localcloud.tpu.conftest import ALPHA, PARENT, V1
+
+_CLIENT = """
+import sys
+import tensorflow as tf
+resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=sys.argv[1])
+tf.config.experimental_connect_to_cluster(resolver)
+names = [d.name for d in tf.config.list_logical_devices("CPU") if "job:worker" in d.name]
+strategy = tf.distribute.MirroredStrategy(devices=names)
+with strategy.scope():
+    weight = tf.Variable(1.0)
+@tf.function
+def step():
+    def replica():
+        total = tf.distribute.get_replica_context().all_reduce("SUM", weight)
+        weight.assign(total)
+    strategy.run(replica)
+step()
+print("replicas", strategy.num_replicas_in_sync, "weight", float(weight.numpy()))
+"""
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def running(local_cloud: LocalCloud) -> Iterator[Client]:
+    local_cloud.cloud.store.put("setting", "grace", {"stop": 1.0, "preempt": 1.0})
+    yield Client(local_cloud)
+    for key in [f"{PARENT}/nodes/{name}/hosts/0" for name in ("t", "u")]:
+        local_cloud.cloud.machines.remove(key)
+
+
+def run_client(target: str) -> str:
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": os.environ.get("HOME", "/"),
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", _CLIENT, target],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+def test_eight_replicas_train_at_the_reported_endpoint(
+    running: Client, local_cloud: LocalCloud
+) -> None:
+    begun = time.monotonic()
+    body = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.19.0-pod-pjrt"}
+    operation = running.post(f"{ALPHA}/nodes", body, nodeId="t")
+    assert operation["done"] is True
+    took = time.monotonic() - begun
+    assert took < 20, f"creating took {took:.1f} s"
+    (endpoint,) = running.get(f"{V1}/nodes/t")["networkEndpoints"]
+    said = run_client(f"grpc://{endpoint['ipAddress']}:{endpoint['port']}")
+    assert said.split() == ["replicas", "8", "weight", "8.0"]
+    log, _ = local_cloud.cloud.machines.serial(f"{PARENT}/nodes/t/hosts/0")
+    assert f"listening on port {endpoint['port']}" in log
+    nodes.preempt(local_cloud.cloud, f"{PARENT}/nodes/t")
+    assert not answers(endpoint["port"])
+
+
+def test_the_startup_script_starts_the_worker_where_the_runtime_does_not(
+    running: Client, local_cloud: LocalCloud
+) -> None:
+    script = "#!/bin/bash\npython3 -m tensorflow.python.tools.grpc_tpu_worker\n"
+    body = {
+        "acceleratorType": "v2-8",
+        "runtimeVersion": "tpu-vm-tf-2.19.0-pjrt",
+        "metadata": {"startup-script": script},
+    }
+    running.post(f"{ALPHA}/nodes", body, nodeId="u")
+    port = running.get(f"{ALPHA}/nodes/u")["networkEndpoints"][0]["port"]
+    deadline = time.monotonic() + 30
+    while not answers(port) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    log, _ = local_cloud.cloud.machines.serial(f"{PARENT}/nodes/u/hosts/0")
+    assert answers(port), log
+    running.delete(f"{ALPHA}/nodes/u")
+    assert not answers(port)
+
+
+def test_only_this_machine_reaches_the_worker(running: Client) -> None:
+    if not sys.platform.startswith("linux"):
+        pytest.skip("TensorFlow's server cannot be kept to the loopback interface here")
+    addresses = {
+        info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
+    }
+    outside = [str(address) for address in addresses if not str(address).startswith("127.")]
+    if not outside:
+        pytest.skip("this machine has no address but the loopback ones")
+    running.post(
+        f"{V1}/nodes", {"acceleratorType": "v2-8", "tensorflowVersion": "2.12.1"}, nodeId="t"
+    )
+    port = running.get(f"{V1}/nodes/t")["networkEndpoints"][0]["port"]
+    with pytest.raises(OSError, match=r"timed out|refused"):
+        socket.create_connection((outside[0], port), timeout=1)
+    assert answers(port)
+
+
+def test_a_taken_port_is_left_to_its_owner(tmp_path: Path) -> None:
+    worker = Path(__file__).parents[4] / "localcloud/machines/guest/tpu_worker.py"
+    with socket.create_server(("127.0.0.1", 0)) as owner:
+        taken = owner.getsockname()[1]
+        ready = tmp_path / "port"
+        process = subprocess.Popen(
+            [sys.executable, str(worker), f"--port={taken}", "--devices=1", f"--ready={ready}"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            deadline = time.monotonic() + 60
+            while not ready.exists() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert int(ready.read_text()) != taken
+        finally:
+            process.terminate()
+            assert process.wait(10) == 0
