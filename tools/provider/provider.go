@@ -30,8 +30,9 @@ func providerInfo(ctx context.Context, version string) tfbridge.ProviderInfo {
 	sdkProvider := google.Provider()
 	attributeToPulumi(sdkProvider)
 	// A few functions, getClientConfig among them, live in the newer plugin framework.
-	both := pf.MuxShimWithDisjointgPF(
-		ctx, sdkv2.NewProvider(sdkProvider), fwprovider.New(sdkProvider))
+	both := pf.MuxShimWithDisjointgPF(ctx,
+		sdkv2.NewProvider(sdkProvider, sdkv2.WithPlanStateEdit(knownLabels)),
+		fwprovider.New(sdkProvider))
 	info := tfbridge.ProviderInfo{
 		P:              both,
 		Name:           packageName,

@@ -1,56 +1,74 @@
 import io
 import tarfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from toolchain import cache, choose, download, gobuild, processes
+from toolchain.choose import Toolchain
 from toolchain.errors import ToolchainError
-from toolchain.pins import ENGINE, HOST, HOST_SCRIPT, MODULES, PROVIDER, PROVIDER_VERSION
+from toolchain.pins import (
+    ENGINE,
+    ENGINE_VERSION,
+    HOST,
+    HOST_SCRIPT,
+    MODULES,
+    PROVIDER,
+    PROVIDER_VERSION,
+)
 
 
 class Machine:
     """A machine with fakes where the toolchain meets the outside: programs and downloads."""
 
-    def __init__(self, monkeypatch, tmp_path):
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         self.folder = tmp_path / "on-path"
         self.folder.mkdir()
         self.online = False
         self.download_fails = False
-        self.commands = []
+        self.commands: list[list[str]] = []
         self.engine_says = "v3.259.0"
         monkeypatch.setenv("PATH", str(self.folder))
         monkeypatch.setattr(processes, "run", self._run)
         monkeypatch.setattr(download, "reachable", lambda: self.online)
         monkeypatch.setattr(download, "_download_engine", self._download)
 
-    def has(self, *names):
+    def has(self, *names: str) -> None:
         for name in names:
             self._program(self.folder / name)
 
-    def has_provider(self):
+    def has_provider(self) -> None:
         self._program(self._plugin())
 
-    def builds(self):
+    def builds(self) -> list[str]:
         return [command[-1] for command in self.commands if command[1:2] == ["build"]]
 
-    def _plugin(self):
+    def _plugin(self) -> Path:
         home = self.folder.parent / "pulumi-home" / "plugins"
         return home / f"resource-gcp-v{PROVIDER_VERSION}" / PROVIDER
 
-    def _program(self, path):
+    def _program(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("#!/bin/sh\n")
         path.chmod(0o755)
 
-    def _download(self, folder):
+    def _download(self, folder: Path) -> None:
         if self.download_fails:
             raise ToolchainError("the checksum is wrong")
         for name in (ENGINE, HOST, HOST_SCRIPT):
             self._program(folder / name)
 
-    def _run(self, command, *, cwd=None, env=None, on_line=None):
-        command = [str(part) for part in command]
-        self.commands.append(command)
-        match command[1:]:
+    def _run(
+        self,
+        command: Sequence[str | Path],
+        *,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        on_line: Callable[[str], None] | None = None,
+    ) -> str:
+        words = [str(part) for part in command]
+        self.commands.append(words)
+        match words[1:]:
             case ["version"]:
                 return self.engine_says
             case ["env", "GOVERSION"]:
@@ -59,8 +77,6 @@ class Machine:
                 self._program(self.folder.parent / "sdk" / "python" / "cmd" / HOST_SCRIPT)
                 return str(self.folder.parent / "sdk")
             case ["build", *rest]:
-                from pathlib import Path
-
                 self._program(Path(rest[rest.index("-o") + 1]))
             case ["plugin", "install", *_]:
                 self.has_provider()
@@ -68,17 +84,17 @@ class Machine:
 
 
 @pytest.fixture
-def machine(monkeypatch, tmp_path):
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     machine = Machine(monkeypatch, tmp_path)
     machine.has("go")
     return machine
 
 
-def origins(chosen):
+def origins(chosen: Toolchain) -> tuple[str, str, str]:
     return chosen.engine.origin, chosen.language_host.origin, chosen.provider.origin
 
 
-def test_what_the_machine_has_is_taken(machine):
+def test_what_the_machine_has_is_taken(machine: Machine) -> None:
     machine.has(ENGINE, HOST, HOST_SCRIPT)
     machine.has_provider()
     machine.online = True
@@ -86,37 +102,41 @@ def test_what_the_machine_has_is_taken(machine):
     assert not machine.builds()
 
 
-def test_what_it_lacks_is_downloaded(machine):
+def test_what_it_lacks_is_downloaded(machine: Machine) -> None:
     machine.online = True
     assert origins(choose.toolchain()) == ("download", "download", "download")
     assert not machine.builds()
 
 
-def test_offline_everything_is_built_one_after_the_other(machine):
+def test_offline_everything_is_built_one_after_the_other(machine: Machine) -> None:
     assert origins(choose.toolchain()) == ("build", "build", "build")
     assert machine.builds() == [MODULES[n].package for n in (ENGINE, HOST, PROVIDER)]
 
 
-def test_a_download_that_fails_is_built_instead(machine):
+def test_a_download_that_fails_is_built_instead(machine: Machine) -> None:
     machine.online = machine.download_fails = True
     assert choose.toolchain().engine.origin == "build"
 
 
 @pytest.mark.parametrize("said", ["v3.149.0", "v4.0.0", "no idea"])
-def test_an_engine_on_path_that_does_not_suit_is_passed_over(machine, said, capsys):
+def test_an_engine_on_path_that_does_not_suit_is_passed_over(
+    machine: Machine, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     machine.has(ENGINE, HOST, HOST_SCRIPT)
     machine.engine_says = said
     assert choose.toolchain().engine.origin == "build"
     assert "does not suit" in capsys.readouterr().err
 
 
-def test_an_engine_on_path_without_its_python_host_is_passed_over(machine, capsys):
+def test_an_engine_on_path_without_its_python_host_is_passed_over(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
     machine.has(ENGINE)
     assert choose.toolchain().engine.origin == "build"
     assert f"lacks {HOST}" in capsys.readouterr().err
 
 
-def test_the_second_time_nothing_is_built_and_the_folder_is_the_same(machine):
+def test_the_second_time_nothing_is_built_and_the_folder_is_the_same(machine: Machine) -> None:
     first = choose.toolchain().bin
     built = len(machine.builds())
     machine.online = True  # a cached build is taken before any download
@@ -126,23 +146,27 @@ def test_the_second_time_nothing_is_built_and_the_folder_is_the_same(machine):
     assert len(machine.builds()) == built
 
 
-def test_our_own_folder_on_path_does_not_make_its_parts_found_ones(machine, monkeypatch):
+def test_our_own_folder_on_path_does_not_make_its_parts_found_ones(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = choose.toolchain().bin
     monkeypatch.setenv("PATH", str(folder))
     assert choose.toolchain().engine.origin == "build"
 
 
-def test_the_folder_has_all_that_pulumi_starts(machine):
+def test_the_folder_has_all_that_pulumi_starts(machine: Machine) -> None:
     folder = choose.toolchain().bin
     assert sorted(p.name for p in folder.iterdir()) == sorted([ENGINE, HOST, HOST_SCRIPT, PROVIDER])
     assert folder.parent == cache.root()
     assert all(program.resolve().is_file() for program in folder.iterdir())
 
 
-def test_without_go_and_without_pip_the_message_says_what_to_install(machine, monkeypatch):
+def test_without_go_and_without_pip_the_message_says_what_to_install(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (machine.folder / "go").unlink()
 
-    def fail(command, **_):
+    def fail(command: Sequence[str], **_: object) -> str:
         raise ToolchainError("python failed: no network")
 
     monkeypatch.setattr(processes, "run", fail)
@@ -150,17 +174,17 @@ def test_without_go_and_without_pip_the_message_says_what_to_install(machine, mo
         gobuild.build(MODULES[HOST])
 
 
-def test_an_archive_with_a_wrong_checksum_is_not_used(monkeypatch, tmp_path):
+def test_an_archive_with_a_wrong_checksum_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         archive.addfile(tarfile.TarInfo("pulumi/pulumi"), io.BytesIO())
-    name = f"pulumi-v{choose.ENGINE_VERSION}-{cache.machine().replace('amd64', 'x64')}.tar.gz"
+    name = f"pulumi-v{ENGINE_VERSION}-{cache.machine().replace('amd64', 'x64')}.tar.gz"
 
-    def answer(address, timeout):
+    def answer(address: str, timeout: float) -> io.BytesIO:
         checksums = f"{'0' * 64}  {name}\n".encode()
         return io.BytesIO(checksums if address.endswith(".txt") else packed.getvalue())
 
-    monkeypatch.setattr(download.urllib.request, "urlopen", answer)
+    monkeypatch.setattr("urllib.request.urlopen", answer)
     with pytest.raises(ToolchainError, match="does not have the checksum"):
         download.engine()
     assert download.cached_engine() is None

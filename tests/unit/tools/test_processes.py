@@ -3,29 +3,30 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from toolchain import processes
 from toolchain.errors import ToolchainError, without_hosts
 
 
-def test_output_is_returned_and_error_lines_are_seen():
-    lines = []
+def test_output_is_returned_and_error_lines_are_seen() -> None:
+    lines: list[str] = []
     script = "import sys; print('out'); print('one', file=sys.stderr)"
     assert processes.run([sys.executable, "-c", script], on_line=lines.append) == "out\n"
     assert lines == ["one\n"]
 
 
-def test_a_failure_says_which_program_and_what_it_said():
+def test_a_failure_says_which_program_and_what_it_said() -> None:
     with pytest.raises(ToolchainError, match=r"(?s)python.* failed:.*no such module"):
         processes.run([sys.executable, "-c", "import sys; sys.exit('no such module')"])
 
 
-def test_an_interrupt_stops_the_program_and_its_children(tmp_path):
+def test_an_interrupt_stops_the_program_and_its_children(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     script = f"sleep 600 & echo $! > {pid_file}; wait"
 
-    def interrupt_when_running():
+    def interrupt_when_running() -> None:
         while not (pid_file.exists() and pid_file.read_text().strip()):
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
@@ -40,7 +41,7 @@ def test_an_interrupt_stops_the_program_and_its_children(tmp_path):
     assert not _runs(child)
 
 
-def _runs(pid):
+def _runs(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat") as stat:
             return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
@@ -48,7 +49,7 @@ def _runs(pid):
         return False
 
 
-def test_names_of_package_hosts_are_taken_out_of_messages():
+def test_names_of_package_hosts_are_taken_out_of_messages() -> None:
     said = (
         "go: reading https://user:pw@mirror.example.org/go/x.zip: 403\n"
         "dial tcp: lookup mirror.example.org: no such host"
