@@ -63,8 +63,8 @@ def main(arguments: list[str]) -> int:
         part.write_text(str(port), encoding="ascii")
         part.replace(options.ready)
     # The server has threads of its own; it lives as long as something refers to it.
-    signal.sigwait({signal.SIGTERM, signal.SIGINT})
-    del server
+    while server:
+        signal.pause()
     return 0
 
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from localcloud.services.tpu import classic, common, locations, operations, vms
+from localcloud.services.tpu import (
+    classic,
+    common,
+    locations,
+    operations,
+    queued_resources,
+    vms,
+)
 from localcloud.services.tpu.api import API
 
-__all__ = ["API", "classic", "common", "locations", "operations", "vms"]
+__all__ = ["API", "classic", "common", "locations", "operations", "queued_resources", "vms"]

@@ -2,7 +2,8 @@
 
 Settings are records of the store's kind `setting`:
 `stockout` {zone: [TPU types, `*` for all]}, `quota` {metric: limit in cores or chips per zone},
-`deny-tpu-nodes` {"on": true}, `tpu-hosts` {"limit": n}.
+`deny-tpu-nodes` {"on": true}, `reservations` {zone: [TPU types]} (without it everything is
+reserved that anybody asks for), `tpu-hosts` {"limit": n}: how many hosts may run at once.
 """
 
 from __future__ import annotations
@@ -68,17 +69,35 @@ def require_stock(cloud: Cloud, record: Record) -> None:
     zone = zone_of(record["name"])
     if not in_stock(cloud, zone, record["acceleratorType"]):
         raise stocked_out(zone)
-    limit = int((cloud.store.get(_SETTING, "tpu-hosts") or {}).get("limit", _HOSTS))
+    if record.get("schedulingConfig", {}).get("reserved"):
+        _require_reservation(cloud, zone, record["acceleratorType"])
     hosts = catalog.accelerators()[record["acceleratorType"]].hosts
+    free = free_hosts(cloud, besides=record["name"])
+    if hosts > free:
+        said = f"the local cloud has room for {free} more TPU hosts (setting tpu-hosts)"
+        raise ApiError(429, f"{stocked_out(zone).message} [{said}]")
+
+
+def _require_reservation(cloud: Cloud, zone: str, accelerator: str) -> None:
+    reserved = cloud.store.get(_SETTING, "reservations")
+    if reserved is not None and accelerator not in reserved.get(zone, []):
+        raise ApiError(
+            400,
+            "Insufficient reserved capacity. Contact customer support to increase your "
+            "reservation.",
+            status="FAILED_PRECONDITION",
+        )
+
+
+def free_hosts(cloud: Cloud, *, besides: str = "") -> int:
+    """How many more hosts the local cloud would run, not counting the node `besides`."""
+    limit = int((cloud.store.get(_SETTING, "tpu-hosts") or {}).get("limit", _HOSTS))
     running = sum(
         catalog.accelerators()[other["acceleratorType"]].hosts
         for name, other in cloud.store.items(NODE)
-        if name != record["name"] and other["state"] in ("CREATING", "READY", "STARTING")
+        if name != besides and other["state"] in ("CREATING", "READY", "STARTING")
     )
-    if running + hosts > limit:
-        error = stocked_out(zone)
-        said = f"the local cloud runs at most {limit} TPU hosts (setting tpu-hosts), {running} run"
-        raise ApiError(429, f"{error.message} [{said}]")
+    return limit - running
 
 
 def stocked_out(zone: str) -> ApiError:

@@ -6,6 +6,8 @@ begin with `_` are the emulator's own.
 
 from __future__ import annotations
 
+from typing import Any
+
 from localcloud.core.call import Json
 from localcloud.core.discovery import document
 from localcloud.core.store import Record
@@ -36,14 +38,11 @@ def _as_v1(view: Json) -> None:
         view["serviceAccount"] = account["email"]
     view.setdefault("tensorflowVersion", view.get("runtimeVersion"))
     endpoints = view.get("networkEndpoints", [])
-    view["networkEndpoints"] = [_known(endpoint, "v1", "NetworkEndpoint") for endpoint in endpoints]
     if endpoints:
         view["ipAddress"] = endpoints[0]["ipAddress"]
         view["port"] = str(endpoints[0]["port"])
     if "networkConfig" in view:
         view["network"] = view["networkConfig"]["network"]
-    if "schedulingConfig" in view:
-        view["schedulingConfig"] = _known(view["schedulingConfig"], "v1", "SchedulingConfig")
 
 
 def _as_v2(view: Json) -> None:
@@ -55,5 +54,19 @@ def _as_v2(view: Json) -> None:
 
 
 def _known(record: Json, version: str, schema: str) -> Json:
-    known = document("tpu", version).schemas[schema]["properties"]
-    return {key: value for key, value in record.items() if key in known and value is not None}
+    """The fields of `record`, at every depth, that the schema of this version has."""
+    schemas = document("tpu", version).schemas
+    known = schemas[schema].get("properties", {})
+    return {
+        key: _fitted(value, version, known[key])
+        for key, value in record.items()
+        if key in known and value is not None
+    }
+
+
+def _fitted(value: Any, version: str, spec: Json) -> Any:
+    if "$ref" in spec:
+        return _known(value, version, spec["$ref"])
+    if spec.get("type") == "array":
+        return [_fitted(item, version, spec["items"]) for item in value]
+    return value

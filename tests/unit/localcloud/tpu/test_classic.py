@@ -7,8 +7,13 @@ import pytest
 from localcloud.core import projects
 from localcloud.core.call import Json
 from localcloud.core.cloud import Cloud
+from localcloud.machines.fake import FakeMachines
 from localcloud.testing import Client
-from tests.unit.localcloud.tpu.conftest import ALPHA, PARENT, V1, V2, FakeMachines
+
+PARENT = "projects/tpu-stack-local/locations/us-central1-b"
+V1 = f"tpu.googleapis.com/v1/{PARENT}"
+V2 = f"tpu.googleapis.com/v2/{PARENT}"
+ALPHA = f"tpu.googleapis.com/v2alpha1/{PARENT}"
 
 NODE: Json = {"acceleratorType": "v2-8", "tensorflowVersion": "2.12.1"}
 NUMBER = projects.number("tpu-stack-local")

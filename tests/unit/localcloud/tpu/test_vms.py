@@ -6,9 +6,14 @@ import pytest
 
 from localcloud.core.call import Json
 from localcloud.core.cloud import Cloud, Latency
+from localcloud.machines.fake import FakeMachines
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client
-from tests.unit.localcloud.tpu.conftest import ALPHA, PARENT, V1, V2, FakeMachines
+
+PARENT = "projects/tpu-stack-local/locations/us-central1-b"
+V1 = f"tpu.googleapis.com/v1/{PARENT}"
+V2 = f"tpu.googleapis.com/v2/{PARENT}"
+ALPHA = f"tpu.googleapis.com/v2alpha1/{PARENT}"
 
 VM: Json = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.17.0-pod-pjrt"}
 

@@ -1,0 +1,65 @@
+"""Machines without processes, for tests of what the APIs say."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from pathlib import Path
+
+from localcloud.machines.spec import MachineSpec
+
+
+class FakeMachines:
+    """What `Machines` does, as far as the APIs notice: a TPU worker's port listens."""
+
+    def __init__(self) -> None:
+        self.specs: dict[str, MachineSpec] = {}
+        self.preempted: list[str] = []
+        self._sockets: dict[str, socket.socket] = {}
+
+    def boot(self, spec: MachineSpec) -> None:
+        """Let the machine's TPU worker listen."""
+        self.specs[spec.key] = spec
+        for command in spec.daemons.values():
+            options = dict(part.split("=", 1) for part in command if part.startswith("--"))
+            self._sockets[spec.key] = socket.create_server(("127.0.0.1", int(options["--port"])))
+            Path(options["--ready"]).write_text(options["--port"])
+
+    def halt(self, key: str, *, grace: float | None = None) -> None:
+        """Close its port."""
+        with contextlib.suppress(KeyError):
+            self._sockets.pop(key).close()
+
+    def preempt(self, key: str) -> None:
+        """Close its port and note it."""
+        self.preempted.append(key)
+        self.halt(key)
+
+    def remove(self, key: str) -> None:
+        """Close its port and forget it."""
+        self.halt(key)
+        self.specs.pop(key, None)
+
+    def update(self, spec: MachineSpec) -> None:
+        """Note the changed machine."""
+        self.specs[spec.key] = spec
+
+    def running(self, key: str) -> bool:
+        """Whether its port is open."""
+        return key in self._sockets
+
+    def guest_attributes(self, key: str) -> dict[str, str]:
+        """One that names the machine."""
+        return {"hostkeys/ssh-ed25519": f"key of {key.rpartition('/')[2]}"}
+
+    def serial(self, key: str, start: int = 0) -> tuple[str, int]:
+        """Nothing."""
+        return "", start
+
+    def suspend_all(self) -> None:
+        """Close all ports."""
+        for key in list(self._sockets):
+            self.halt(key)
+
+    def resume_all(self) -> None:
+        """Nothing ran."""
