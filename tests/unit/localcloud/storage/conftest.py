@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -18,7 +19,7 @@ HOST = "https://storage.googleapis.com"
 class Bucket:
     """A bucket of the test's own, with the calls that most tests make."""
 
-    def __init__(self, api: Client, name: str = "test-bucket", **settings: object) -> None:
+    def __init__(self, api: Client, name: str = "test-bucket", **settings: Any) -> None:
         self.api = api
         self.name = name
         self.url = f"{HOST}/storage/v1/b/{name}"
@@ -26,12 +27,12 @@ class Bucket:
         body = {"name": name, "location": "US-CENTRAL1", **settings}
         api.post(f"{HOST}/storage/v1/b", body, project=DEFAULT_PROJECT)
 
-    def send(self, name: str, data: bytes = b"data", **query: object) -> requests.Response:
+    def send(self, name: str, data: bytes = b"data", **query: Any) -> requests.Response:
         """A simple upload's raw response."""
         params = {"uploadType": "media", "name": name, **query}
         return self.api.session.post(self.upload_url, params=params, data=data, timeout=30)
 
-    def put(self, name: str, data: bytes = b"data", **query: object) -> Json:
+    def put(self, name: str, data: bytes = b"data", **query: Any) -> Json:
         """Upload an object; its resource."""
         response = self.send(name, data, **query)
         assert response.status_code == 200, response.text
@@ -44,7 +45,7 @@ class Bucket:
         assert response.status_code == status, response.text
         return response.content
 
-    def names(self, **query: object) -> list[str]:
+    def names(self, **query: Any) -> list[str]:
         """The names of the objects that a list call finds."""
         page = self.api.get(f"{self.url}/o", **query)
         return [item["name"] for item in page.get("items", [])]

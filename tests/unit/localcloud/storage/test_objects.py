@@ -19,7 +19,7 @@ def md5(data: bytes) -> str:
 
 
 def crc32c(data: bytes) -> str:
-    return base64.b64encode(google_crc32c.Checksum(data).digest()).decode()
+    return base64.b64encode(google_crc32c.value(data).to_bytes(4, "big")).decode()
 
 
 def multipart(metadata: dict[str, object], data: bytes, end: bytes = b"\r\n") -> bytes:

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError
+from localcloud.services.storage import records
+from localcloud.services.storage.listing import Listing, Position, compile_glob
+from localcloud.services.storage.records import Version
+from tests.unit.localcloud.storage.conftest import Bucket
+
+names = st.text(alphabet="ab/é", min_size=1, max_size=6)
+parts = st.text(alphabet="ab/é", max_size=3)
+
+
+def model(wanted: Listing, objects: list[str]) -> set[tuple[str, int]]:
+    """What the documentation of objects.list says, word for word and without any order."""
+    found = set()
+    for name in objects:
+        if not name.startswith(wanted.prefix) or name < wanted.start_offset:
+            continue
+        if wanted.end_offset and name >= wanted.end_offset:
+            continue
+        rest = name[len(wanted.prefix) :]
+        if not wanted.delimiter or wanted.delimiter not in rest:
+            found.add((name, 1))
+            continue
+        folder = wanted.prefix + rest[: rest.index(wanted.delimiter)] + wanted.delimiter
+        found.add((folder, 0))
+        if wanted.include_trailing_delimiter and name == folder:
+            found.add((name, 1))
+    return found
+
+
+def pages(wanted: Listing, keys: list[tuple[str, int]], size: int) -> list[Position]:
+    """All entries, `size` at a time, each page begun anew behind the last one's end."""
+    found: list[Position] = []
+    while True:
+        after = found[-1] if found else None
+        page = [entry for entry, _ in zip(wanted.entries(keys, after), range(size), strict=False)]
+        if not page:
+            return found
+        found += page
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    objects=st.sets(names, max_size=20),
+    prefix=parts,
+    delimiter=st.sampled_from(["", "/", "a", "//"]),
+    start=parts,
+    end=parts,
+    trailing=st.booleans(),
+    size=st.integers(1, 7),
+)
+def test_a_list_in_pages_is_what_the_documentation_says(
+    objects: set[str],
+    prefix: str,
+    delimiter: str,
+    start: str,
+    end: str,
+    trailing: bool,
+    size: int,
+) -> None:
+    wanted = Listing(prefix, delimiter, start, end, "", trailing)
+    found = pages(wanted, [(name, 0) for name in sorted(objects)], size)
+    assert found == sorted(found)
+    assert len(found) == len(set(found))
+    assert {(name, kind) for name, kind, _ in found} == model(wanted, sorted(objects))
+
+
+@pytest.mark.parametrize(
+    ("glob", "matching", "other"),
+    [
+        ("foo*bar", ["foobar", "foo1bar"], ["foo/bar", "foobarx"]),
+        ("foo**bar", ["foobar", "foo/x/bar"], ["fobar"]),
+        ("fo?", ["foo"], ["fo", "fo/", "fooo"]),
+        ("foo[0-9a]", ["foo1", "fooa"], ["foob", "foo/"]),
+        ("foo[!0-9]", ["foox"], ["foo1", "foo/"]),
+        ("{foo,b*r}", ["foo", "bar", "br"], ["baz"]),
+        ("a/{b,{c,d}e}", ["a/b", "a/ce", "a/de"], ["a/c"]),
+        (r"a\*b", ["a*b"], ["axb"]),
+        ("a.b+c", ["a.b+c"], ["axb+c", "a.bbc"]),
+        ("**/", ["a/", "a/b/"], ["a"]),
+        ("a,b", ["a,b"], ["a"]),
+    ],
+)
+def test_a_glob_matches_as_google_documents(
+    glob: str, matching: list[str], other: list[str]
+) -> None:
+    pattern = compile_glob(glob)
+    assert [name for name in matching if not pattern.fullmatch(name)] == []
+    assert [name for name in other if pattern.fullmatch(name)] == []
+
+
+@pytest.mark.parametrize("glob", ["{a", "a}", "[b-a]"])
+def test_a_broken_glob_is_refused(glob: str) -> None:
+    with pytest.raises(ApiError, match="Invalid glob"):
+        compile_glob(glob)
+
+
+def test_a_folder_is_listed_like_a_directory(bucket: Bucket) -> None:
+    for name in ("a/b", "a/c", "d", "e", "e/f", "e/g/h"):
+        bucket.put(name)
+    top = bucket.api.get(f"{bucket.url}/o", delimiter="/")
+    assert [item["name"] for item in top["items"]] == ["d", "e"]
+    assert top["prefixes"] == ["a/", "e/"]
+    below = bucket.api.get(f"{bucket.url}/o", delimiter="/", prefix="e/")
+    assert [item["name"] for item in below["items"]] == ["e/f"]
+    assert below["prefixes"] == ["e/g/"]
+    assert bucket.names(matchGlob="*/?") == ["a/b", "a/c", "e/f"]
+
+
+def test_pages_are_followed_by_token(bucket: Bucket) -> None:
+    for index in range(5):
+        bucket.put(f"shard-{index}")
+    found: list[str] = []
+    token = ""
+    for _ in range(3):
+        page = bucket.api.get(f"{bucket.url}/o", maxResults=2, pageToken=token)
+        found += [item["name"] for item in page["items"]]
+        token = page.get("nextPageToken", "")
+    assert found == [f"shard-{index}" for index in range(5)]
+    assert token == ""
+
+
+@pytest.mark.parametrize("query", [{"pageToken": "x"}, {"maxResults": "-1"}, {"maxResults": "ten"}])
+def test_a_bad_page_is_refused(bucket: Bucket, query: dict[str, str]) -> None:
+    bucket.api.get(f"{bucket.url}/o", status=400, **query)
+
+
+def test_an_empty_list_has_no_items(bucket: Bucket) -> None:
+    assert bucket.api.get(f"{bucket.url}/o") == {"kind": "storage#objects"}
+
+
+def test_fields_leave_out_what_is_not_asked_for(bucket: Bucket) -> None:
+    bucket.put("x")
+    page = bucket.api.get(f"{bucket.url}/o", fields="items(name,size),nextPageToken")
+    assert page == {"items": [{"name": "x", "size": "4"}]}
+
+
+def test_a_bucket_of_thousands_is_listed_fast(bucket: Bucket, cloud: Cloud) -> None:
+    made = bucket.put("template")
+    version = records.require(cloud, bucket.name, "template", int(made["generation"]))
+    with cloud.store.locked():
+        for index in range(5000):
+            one = Version(**(vars(version) | {"name": f"data/{index:05d}"}))
+            records.save(cloud, records.live_kind(bucket.name), one.name, one)
+    bucket.names(prefix="data/")
+    started = time.perf_counter()
+    assert len(bucket.names(prefix="data/04")) == 1000
+    # About 30 ms on two cores of 2023; the bound is wide for machines under load.
+    assert time.perf_counter() - started < 1.0
