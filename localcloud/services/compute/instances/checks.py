@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from localcloud.core.call import Json
 from localcloud.core.errors import ApiError, invalid
@@ -15,6 +16,23 @@ _TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _MOST = 64
 _LONGEST_VALUE = 256 * 1024
 _LONGEST_METADATA = 512 * 1024
+
+
+def tidy(sent: Any, keep: tuple[str, ...] = ()) -> Any:
+    """A request without what means "not set": nulls, empty strings, and lists of nothing else.
+
+    Google's provider sends them for every option that its user left out.
+
+    Args:
+        sent: any JSON.
+        keep: names whose values are the user's own and stay as they are.
+    """
+    if isinstance(sent, list):
+        return [tidy(item, keep) for item in sent if item is not None]
+    if not isinstance(sent, dict):
+        return sent
+    fields = {key: value if key in keep else tidy(value, keep) for key, value in sent.items()}
+    return {key: value for key, value in fields.items() if value not in (None, "", [])}
 
 
 def labels(sent: dict[str, str]) -> dict[str, str]:

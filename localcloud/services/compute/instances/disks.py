@@ -10,6 +10,7 @@ from localcloud.core.store import Record
 from localcloud.services.compute.api import API, STORE
 from localcloud.services.compute.disks import complete, require_disk
 from localcloud.services.compute.fingerprints import stamp_labels
+from localcloud.services.compute.instances import checks
 from localcloud.services.compute.instances.records import change, path_of_call, policies
 from localcloud.services.compute.links import last, path_from, url_of
 from localcloud.services.compute.resources import identity, load, require_name, require_new
@@ -31,9 +32,10 @@ def attach_all(cloud: Cloud, call: Call, instance: str, sent: list[Json]) -> lis
         )
     # All are checked before the first is stored: a refused instance leaves no disk behind.
     planned = [_plan(cloud, call, instance, disk) for disk in sent]
-    for _, record in planned:
+    for record in planned:
         cloud.store.put(STORE, path_from(record["selfLink"]), record)
-    return [_attached(record, disk, index) for index, (disk, record) in enumerate(planned)]
+    attached = enumerate(zip(planned, sent, strict=True))
+    return [_attached(record, disk, index) for index, (record, disk) in attached]
 
 
 def release_all(cloud: Cloud, record: Record, *, keep: bool = False) -> None:
@@ -46,7 +48,7 @@ def release_all(cloud: Cloud, record: Record, *, keep: bool = False) -> None:
             _detach(cloud, path, record["selfLink"])
 
 
-def _plan(cloud: Cloud, call: Call, instance: str, disk: Json) -> tuple[Json, Record]:
+def _plan(cloud: Cloud, call: Call, instance: str, disk: Json) -> Record:
     if disk.get("type") == "SCRATCH":
         raise invalid("Invalid value for field 'disks[].type': the local cloud has no local SSDs.")
     if disk.get("source"):
@@ -55,8 +57,8 @@ def _plan(cloud: Cloud, call: Call, instance: str, disk: Json) -> tuple[Json, Re
         if record.get("users") and disk.get("mode", "READ_WRITE") == "READ_WRITE":
             raise in_use(path, path_from(record["users"][0]))
         record["users"] = [*record.get("users", []), url_of(instance)]
-        return disk, record
-    return disk, _new(cloud, call, instance, disk.get("initializeParams", {}), disk)
+        return record
+    return _new(cloud, call, instance, disk.get("initializeParams", {}), disk)
 
 
 def _new(cloud: Cloud, call: Call, instance: str, params: Json, disk: Json) -> Record:
@@ -131,14 +133,15 @@ def _find(record: Record, device: str) -> Json:
 def attach_disk(cloud: Cloud, call: Call) -> Json:
     """Attach an existing disk."""
     path = path_of_call(call)
-    if not call.body.get("source"):
+    sent = checks.tidy(call.body)
+    if not sent.get("source"):
         raise invalid("Invalid value for field 'resource.source': ''. Name the disk to attach.")
 
     def edit(record: Record) -> None:
-        if call.body.get("boot") and any(disk["boot"] for disk in record["disks"]):
+        if sent.get("boot") and any(disk["boot"] for disk in record["disks"]):
             raise invalid("The instance has a boot disk already.")
         names = {disk["deviceName"] for disk in record["disks"]}
-        sent, disk = _plan(cloud, call, path, call.body)
+        disk = _plan(cloud, call, path, sent)
         attached = _attached(disk, sent, len(record["disks"]))
         if attached["deviceName"] in names:
             raise invalid(f"The device name '{attached['deviceName']}' is used already.")

@@ -47,7 +47,7 @@ def insert_instance(cloud: Cloud, call: Call) -> Json:
     """Create an instance and boot it."""
     if call.arg("sourceInstanceTemplate") or call.arg("sourceMachineImage"):
         raise ApiError(501, "the local cloud creates instances from their own settings only")
-    body = call.body
+    body = checks.tidy(call.body, ("labels", "metadata"))
     name = body.get("name", "")
     require_name(name)
     path = f"projects/{call.project}/{place_of(call)}/instances/{name}"

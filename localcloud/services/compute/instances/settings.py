@@ -73,7 +73,8 @@ def set_scheduling(cloud: Cloud, call: Call) -> Json:
 
     def edit(record: Record) -> None:
         before = record["scheduling"]
-        after = checks.scheduling(before | call.body)
+        kept = {key: value for key, value in before.items() if key not in call.body}
+        after = checks.scheduling(kept | checks.tidy(call.body))
         if after["preemptible"] != before["preemptible"]:
             require_stopped(record, "The provisioning model")
         record["scheduling"] = after
@@ -124,7 +125,7 @@ def update_shielded(cloud: Cloud, call: Call) -> Json:
     def edit(record: Record) -> None:
         require_stopped(record, "The Shielded VM configuration")
         record["shieldedInstanceConfig"] = checks.shielded(
-            record["shieldedInstanceConfig"] | call.body
+            record["shieldedInstanceConfig"] | checks.tidy(call.body)
         )
 
     return change(cloud, call, "updateShieldedInstanceConfig", edit)

@@ -175,3 +175,24 @@ def test_a_cpu_quota_counts_the_instances_that_run(
     assert "Limit: 3.0 in region us-central1" in error["message"]
     instances.post("stop")
     assert "error" not in instances.insert("other")
+
+
+def test_what_a_client_leaves_empty_counts_as_not_sent(instances: Instances) -> None:
+    # As Google's Terraform provider sends the options that its user left out.
+    sent = {
+        "automaticRestart": True,
+        "preemptible": False,
+        "instanceTerminationAction": "",
+        "maxRunDuration": None,
+        "nodeAffinities": [None],
+    }
+    instances.insert(scheduling=sent, description="", labels={"empty": ""})
+    found = instances.get()
+    assert set(found["scheduling"]) == {
+        "automaticRestart",
+        "onHostMaintenance",
+        "preemptible",
+        "provisioningModel",
+    }
+    assert "description" not in found
+    assert found["labels"] == {"empty": ""}
