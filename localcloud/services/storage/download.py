@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import re
+import string
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -52,8 +53,9 @@ def media_headers(version: Version, etag: str) -> dict[str, str]:
     """The headers that go with an object's bytes."""
     hashes = f"crc32c={version.crc32c}" + (f",md5={version.md5}" if version.md5 else "")
     encoding = version.fields.get("contentEncoding")
+    content_type = version.fields.get("contentType") or "application/octet-stream"
     headers = {
-        "Content-Type": version.fields.get("contentType") or "application/octet-stream",
+        "Content-Type": _header_value(content_type),
         "ETag": etag,
         "Last-Modified": formatdate(version.updated, usegmt=True),
         "Accept-Ranges": "bytes",
@@ -62,7 +64,7 @@ def media_headers(version: Version, etag: str) -> dict[str, str]:
         "x-goog-hash": hashes,
         "x-goog-storage-class": version.storage_class,
         "x-goog-stored-content-length": str(version.size),
-        "x-goog-stored-content-encoding": encoding or "identity",
+        "x-goog-stored-content-encoding": _header_value(encoding or "identity"),
     }
     for field, header in (
         ("cacheControl", "Cache-Control"),
@@ -71,10 +73,15 @@ def media_headers(version: Version, etag: str) -> dict[str, str]:
         ("contentLanguage", "Content-Language"),
     ):
         if version.fields.get(field):
-            headers[header] = version.fields[field]
+            headers[header] = _header_value(version.fields[field])
     for key, value in version.fields.get("metadata", {}).items():
-        headers[f"x-goog-meta-{quote(key)}"] = quote(value, safe=" !\"#$%&'()*+,/:;<=>?@[]^`{|}")
+        headers[f"x-goog-meta-{quote(key)}"] = _header_value(value)
     return headers
+
+
+def _header_value(value: str) -> str:
+    """What a user set, as it may stand in a header: everything but ASCII is percent-encoded."""
+    return quote(value, safe=f" {string.punctuation}")
 
 
 def md5_etag(version: Version) -> str:

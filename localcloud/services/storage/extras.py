@@ -7,9 +7,18 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
 from localcloud.services.storage import records
-from localcloud.services.storage.api import API, bucket_in
+from localcloud.services.storage.api import API, HOSTS, bucket_in
 
 
+@API.raw(
+    "GET",
+    # Google's provider ends the path with a slash.
+    r"/storage/v1/b/(?P<bucket>[^/]+)/anywhereCaches/",
+    like="anywhereCaches.list",
+    hosts=HOSTS,
+    permission="storage.anywhereCaches.list",
+    resources=bucket_in("bucket"),
+)
 @API.method(
     "anywhereCaches.list",
     permission="storage.anywhereCaches.list",

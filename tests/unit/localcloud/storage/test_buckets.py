@@ -167,6 +167,7 @@ def test_a_project_that_one_has_no_role_in_is_closed(api: Client) -> None:
 
 def test_the_lists_of_what_a_bucket_cannot_have_are_empty(api: Client, bucket: Bucket) -> None:
     assert "items" not in api.get(f"{bucket.url}/anywhereCaches")
+    assert "items" not in api.get(f"{bucket.url}/anywhereCaches/")
     assert "items" not in api.get(f"{bucket.url}/notificationConfigs")
     assert "items" not in api.get(f"{bucket.url}/managedFolders")
     assert api.get(f"{bucket.url}/storageLayout")["locationType"] == "region"
