@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from localcloud.core.registry import Api
-from localcloud.services import compute, storage, tpu
+from localcloud.services import (
+    compute,
+    iam,
+    oauth2,
+    resourcemanager,
+    serviceusage,
+    storage,
+    tpu,
+)
 
 
 def all_apis() -> list[Api]:
     """Every API that the emulator serves, each with its handlers registered."""
     return [
         compute.API,
+        iam.API,
+        iam.CREDENTIALS_API,
+        oauth2.API,
+        resourcemanager.API,
+        serviceusage.API,
         storage.API,
         tpu.API,
     ]

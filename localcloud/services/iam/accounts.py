@@ -1,0 +1,256 @@
+"""Service accounts. They have no keys: a caller who asks for one is refused."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Sequence
+
+from localcloud.core import projects
+from localcloud.core.call import Call, Json
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError, invalid
+from localcloud.core.store import Record
+from localcloud.services import policies
+from localcloud.services.iam.api import API
+from localcloud.services.policies import ACCOUNT
+
+DELETED = "deleted-service-account"
+_ID = re.compile(r"[a-z]([-a-z0-9]{4,28}[a-z0-9])")
+
+
+def key_of(cloud: Cloud, call: Call) -> str:
+    """The account's full name; `-` as its project, and its number as its id, are understood."""
+    project = projects.identifier(cloud, call.params["projectsId"])
+    account = call.params["serviceAccountsId"]
+    for kind in (ACCOUNT, DELETED):
+        for key, record in cloud.store.items(kind):
+            if account not in (record["email"], record.get("uniqueId")):
+                continue
+            if project in ("-", key.split("/")[1]):
+                return key
+    return f"projects/{project}/serviceAccounts/{account}"
+
+
+def account_resources(cloud: Cloud, call: Call) -> Sequence[str]:
+    """The account's own policy and its project's."""
+    key = key_of(cloud, call)
+    return (key, "/".join(key.split("/")[:2]))
+
+
+def find(cloud: Cloud, call: Call) -> tuple[str, Record]:
+    """The account that the path names.
+
+    Raises:
+        ApiError: 404 when there is none.
+    """
+    key = key_of(cloud, call)
+    record = cloud.store.get(ACCOUNT, key)
+    if record is None:
+        raise ApiError(404, f"Unknown service account: {key.rpartition('/')[2]}")
+    return key, record
+
+
+def _view(record: Record) -> Json:
+    project = record["name"].split("/")[1]
+    number = record.get("uniqueId") or projects.number(record["email"])
+    return {"projectId": project, "uniqueId": number, "oauth2ClientId": number, **record}
+
+
+def _etag(cloud: Cloud) -> str:
+    return base64.b64encode(str(cloud.operations.number()).encode()).decode()
+
+
+@API.method("projects.serviceAccounts.create", permission="iam.serviceAccounts.create")
+def create(cloud: Cloud, call: Call) -> Json:
+    """A new account."""
+    project = projects.identifier(cloud, call.project)
+    account_id = call.body.get("accountId", "")
+    if not _ID.fullmatch(account_id):
+        raise invalid(
+            f'Invalid service account id "{account_id}": it must have 6 to 30 lower-case letters, '
+            "digits and hyphens, and begin with a letter."
+        )
+    email = f"{account_id}@{project}.iam.gserviceaccount.com"
+    name = f"projects/{project}/serviceAccounts/{email}"
+    sent = call.body.get("serviceAccount", {})
+    record = {
+        "name": name,
+        "projectId": project,
+        "email": email,
+        "uniqueId": str(100_000_000_000_000_000_000 + cloud.operations.number()),
+        "etag": _etag(cloud),
+        **{key: sent[key] for key in ("displayName", "description") if sent.get(key)},
+    }
+    with cloud.store.locked():
+        if cloud.store.get(ACCOUNT, name) is not None:
+            raise ApiError(
+                409, f"Service account {account_id} already exists within project {name}."
+            )
+        cloud.store.put(ACCOUNT, name, record)
+    return _view(record)
+
+
+@API.method(
+    "projects.serviceAccounts.get",
+    permission="iam.serviceAccounts.get",
+    resources=account_resources,
+)
+def get(cloud: Cloud, call: Call) -> Json:
+    """One account, by e-mail address or number."""
+    return _view(find(cloud, call)[1])
+
+
+@API.method("projects.serviceAccounts.list", permission="iam.serviceAccounts.list")
+def list_(cloud: Cloud, call: Call) -> Json:
+    """The project's accounts."""
+    project = projects.identifier(cloud, call.project)
+    found = cloud.store.items(ACCOUNT, f"projects/{project}/")
+    # Google's own service agents are not listed.
+    own = [record for _, record in found if ".gserviceaccount.com" in record["email"]]
+    accounts = [_view(record) for record in own if "@cloud-tpu." not in record["email"]]
+    return {"accounts": accounts} if accounts else {}
+
+
+@API.method(
+    "projects.serviceAccounts.patch",
+    "projects.serviceAccounts.update",
+    permission="iam.serviceAccounts.update",
+    resources=account_resources,
+)
+def patch(cloud: Cloud, call: Call) -> Json:
+    """Change display name or description."""
+    with cloud.store.locked():
+        key, record = find(cloud, call)
+        if call.method.verb == "PATCH":
+            sent = call.body.get("serviceAccount", {})
+            mask = call.body.get("updateMask", "").split(",")
+        else:
+            sent, mask = call.body, ["displayName", "description"]
+        for field in mask:
+            name = {"display_name": "displayName"}.get(field, field)
+            if name not in ("displayName", "description"):
+                raise invalid(f"Invalid updateMask {field}: displayName and description only")
+            record[name] = sent.get(name, "")
+        record["etag"] = _etag(cloud)
+        cloud.store.put(ACCOUNT, key, record)
+    return _view(record)
+
+
+@API.method(
+    "projects.serviceAccounts.delete",
+    permission="iam.serviceAccounts.delete",
+    resources=account_resources,
+)
+def delete(cloud: Cloud, call: Call) -> Json:
+    """Delete the account; policies that name it show it as deleted."""
+    with cloud.store.locked():
+        key, record = find(cloud, call)
+        cloud.store.delete(ACCOUNT, key)
+        cloud.store.put(DELETED, key, record)
+        cloud.store.delete("policy", key)
+        member = f"serviceAccount:{record['email']}"
+        policies.forget_member(cloud, member, _view(record)["uniqueId"])
+    return {}
+
+
+@API.method(
+    "projects.serviceAccounts.undelete",
+    permission="iam.serviceAccounts.undelete",
+    resources=account_resources,
+)
+def undelete(cloud: Cloud, call: Call) -> Json:
+    """Bring a deleted account back."""
+    with cloud.store.locked():
+        key = key_of(cloud, call)
+        record = cloud.store.get(DELETED, key)
+        if record is None or cloud.store.get(ACCOUNT, key) is not None:
+            raise ApiError(404, f"No deleted service account {key.rpartition('/')[2]}")
+        cloud.store.delete(DELETED, key)
+        cloud.store.put(ACCOUNT, key, record)
+    return {"restoredAccount": _view(record)}
+
+
+@API.method(
+    "projects.serviceAccounts.disable",
+    permission="iam.serviceAccounts.disable",
+    resources=account_resources,
+)
+def disable(cloud: Cloud, call: Call) -> Json:
+    """Its tokens stop working."""
+    return _switch(cloud, call, disabled=True)
+
+
+@API.method(
+    "projects.serviceAccounts.enable",
+    permission="iam.serviceAccounts.enable",
+    resources=account_resources,
+)
+def enable(cloud: Cloud, call: Call) -> Json:
+    """Its tokens work again."""
+    return _switch(cloud, call, disabled=False)
+
+
+def _switch(cloud: Cloud, call: Call, *, disabled: bool) -> Json:
+    with cloud.store.locked():
+        key, record = find(cloud, call)
+        record.pop("disabled", None)
+        if disabled:
+            record["disabled"] = True
+        cloud.store.put(ACCOUNT, key, record)
+    return {}
+
+
+@API.method(
+    "projects.serviceAccounts.getIamPolicy",
+    permission="iam.serviceAccounts.getIamPolicy",
+    resources=account_resources,
+)
+def get_iam_policy(cloud: Cloud, call: Call) -> Json:
+    """Who may act as the account."""
+    return policies.read(cloud, find(cloud, call)[0])
+
+
+@API.method(
+    "projects.serviceAccounts.setIamPolicy",
+    permission="iam.serviceAccounts.setIamPolicy",
+    resources=account_resources,
+)
+def set_iam_policy(cloud: Cloud, call: Call) -> Json:
+    """Replace the account's policy."""
+    return policies.write(cloud, find(cloud, call)[0], call.body)
+
+
+@API.method("projects.serviceAccounts.testIamPermissions")
+def test_iam_permissions(cloud: Cloud, call: Call) -> Json:
+    """Which permissions the caller has on the account."""
+    resources = list(account_resources(cloud, call))
+    return policies.granted(cloud, call.principal, resources, call.body)
+
+
+@API.method(
+    "projects.serviceAccounts.keys.create",
+    "projects.serviceAccounts.keys.upload",
+    permission="iam.serviceAccountKeys.create",
+    resources=account_resources,
+)
+def refuse_key(cloud: Cloud, call: Call) -> Json:
+    """Refused, as an organisation policy does that forbids keys."""
+    raise ApiError(
+        400,
+        "Key creation is not allowed on this service account (if type of violation is "
+        "constraints/iam.disableServiceAccountKeyCreation). Use the metadata server or "
+        "impersonation.",
+        status="FAILED_PRECONDITION",
+    )
+
+
+@API.method(
+    "projects.serviceAccounts.keys.list",
+    permission="iam.serviceAccountKeys.list",
+    resources=account_resources,
+)
+def list_keys(cloud: Cloud, call: Call) -> Json:
+    """None: there are no keys."""
+    find(cloud, call)
+    return {}

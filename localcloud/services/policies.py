@@ -1,0 +1,105 @@
+"""Reading and changing IAM policies, the same for every kind of resource."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+
+from localcloud.core import access
+from localcloud.core.call import Json
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError, invalid
+from localcloud.core.tokens import Principal
+
+_KINDS = ("user", "serviceAccount", "group", "domain", "principal", "principalSet", "deleted")
+_PUBLIC = ("allUsers", "allAuthenticatedUsers")
+_OWN_DOMAIN = ".iam.gserviceaccount.com"
+ACCOUNT = "service-account"
+
+
+def read(cloud: Cloud, resource: str) -> Json:
+    """The policy in the form of the API's response."""
+    return access.policy(cloud, resource)
+
+
+def write(cloud: Cloud, resource: str, sent: Json) -> Json:
+    """Replace the policy of `resource` by the one in the request body `sent`.
+
+    Raises:
+        ApiError: 400 for a role, member or account that does not exist; 409 when the policy was
+            changed since the caller read it.
+    """
+    policy = sent.get("policy", {})
+    with cloud.store.locked():
+        etag = policy.get("etag")
+        if etag and etag != read(cloud, resource)["etag"]:
+            raise ApiError(
+                409,
+                "There were concurrent policy changes. Please retry the whole read-modify-write "
+                "with exponential backoff.",
+                status="ABORTED",
+                reason="aborted",
+            )
+        bindings = [binding for binding in policy.get("bindings", []) if binding.get("members")]
+        for binding in bindings:
+            _check(cloud, binding)
+        written = {"version": policy.get("version", 1) or 1, "bindings": _merged(bindings)}
+        written["etag"] = _etag(written, cloud)
+        cloud.store.put(access.POLICY, resource, written)
+    return written
+
+
+def granted(cloud: Cloud, principal: Principal, resources: list[str], sent: Json) -> Json:
+    """Which of the permissions in `sent` the caller has on one of `resources`."""
+    wanted = sent.get("permissions", [])
+    have = [name for name in wanted if access.allowed(cloud, principal, name, resources)]
+    return {"permissions": have} if have else {}
+
+
+def forget_member(cloud: Cloud, member: str, unique_id: str) -> None:
+    """Mark a deleted account in every policy that names it, as IAM does."""
+    gone = f"deleted:{member}?uid={unique_id}"
+    for resource, policy in cloud.store.items(access.POLICY):
+        for binding in policy.get("bindings", []):
+            if member in binding["members"]:
+                names = [gone if name == member else name for name in binding["members"]]
+                binding["members"] = names
+                cloud.store.put(access.POLICY, resource, policy)
+
+
+def _check(cloud: Cloud, binding: Json) -> None:
+    role = binding.get("role", "")
+    custom = cloud.store.get(access.CUSTOM_ROLE, role)
+    if role not in access.predefined_roles() and (custom is None or custom.get("deleted")):
+        raise invalid(f"Role {role} is not supported for this resource.")
+    for member in binding["members"]:
+        kind, _, name = member.partition(":")
+        if member in _PUBLIC:
+            continue
+        if kind not in _KINDS or not name:
+            raise invalid(
+                f"Invalid value for member {member}: it must be allUsers, allAuthenticatedUsers "
+                f"or begin with one of {', '.join(f'{kind}:' for kind in _KINDS)}"
+            )
+        if kind == "serviceAccount" and name.endswith(_OWN_DOMAIN) and not _exists(cloud, name):
+            raise invalid(f"Service account {name} does not exist.")
+
+
+def _exists(cloud: Cloud, email: str) -> bool:
+    keys = cloud.store.keys(ACCOUNT)
+    return any(key.endswith(f"/serviceAccounts/{email}") for key in keys)
+
+
+def _merged(bindings: list[Json]) -> list[Json]:
+    merged: dict[str, Json] = {}
+    for binding in bindings:
+        key = json.dumps([binding["role"], binding.get("condition")], sort_keys=True)
+        known = merged.setdefault(key, {**binding, "members": []})
+        known["members"] = sorted({*known["members"], *binding["members"]})
+    return sorted(merged.values(), key=lambda binding: str(binding["role"]))
+
+
+def _etag(policy: Json, cloud: Cloud) -> str:
+    text = json.dumps([policy, cloud.operations.number()], sort_keys=True)
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()[:8]).decode()

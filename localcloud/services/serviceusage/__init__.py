@@ -1,0 +1,208 @@
+"""The Service Usage API: which APIs a project has enabled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from localcloud.core import enablement, projects
+from localcloud.core.call import Call, Json
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError, invalid, not_found
+from localcloud.core.operations import effect
+from localcloud.core.registry import Api
+from localcloud.core.store import Record
+
+API = Api("serviceusage", ("v1", "v1beta1"), gated=False)
+_PAGE = 200
+_TPU = "tpu.googleapis.com"
+
+
+def _project(cloud: Cloud, call: Call) -> str:
+    parent = call.params.get("parent") or call.params.get("name", "")
+    return projects.identifier(cloud, parent.split("/")[1])
+
+
+def _resources(cloud: Cloud, call: Call) -> Sequence[str]:
+    return (f"projects/{_project(cloud, call)}",)
+
+
+def _service(call: Call) -> str:
+    name = call.params.get("name") or call.params["parent"]
+    service = name.split("/")[-1]
+    if service not in enablement.catalog():
+        raise _unknown(service)
+    return service
+
+
+def _unknown(service: str) -> ApiError:
+    return ApiError(
+        403,
+        f"Not found or permission denied for service(s): {service}.",
+        details=[
+            {
+                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                "reason": "SERVICE_CONFIG_NOT_FOUND_OR_PERMISSION_DENIED",
+                "domain": "serviceusage.googleapis.com",
+                "metadata": {"services": service},
+            }
+        ],
+    )
+
+
+def _view(cloud: Cloud, project: str, service: str) -> Json:
+    number = projects.number(project)
+    enabled = cloud.store.get(enablement.ENABLED, enablement.key(project, service)) is not None
+    return {
+        "name": f"projects/{number}/services/{service}",
+        "parent": f"projects/{number}",
+        "config": {"name": service, "title": enablement.catalog()[service]["title"]},
+        "state": "ENABLED" if enabled else "DISABLED",
+    }
+
+
+@API.method("services.get", permission="serviceusage.services.get", resources=_resources)
+def get(cloud: Cloud, call: Call) -> Json:
+    """One API's state."""
+    return _view(cloud, _project(cloud, call), _service(call))
+
+
+@API.method("services.list", permission="serviceusage.services.list", resources=_resources)
+def list_(cloud: Cloud, call: Call) -> Json:
+    """The APIs, all or by `filter=state:ENABLED` or `state:DISABLED`."""
+    project = _project(cloud, call)
+    views = [_view(cloud, project, service) for service in sorted(enablement.catalog())]
+    wanted = call.arg("filter")
+    if wanted:
+        field, _, state = wanted.partition(":")
+        if field != "state" or state not in ("ENABLED", "DISABLED"):
+            raise invalid(f"Invalid filter {wanted}: it must be state:ENABLED or state:DISABLED")
+        views = [view for view in views if view["state"] == state]
+    start = int(call.arg("pageToken") or 0)
+    size = call.number("pageSize") or _PAGE
+    page: Json = {"services": views[start : start + size]}
+    if start + size < len(views):
+        page["nextPageToken"] = str(start + size)
+    return page
+
+
+@API.method(
+    "services.batchGet",
+    permission="serviceusage.services.get",
+    resources=_resources,
+    versions=("v1",),
+)
+def batch_get(cloud: Cloud, call: Call) -> Json:
+    """Several APIs' states."""
+    names = [name.split("/")[-1] for name in call.request.query.get("names", [])]
+    for name in names:
+        if name not in enablement.catalog():
+            raise _unknown(name)
+    return {"services": [_view(cloud, _project(cloud, call), name) for name in names]}
+
+
+@API.method("services.enable", permission="serviceusage.services.enable", resources=_resources)
+def enable(cloud: Cloud, call: Call) -> Json:
+    """Enable one API."""
+    return _start(cloud, _project(cloud, call), [_service(call)], "EnableServiceResponse")
+
+
+@API.method("services.batchEnable", permission="serviceusage.services.enable", resources=_resources)
+def batch_enable(cloud: Cloud, call: Call) -> Json:
+    """Enable several APIs, at most 20, all or none."""
+    names = call.body.get("serviceIds", [])
+    if not 0 < len(names) <= 20:
+        raise invalid(f"serviceIds must name 1 to 20 services, got {len(names)}")
+    for name in names:
+        if name not in enablement.catalog():
+            raise _unknown(name)
+    return _start(cloud, _project(cloud, call), names, "BatchEnableServicesResponse")
+
+
+@API.method("services.disable", permission="serviceusage.services.disable", resources=_resources)
+def disable(cloud: Cloud, call: Call) -> Json:
+    """Disable one API; with those that need it only if the caller says so."""
+    project, service = _project(cloud, call), _service(call)
+    needing = [
+        name
+        for name, about in enablement.catalog().items()
+        if service in about.get("needs", [])
+        and cloud.store.get(enablement.ENABLED, enablement.key(project, name)) is not None
+    ]
+    if needing and not call.body.get("disableDependentServices"):
+        raise ApiError(
+            400,
+            f"The service {service} is depended on by the following active service(s): "
+            f"{', '.join(needing)}. Please specify disable_dependent_services=true if you want "
+            "to proceed with disabling all services.",
+            status="FAILED_PRECONDITION",
+        )
+    for name in [*needing, service]:
+        cloud.store.delete(enablement.ENABLED, enablement.key(project, name))
+    view = _view(cloud, project, service)
+    return _operation(cloud, "service.report", {"response": {"service": view}})
+
+
+@API.method(
+    "services.generateServiceIdentity",
+    permission="serviceusage.services.enable",
+    resources=_resources,
+    versions=("v1beta1",),
+)
+def generate_service_identity(cloud: Cloud, call: Call) -> Json:
+    """The account as which the API itself acts in the project."""
+    service = _service(call)
+    number = projects.number(_project(cloud, call))
+    agent = "cloud-tpu" if service == _TPU else f"gcp-sa-{service.split('.')[0]}"
+    email = f"service-{number}@{agent}.iam.gserviceaccount.com"
+    identity = {"email": email, "uniqueId": str(100000000000000000000 + int(number))}
+    return _operation(cloud, "service.report", {"response": identity})
+
+
+@API.method("operations.get")
+def get_operation(cloud: Cloud, call: Call) -> Json:
+    """An operation by its name."""
+    name = call.params["name"]
+    record = cloud.operations.get(f"serviceusage/{name}")
+    if record is None:
+        raise not_found(name)
+    return _operation_view(name, record)
+
+
+@effect("service.report")
+def report(cloud: Cloud, response: Json) -> Json:
+    """What is already done only has to be told."""
+    return response
+
+
+@effect("service.enabled")
+def tell_enabled(cloud: Cloud, project: str, services: list[str], kind: str) -> Json:
+    """The enabled services, as the operation's response."""
+    views = [_view(cloud, project, service) for service in services]
+    if kind == "EnableServiceResponse":
+        return {"service": views[0]}
+    return {"services": views}
+
+
+def _start(cloud: Cloud, project: str, services: list[str], kind: str) -> Json:
+    # Enabling is quick; that calls go through takes as long again to spread.
+    seconds = cloud.seconds("service.enable")
+    enablement.enable(cloud, project, services, after=2 * seconds)
+    arguments = {"project": project, "services": services, "kind": kind}
+    return _operation(cloud, "service.enabled", arguments, seconds)
+
+
+def _operation(cloud: Cloud, effect_: str, arguments: Json, seconds: float = 0.0) -> Json:
+    name = f"operations/acf.local-{cloud.operations.number()}"
+    record = cloud.operations.start(
+        f"serviceusage/{name}", about={}, effect=effect_, arguments=arguments, seconds=seconds
+    )
+    return _operation_view(name, record)
+
+
+def _operation_view(name: str, record: Record) -> Json:
+    view: Json = {"name": name, "done": record["done"]}
+    if record.get("error"):
+        view["error"] = {key: record["error"][key] for key in ("code", "message")}
+    elif record["done"]:
+        view["response"] = record.get("response") or {}
+    return view
