@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import yaml
+
 Json = dict[str, Any]
 _VARIABLE = re.compile(r"\{(\+?)([^}]+)\}")
 
@@ -65,6 +67,10 @@ class Document:
         self.version = version
         raw = _load(api, version)
         self.schemas: Json = raw.get("schemas", {})
+        for schema, fields in _undocumented().get(api, {}).items():
+            if schema in self.schemas:
+                properties = self.schemas[schema].setdefault("properties", {})
+                properties.update({field: {"type": "any"} for field in fields})
         self.host: str = urlsplit(raw["rootUrl"]).hostname or ""
         self._common = frozenset(raw.get("parameters", {}))
         self._templates: dict[str, list[_Template]] = {}
@@ -135,6 +141,14 @@ class Document:
 def document(api: str, version: str) -> Document:
     """The discovery document, read at first use."""
     return Document(api, version)
+
+
+@cache
+def _undocumented() -> Json:
+    """Fields that Google takes although its documents lack them: API, schema, names."""
+    text = (Path(__file__).parent.parent / "data" / "undocumented.yaml").read_text("utf-8")
+    loaded: Json = yaml.safe_load(text)
+    return loaded
 
 
 def _compile(template: str) -> re.Pattern[str]:

@@ -15,11 +15,15 @@ import signal
 import socket
 import struct
 import sys
+import time
 import types
 from pathlib import Path
 from typing import Any
 
 _PORT = 8470
+# Seconds until a port that clients know is given up, and between two tries.
+_PATIENCE = 5.0
+_STEP = 0.5
 _SO_ATTACH_FILTER = 26
 # Classic BPF (linux/filter.h) as (code, jump if true, jump if false, operand): accept packets whose
 # source is 127.0.0.0/8 or ::1. Offsets from 0xFFF00000 on are those of the network header.
@@ -46,8 +50,8 @@ _LOOPBACK_ONLY = (
 def main(arguments: list[str]) -> int:
     """Serve until the process is ended.
 
-    `--port` is the wish; when it is taken, any free one serves, unless `--ready` names a file from
-    an earlier start: clients know that port, so it is the one or none. The file gets the port.
+    `--port` is the wish; when it is taken, any free one serves. `--ready` names a file that gets
+    the port. If it has one from an earlier start, clients know that: it is waited for a while.
     """
     parser = argparse.ArgumentParser(prog="tpu_worker")
     parser.add_argument("--port", type=int, default=int(os.environ.get("TPU_TASK_PORT") or _PORT))
@@ -55,7 +59,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--ready", type=Path)
     options, _ = parser.parse_known_args(arguments)
     known = _read_port(options.ready)
-    server, port = _start(known or options.port, options.devices, strict=known is not None)
+    server, port = _start(known or options.port, options.devices, _PATIENCE if known else 0.0)
     shield(port)
     print(f"gRPC server with {options.devices} devices listening on port {port}", flush=True)
     if options.ready:
@@ -94,7 +98,7 @@ def _listening(port: int) -> list[int]:
     return found
 
 
-def _start(port: int, devices: int, *, strict: bool) -> tuple[Any, int]:
+def _start(port: int, devices: int, patience: float) -> tuple[Any, int]:
     _without_package_start()
     from tensorflow.core.protobuf import config_pb2, tensorflow_server_pb2
     from tensorflow.python.client import pywrap_tf_session
@@ -115,10 +119,13 @@ def _start(port: int, devices: int, *, strict: bool) -> tuple[Any, int]:
     try:
         server = pywrap_tf_session.TF_NewServer(definition.SerializeToString())
     except errors_impl.OpError:
-        if strict or port == 0:
+        if port == 0:
             raise
+        if patience > 0:
+            time.sleep(_STEP)
+            return _start(port, devices, patience - _STEP)
         print(f"port {port} is taken; taking another", flush=True)
-        return _start(0, devices, strict=True)
+        return _start(0, devices, 0.0)
     pywrap_tf_session.TF_ServerStart(server)
     target: str = pywrap_tf_session.TF_ServerTarget(server)
     return server, int(target.rpartition(":")[2])

@@ -26,6 +26,7 @@ def _complete_nats(cloud: Cloud, call: Call, record: Json) -> None:
         raise invalid(f"Invalid value for field 'resource.nats': two are named alike in {names}.")
     completed = []
     for nat in record.get("nats", []):
+        nat.pop("initialNatIps", None)
         for entry in nat.get("subnetworks", []):
             path = path_of(entry["name"], call.project)
             load(cloud, path)

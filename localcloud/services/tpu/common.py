@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
-from localcloud.services.tpu import nodes
+from localcloud.core.store import Record
+from localcloud.services.tpu import hosts, nodes
 from localcloud.services.tpu.api import API, NODE, load, place
 from localcloud.services.tpu.paging import page
 from localcloud.services.tpu.views import node_view
@@ -15,10 +16,16 @@ def node_name(call: Call) -> str:
     return f"{place(call)}/nodes/{call.params['nodesId']}"
 
 
+def _view(cloud: Cloud, call: Call, record: Record) -> Json:
+    if record["state"] == "READY":
+        record["networkEndpoints"] = hosts.endpoints(cloud, record)
+    return node_view(record, call.method.version)
+
+
 @API.method("projects.locations.nodes.get", permission="tpu.nodes.get")
 def get_node(cloud: Cloud, call: Call) -> Json:
     """Describe a node."""
-    return node_view(load(cloud, NODE, node_name(call)), call.method.version)
+    return _view(cloud, call, load(cloud, NODE, node_name(call)))
 
 
 @API.method("projects.locations.nodes.list", permission="tpu.nodes.list")
@@ -27,7 +34,7 @@ def list_nodes(cloud: Cloud, call: Call) -> Json:
     everywhere = call.params["locationsId"] == "-"
     prefix = f"projects/{call.project}/locations/" if everywhere else f"{place(call)}/nodes/"
     records = [record for _, record in cloud.store.items(NODE, prefix)]
-    return page(call, "nodes", [node_view(record, call.method.version) for record in records])
+    return page(call, "nodes", [_view(cloud, call, record) for record in records])
 
 
 @API.method("projects.locations.nodes.delete", permission="tpu.nodes.delete")

@@ -44,6 +44,17 @@ def boot(cloud: Cloud, record: Record) -> list[Record]:
     return [_endpoint(record, port) for port in chosen]
 
 
+def endpoints(cloud: Cloud, record: Record) -> list[Record]:
+    """Where a node's hosts listen now: a worker that was started anew may have had to move."""
+    known: list[Record] = record.get("networkEndpoints", [])
+    if not serves(record):
+        return known
+    return [
+        endpoint | {"port": _read(_ready_file(cloud, record, index)) or endpoint["port"]}
+        for index, endpoint in enumerate(known)
+    ]
+
+
 def serves(record: Record) -> bool:
     """Whether the node's hosts serve gRPC by themselves."""
     return "tensorflowVersion" in record or catalog.serves_grpc(record.get("runtimeVersion", ""))
@@ -162,8 +173,8 @@ def _await(cloud: Cloud, record: Record, index: int) -> int:
     deadline = time.monotonic() + _PATIENCE
     ready = _ready_file(cloud, record, index)
     while time.monotonic() < deadline:
-        if ready.exists():
-            port = int(ready.read_text(encoding="ascii"))
+        port = _read(ready)
+        if port:
             with socket.create_connection((ports.ADDRESS, port), timeout=_PATIENCE):
                 return port
         if (cloud.store.get(NODE, record["name"]) or record)["state"] == "PREEMPTED":
@@ -171,6 +182,13 @@ def _await(cloud: Cloud, record: Record, index: int) -> int:
         time.sleep(_STEP)
     log, _ = cloud.machines.serial(keys(record)[index])
     raise ApiError(500, f"TPU host {index} does not serve after {_PATIENCE:g} s: {log[-500:]}")
+
+
+def _read(ready: Path) -> int:
+    try:
+        return int(ready.read_text(encoding="ascii"))
+    except FileNotFoundError:
+        return 0
 
 
 def _ready_file(cloud: Cloud, record: Record, index: int) -> Path:
