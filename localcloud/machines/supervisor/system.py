@@ -127,10 +127,14 @@ class System:
         return (processes.descendants(os.getpid()) | mark) - {os.getpid()}
 
     def _await_end(self, deadline: float) -> None:
-        if self.everything() and time.monotonic() < deadline:
+        # A unit keeps its process until the loop has collected it, and so its last lines.
+        left = self.everything() or any(unit.pid for unit in self.units.values())
+        if left and time.monotonic() < deadline:
             self.loop.later(_POLL, lambda: self._await_end(deadline))
             return
         self.kill()
+        for unit in self.units.values():
+            unit.drain()
         self.console.kernel("reboot: Power down")
         self.loop.stop()
 

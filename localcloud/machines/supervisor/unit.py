@@ -50,6 +50,7 @@ class Unit:
         self._stopping = False
         self._restart: Timer | None = None
         self._kill: Timer | None = None
+        self._output: Output | None = None
         self._waiting: list[tuple[Callback, bool]] = []
 
     @property
@@ -100,6 +101,11 @@ class Unit:
             return set()
         return processes.marked("INVOCATION_ID", self._invocation)
 
+    def drain(self) -> None:
+        """Log what its processes have written until now."""
+        if self._output is not None:
+            self._output.drain()
+
     def _launch(self) -> None:
         now = time.monotonic()
         while self._starts and self._starts[0] <= now - self.spec.start_interval:
@@ -137,7 +143,7 @@ class Unit:
             os.close(write)
         self.pid, self.code = process.pid, None
         self.state = "activating" if self.spec.type == "oneshot" else "active"
-        output = Output(self._loop, read, partial(self._line, process.pid))
+        output = self._output = Output(self._loop, read, partial(self._line, process.pid))
         # The loop collects the child; Popen must not wait for it once more.
         self._loop.child(process.pid, partial(self._collected, process, output))
         self._tell()

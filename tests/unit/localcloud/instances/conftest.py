@@ -7,7 +7,9 @@ from localcloud.core.call import Json
 from localcloud.core.clock import Clock
 from localcloud.testing import Client
 
-ZONE = f"compute.googleapis.com/compute/beta/projects/{projects.DEFAULT_PROJECT}/zones/us-central1-b"
+ZONE = (
+    f"compute.googleapis.com/compute/beta/projects/{projects.DEFAULT_PROJECT}/zones/us-central1-b"
+)
 
 
 @pytest.fixture

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 from localcloud.app import LocalCloud
-from localcloud.core import projects
 from localcloud.core.call import Json
-from tests.unit.localcloud.instances.conftest import Instances
+from tests.unit.localcloud.instances.conftest import ZONE, Instances
 from tests.unit.localcloud.machines.conftest import until
 
 SPOT = {"provisioningModel": "SPOT", "preemptible": True, "automaticRestart": False}
@@ -30,11 +29,6 @@ def output(instances: Instances, name: str = "vm") -> str:
 
 def ready(instances: Instances, text: str, name: str = "vm") -> None:
     until(lambda: text in output(instances, name))
-
-
-ZONE = (
-    f"compute.googleapis.com/compute/beta/projects/{projects.DEFAULT_PROJECT}/zones/us-central1-b"
-)
 
 
 def test_the_start_up_script_runs_and_its_output_is_the_serial_port(instances: Instances) -> None:
@@ -127,9 +121,7 @@ def test_what_the_guest_writes_down_can_be_read_outside(instances: Instances) ->
     one = instances.api.get(url, variableKey="training/step")
     assert one["variableValue"] == "42"
     below = instances.api.get(url, queryPath="training/")
-    assert below["queryValue"]["items"] == [
-        {"namespace": "training", "key": "step", "value": "42"}
-    ]
+    assert below["queryValue"]["items"] == [{"namespace": "training", "key": "step", "value": "42"}]
     instances.api.get(url, status=404, queryPath="other/")
 
 

@@ -54,9 +54,9 @@ class Guest:
         self.machines.boot(machine)
         return machine.key
 
-    def run(self, script: str, **fields: object) -> str:
+    def run(self, script: str) -> str:
         """Boot a machine with the script, wait for its end, answer the serial port."""
-        key = self.boot(spec(f"{script}\n", **fields))
+        key = self.boot(spec(f"{script}\n"))
         self.sees(key, "Finished running startup scripts.")
         return self.machines.serial(key)[0]
 

@@ -109,7 +109,9 @@ def test_a_daemon_of_the_image_is_started_again_when_it_ends(guest: Guest) -> No
 
 
 def test_a_reboot_keeps_the_files_and_runs_the_script_again(guest: Guest) -> None:
-    key = guest.boot(spec('test -e "$HOME/seen" && { echo again; exit; }; touch "$HOME/seen"; reboot'))
+    key = guest.boot(
+        spec('test -e "$HOME/seen" && { echo again; exit; }; touch "$HOME/seen"; reboot')
+    )
     guest.sees(key, "startup-script: again")
     assert guest.machines.running(key)
 
