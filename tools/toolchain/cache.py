@@ -36,6 +36,8 @@ def root() -> Path:
 def build_key(module: Module) -> str:
     """Name a build after everything that goes into it."""
     digest = hashlib.sha256(f"{machine()} {module.package} {module.version}".encode())
+    for script in module.scripts:
+        digest.update(script.encode() + b"\0")
     sources = [p for p in module.path.glob("*.go") if not p.name.endswith("_test.go")]
     for path in [module.path / "go.mod", module.path / "go.sum", *sorted(sources)]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())

@@ -14,7 +14,7 @@ from toolchain.pins import (
     ENGINE,
     ENGINE_VERSION,
     HOST,
-    HOST_SCRIPT,
+    HOST_SCRIPTS,
     HOST_VERSION,
     MODULES,
     PROVIDER,
@@ -40,7 +40,7 @@ class Engine:
 
     engine: Part
     host: Part
-    script: Path
+    scripts: tuple[Path, ...]
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ def toolchain() -> Toolchain:
             {
                 ENGINE: Path(engine.engine.path),
                 HOST: Path(engine.host.path),
-                HOST_SCRIPT: engine.script,
                 PROVIDER: Path(provider.path),
+                **{script.name: script for script in engine.scripts},
             }
         ),
         engine=engine.engine,
@@ -119,8 +119,9 @@ def choose_provider(engine: Part) -> Part:
 
 
 def _engine_on_path() -> Engine | None:
-    paths = {name: shutil.which(name) for name in (ENGINE, HOST, HOST_SCRIPT)}
-    engine, host, script = paths[ENGINE], paths[HOST], paths[HOST_SCRIPT]
+    paths = {name: shutil.which(name) for name in (ENGINE, HOST, *HOST_SCRIPTS)}
+    engine, host = paths[ENGINE], paths[HOST]
+    scripts = tuple(Path(path) for name in HOST_SCRIPTS if (path := paths[name]))
     # Our own folder may be on PATH already; then its parts are what they were before.
     if engine is None or Path(engine).resolve().is_relative_to(cache.root().resolve()):
         return None
@@ -133,17 +134,18 @@ def _engine_on_path() -> Engine | None:
     if not engine_suits(version):
         say(f"the pulumi on PATH is {found or 'of unknown version'}, which does not suit")
         return None
-    if host is None or script is None:
-        say(f"the pulumi {found} on PATH lacks {HOST} or {HOST_SCRIPT}")
+    if host is None or len(scripts) < len(HOST_SCRIPTS):
+        lacking = " and ".join(name for name in (HOST, *HOST_SCRIPTS) if paths[name] is None)
+        say(f"the pulumi {found} on PATH lacks {lacking}")
         return None
-    return Engine(Part(found, "path", engine), Part(found, "path", host), Path(script))
+    return Engine(Part(found, "path", engine), Part(found, "path", host), scripts)
 
 
 def _engine_in(folder: Path, host: Path, origin: str, host_version: str) -> Engine:
     return Engine(
         Part(ENGINE_VERSION, origin, str(folder / ENGINE)),
         Part(host_version, origin, str(host / HOST)),
-        host / HOST_SCRIPT,
+        tuple(host / name for name in HOST_SCRIPTS),
     )
 
 

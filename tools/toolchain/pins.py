@@ -16,7 +16,8 @@ PROVIDER_VERSION = "8.34.0"
 
 ENGINE = "pulumi"
 HOST = "pulumi-language-python"
-HOST_SCRIPT = "pulumi-language-python-exec"
+HOST_SCRIPTS = ("pulumi-language-python-exec", "pulumi-resource-pulumi-python")
+"""What the host runs Python programs with, and what the engine runs dynamic resources with."""
 PROVIDER = "pulumi-resource-gcp"
 
 
@@ -31,6 +32,8 @@ class Module:
     version: str
     version_variable: str
     """The Go variable that the linker sets to the version."""
+    scripts: tuple[str, ...] = ()
+    """Files of Pulumi's SDK that lie beside the binary, by their path in the SDK."""
 
     @property
     def path(self) -> Path:
@@ -52,6 +55,7 @@ MODULES = {
         package="github.com/pulumi/pulumi/sdk/python/cmd/pulumi-language-python/v3",
         version=f"v{HOST_VERSION}",
         version_variable="github.com/pulumi/pulumi/sdk/v3/go/common/version.Version",
+        scripts=(f"python/cmd/{HOST_SCRIPTS[0]}", f"python/dist/{HOST_SCRIPTS[1]}"),
     ),
     PROVIDER: Module(
         name=PROVIDER,

@@ -11,7 +11,7 @@ from toolchain.pins import (
     ENGINE,
     ENGINE_VERSION,
     HOST,
-    HOST_SCRIPT,
+    HOST_SCRIPTS,
     MODULES,
     PROVIDER,
     PROVIDER_VERSION,
@@ -55,7 +55,7 @@ class Machine:
     def _download(self, folder: Path) -> None:
         if self.download_fails:
             raise ToolchainError("the checksum is wrong")
-        for name in (ENGINE, HOST, HOST_SCRIPT):
+        for name in (ENGINE, HOST, *HOST_SCRIPTS):
             self._program(folder / name)
 
     def _run(
@@ -74,8 +74,10 @@ class Machine:
             case ["env", "GOVERSION"]:
                 return "go1.26.8"
             case ["list", "-m", *_]:
-                self._program(self.folder.parent / "sdk" / "python" / "cmd" / HOST_SCRIPT)
-                return str(self.folder.parent / "sdk")
+                sdk = self.folder.parent / "sdk"
+                for script in MODULES[HOST].scripts:
+                    self._program(sdk / script)
+                return str(sdk)
             case ["build", *rest]:
                 self._program(Path(rest[rest.index("-o") + 1]))
             case ["plugin", "install", *_]:
@@ -95,7 +97,7 @@ def origins(chosen: Toolchain) -> tuple[str, str, str]:
 
 
 def test_what_the_machine_has_is_taken(machine: Machine) -> None:
-    machine.has(ENGINE, HOST, HOST_SCRIPT)
+    machine.has(ENGINE, HOST, *HOST_SCRIPTS)
     machine.has_provider()
     machine.online = True
     assert origins(choose.toolchain()) == ("path", "path", "path")
@@ -122,7 +124,7 @@ def test_a_download_that_fails_is_built_instead(machine: Machine) -> None:
 def test_an_engine_on_path_that_does_not_suit_is_passed_over(
     machine: Machine, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    machine.has(ENGINE, HOST, HOST_SCRIPT)
+    machine.has(ENGINE, HOST, *HOST_SCRIPTS)
     machine.engine_says = said
     assert choose.toolchain().engine.origin == "build"
     assert "does not suit" in capsys.readouterr().err
@@ -156,7 +158,8 @@ def test_our_own_folder_on_path_does_not_make_its_parts_found_ones(
 
 def test_the_folder_has_all_that_pulumi_starts(machine: Machine) -> None:
     folder = choose.toolchain().bin
-    assert sorted(p.name for p in folder.iterdir()) == sorted([ENGINE, HOST, HOST_SCRIPT, PROVIDER])
+    programs = [ENGINE, HOST, *HOST_SCRIPTS, PROVIDER]
+    assert sorted(p.name for p in folder.iterdir()) == sorted(programs)
     assert folder.parent == cache.root()
     assert all(program.resolve().is_file() for program in folder.iterdir())
 
