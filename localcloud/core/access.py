@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 POLICY = "policy"
 CUSTOM_ROLE = "role"
+_PROJECT_ROLES = {
+    "projectOwner": "roles/owner",
+    "projectEditor": "roles/editor",
+    "projectViewer": "roles/viewer",
+}
 _ROLES = Path(__file__).parent.parent / "data" / "roles.yaml"
 
 
@@ -55,10 +60,22 @@ def allowed(cloud: Cloud, principal: Principal, permission: str, resources: Sequ
     members = members_of(principal)
     for resource in resources:
         for binding in policy(cloud, resource).get("bindings", []):
-            if members.isdisjoint(binding.get("members", [])):
+            named = binding.get("members", [])
+            if members.isdisjoint(named) and not _by_project_role(cloud, principal, named):
                 continue
             patterns = permissions(cloud, binding["role"])
             if any(fnmatchcase(permission, pattern) for pattern in patterns):
+                return True
+    return False
+
+
+def _by_project_role(cloud: Cloud, principal: Principal, named: Sequence[str]) -> bool:
+    """Whether one of `named` is such as `projectEditor:p` and the caller has that role there."""
+    for member in named:
+        kind, _, project = member.partition(":")
+        role = _PROJECT_ROLES.get(kind)
+        for binding in policy(cloud, f"projects/{project}").get("bindings", []) if role else ():
+            if binding["role"] == role and principal.member in binding["members"]:
                 return True
     return False
 

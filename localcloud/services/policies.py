@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
+from collections.abc import Sequence
 
 from localcloud.core import access
 from localcloud.core.call import Json
@@ -12,8 +14,9 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.tokens import Principal
 
-_KINDS = ("user", "serviceAccount", "group", "domain", "principal", "principalSet", "deleted")
+KINDS = ("user", "serviceAccount", "group", "domain", "principal", "principalSet", "deleted")
 _PUBLIC = ("allUsers", "allAuthenticatedUsers")
+_AGENT = re.compile(r"service-\d+@")
 _OWN_DOMAIN = ".iam.gserviceaccount.com"
 ACCOUNT = "service-account"
 
@@ -43,7 +46,7 @@ def write(cloud: Cloud, resource: str, sent: Json) -> Json:
             )
         bindings = [binding for binding in policy.get("bindings", []) if binding.get("members")]
         for binding in bindings:
-            _check(cloud, binding)
+            check(cloud, binding)
         written = {"version": policy.get("version", 1) or 1, "bindings": _merged(bindings)}
         written["etag"] = _etag(written, cloud)
         cloud.store.put(access.POLICY, resource, written)
@@ -68,7 +71,17 @@ def forget_member(cloud: Cloud, member: str, unique_id: str) -> None:
                 cloud.store.put(access.POLICY, resource, policy)
 
 
-def _check(cloud: Cloud, binding: Json) -> None:
+def check(cloud: Cloud, binding: Json, kinds: Sequence[str] = KINDS) -> None:
+    """Refuse a binding with a role, member or account that does not exist.
+
+    Args:
+        cloud: the cloud.
+        binding: with `role` and `members`.
+        kinds: what a member may begin with.
+
+    Raises:
+        ApiError: 400.
+    """
     role = binding.get("role", "")
     custom = cloud.store.get(access.CUSTOM_ROLE, role)
     if role not in access.predefined_roles() and (custom is None or custom.get("deleted")):
@@ -77,16 +90,19 @@ def _check(cloud: Cloud, binding: Json) -> None:
         kind, _, name = member.partition(":")
         if member in _PUBLIC:
             continue
-        if kind not in _KINDS or not name:
+        if kind not in kinds or not name:
             raise invalid(
                 f"Invalid value for member {member}: it must be allUsers, allAuthenticatedUsers "
-                f"or begin with one of {', '.join(f'{kind}:' for kind in _KINDS)}"
+                f"or begin with one of {', '.join(f'{kind}:' for kind in kinds)}"
             )
         if kind == "serviceAccount" and name.endswith(_OWN_DOMAIN) and not _exists(cloud, name):
             raise invalid(f"Service account {name} does not exist.")
 
 
 def _exists(cloud: Cloud, email: str) -> bool:
+    if _AGENT.match(email):
+        # The accounts in whose name Google's services act are Google's own.
+        return True
     keys = cloud.store.keys(ACCOUNT)
     return any(key.endswith(f"/serviceAccounts/{email}") for key in keys)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from localcloud.core import projects
 from localcloud.core.call import Call
 from localcloud.core.cloud import Cloud
 from localcloud.core.registry import Api, Resources
@@ -38,4 +39,4 @@ def bucket_in(parameter: str) -> Resources:
 
 def project_in_query(cloud: Cloud, call: Call) -> Sequence[str]:
     """The policy of the project that the query names, for calls on no bucket yet."""
-    return (f"projects/{call.arg('project')}",)
+    return (f"projects/{projects.identifier(cloud, call.arg('project'))}",)

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import re
-
 from localcloud.core import access
-from localcloud.core.access import CUSTOM_ROLE, POLICY
+from localcloud.core.access import POLICY
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
+from localcloud.services import policies
 from localcloud.services.storage import api, records, render
 from localcloud.services.storage.api import API, bucket_in
 from localcloud.services.storage.records import Bucket
 
 _PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
-_MEMBER = re.compile(
-    r"(user|serviceAccount|group|domain|projectOwner|projectEditor|projectViewer"
-    r"|deleted|principal|principalSet):.+"
-)
+_PROJECT_KINDS = ("projectOwner", "projectEditor", "projectViewer")
 
 
 def key(bucket: str) -> str:
@@ -64,9 +60,10 @@ def set_policy(cloud: Cloud, call: Call) -> Json:
         bucket = records.require_bucket(cloud, name)
         bindings = _merged(call.body.get("bindings") or [])
         version = int(call.body.get("version") or 1)
-        problems = _problems(cloud, bindings, version)
-        if problems:
-            raise invalid("\n".join(problems))
+        for binding in bindings:
+            policies.check(cloud, binding, (*policies.KINDS, *_PROJECT_KINDS))
+        if version < 3 and any(binding.get("condition") for binding in bindings):
+            raise invalid("Conditional role bindings take policy version 3.")
         _refuse_forbidden(bucket, bindings)
         policy = _policy(cloud, name)
         if call.body.get("etag") and call.body["etag"] != policy["etag"]:
@@ -124,20 +121,6 @@ def _merged(bindings: list[Json]) -> list[Json]:
         if condition:
             entry["condition"] = condition
     return [binding for binding in merged.values() if binding["members"]]
-
-
-def _problems(cloud: Cloud, bindings: list[Json], version: int) -> list[str]:
-    found = []
-    for binding in bindings:
-        role = binding["role"]
-        if role not in access.predefined_roles() and not cloud.store.get(CUSTOM_ROLE, role):
-            found.append(f"Role {role} is not supported for this resource.")
-        for member in binding["members"]:
-            if member not in _PUBLIC and not _MEMBER.fullmatch(member):
-                found.append(f"Invalid IAM member: '{member}'.")
-        if binding.get("condition") and version < 3:
-            found.append("Conditional role bindings take policy version 3.")
-    return found
 
 
 def _refuse_forbidden(bucket: Bucket, bindings: list[Json]) -> None:

@@ -126,11 +126,10 @@ def delete(cloud: Cloud, call: Call) -> None:
 
 
 def _project(cloud: Cloud, call: Call) -> str:
-    project = call.arg("project")
-    access.require_service(cloud, project, API.service)
-    found = projects.find(cloud, project)
+    found = projects.find(cloud, call.arg("project"))
     if found is None:
-        raise invalid(f"Unknown project id: {project}")
+        raise invalid(f"Unknown project id: {call.arg('project')}")
+    access.require_service(cloud, found["projectId"], API.service)
     return str(found["projectId"])
 
 

@@ -173,7 +173,7 @@ def test_the_python_client_manages_buckets_and_policies(client: storage.Client) 
     remote.reload()
     assert next(iter(remote.lifecycle_rules))["condition"] == {"age": 3, "matchesPrefix": ["tmp/"]}
     policy = remote.get_iam_policy(requested_policy_version=3)
-    member = "serviceAccount:trainer@tpu-stack-local.iam.gserviceaccount.com"
+    member = "user:trainer@example.com"
     policy.bindings.append({"role": "roles/storage.objectUser", "members": {member}})
     remote.set_iam_policy(policy)
     found = remote.get_iam_policy(requested_policy_version=3)

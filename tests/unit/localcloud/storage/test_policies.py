@@ -5,10 +5,12 @@ import requests
 
 from localcloud.core.access import POLICY
 from localcloud.core.cloud import Cloud
+from localcloud.core.projects import DEFAULT_PROJECT
+from localcloud.services import policies
 from localcloud.testing import Client, session
 from tests.unit.localcloud.storage.conftest import HOST, Bucket
 
-TRAINER = "serviceAccount:trainer@tpu-stack-local.iam.gserviceaccount.com"
+TRAINER = "user:trainer@example.com"
 READ_ONLY = "https://www.googleapis.com/auth/devstorage.read_only"
 
 
@@ -24,6 +26,22 @@ def test_a_new_bucket_has_googles_policy(cloud: Cloud, bucket: Bucket) -> None:
     roles = [binding["role"] for binding in policy["bindings"]]
     assert roles == ["roles/storage.legacyBucketOwner", "roles/storage.legacyBucketReader"]
     assert cloud.store.get(POLICY, f"buckets/{bucket.name}") is not None
+
+
+def test_editors_and_viewers_of_the_project_have_their_rights(cloud: Cloud, api: Client) -> None:
+    uniform = {"uniformBucketLevelAccess": {"enabled": True}}
+    bucket = Bucket(api, iamConfiguration=uniform)
+    bucket.put("one", b"1")
+    project = policies.read(cloud, f"projects/{DEFAULT_PROJECT}")
+    project["bindings"] += [
+        {"role": "roles/editor", "members": ["user:editor@example.com"]},
+        {"role": "roles/viewer", "members": ["user:viewer@example.com"]},
+    ]
+    policies.write(cloud, f"projects/{DEFAULT_PROJECT}", {"policy": project})
+    viewer = api.as_member("user:viewer@example.com")
+    viewer.get(f"{bucket.url}/o/one")
+    viewer.delete(f"{bucket.url}/o/one", status=403)
+    api.as_member("user:editor@example.com").delete(f"{bucket.url}/o/one", status=204)
 
 
 def test_a_stale_etag_is_refused(bucket: Bucket) -> None:
@@ -122,7 +140,17 @@ def test_public_access_prevention_refuses_and_outweighs_public_members(bucket: B
     ("binding", "word"),
     [
         ({"role": "roles/storage.nonsense", "members": [TRAINER]}, "not supported"),
-        ({"role": "roles/storage.objectViewer", "members": ["trainer"]}, "Invalid IAM member"),
+        (
+            {"role": "roles/storage.objectViewer", "members": ["trainer"]},
+            "Invalid value for member trainer",
+        ),
+        (
+            {
+                "role": "roles/storage.objectViewer",
+                "members": ["serviceAccount:nobody@tpu-stack-local.iam.gserviceaccount.com"],
+            },
+            "does not exist",
+        ),
         (
             {
                 "role": "roles/storage.objectViewer",
