@@ -46,7 +46,9 @@ def release(cloud: Cloud, owner: str) -> None:
     with cloud.store.locked():
         for key, taken in cloud.store.items(_KIND):
             left = {address: holder for address, holder in taken.items() if holder != owner}
-            if left != taken:
+            if not left:
+                cloud.store.delete(_KIND, key)
+            elif left != taken:
                 cloud.store.put(_KIND, key, left)
 
 

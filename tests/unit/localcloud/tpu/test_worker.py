@@ -14,6 +14,8 @@ import pytest
 
 from localcloud.app import LocalCloud
 from localcloud.core.clock import Clock
+from localcloud.core.cloud import DEVELOPER
+from localcloud.core.tokens import Principal
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client
 
@@ -24,7 +26,21 @@ ALPHA = f"tpu.googleapis.com/v2alpha1/{PARENT}"
 _CLIENT = """
 import sys
 import tensorflow as tf
-resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=sys.argv[1])
+import httplib2
+import requests
+from googleapiclient.discovery import build
+name, zone, project, token = sys.argv[1:]
+class Http:  # httplib2 speaks to a proxy only where PySocks is installed
+    def request(self, uri, method="GET", body=None, headers=None, **_):
+        headers = {**headers, "Authorization": f"Bearer {token}"}
+        sent = requests.request(method, uri, data=body, headers=headers)
+        answer = httplib2.Response(dict(sent.headers))
+        answer.status = sent.status_code
+        return answer, sent.content
+service = build("tpu", "v1", http=Http())
+resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
+    tpu=name, zone=zone, project=project, service=service
+)
 tf.config.experimental_connect_to_cluster(resolver)
 names = [d.name for d in tf.config.list_logical_devices("CPU") if "job:worker" in d.name]
 strategy = tf.distribute.MirroredStrategy(devices=names)
@@ -37,6 +53,7 @@ def step():
         weight.assign(total)
     strategy.run(replica)
 step()
+print("endpoint", resolver.master())
 print("replicas", strategy.num_replicas_in_sync, "weight", float(weight.numpy()))
 """
 
@@ -54,14 +71,19 @@ def running(local_cloud: LocalCloud) -> Iterator[Client]:
         local_cloud.cloud.machines.remove(key)
 
 
-def run_client(target: str) -> str:
+def run_client(local_cloud: LocalCloud, name: str) -> str:
+    bundle = str(local_cloud.authority.bundle)
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": os.environ.get("HOME", "/"),
         "TF_CPP_MIN_LOG_LEVEL": "2",
+        "https_proxy": f"http://127.0.0.1:{local_cloud.listener.port}",
+        "no_proxy": "127.0.0.1,localhost",
+        "REQUESTS_CA_BUNDLE": bundle,
     }
+    token = local_cloud.cloud.token(Principal(DEVELOPER))
     done = subprocess.run(
-        [sys.executable, "-c", _CLIENT, target],
+        [sys.executable, "-c", _CLIENT, name, "us-central1-b", "tpu-stack-local", token],
         capture_output=True,
         text=True,
         timeout=120,
@@ -90,7 +112,7 @@ def answers(port: int) -> bool:
         return False
 
 
-def test_eight_replicas_train_at_the_reported_endpoint(
+def test_tensorflow_finds_the_tpu_by_name_and_trains_on_eight_replicas(
     running: Client, local_cloud: LocalCloud
 ) -> None:
     begun = time.monotonic()
@@ -100,8 +122,9 @@ def test_eight_replicas_train_at_the_reported_endpoint(
     took = time.monotonic() - begun
     assert took < 20, f"creating took {took:.1f} s"
     (endpoint,) = running.get(f"{V1}/nodes/t")["networkEndpoints"]
-    said = run_client(f"grpc://{endpoint['ipAddress']}:{endpoint['port']}")
-    assert said.split() == ["replicas", "8", "weight", "8.0"]
+    said = run_client(local_cloud, "t").splitlines()
+    assert said[0] == f"endpoint grpc://{endpoint['ipAddress']}:{endpoint['port']}"
+    assert said[1] == "replicas 8 weight 8.0"
     log, _ = local_cloud.cloud.machines.serial(f"{PARENT}/nodes/t/hosts/0")
     assert f"listening on port {endpoint['port']}" in log
     nodes.preempt(local_cloud.cloud, f"{PARENT}/nodes/t")
