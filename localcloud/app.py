@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from localcloud.admin import Admin
 from localcloud.core import projects
 from localcloud.core.clock import Clock
 from localcloud.core.cloud import DEVELOPER, Cloud, Latency
@@ -39,7 +40,8 @@ class LocalCloud:
         self.dispatcher = Dispatcher(self.cloud, self._apis)
         tls, answer = self.authority.context(), self.dispatcher.answer
         self.cloud.machines = Machines(self.cloud, Network(tls, self.authority.bundle, answer))
-        self.listener = Listener(port, tls=tls, apis=answer, direct=answer)
+        admin = Admin(self.cloud, lambda: self.listener.port, lambda: self.dispatcher.problems)
+        self.listener = Listener(port, tls=tls, apis=answer, direct=admin.answer)
 
     def start(self) -> None:
         """Serve, and take up again what an earlier run left to do."""

@@ -1,1 +1,1 @@
-"""The local cloud's command line."""
+"""The command line."""

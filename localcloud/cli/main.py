@@ -4,35 +4,43 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
-import threading
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from localcloud.app import LocalCloud
+from localcloud.cli import environment, faults, lifecycle, logs
+from localcloud.cli.client import CommandError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; the answer is the exit code."""
+    """Run a command; the answer is the exit code: 1 a failure, 2 wrong input, 3 not running."""
     options = _parser().parse_args(arguments)
-    stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
-    running = LocalCloud(options.home, port=options.port, latency=options.latency)
-    running.start()
-    print(f"the local cloud listens on 127.0.0.1:{running.listener.port}", flush=True)
-    stopped.wait()
-    running.stop()
-    return 0
+    options.home = options.home.expanduser().absolute()
+    try:
+        code: int = options.run(options)
+    except CommandError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader, such as `head`, has seen enough.
+        sys.stderr.close()
+        return 0
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="localcloud", description="Google Cloud on localhost")
-    commands = parser.add_subparsers(dest="command", required=True)
-    start = commands.add_parser("start", help="start it")
+    common = argparse.ArgumentParser(add_help=False)
     home = Path(os.environ.get("LOCALCLOUD_HOME", ".localcloud"))
-    start.add_argument("--home", type=Path, default=home)
-    start.add_argument("--port", type=int, default=0)
-    start.add_argument("--latency", choices=("none", "real"), default="none")
-    start.add_argument("--foreground", action="store_true")
+    text = "folder of its state (default: $LOCALCLOUD_HOME, or .localcloud here)"
+    common.add_argument("--home", type=Path, default=home, help=text)
+    parser = argparse.ArgumentParser(
+        prog="localcloud",
+        description="Google Cloud on localhost, with VMs and TPUs that really run.",
+        epilog='Point this shell\'s clients at it: eval "$(python -m localcloud env)"',
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for module in (lifecycle, environment, logs, faults):
+        module.add_commands(commands, common)
     return parser

@@ -23,7 +23,7 @@ class Clock:
     """The wall clock; runs what was put off when it is due, in a thread of its own."""
 
     def __init__(self) -> None:
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._due: list[tuple[float, int, Callable[[], object]]] = []
         self._sequence = itertools.count()
         self._changed = threading.Condition()
         self._closed = False
@@ -37,7 +37,7 @@ class Clock:
         """Hold the calling thread back, as a slow or hanging call does."""
         time.sleep(seconds)
 
-    def at(self, when: float, action: Callable[[], None]) -> None:
+    def at(self, when: float, action: Callable[[], object]) -> None:
         """Run `action` when the clock shows `when`."""
         with self._changed:
             heapq.heappush(self._due, (when, next(self._sequence), action))
@@ -80,7 +80,7 @@ class VirtualClock(Clock):
         """Advance instead of waiting."""
         self.advance(seconds)
 
-    def at(self, when: float, action: Callable[[], None]) -> None:
+    def at(self, when: float, action: Callable[[], object]) -> None:
         """Run `action` once the clock was advanced to `when`."""
         heapq.heappush(self._due, (when, next(self._sequence), action))
 
@@ -94,7 +94,7 @@ class VirtualClock(Clock):
         self._now = end
 
 
-def _run_logged(action: Callable[[], None]) -> None:
+def _run_logged(action: Callable[[], object]) -> None:
     try:
         action()
     except Exception:

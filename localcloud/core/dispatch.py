@@ -25,6 +25,8 @@ class Dispatcher:
     def __init__(self, cloud: Cloud, apis: Sequence[Api]) -> None:
         self._cloud = cloud
         self._apis = tuple(apis)
+        self.problems = 0
+        """Calls that the emulator did not know, refused as malformed or could not answer."""
 
     def answer(self, request: Request) -> Response:
         """The response to a request; errors come as responses too."""
@@ -35,12 +37,13 @@ class Dispatcher:
             response = self._call(request, found, route)
         except ApiError as error:
             if error.code >= 500 or (error.code == 404 and name == "-"):
-                log.error("%s %s%s: %s", request.verb, request.host, request.path, error.message)
+                self._report("%s %s%s: %s", request.verb, request.host, request.path, error.message)
             response = _json(error.body(), error.code)
         except ConnectionError:
             # The client went away in the middle of its body: nobody is left to answer to.
             raise
         except Exception as error:
+            self.problems += 1
             log.exception("%s %s%s failed", request.verb, request.host, request.path)
             message = f"the local cloud failed: {type(error).__name__}: {error}"
             response = _json(ApiError(500, message).body(), 500)
@@ -117,12 +120,12 @@ class Dispatcher:
             raise ApiError(400, "Invalid JSON payload received. Expected an object.")
         if method.request is None:
             if body:
-                log.error("%s takes no body but got %s", method.id, sorted(body))
+                self._report("%s takes no body but got %s", method.id, sorted(body))
                 raise ApiError(400, f"{method.id} takes no request body")
             return {}
         problems = schema.problems(document(method.api, method.version), method.request, body)
         if problems:
-            log.error("request of %s refused: %s", method.id, "; ".join(problems))
+            self._report("request of %s refused: %s", method.id, "; ".join(problems))
             raise ApiError(400, "\n".join(problems))
         return body
 
@@ -146,8 +149,12 @@ class Dispatcher:
         return _json(result)
 
     def _refuse(self, call: Call, problems: list[str]) -> None:
-        log.error("request of %s refused: %s", call.method.id, "; ".join(problems))
+        self._report("request of %s refused: %s", call.method.id, "; ".join(problems))
         raise ApiError(400, "\n".join(problems))
+
+    def _report(self, text: str, *arguments: object) -> None:
+        self.problems += 1
+        log.error(text, *arguments)
 
 
 def _json(body: Json, status: int = 200) -> Response:

@@ -1,0 +1,191 @@
+"""What `python -m localcloud` asks the running emulator, under /_local/v1/ on its own port.
+
+Every call must carry the header `Local-Cloud: admin`, which a web page in the user's browser can't
+send to another origin; and a machine's network doesn't lead here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+from localcloud.core import projects
+from localcloud.core.call import Json, Request, Response
+from localcloud.core.cloud import DEVELOPER, Cloud
+from localcloud.core.errors import ApiError, invalid, not_found
+from localcloud.core.faults import Fault
+from localcloud.core.tokens import CLOUD_PLATFORM, Principal
+from localcloud.services.compute.instances import power
+from localcloud.services.oauth2 import SCOPES, refresh_token
+from localcloud.services.tpu import nodes
+
+HEADER = ("Local-Cloud", "admin")
+_ROOT = "/_local/v1/"
+# The records of the emulator's own bookkeeping; all others are resources that somebody made.
+_BOOKKEEPING = frozenset(
+    {
+        "compute-ip",
+        "compute-project",
+        "deleted-service-account",
+        "enabled-service",
+        "fault",
+        "guest-attributes",
+        "machine",
+        "operation",
+        "policy",
+        "setting",
+        "upload",
+    }
+)
+# A working day and the evening after it.
+_TOKEN_LIFETIME = 24 * 3600.0
+_SETTINGS = (
+    "compute.quota",
+    "compute.stockout",
+    "deny-tpu-nodes",
+    "grace",
+    "quota",
+    "reservations",
+    "stockout",
+    "tpu-hosts",
+)
+
+
+class Admin:
+    """Answers the emulator's own command line."""
+
+    def __init__(self, cloud: Cloud, port: Callable[[], int], problems: Callable[[], int]) -> None:
+        self._cloud = cloud
+        self._port = port
+        self._problems = problems
+
+    def answer(self, request: Request) -> Response:
+        """The response to a request that came straight to the emulator's port."""
+        try:
+            body = self._answer(request)
+        except ApiError as error:
+            return _json(error.body(), error.code)
+        return _json(body)
+
+    def _answer(self, request: Request) -> Json:
+        if not request.path.startswith(_ROOT) or request.headers.get(HEADER[0]) != HEADER[1]:
+            raise ApiError(
+                404,
+                "this is the local Google Cloud's proxy; `python -m localcloud env` prints how "
+                "clients reach it",
+            )
+        name = request.path.removeprefix(_ROOT)
+        raw = request.read()
+        sent: Json = json.loads(raw) if raw else {}
+        handlers: dict[tuple[str, str], Callable[[Json], Json]] = {
+            ("GET", "status"): self._status,
+            ("GET", "credentials"): self._credentials,
+            ("POST", "serial"): self._serial,
+            ("POST", "token"): self._token,
+            ("GET", "faults"): self._faults,
+            ("POST", "faults"): self._add_fault,
+            ("DELETE", "faults"): self._clear_faults,
+            ("POST", "preempt"): self._preempt,
+            ("POST", "setting"): self._set,
+        }
+        handler = handlers.get((request.verb, name))
+        if handler is None:
+            raise ApiError(404, f"the local cloud has no {request.verb} {request.path}")
+        return handler(sent)
+
+    def _status(self, sent: Json) -> Json:
+        machines = self._cloud.store.keys("machine")
+        return {
+            "pid": os.getpid(),
+            "port": self._port(),
+            "project": projects.DEFAULT_PROJECT,
+            "home": str(self._cloud.home),
+            "latency": self._cloud.latency_profile,
+            "resources": {
+                kind: count
+                for kind, count in sorted(self._cloud.store.counts().items())
+                if kind not in _BOOKKEEPING
+            },
+            "machines": {key: self._cloud.machines.running(key) for key in machines},
+            "processes": sorted(self._cloud.machines.processes()),
+            "faults": len(self._cloud.faults.items()),
+            "settings": dict(self._cloud.store.items("setting")),
+            "problems": self._problems(),
+        }
+
+    def _credentials(self, sent: Json) -> Json:
+        principal = Principal(DEVELOPER, SCOPES)
+        return {
+            "project": projects.DEFAULT_PROJECT,
+            "access_token": self._cloud.token(principal, lifetime=_TOKEN_LIFETIME),
+            "refresh_token": refresh_token(self._cloud),
+        }
+
+    def _token(self, sent: Json) -> Json:
+        scopes = frozenset(sent.get("scopes") or [CLOUD_PLATFORM])
+        principal = Principal(sent["member"], scopes)
+        return {"access_token": self._cloud.token(principal, lifetime=_TOKEN_LIFETIME)}
+
+    def _serial(self, sent: Json) -> Json:
+        key = self._machine(sent["machine"])
+        text, end = self._cloud.machines.serial(key, int(sent.get("start", 0)))
+        return {"machine": key, "contents": text, "next": end}
+
+    def _machine(self, name: str) -> str:
+        keys = self._cloud.store.keys("machine")
+        found = [key for key in keys if name == key or f"/{name}/" in f"/{key}/"]
+        if not found:
+            known = ", ".join(keys) or "none"
+            raise ApiError(404, f"no machine is called {name}; there are: {known}")
+        return found[0]
+
+    def _faults(self, sent: Json) -> Json:
+        return {key: vars(fault) for key, fault in self._cloud.faults.items()}
+
+    def _add_fault(self, sent: Json) -> Json:
+        known = {field.name for field in fields(Fault)}
+        if unknown := sorted(set(sent) - known):
+            raise invalid(f"a fault has no {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+        return {"id": self._cloud.faults.add(Fault(**sent))}
+
+    def _clear_faults(self, sent: Json) -> Json:
+        self._cloud.faults.clear()
+        for name in _SETTINGS:
+            self._cloud.store.delete("setting", name)
+        return {}
+
+    def _preempt(self, sent: Json) -> Json:
+        name: str = sent["name"]
+        action = self._preemption(name)
+        delay = float(sent.get("after", 0))
+        if delay:
+            self._cloud.clock.at(self._cloud.clock.now() + delay, action)
+        else:
+            action()
+        return {}
+
+    def _preemption(self, name: str) -> Callable[[], object]:
+        for key in self._cloud.store.keys("tpu-node"):
+            if name in (key, key.rpartition("/")[2]):
+                return lambda: nodes.preempt(self._cloud, key)
+        for key in self._cloud.store.keys("machine"):
+            if "/instances/" in key and name in (key, key.rpartition("/")[2]):
+                return lambda: power.preempt(self._cloud, key)
+        raise not_found(name)
+
+    def _set(self, sent: Json) -> Json:
+        name = sent["name"]
+        if name not in _SETTINGS:
+            raise invalid(f"unknown setting {name}; there are {', '.join(_SETTINGS)}")
+        value: dict[str, Any] = sent["value"]
+        with self._cloud.store.locked():
+            known = self._cloud.store.get("setting", name) or {}
+            self._cloud.store.put("setting", name, {**known, **value})
+        return {}
+
+
+def _json(body: Json, status: int = 200) -> Response:
+    return Response(status, json.dumps(body).encode(), {"Content-Type": "application/json"})

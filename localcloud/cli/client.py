@@ -1,0 +1,65 @@
+"""Talks to the running emulator."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+HEADERS = {"Local-Cloud": "admin", "Content-Type": "application/json"}
+
+
+class CommandError(Exception):
+    """A command that fails with one message."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def run_file(home: Path) -> Path:
+    """Where a running emulator says its process id and port."""
+    return home / "run.json"
+
+
+def running(home: Path) -> dict[str, int] | None:
+    """Process id and port of the emulator that runs on `home`, or None."""
+    try:
+        known: dict[str, int] = json.loads(run_file(home).read_text(encoding="utf-8"))
+        os.kill(known["pid"], 0)
+        # The process id may be another process's by now; the port tells.
+        status = _request(known["port"], "GET", "status", {})
+    except (OSError, ValueError, KeyError, http.client.HTTPException, CommandError):
+        return None
+    return known if status["home"] == str(home) else None
+
+
+def ask(home: Path, verb: str, name: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Call the emulator's own API.
+
+    Raises:
+        CommandError: with its message, or that it does not run (exit code 3).
+    """
+    known = running(home)
+    if known is None:
+        raise CommandError(
+            f"the local cloud of {home} does not run; start it with `python -m localcloud start`",
+            exit_code=3,
+        )
+    return _request(known["port"], verb, name, body or {})
+
+
+def _request(port: int, verb: str, name: str, body: dict[str, Any]) -> dict[str, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request(verb, f"/_local/v1/{name}", json.dumps(body), HEADERS)
+        response = connection.getresponse()
+        answer: dict[str, Any] = json.loads(response.read())
+    finally:
+        connection.close()
+    if response.status >= 400:
+        code = 2 if response.status in (400, 404) else 1
+        raise CommandError(answer["error"]["message"], code)
+    return answer

@@ -1,0 +1,83 @@
+"""`env`: the variables that lead Google's clients to the local cloud."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from localcloud.cli.client import ask
+
+if TYPE_CHECKING:
+    from localcloud.cli.lifecycle import Commands
+
+_LOCAL = "127.0.0.1,localhost,::1"
+
+
+def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
+    """Declare the command."""
+    env = commands.add_parser("env", parents=[common], help="what a shell needs to talk to it")
+    how = env.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="as JSON")
+    how.add_argument("--unset", action="store_true", help="take it all back")
+    env.set_defaults(run=_env)
+
+
+def _env(options: argparse.Namespace) -> int:
+    found = variables(options.home)
+    if options.json:
+        print(json.dumps(found, indent=2))
+    elif options.unset:
+        print("\n".join(f"unset {name}" for name in found))
+    else:
+        print("\n".join(f"export {name}={shlex.quote(value)}" for name, value in found.items()))
+    return 0
+
+
+def variables(home: Path) -> dict[str, str]:
+    """The variables by name; the files that they point at are written beside the state."""
+    port = ask(home, "GET", "status")["port"]
+    credentials = ask(home, "GET", "credentials")
+    bundle = str(home / "tls" / "ca-bundle.pem")
+    proxy = f"http://127.0.0.1:{port}"
+    project, token = credentials["project"], credentials["access_token"]
+    return {
+        # Every client: the proxy, and the authority whose certificates it shows.
+        "HTTPS_PROXY": proxy,
+        "https_proxy": proxy,
+        "NO_PROXY": _LOCAL,
+        "no_proxy": _LOCAL,
+        "SSL_CERT_FILE": bundle,
+        "REQUESTS_CA_BUNDLE": bundle,
+        "CURL_CA_BUNDLE": bundle,
+        "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": bundle,
+        "NODE_EXTRA_CA_CERTS": str(home / "tls" / "ca.pem"),
+        "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE": bundle,
+        # Who calls: the provider, gcloud, TensorFlow, and Google's Python and Go libraries.
+        "GOOGLE_OAUTH_ACCESS_TOKEN": token,
+        "CLOUDSDK_AUTH_ACCESS_TOKEN": token,
+        "GOOGLE_AUTH_TOKEN_FOR_TESTING": token,
+        "GOOGLE_APPLICATION_CREDENTIALS": str(_write_credentials(home, credentials)),
+        "NO_GCE_CHECK": "true",
+        # Where: the project.
+        "GOOGLE_PROJECT": project,
+        "GOOGLE_CLOUD_PROJECT": project,
+        "CLOUDSDK_CORE_PROJECT": project,
+    }
+
+
+def _write_credentials(home: Path, credentials: dict[str, Any]) -> Path:
+    """Application default credentials of a user, whose tokens are renewed at the local cloud."""
+    path = home / "application_default_credentials.json"
+    path.touch(mode=0o600)
+    content = {
+        "type": "authorized_user",
+        "client_id": "local.apps.googleusercontent.com",
+        "client_secret": "local",
+        "refresh_token": credentials["refresh_token"],
+        "quota_project_id": credentials["project"],
+    }
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    return path

@@ -1,0 +1,198 @@
+"""`start`, `status`, `stop` and `reset`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from localcloud.cli.client import CommandError, ask, run_file, running
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_START_SECONDS = 60.0
+_STOP_SECONDS = 60.0
+_NOT_RUNNING = 3
+
+
+def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
+    """Declare the commands."""
+    start = commands.add_parser("start", parents=[common], help="start it, in the background")
+    start.add_argument(
+        "--port", type=int, default=None, help="0 for any free one (default: the last one, or any)"
+    )
+    start.add_argument(
+        "--latency",
+        choices=("none", "real"),
+        default="none",
+        help="real: operations take as long as Google's (default: none)",
+    )
+    start.add_argument("--foreground", action="store_true", help="run here until Ctrl-C")
+    start.set_defaults(run=_start)
+    status = commands.add_parser("status", parents=[common], help="what it holds and runs")
+    status.add_argument("--json", action="store_true", help="as JSON")
+    status.set_defaults(run=_status)
+    stop = commands.add_parser("stop", parents=[common], help="stop it and its machines")
+    stop.set_defaults(run=_stop)
+    reset = commands.add_parser("reset", parents=[common], help="stop it and forget everything")
+    reset.set_defaults(run=_reset)
+
+
+def _start(options: argparse.Namespace) -> int:
+    known = running(options.home)
+    if known:
+        print(f"the local cloud already listens on 127.0.0.1:{known['port']}")
+        return 0
+    if options.port is not None and not 0 <= options.port < 65536:
+        raise CommandError(f"--port {options.port}: a port is 0 to 65535", exit_code=2)
+    options.home.mkdir(parents=True, exist_ok=True)
+    if options.foreground:
+        return _serve(options)
+    command = [sys.executable, "-m", "localcloud", "start", "--foreground"]
+    command += ["--home", str(options.home), "--latency", options.latency]
+    if options.port is not None:
+        command += ["--port", str(options.port)]
+    with (options.home / "localcloud.log").open("ab") as log:
+        offset = log.tell()
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        known = _wait_until_up(options.home, process, offset)
+    except BaseException:
+        process.terminate()
+        raise
+    print(f"the local cloud listens on 127.0.0.1:{known['port']}")
+    return 0
+
+
+def _wait_until_up(home: Path, process: subprocess.Popen[bytes], offset: int) -> dict[str, int]:
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            said = (home / "localcloud.log").read_bytes()[offset:].decode(errors="replace")
+            last = said.strip().splitlines()[-1] if said.strip() else "it said nothing"
+            raise CommandError(f"the local cloud ended at once: {last.removeprefix('error: ')}")
+        known = running(home)
+        if known:
+            return known
+        time.sleep(0.05)
+    raise CommandError(f"the local cloud did not answer within {_START_SECONDS:.0f} s")
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from localcloud.app import LocalCloud
+
+    _log_to(options.home)
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: stopped.set())
+    port = _last_port(options.home) if options.port is None else options.port
+    try:
+        cloud = LocalCloud(options.home, port=port, latency=options.latency)
+    except OSError as error:
+        if options.port is not None:
+            raise CommandError(f"--port {port} can't be had: {error.strerror}") from None
+        cloud = LocalCloud(options.home, latency=options.latency)
+    cloud.start()
+    known = {"pid": os.getpid(), "port": cloud.listener.port}
+    run_file(options.home).write_text(json.dumps(known), encoding="utf-8")
+    print(f"the local cloud listens on 127.0.0.1:{cloud.listener.port}", flush=True)
+    stopped.wait()
+    cloud.stop()
+    return 0
+
+
+def _last_port(home: Path) -> int:
+    # The same port again, so that a shell's environment outlives a restart.
+    try:
+        return int(json.loads(run_file(home).read_text(encoding="utf-8"))["port"])
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
+def _log_to(home: Path) -> None:
+    plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    requests = logging.FileHandler(home / "requests.log")
+    requests.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logger = logging.getLogger("localcloud.requests")
+    logger.addHandler(requests)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    problems = logging.StreamHandler(sys.stderr)
+    problems.setFormatter(plain)
+    logging.basicConfig(level=logging.INFO, handlers=[problems])
+
+
+def _status(options: argparse.Namespace) -> int:
+    if running(options.home) is None:
+        print("the local cloud does not run", file=sys.stderr)
+        return _NOT_RUNNING
+    status = ask(options.home, "GET", "status")
+    if options.json:
+        print(json.dumps(status, indent=2))
+        return 0
+    print(f"listens on    127.0.0.1:{status['port']} (pid {status['pid']})")
+    print(f"state         {status['home']}")
+    print(f"project       {status['project']}")
+    print(f"latency       {status['latency']}")
+    resources = ", ".join(f"{count} {kind}" for kind, count in status["resources"].items())
+    print(f"resources     {resources or 'none'}")
+    print(f"faults        {status['faults']}")
+    print(f"bad calls     {status['problems']} (see `logs`)")
+    for key, on in status["machines"].items():
+        print(f"machine       {key}: {'running' if on else 'off'}")
+    return 0
+
+
+def _stop(options: argparse.Namespace) -> int:
+    known = running(options.home)
+    if known is None:
+        print("the local cloud does not run")
+        return 0
+    processes = {known["pid"], *ask(options.home, "GET", "status")["processes"]}
+    os.kill(known["pid"], signal.SIGTERM)
+    deadline = time.monotonic() + _STOP_SECONDS
+    while any(map(_alive, processes)):
+        if time.monotonic() > deadline:
+            left = ", ".join(str(pid) for pid in processes if _alive(pid))
+            raise CommandError(f"these processes did not end in {_STOP_SECONDS:.0f} s: {left}")
+        time.sleep(0.05)
+    print("the local cloud is stopped")
+    return 0
+
+
+def _reset(options: argparse.Namespace) -> int:
+    _stop(options)
+    if options.home.exists() and not (options.home / "state.sqlite").exists():
+        raise CommandError(f"{options.home} holds no local cloud; nothing was removed", exit_code=2)
+    shutil.rmtree(options.home, ignore_errors=True)
+    print("everything is forgotten")
+    return 0
+
+
+def _alive(pid: int) -> bool:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    stat = Path(f"/proc/{pid}/stat")
+    with contextlib.suppress(OSError):
+        # A zombie has ended; that nobody asked for its exit code yet is not its fault.
+        return stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+    return not stat.parent.parent.joinpath("self").exists()
