@@ -80,14 +80,16 @@ def _build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     modes = parser.add_subparsers(dest="mode", required=True, metavar="MODE")
     for mode, description in _MODES.items():
-        _add_job_arguments(modes.add_parser(
-            mode,
-            help=description,
-            description=description,
-            epilog=f"{describe_params()}\n\n{_EXIT_CODES}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        ))
+        _add_job_arguments(
+            modes.add_parser(
+                mode,
+                help=description,
+                description=description,
+                epilog=f"{describe_params()}\n\n{_EXIT_CODES}",
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+                allow_abbrev=False,
+            )
+        )
     data = modes.add_parser("data", help="prepare data sets", allow_abbrev=False)
     actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
     convert = actions.add_parser(
@@ -109,7 +111,9 @@ def _add_job_arguments(parser: argparse.ArgumentParser) -> None:
         "TPU_GRPC_URL, TPU_NAME, TPU_CONFIG, COLAB_TPU_ADDR, KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, else "
         "this machine",
     )
-    parser.add_argument("--tpu-zone", help="of a TPU given by name (default: TPU_ZONE, or the VM's)")
+    parser.add_argument(
+        "--tpu-zone", help="of a TPU given by name (default: TPU_ZONE, or the VM's)"
+    )
     parser.add_argument(
         "--tpu-project", help="of a TPU given by name (default: TPU_PROJECT, or the VM's)"
     )

@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -37,6 +38,10 @@ class Cluster:
     def strategy_name(self) -> str:
         """The strategy's class."""
         return type(self.strategy).__name__
+
+    def on_loop_device(self) -> AbstractContextManager[object]:
+        """A context in which the loop and its data are placed on `loop_device`."""
+        return tf.device(self.loop_device) if self.loop_device else nullcontext()
 
 
 def connect(target: Addresses | LocalTpu | NoTpu, wait: Wait, local_devices: int) -> Cluster:
@@ -91,7 +96,7 @@ def _connect_remote(addresses: Addresses) -> tuple[Cluster, str]:
     strategy = tf.distribute.MirroredStrategy(
         devices, cross_device_ops=tf.distribute.ReductionToOneDevice()
     )
-    reason = f"the worker that {addresses.source} names has no TPU but {len(devices)} {kind} devices"
+    reason = f"the worker of {addresses.source} has no TPU but {len(devices)} {kind} devices"
     return Cluster(strategy, addresses.url, _WORKER_HOST, has_tpu=False), reason
 
 

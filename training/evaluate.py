@@ -1,6 +1,5 @@
 """Evaluation, exact over the whole test set."""
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -25,7 +24,7 @@ class Evaluation:
 def evaluate(cluster: Cluster, params: Params, data: DataSet, state: TrainState) -> Evaluation:
     """Evaluate the state's model; every test image counts exactly once."""
     replica_batch = params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
-    batches, steps = evaluation_batches(data, cluster, replica_batch)
+    next_batch, steps = evaluation_batches(data, cluster, replica_batch)
     strategy, model = cluster.strategy, state.model
     dtype = compute_dtype(params, cluster)
 
@@ -41,16 +40,16 @@ def evaluate(cluster: Cluster, params: Params, data: DataSet, state: TrainState)
             tf.reduce_sum(weights),
         )
 
-    def loop(iterator: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    def loop(count: tf.Tensor) -> tf.Tensor:
         sums = tf.zeros(3)
         for _ in tf.range(count):
-            parts = strategy.run(replica_step, next(iterator))
+            parts = strategy.run(replica_step, next_batch())
             reduced = [strategy.reduce(tf.distribute.ReduceOp.SUM, p, axis=None) for p in parts]
             sums += tf.stack(reduced)
         return sums
 
-    with tf.device(cluster.loop_device) if cluster.loop_device else nullcontext():
-        loss, right, count = tf.function(loop)(iter(batches), tf.constant(steps)).numpy().tolist()
+    with cluster.on_loop_device():
+        loss, right, count = tf.function(loop)(tf.constant(steps)).numpy().tolist()
     expected = data.manifest.split("test").examples
     if count != expected:
         raise DataError(

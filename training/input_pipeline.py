@@ -1,5 +1,6 @@
 """Data sets as tf.data pipelines, built and read on the hosts of the devices that consume them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -13,6 +14,11 @@ from training.preprocessing import parse_examples
 _PARSE_BATCH = 512
 _READ_BUFFER_BYTES = 8 << 20
 _PARALLEL_READS = 4
+_PREFETCH_BATCHES = 4
+
+# Gives the next batch, as one value for each replica; called inside the compiled loop.
+NextBatch = Callable[[], tuple[tf.Tensor, ...]]
+_Build = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 
 
 @dataclass(frozen=True)
@@ -64,23 +70,23 @@ def corrupt_files(data: DataSet) -> list[str]:
     ]
 
 
-def training_batches(data: DataSet, cluster: Cluster, replica_batch: int, seed: int) -> tf.Tensor:
-    """Return an endless distributed data set of (images, labels), shuffled anew each epoch."""
+def training_batches(data: DataSet, cluster: Cluster, replica_batch: int, seed: int) -> NextBatch:
+    """Return an endless source of (images, labels), shuffled anew each epoch."""
     examples = data.manifest.split("train").examples
 
     def build(context: tf.distribute.InputContext) -> tf.data.Dataset:
         hosts = context.num_input_pipelines
         dataset = _examples(data, "train").shard(hosts, context.input_pipeline_id).cache()
         dataset = dataset.shuffle(-(-examples // hosts), seed=seed).repeat()
-        return dataset.batch(replica_batch, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+        return dataset.batch(replica_batch, drop_remainder=True)
 
-    return cluster.strategy.distribute_datasets_from_function(build)
+    return _distribute(cluster, build)
 
 
 def evaluation_batches(
     data: DataSet, cluster: Cluster, replica_batch: int
-) -> tuple[tf.Tensor, int]:
-    """Return a distributed data set of (images, labels, weights) and its number of steps.
+) -> tuple[NextBatch, int]:
+    """Return a source of (images, labels, weights) and the number of batches in it.
 
     Every test image comes exactly once with weight 1; images of weight 0 fill the last batches, so
     that all batches have one static shape and no replica runs dry before the others.
@@ -95,9 +101,50 @@ def evaluation_batches(
         empty = (tf.zeros(shape, tf.uint8), tf.constant(0, tf.int32), tf.constant(0.0))
         dataset = real.concatenate(tf.data.Dataset.from_tensors(empty).repeat(filling))
         dataset = dataset.shard(context.num_input_pipelines, context.input_pipeline_id)
-        return dataset.batch(replica_batch, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+        return dataset.batch(replica_batch, drop_remainder=True)
 
-    return cluster.strategy.distribute_datasets_from_function(build), steps
+    return _distribute(cluster, build), steps
+
+
+def _distribute(cluster: Cluster, build: _Build) -> NextBatch:
+    """Build the data set where its batches are consumed and deal them out to the replicas."""
+    if cluster.has_tpu:
+        per_host = cluster.strategy.distribute_datasets_from_function(
+            lambda context: _tune(build(context))
+        )
+        iterator = iter(per_host)
+        return lambda: next(iterator)
+    return _deal_out(cluster, build)
+
+
+def _deal_out(cluster: Cluster, build: _Build) -> NextBatch:
+    """One iterator for all replicas of a mirrored strategy; each takes its row of the batch.
+
+    TensorFlow's own distributed data set has one more iterator per replica here, whose tuning
+    threads hold up the end of the job by up to a minute when they are on a remote worker.
+    """
+    with cluster.on_loop_device():
+        dataset = build(tf.distribute.InputContext()).batch(cluster.replicas, drop_remainder=True)
+        iterator = iter(_tune(dataset))
+
+    def next_batch() -> tuple[tf.Tensor, ...]:
+        return tuple(_rows(cluster, part) for part in next(iterator))
+
+    return next_batch
+
+
+def _rows(cluster: Cluster, part: tf.Tensor) -> tf.Tensor:
+    """Row i of `part` for replica i."""
+    return cluster.strategy.experimental_distribute_values_from_function(
+        lambda context: part[context.replica_id_in_sync_group]
+    )
+
+
+def _tune(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Have some batches ready. There is nothing to autotune, and its thread delays the end."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.prefetch(_PREFETCH_BATCHES).with_options(options)
 
 
 def _examples(data: DataSet, split: str) -> tf.data.Dataset:

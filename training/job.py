@@ -9,6 +9,7 @@ from training.endpoint.wait import Wait
 from training.params import Params
 from training.shutdown import ShutdownRequest
 
+
 @dataclass(frozen=True)
 class Job:
     """What to run, on what, from where to where."""

@@ -5,7 +5,7 @@ import logging
 import tensorflow as tf
 
 from training.checkpoints import Checkpoints
-from training.cluster import Cluster, connect
+from training.cluster import connect
 from training.endpoint.environment import Addresses, LocalTpu, NoTpu
 from training.endpoint.wait import Wait
 from training.errors import DataError, InputError
@@ -14,7 +14,7 @@ from training.input_pipeline import DataSet, corrupt_files, open_data
 from training.job import Job
 from training.metrics import Metrics
 from training.shutdown import ShutdownRequest
-from training.state import TrainState, create_train_state, total_steps
+from training.state import create_train_state, total_steps
 from training.train import train
 
 logger = logging.getLogger(__name__)
@@ -56,9 +56,7 @@ def run_on(
     return metrics.write(job.model_dir)
 
 
-def _write_scalars(
-    writer: tf.summary.SummaryWriter, evaluation: Evaluation, step: int
-) -> None:
+def _write_scalars(writer: tf.summary.SummaryWriter, evaluation: Evaluation, step: int) -> None:
     with writer.as_default(step):
         tf.summary.scalar("test/loss", evaluation.loss)
         tf.summary.scalar("test/accuracy", evaluation.accuracy)

@@ -16,7 +16,7 @@ def translate(error: Exception) -> TrainingError:
     shown = _first_line(str(getattr(error, "message", None) or error)) or type(error).__name__
     if known is None:
         return TrainingError(
-            f"{type(error).__name__}: {shown} (not a known error; --debug shows where it comes from)"
+            f"{type(error).__name__}: {shown} (not a known error; see where with --debug)"
         )
     kind = InputError if known.wrong_input else TrainingError
     where = _PATH.search(text)

@@ -4,7 +4,6 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -12,15 +11,15 @@ import tensorflow as tf
 from training.checkpoints import Checkpoints
 from training.cluster import Cluster
 from training.errors import DivergedError, Interrupted
-from training.input_pipeline import DataSet, training_batches
+from training.input_pipeline import DataSet, NextBatch, training_batches
 from training.params import Params
 from training.preprocessing import normalise
 from training.progress import Progress
 from training.shutdown import ShutdownRequest
 from training.state import TrainState, compute_dtype, total_steps
 
-# (batches, number of steps) -> (mean loss, share of right answers) over those steps
-TrainLoop = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+# number of steps -> (mean loss, share of right answers) over those steps
+TrainLoop = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +51,8 @@ def train(
     steps = total_steps(params, data.manifest)
     step = int(state.step.numpy())
     # Another order than before the restart: the examples are seen anew, not the same first ones.
-    batches = iter(training_batches(data, cluster, replica_batch, params.seed + step))
-    loop = create_train_loop(cluster, params, state)
+    batches = training_batches(data, cluster, replica_batch, params.seed + step)
+    loop = create_train_loop(cluster, params, state, batches)
     progress = Progress(steps, params.global_batch_size)
     loss = math.nan
     while step < steps:
@@ -61,8 +60,8 @@ def train(
         until_checkpoint = params.checkpoint_interval - step % params.checkpoint_interval
         count = min(params.steps_per_loop, steps - step, until_checkpoint)
         started = time.monotonic()
-        with tf.device(cluster.loop_device) if cluster.loop_device else nullcontext():
-            loss_tensor, accuracy = loop(batches, tf.constant(count))
+        with cluster.on_loop_device():
+            loss_tensor, accuracy = loop(tf.constant(count))
             loss = float(loss_tensor)
         if not math.isfinite(loss):
             raise DivergedError(
@@ -77,11 +76,13 @@ def train(
         if step == steps or step % params.checkpoint_interval == 0 or shutdown.requested:
             checkpoints.save(step)
         if shutdown.requested and step < steps:
-            raise Interrupted(f"SIGTERM came; step {step} is saved, start again to go on from there")
+            raise Interrupted(f"SIGTERM came; step {step} is saved, start again to go on")
     return TrainResult(step, progress.steps_per_second, loss)
 
 
-def create_train_loop(cluster: Cluster, params: Params, state: TrainState) -> TrainLoop:
+def create_train_loop(
+    cluster: Cluster, params: Params, state: TrainState, next_batch: NextBatch
+) -> TrainLoop:
     """Return a compiled function that does a given number of steps without leaving the device."""
     strategy, model = cluster.strategy, state.model
     dtype = compute_dtype(params, cluster)
@@ -99,10 +100,10 @@ def create_train_loop(cluster: Cluster, params: Params, state: TrainState) -> Tr
         right = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), labels)
         return loss, tf.reduce_sum(tf.cast(right, tf.float32)) / params.global_batch_size
 
-    def loop(batches: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def loop(count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         loss_sum, accuracy_sum = tf.constant(0.0), tf.constant(0.0)
         for _ in tf.range(count):
-            images, labels = next(batches)
+            images, labels = next_batch()
             losses, accuracies = strategy.run(replica_step, (images, labels, state.step))
             loss_sum += strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
             accuracy_sum += strategy.reduce(tf.distribute.ReduceOp.SUM, accuracies, axis=None)

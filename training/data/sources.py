@@ -75,7 +75,7 @@ def _find(directory: Path, stem: str, kind: str) -> Path:
 
 
 def _load_digits(name: str) -> Source:
-    """Enlarge the 8x8 digits to 24x24 and frame them to MNIST's 28x28; each fifth is for the test."""
+    """Enlarge the 8x8 digits to 24x24, frame them to MNIST's 28x28; each fifth is for the test."""
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:

@@ -25,10 +25,9 @@ def application_default_tokens() -> TokenSource:
     AccessError when there are no credentials.
     """
     try:
-        import google.auth
+        return _GoogleAuthTokens()
     except ImportError:
         return MetadataTokens(MetadataServer.from_environment())
-    return _GoogleAuthTokens()
 
 
 class MetadataTokens:
@@ -69,7 +68,7 @@ class _GoogleAuthTokens:
     def __call__(self) -> str:
         if not self._credentials.valid:
             try:
-                self._credentials.refresh(self._request)
+                self._credentials.refresh(self._request)  # type: ignore[no-untyped-call]
             except self._errors as error:
                 raise AccessError(f"Google credentials are refused ({error}): {_CURE}") from error
         return str(self._credentials.token)

@@ -126,6 +126,4 @@ def _parse_tpu_config(value: str, project: str | None, zone: str | None) -> Targ
     name = config.get("tpu_node_name") if isinstance(config, dict) else None
     if not isinstance(name, str) or not name:
         raise InputError(f"TPU_CONFIG={value!r} has no tpu_node_name; expected {expected}")
-    return _parse(
-        name, project or config.get("project"), zone or config.get("zone"), "TPU_CONFIG"
-    )
+    return _parse(name, project or config.get("project"), zone or config.get("zone"), "TPU_CONFIG")
