@@ -151,6 +151,12 @@ def test_the_python_client_composes_copies_lists_and_deletes(
             for name in names:
                 remote.blob(name).delete()
 
+    with client.batch():
+        for name in ("logs/1", "logs/2"):
+            blob = remote.blob(name)
+            blob.metadata = {"batch": "über"}
+            blob.patch()
+    assert remote.get_blob("logs/2").metadata == {"batch": "über"}
     delete_at_once("logs/1", "logs/2")
     with pytest.raises(NotFound):
         delete_at_once("logs/1", "top")

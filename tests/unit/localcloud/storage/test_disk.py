@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -144,8 +145,6 @@ def test_an_emulator_killed_under_load_has_only_whole_objects(tmp_path: Path) ->
 
 
 def test_a_big_upload_is_never_whole_in_memory(bucket: Bucket) -> None:
-    import tracemalloc
-
     piece = os.urandom(1 << 20)
     gc.collect()
     tracemalloc.start()

@@ -5,11 +5,11 @@ import gzip
 import hashlib
 import json
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import quote
 
 import google_crc32c
 import pytest
 
-from localcloud.core.clock import VirtualClock
 from localcloud.testing import session
 from tests.unit.localcloud.storage.conftest import HOST, Bucket
 
@@ -68,8 +68,6 @@ def test_an_uploaded_object_shows_its_checksums_and_reads_back(bucket: Bucket) -
 
 @pytest.mark.parametrize("name", ["a b", "ü/✓", "per%cent", "a//b", "q?x=1#y", "/lead", "+plus"])
 def test_any_name_comes_back_as_it_was(bucket: Bucket, name: str) -> None:
-    from urllib.parse import quote
-
     bucket.put(name, name.encode())
     assert bucket.names() == [name]
     assert bucket.read(quote(name, safe="")) == name.encode()
@@ -232,122 +230,6 @@ def test_a_patch_changes_metadata_key_by_key_and_an_update_replaces_it(bucket: B
     updated = bucket.api.put(url, {"contentType": "text/plain"})
     assert "metadata" not in updated
     assert "cacheControl" not in updated
-
-
-def test_a_versioned_bucket_keeps_what_was_replaced_or_deleted(bucket: Bucket) -> None:
-    bucket.api.patch(bucket.url, {"versioning": {"enabled": True}})
-    first = bucket.put("x", b"1")["generation"]
-    second = bucket.put("x", b"2")["generation"]
-    url = f"{bucket.url}/o/x"
-    bucket.api.delete(url, status=204)
-    bucket.api.get(url, status=404)
-    page = bucket.api.get(f"{bucket.url}/o", versions="true")
-    assert [item["generation"] for item in page["items"]] == [first, second]
-    assert all("timeDeleted" in item for item in page["items"])
-    old = bucket.api.session.get(url, params={"alt": "media", "generation": str(first)}, timeout=30)
-    assert old.content == b"1"
-    bucket.api.delete(url, generation=first, status=204)
-    bucket.api.get(url, generation=first, status=404)
-    bucket.api.get(url, generation=second)
-
-
-def test_a_soft_deleted_object_can_be_restored_until_its_time_is_over(
-    bucket: Bucket, clock: VirtualClock
-) -> None:
-    bucket.api.patch(bucket.url, {"softDeletePolicy": {"retentionDurationSeconds": "604800"}})
-    generation = bucket.put("x", b"1")["generation"]
-    bucket.api.delete(f"{bucket.url}/o/x", status=204)
-    assert bucket.names() == []
-    assert bucket.names(softDeleted="true") == ["x"]
-    url = f"{bucket.url}/o/x"
-    shown = bucket.api.get(url, softDeleted="true", generation=generation)
-    assert "hardDeleteTime" in shown
-    restored = bucket.api.post(f"{url}/restore", generation=generation)
-    assert restored["generation"] != generation
-    assert bucket.read("x") == b"1"
-    clock.advance(8 * 86400)
-    assert bucket.names(softDeleted="true") == []
-    assert bucket.read("x") == b"1"
-
-
-def test_a_held_object_is_neither_deleted_nor_replaced(bucket: Bucket) -> None:
-    bucket.put("x", b"1")
-    url = f"{bucket.url}/o/x"
-    bucket.api.patch(url, {"temporaryHold": True})
-    assert "hold" in str(bucket.api.delete(url, status=403))
-    assert bucket.send("x", b"2").status_code == 403
-    bucket.api.patch(url, {"temporaryHold": False})
-    bucket.api.delete(url, status=204)
-
-
-def test_a_retention_policy_keeps_objects_for_its_period(
-    bucket: Bucket, clock: VirtualClock
-) -> None:
-    bucket.api.patch(bucket.url, {"retentionPolicy": {"retentionPeriod": "3600"}})
-    bucket.put("x")
-    assert "retention policy" in str(bucket.api.delete(f"{bucket.url}/o/x", status=403))
-    clock.advance(3601)
-    bucket.api.delete(f"{bucket.url}/o/x", status=204)
-
-
-def test_compose_joins_objects_in_order(bucket: Bucket) -> None:
-    for name in "abc":
-        bucket.put(name, name.encode() * 3)
-    body = {
-        "sourceObjects": [{"name": name} for name in "cab"],
-        "destination": {"contentType": "text/plain"},
-    }
-    made = bucket.api.post(f"{bucket.url}/o/all/compose", body)
-    assert bucket.read("all") == b"cccaaabbb"
-    assert made["componentCount"] == 3
-    assert made["crc32c"] == crc32c(b"cccaaabbb")
-    assert "md5Hash" not in made
-    again = bucket.api.post(
-        f"{bucket.url}/o/all/compose",
-        {"sourceObjects": [{"name": "all"}, {"name": "a"}], "deleteSourceObjects": True},
-    )
-    assert again["componentCount"] == 4
-    assert bucket.names() == ["all", "b", "c"]
-
-
-def test_compose_checks_its_sources(bucket: Bucket) -> None:
-    bucket.put("a")
-    url = f"{bucket.url}/o/all/compose"
-    bucket.api.post(url, {"sourceObjects": [{"name": "a"}, {"name": "b"}]}, status=404)
-    stale = {"name": "a", "objectPreconditions": {"ifGenerationMatch": "1"}}
-    bucket.api.post(url, {"sourceObjects": [stale]}, status=412)
-    bucket.api.post(url, {"sourceObjects": [{"name": "a"}] * 33}, status=400)
-    assert bucket.names() == ["a"]
-
-
-def test_a_copy_keeps_metadata_unless_it_is_given_other(bucket: Bucket) -> None:
-    bucket.put("x", b"1")
-    bucket.api.patch(f"{bucket.url}/o/x", {"metadata": {"a": "1"}, "contentType": "text/plain"})
-    other = Bucket(bucket.api, "other-bucket")
-    done = bucket.api.post(f"{bucket.url}/o/x/rewriteTo/b/{other.name}/o/y")
-    assert done["done"] is True
-    assert done["resource"]["metadata"] == {"a": "1"}
-    assert other.read("y") == b"1"
-    changed = bucket.api.post(
-        f"{bucket.url}/o/x/copyTo/b/{other.name}/o/z", {"contentType": "image/png"}
-    )
-    assert changed["contentType"] == "image/png"
-    assert "metadata" not in changed
-
-
-def test_a_copy_outlives_its_source(bucket: Bucket) -> None:
-    bucket.put("x", b"1")
-    bucket.api.post(f"{bucket.url}/o/x/copyTo/b/{bucket.name}/o/y")
-    bucket.api.delete(f"{bucket.url}/o/x", status=204)
-    bucket.put("x", b"2")
-    assert bucket.read("y") == b"1"
-
-
-def test_a_move_renames(bucket: Bucket) -> None:
-    bucket.put("x", b"1")
-    bucket.api.post(f"{bucket.url}/o/x/moveTo/o/y")
-    assert bucket.names() == ["y"]
-    assert bucket.read("y") == b"1"
 
 
 def test_an_upload_without_bytes_is_refused(bucket: Bucket) -> None:
