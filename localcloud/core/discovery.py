@@ -163,12 +163,17 @@ def _compile(template: str) -> re.Pattern[str]:
     return re.compile("".join(parts))
 
 
-def _load(api: str, version: str) -> Json:
+def source(api: str, version: str) -> Path:
+    """The file of a discovery document; it may not exist."""
     spec = importlib.util.find_spec("googleapiclient")
     if spec is None or spec.origin is None:
         raise RuntimeError("google-api-python-client is not installed: it ships the API schemas")
     folder = Path(spec.origin).parent / "discovery_cache" / "documents"
-    with (folder / f"{api}.{version}.json").open(encoding="utf-8") as file:
+    return folder / f"{api}.{version}.json"
+
+
+def _load(api: str, version: str) -> Json:
+    with source(api, version).open(encoding="utf-8") as file:
         loaded: Json = json.load(file, object_hook=_without_prose)
     return loaded
 

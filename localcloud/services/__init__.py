@@ -5,6 +5,7 @@ from __future__ import annotations
 from localcloud.core.registry import Api
 from localcloud.services import (
     compute,
+    discovery,
     iam,
     oauth2,
     resourcemanager,
@@ -18,6 +19,7 @@ def all_apis() -> list[Api]:
     """Every API that the emulator serves, each with its handlers registered."""
     return [
         compute.API,
+        discovery.API,
         iam.API,
         iam.CREDENTIALS_API,
         oauth2.API,
