@@ -135,6 +135,11 @@ class Machines:
             found |= machine.processes()
         return sorted(found)
 
+    def pids(self, key: str) -> list[int]:
+        """The processes of one machine; none when it is off."""
+        machine = self._running.get(key)
+        return sorted(machine.processes()) if machine else []
+
     def suspend_all(self) -> None:
         """End all processes as the emulator stops; `resume_all` boots the machines again."""
         self._each(list(self._running), lambda key: self._suspend(key))

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from localcloud.services.policies import ACCOUNT
+
 if TYPE_CHECKING:
     from localcloud.core.cloud import Cloud
 
-ACCOUNT = "service-account"
+__all__ = ["ACCOUNT", "problem"]
 
 
 def problem(cloud: Cloud, project: str, email: str) -> str:
-    """Why the account gives no tokens; empty when it does."""
-    for key, record in cloud.store.items(ACCOUNT):
-        if key.endswith(f"/serviceAccounts/{email}"):
-            return f"the service account '{email}' is disabled" if record.get("disabled") else ""
-    return f"the service account '{email}' does not exist"
+    """Why the account gives no tokens to machines of `project`; empty when it does.
+
+    Accounts of other projects are refused, as iam.disableCrossProjectServiceAccountUsage does.
+    """
+    record = cloud.store.get(ACCOUNT, f"projects/{project}/serviceAccounts/{email}")
+    if record is None:
+        return f"the service account '{email}' does not exist in project '{project}'"
+    return f"the service account '{email}' is disabled" if record.get("disabled") else ""

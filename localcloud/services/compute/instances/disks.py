@@ -38,11 +38,11 @@ def attach_all(cloud: Cloud, call: Call, instance: str, sent: list[Json]) -> lis
     return [_attached(record, disk, index) for index, (record, disk) in attached]
 
 
-def release_all(cloud: Cloud, record: Record, *, keep: bool = False) -> None:
+def release_all(cloud: Cloud, record: Record) -> None:
     """Detach the disks of an instance that is deleted; those with autoDelete go with it."""
     for disk in record["disks"]:
         path = path_from(disk["source"])
-        if disk["autoDelete"] and not keep:
+        if disk["autoDelete"]:
             cloud.store.delete(STORE, path)
         else:
             _detach(cloud, path, record["selfLink"])

@@ -7,13 +7,15 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
-from localcloud.services.compute import ipam
+from localcloud.services.compute import catalog, ipam
 from localcloud.services.compute.api import API, STORE
 from localcloud.services.compute.fingerprints import fingerprint, require_match
+from localcloud.services.compute.instances import reserved
 from localcloud.services.compute.instances.records import change, path_of_call, policies
-from localcloud.services.compute.links import path_from
+from localcloud.services.compute.links import last, path_from
 from localcloud.services.compute.networks import require_network
 from localcloud.services.compute.subnetworks import require_subnetwork
+from localcloud.services.compute.usage import in_use
 
 _EXTERNAL_NAT = "External NAT"
 
@@ -31,7 +33,6 @@ def plan(cloud: Cloud, call: Call, zone: str, sent: list[Json]) -> list[Json]:
         network = interface.get("network", "")
         path = require_network(cloud, call.project, network) if network or not reference else ""
         subnet = require_subnetwork(cloud, call.project, zone, reference, path)
-        project = path_from(subnet["selfLink"]).split("/")[1]
         _may(cloud, call, "compute.subnetworks.use", subnet)
         if len(interface.get("accessConfigs", [])) > 1:
             raise invalid("At most one access config currently supported.")
@@ -45,7 +46,6 @@ def plan(cloud: Cloud, call: Call, zone: str, sent: list[Json]) -> list[Json]:
                 "network": subnet["network"],
                 "subnetwork": subnet["selfLink"],
                 "stackType": interface.get("stackType", "IPV4_ONLY"),
-                "_project": project,
             }
         )
     return planned
@@ -57,12 +57,11 @@ def address(cloud: Cloud, path: str, planned: list[Json]) -> list[Json]:
     for interface in planned:
         subnet = cloud.store.get(STORE, path_from(interface["subnetwork"])) or {}
         wanted = interface.get("networkIP", "")
-        owner = _reserved(cloud, wanted, subnet) or path
-        interface["networkIP"] = ipam.reserve(cloud, subnet, owner, wanted)
+        holder = _reserved(cloud, path, subnet, wanted) if wanted else ""
+        interface["networkIP"] = ipam.reserve(cloud, subnet, holder or path, wanted)
         configs = interface.pop("accessConfigs", [])
         if configs:
             interface["accessConfigs"] = [access_config(cloud, path, c) for c in configs]
-        interface.pop("_project", None)
         done.append(restamped(interface))
     return done
 
@@ -70,11 +69,15 @@ def address(cloud: Cloud, path: str, planned: list[Json]) -> list[Json]:
 def access_config(cloud: Cloud, path: str, sent: Json) -> Json:
     """An access config with its external address: the one it names or a new one."""
     wanted = sent.get("natIP", "")
-    if wanted and not _external(cloud, path, wanted):
-        raise invalid(
-            f"Invalid value for field 'accessConfigs[0].natIP': '{wanted}'. The specified external "
-            f"IP address '{wanted}' was not found in region."
-        )
+    if wanted:
+        region = _region(path)
+        holder = reserved.find(cloud, region, wanted, addressType="EXTERNAL")
+        if not holder:
+            raise invalid(
+                "Invalid value for field 'accessConfigs[0].natIP': The specified external IP "
+                f"address '{wanted}' was not found in region '{last(region)}'."
+            )
+        _take(cloud, holder, path)
     return {
         **sent,
         "kind": "compute#accessConfig",
@@ -91,24 +94,25 @@ def restamped(interface: Json) -> Json:
     return plain | {"fingerprint": fingerprint(plain)}
 
 
-def _reserved(cloud: Cloud, wanted: str, subnet: Record) -> str:
-    """Path of the reserved internal address `wanted`, which an instance may then use."""
-    if not wanted:
-        return ""
-    project = "/".join(path_from(subnet["selfLink"]).split("/")[:4])
-    for path, record in cloud.store.items(STORE, f"{project}/addresses/"):
-        if record.get("address") == wanted and record.get("subnetwork") == subnet["selfLink"]:
-            return path
-    return ""
+def _reserved(cloud: Cloud, path: str, subnet: Record, wanted: str) -> str:
+    """Path of the reserved internal address `wanted`, now the instance's; empty for a free one."""
+    holder = reserved.find(cloud, _region(path), wanted, subnetwork=subnet["selfLink"])
+    if holder:
+        _take(cloud, holder, path)
+    return holder
 
 
-def _external(cloud: Cloud, path: str, wanted: str) -> bool:
-    project = "/".join(path.split("/")[:2])
-    return any(
-        record.get("address") == wanted and record.get("addressType") == "EXTERNAL"
-        for other, record in cloud.store.items(STORE, f"{project}/regions/")
-        if "/addresses/" in other
-    )
+def _take(cloud: Cloud, holder: str, path: str) -> None:
+    users = (cloud.store.get(STORE, holder) or {}).get("users", [])
+    if users:
+        raise in_use(holder, path_from(users[0]))
+    reserved.take(cloud, holder, path)
+
+
+def _region(path: str) -> str:
+    """Path of the region that an instance lies in."""
+    project, zone = path.split("/")[1], path.split("/")[3]
+    return f"projects/{project}/regions/{catalog.region_of(zone)}"
 
 
 def _may(cloud: Cloud, call: Call, permission: str, subnet: Record) -> None:
@@ -157,6 +161,7 @@ def delete_access_config(cloud: Cloud, call: Call) -> Json:
         if len(left) == len(configs):
             raise invalid(f"Invalid value for field 'accessConfig': '{name}'. Not found.")
         interface.pop("accessConfigs")
+        reserved.give_back(cloud, path_from(record["selfLink"]), configs[0]["natIP"])
 
     return change(cloud, call, "deleteAccessConfig", edit)
 

@@ -19,6 +19,7 @@ from localcloud.services.compute.instances import (
     disks,
     interfaces,
     machine,
+    reserved,
 )
 from localcloud.services.compute.instances.records import (
     KIND,
@@ -60,8 +61,7 @@ def insert_instance(cloud: Cloud, call: Call) -> Json:
         try:
             record["networkInterfaces"] = interfaces.address(cloud, path, planned)
         except ApiError:
-            disks.release_all(cloud, record)
-            ipam.release(cloud, path)
+            _release(cloud, path, record)
             raise
         save(cloud, path, record)
     return begin(cloud, call, KIND, "insert", path, "compute.instance.create", "create")
@@ -172,7 +172,12 @@ def delete(cloud: Cloud, path: str) -> None:
 
 def _forget(cloud: Cloud, path: str, record: Record) -> None:
     with cloud.store.locked():
-        disks.release_all(cloud, record)
-        ipam.release(cloud, path)
+        _release(cloud, path, record)
         cloud.store.delete(POLICY, path_from(record["selfLink"]))
         cloud.store.delete(STORE, path)
+
+
+def _release(cloud: Cloud, path: str, record: Record) -> None:
+    disks.release_all(cloud, record)
+    ipam.release(cloud, path)
+    reserved.give_back(cloud, path)

@@ -136,6 +136,26 @@ def test_an_external_address_is_added_and_taken_away(instances: Instances) -> No
     assert "accessConfigs" not in instances.get()["networkInterfaces"][0]
 
 
+def test_a_reserved_address_is_in_use_as_long_as_the_instance(
+    instances: Instances, api: Client
+) -> None:
+    address = f"{ZONE.partition('/zones/')[0]}/regions/us-central1/addresses"
+    api.post(address, {"name": "nat"})
+    reserved = api.get(f"{address}/nat")["address"]
+    network = {"network": "global/networks/default", "accessConfigs": [{"natIP": reserved}]}
+    instances.insert(networkInterfaces=[network])
+    found = api.get(f"{address}/nat")
+    assert found["status"] == "IN_USE"
+    assert found["users"] == [instances.get()["selfLink"]]
+    api.delete(f"{address}/nat", status=400)
+    refused = instances.insert("other", status=400, networkInterfaces=[network])
+    assert "already being used" in refused["error"]["message"]
+    api.get(f"{ZONE}/disks/other", status=404)
+    instances.delete()
+    assert api.get(f"{address}/nat")["status"] == "RESERVED"
+    api.delete(f"{address}/nat")
+
+
 def test_a_policy_on_an_instance_lets_in_whom_it_names(instances: Instances, api: Client) -> None:
     instances.insert()
     guest = Instances(api.as_member("user:guest@x.org"))

@@ -20,9 +20,9 @@ def clock() -> Clock:
     return Clock()
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Poll until `condition` holds; fail after 20 s."""
-    end = time.monotonic() + DEADLINE
+def until(condition: Callable[[], bool], *, seconds: float = DEADLINE) -> None:
+    """Poll until `condition` holds; fail after `seconds`."""
+    end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.02)

@@ -1,0 +1,88 @@
+"""TensorFlow's and Google's own clients inside a machine, with nothing but its environment."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from localcloud.core import projects
+from localcloud.core.tokens import CLOUD_PLATFORM
+from localcloud.testing import Client
+from tests.unit.localcloud.machines.conftest import Guest, spec, until
+
+PROJECT = projects.DEFAULT_PROJECT
+EMAIL = f"machine@{PROJECT}.iam.gserviceaccount.com"
+BUCKET = "storage.googleapis.com/storage/v1/b"
+PROGRAM = """
+import tensorflow as tf
+folder = "gs://machine-bucket/a"
+path = f"{folder}/b.txt"
+with tf.io.gfile.GFile(path, "w") as file:
+    file.write("hello" * 1000)
+print("tensorflow read", len(tf.io.gfile.GFile(path).read()), tf.io.gfile.listdir(folder))
+from google.cloud import storage
+blob = storage.Client().bucket("machine-bucket").blob("a/b.txt")
+print("google read", blob.download_as_bytes()[:5])
+"""
+
+
+@pytest.fixture
+def enabled_apis() -> tuple[str, ...]:
+    return ("compute.googleapis.com", "iam.googleapis.com", "storage.googleapis.com")
+
+
+@pytest.fixture
+def account(api: Client) -> str:
+    """A service account that may use the bucket."""
+    accounts = f"iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts"
+    api.post(accounts, {"accountId": "machine"})
+    api.post(BUCKET, {"name": "machine-bucket", "location": "US-CENTRAL1"}, project=PROJECT)
+    policy = api.get(f"{BUCKET}/machine-bucket/iam")
+    binding = {"role": "roles/storage.objectAdmin", "members": [f"serviceAccount:{EMAIL}"]}
+    policy["bindings"].append(binding)
+    api.put(f"{BUCKET}/machine-bucket/iam", policy)
+    return EMAIL
+
+
+def test_tensorflow_and_googles_clients_reach_the_bucket_as_the_machine(
+    guest: Guest, account: str
+) -> None:
+    pytest.importorskip("tensorflow")
+    script = f"cat >p.py <<'END'\n{PROGRAM}\nEND\npython3 p.py 2>&1 | grep -v Warning\n"
+    key = guest.boot(spec(script, service_account=account, scopes=(CLOUD_PLATFORM,)))
+    # TensorFlow alone takes seconds to import.
+    until(lambda: "startup-script exit status" in guest.machines.serial(key)[0], seconds=90)
+    text = guest.machines.serial(key)[0]
+    assert "tensorflow read 5000 ['b.txt']" in text
+    assert "google read b'hello'" in text
+
+
+def test_a_machine_without_the_scope_is_refused_by_the_bucket(guest: Guest, account: str) -> None:
+    ask = (
+        "token=$(curl -sS -H Metadata-Flavor:Google http://metadata.google.internal/"
+        "computeMetadata/v1/instance/service-accounts/default/token"
+        " | python3 -c 'import json, sys; print(json.load(sys.stdin)[\"access_token\"])')\n"
+        "curl -sS -H \"Authorization: Bearer $token\" -o /dev/null -w 'status %{http_code}\\n' "
+        "https://storage.googleapis.com/storage/v1/b/machine-bucket/o\n"
+    )
+    monitoring = "https://www.googleapis.com/auth/monitoring"
+    for scope, status in ((CLOUD_PLATFORM, 200), (monitoring, 403)):
+        key = guest.boot(spec(ask, name=f"m{status}", service_account=account, scopes=(scope,)))
+        guest.sees(key, f"status {status}")
+
+
+def test_a_script_in_a_bucket_is_run(guest: Guest, account: str, api: Client) -> None:
+    response = api.session.post(
+        "https://storage.googleapis.com/upload/storage/v1/b/machine-bucket/o",
+        params={"uploadType": "media", "name": "boot/start.sh"},
+        data=b"echo from the bucket",
+        timeout=10,
+    )
+    assert response.status_code == 200, response.text
+    attributes = {"startup-script-url": "gs://machine-bucket/boot/start.sh"}
+    machine = spec(service_account=account, scopes=(CLOUD_PLATFORM,), attributes=attributes)
+    key = guest.boot(machine)
+    until(lambda: "Finished running" in guest.machines.serial(key)[0])
+    text = guest.machines.serial(key)[0]
+    assert re.search(r"startup-script-url: from the bucket\n", text), text
