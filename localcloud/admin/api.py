@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
+from localcloud.admin import resources
 from localcloud.core import projects
 from localcloud.core.call import Json, Request, Response
 from localcloud.core.cloud import DEVELOPER, Cloud
@@ -24,22 +25,6 @@ from localcloud.services.tpu import nodes
 
 HEADER = ("Local-Cloud", "admin")
 _ROOT = "/_local/v1/"
-# The records of the emulator's own bookkeeping; all others are resources that somebody made.
-_BOOKKEEPING = frozenset(
-    {
-        "compute-ip",
-        "compute-project",
-        "deleted-service-account",
-        "enabled-service",
-        "fault",
-        "guest-attributes",
-        "machine",
-        "operation",
-        "policy",
-        "setting",
-        "upload",
-    }
-)
 # A working day and the evening after it.
 _TOKEN_LIFETIME = 24 * 3600.0
 _SETTINGS = (
@@ -104,11 +89,7 @@ class Admin:
             "project": projects.DEFAULT_PROJECT,
             "home": str(self._cloud.home),
             "latency": self._cloud.latency_profile,
-            "resources": {
-                kind: count
-                for kind, count in sorted(self._cloud.store.counts().items())
-                if kind not in _BOOKKEEPING
-            },
+            "resources": resources.counts(self._cloud),
             "machines": {key: self._cloud.machines.running(key) for key in machines},
             "processes": sorted(self._cloud.machines.processes()),
             "faults": len(self._cloud.faults.items()),

@@ -1,0 +1,1 @@
+"""What people and tools may do to the cloud itself: look into it, break it on purpose."""

@@ -1,0 +1,56 @@
+"""What users have made in the cloud, counted by kind."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from localcloud.core.access import CUSTOM_ROLE
+from localcloud.core.cloud import Cloud
+from localcloud.services.compute.api import STORE as COMPUTE
+from localcloud.services.policies import ACCOUNT
+from localcloud.services.storage.records import BUCKET, live_kind
+from localcloud.services.tpu.api import NODE, QUEUED
+
+_BY_KIND = {
+    BUCKET: "buckets",
+    NODE: "tpu nodes",
+    QUEUED: "tpu queued resources",
+    CUSTOM_ROLE: "roles",
+}
+_OWN_ACCOUNTS = ".iam.gserviceaccount.com"
+
+
+def names(cloud: Cloud) -> dict[str, list[str]]:
+    """Full names by kind; what Google itself makes with a project or an API is left out."""
+    found: dict[str, list[str]] = {}
+    for kind, shown in _BY_KIND.items():
+        for key in cloud.store.keys(kind):
+            found.setdefault(shown, []).append(key)
+    for bucket in cloud.store.keys(BUCKET):
+        for key in cloud.store.keys(live_kind(bucket)):
+            found.setdefault("objects", []).append(f"{bucket}/{key}")
+    for key in cloud.store.keys(ACCOUNT):
+        if not _is_googles_account(key):
+            found.setdefault("service accounts", []).append(key)
+    for key in cloud.store.keys(COMPUTE):
+        if not _comes_with_compute(key):
+            found.setdefault(key.split("/")[-2], []).append(key)
+    return dict(sorted(found.items()))
+
+
+def counts(cloud: Cloud) -> dict[str, int]:
+    """How many resources of each kind there are; kinds without any are left out."""
+    return dict(Counter({kind: len(keys) for kind, keys in names(cloud).items()}))
+
+
+def _is_googles_account(key: str) -> bool:
+    _, project, _, email = key.split("/")
+    return not email.endswith(f"@{project}{_OWN_ACCOUNTS}")
+
+
+def _comes_with_compute(key: str) -> bool:
+    *_, kind, name = key.split("/")
+    if kind in ("networks", "subnetworks"):
+        return name == "default"
+    # A network's routes come and go with it.
+    return kind == "routes" or (kind == "firewalls" and name.startswith("default-allow-"))
