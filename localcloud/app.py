@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from localcloud.admin.api import Admin
-from localcloud.admin.service import Admin
 from localcloud.core import projects
 from localcloud.core.clock import Clock
 from localcloud.core.cloud import DEVELOPER, Cloud, Latency
