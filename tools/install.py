@@ -17,13 +17,15 @@ from toolchain.choose import toolchain
 from toolchain.errors import ToolchainError, without_hosts
 from toolchain.progress import say
 
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 def main() -> int:
     """Run the command and return its exit code."""
     parser = argparse.ArgumentParser(prog="python tools/install.py", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print every part and its origin")
     arguments = parser.parse_args()
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in _STOPS:
         signal.signal(number, _interrupt)
     started = time.monotonic()
     try:
@@ -40,7 +42,9 @@ def main() -> int:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Let a polite kill clean up the way Ctrl-C does."""
+    """Clean up in the same way whoever stops us, and let an impatient second Ctrl-C not cut in."""
+    for stop in _STOPS:
+        signal.signal(stop, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

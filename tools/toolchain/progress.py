@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -79,5 +80,6 @@ class Progress:
 
     def _show(self, text: str, end: str) -> None:
         clear = "\r\x1b[K" if self._bar else ""
-        self._stream.write(f"{clear}tools: {text}{end}")
-        self._stream.flush()
+        with contextlib.suppress(OSError):  # a terminal that was closed must not stop a clean-up
+            self._stream.write(f"{clear}tools: {text}{end}")
+            self._stream.flush()

@@ -1,0 +1,64 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+INSTALL = Path(__file__).parents[3] / "tools" / "install.py"
+
+# A compiler that takes for ever, and a child of its own as `go build` has.
+ENDLESS_GO = """#!/bin/sh
+case "$1" in
+  env) echo go1.99.0 ;;
+  list) ;;
+  build) sleep 600 & echo $! > "$PID_FILE"; wait ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
+def test_an_interrupted_build_leaves_no_process_and_no_folder(tmp_path: Path, times: int) -> None:
+    go, pid_file = tmp_path / "bin" / "go", tmp_path / "pid"
+    go.parent.mkdir()
+    go.write_text(ENDLESS_GO)
+    go.chmod(0o755)
+    cache = tmp_path / "cache"
+    environment = {
+        "PATH": f"{go.parent}:/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "XDG_CACHE_HOME": str(cache),
+        "PID_FILE": str(pid_file),
+        "HTTPS_PROXY": "http://127.0.0.1:1",  # nothing answers there: as good as offline
+    }
+    process = subprocess.Popen(
+        [sys.executable, str(INSTALL)], env=environment, stderr=subprocess.PIPE, text=True
+    )
+    wait_for(lambda: pid_file.exists() and pid_file.read_text().strip() != "")
+    for _ in range(times):
+        process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    child = int(pid_file.read_text())
+    wait_for(lambda: not runs(child))
+    left = [path.name for path in (cache / "tpu-stack" / "toolchain").iterdir()]
+    assert [name for name in left if not name.endswith(".lock")] == []
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
