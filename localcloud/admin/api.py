@@ -10,9 +10,8 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any
 
-from localcloud.admin import resources
+from localcloud.admin import resources, settings
 from localcloud.core import projects
 from localcloud.core.call import Json, Request, Response
 from localcloud.core.cloud import DEVELOPER, Cloud
@@ -27,16 +26,6 @@ HEADER = ("Local-Cloud", "admin")
 _ROOT = "/_local/v1/"
 # A working day and the evening after it.
 _TOKEN_LIFETIME = 24 * 3600.0
-_SETTINGS = (
-    "compute.quota",
-    "compute.stockout",
-    "deny-tpu-nodes",
-    "grace",
-    "quota",
-    "reservations",
-    "stockout",
-    "tpu-hosts",
-)
 
 
 class Admin:
@@ -53,6 +42,9 @@ class Admin:
             body = self._answer(request)
         except ApiError as error:
             return _json(error.body(), error.code)
+        except (KeyError, TypeError, ValueError) as error:
+            problem = invalid(f"{request.verb} {request.path} got a malformed body: {error!r}")
+            return _json(problem.body(), problem.code)
         return _json(body)
 
     def _answer(self, request: Request) -> Json:
@@ -93,7 +85,7 @@ class Admin:
             "machines": {key: self._cloud.machines.running(key) for key in machines},
             "processes": sorted(self._cloud.machines.processes()),
             "faults": len(self._cloud.faults.items()),
-            "settings": dict(self._cloud.store.items("setting")),
+            "settings": settings.all_of(self._cloud),
             "problems": self._problems(),
         }
 
@@ -130,12 +122,14 @@ class Admin:
         known = {field.name for field in fields(Fault)}
         if unknown := sorted(set(sent) - known):
             raise invalid(f"a fault has no {', '.join(unknown)}; it has {', '.join(sorted(known))}")
-        return {"id": self._cloud.faults.add(Fault(**sent))}
+        fault = Fault(**sent)
+        if problems := fault.problems():
+            raise invalid("; ".join(problems))
+        return {"id": self._cloud.faults.add(fault)}
 
     def _clear_faults(self, sent: Json) -> Json:
         self._cloud.faults.clear()
-        for name in _SETTINGS:
-            self._cloud.store.delete("setting", name)
+        settings.clear(self._cloud)
         return {}
 
     def _preempt(self, sent: Json) -> Json:
@@ -154,17 +148,13 @@ class Admin:
                 return lambda: nodes.preempt(self._cloud, key)
         for key in self._cloud.store.keys("machine"):
             if "/instances/" in key and name in (key, key.rpartition("/")[2]):
+                if not self._cloud.machines.running(key):
+                    raise invalid(f"{key} is off: only a running VM can be preempted")
                 return lambda: power.preempt(self._cloud, key)
         raise not_found(name)
 
     def _set(self, sent: Json) -> Json:
-        name = sent["name"]
-        if name not in _SETTINGS:
-            raise invalid(f"unknown setting {name}; there are {', '.join(_SETTINGS)}")
-        value: dict[str, Any] = sent["value"]
-        with self._cloud.store.locked():
-            known = self._cloud.store.get("setting", name) or {}
-            self._cloud.store.put("setting", name, {**known, **value})
+        settings.change(self._cloud, sent["name"], sent["value"])
         return {}
 
 

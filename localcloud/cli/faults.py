@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from localcloud.cli.client import CommandError, ask
+from localcloud.cli.client import ask
 
 if TYPE_CHECKING:
     from localcloud.cli.lifecycle import Commands
@@ -57,10 +57,6 @@ def _clear(options: argparse.Namespace) -> int:
 
 
 def _add(options: argparse.Namespace) -> int:
-    if not 0 <= options.probability <= 1:
-        raise CommandError(f"--probability {options.probability}: it must be 0 to 1", exit_code=2)
-    if options.status and not 400 <= options.status < 600:
-        raise CommandError(f"--status {options.status}: it must be 400 to 599, or 0", exit_code=2)
     names = ("method", "resource", "status", "message", "delay", "count", "skip", "probability")
     fault = {name: getattr(options, name) for name in names}
     print(ask(options.home, "POST", "faults", fault)["id"])

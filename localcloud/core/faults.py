@@ -39,6 +39,20 @@ class Fault:
     skip: int = 0
     probability: float = 1.0
 
+    def problems(self) -> list[str]:
+        """What is wrong with it, one sentence each."""
+        found = []
+        if self.status and not 400 <= self.status <= 599:
+            found.append(f"status must be 400 to 599, or 0 for none, not {self.status}")
+        if not 0 < self.probability <= 1:
+            found.append(f"probability must be above 0 and at most 1, not {self.probability}")
+        for name, value in (("delay", self.delay), ("count", self.count), ("skip", self.skip)):
+            if value < 0:
+                found.append(f"{name} must not be negative, but is {value}")
+        if not self.status and not self.delay:
+            found.append("a fault without a status needs a delay")
+        return found
+
 
 class Faults:
     """The faults that are in force, kept in the store."""
