@@ -21,7 +21,7 @@ OUTPUTS: Mapping[str, str] = {
     "region": "Region of everything",
     "service_account": "E-mail address of the account of VM and TPU VM",
     "tpu_accelerator_type": "Type and size of the TPU",
-    "tpu_endpoint": "grpc://IP:PORT of worker 0; empty while a queued TPU has no address",
+    "tpu_endpoint": "grpc://IP:PORT of worker 0",
     "tpu_endpoints": "grpc://IP:PORT of every worker, in worker order",
     "tpu_name": "Name of the TPU, by which the training looks its endpoint up",
     "tpu_zone": "Zone of the TPU",

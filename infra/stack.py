@@ -16,7 +16,7 @@ from infra.components.identity import Identity, IdentityArgs, grant_bucket_to
 from infra.components.machine import Job, job_metadata, startup_script
 from infra.components.network import Network, NetworkArgs
 from infra.components.services import ProjectServices, ProjectServicesArgs
-from infra.components.tpu import QueuedTpu, Tpu, TpuArgs, TpuNode, TpuVm
+from infra.components.tpu import Tpu, TpuArgs, TpuNode, TpuVm
 from infra.components.vm import Vm, VmArgs
 from infra.settings import StackSettings
 from infra.settings.tpu import Architecture
@@ -144,7 +144,12 @@ class Builder:
             node = TpuNode("tpu", args)
             grant_bucket_to("tpu", bucket.name, node.account, parent=node)
             return node
-        return QueuedTpu("tpu", args) if settings.tpu.queued else TpuVm("tpu", args)
+        if settings.tpu.queued is None:
+            return TpuVm("tpu", args)
+        # Google's clients take a while to load, which only those who queue should wait for.
+        from infra.components.queued import QueuedTpu
+
+        return QueuedTpu("tpu", args)
 
     def vm(self, services: ProjectServices, place: Place, identity: Identity, bucket: Bucket) -> Vm:
         """The VM; it runs the trainer unless the TPU VM does."""

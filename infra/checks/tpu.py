@@ -80,7 +80,10 @@ def check_form(settings: StackSettings, context: Context) -> Iterator[Problem]:
         )
     if node and tpu.queued:
         yield Problem(
-            "tpu.queued", True, "is for architecture vm; Google queues no classic node", "Remove it"
+            "tpu.queued",
+            tpu.queued.model_dump(mode="json", by_alias=True, exclude_unset=True),
+            "is for architecture vm; Google queues no classic node",
+            "Remove it",
         )
     if node and settings.training.run_on is RunOn.TPU:
         yield Problem(
@@ -103,12 +106,4 @@ def check_capacity(settings: StackSettings, context: Context) -> Iterator[Proble
             tpu.capacity.value,
             "is for architecture vm",
             "Use on-demand or preemptible for a classic node",
-        )
-    if tpu.queued and tpu.capacity is not Capacity.ON_DEMAND:
-        yield Problem(
-            "tpu.capacity",
-            tpu.capacity.value,
-            "cannot be asked for by a queued resource: the provider (pulumi-gcp 8) has no field "
-            "for it",
-            "Use on-demand, or tpu.queued: false",
         )

@@ -62,14 +62,7 @@ def check_runtime(settings: StackSettings, context: Context) -> Iterator[Problem
             )
         return
     # The TPU VM's start-up script must serve gRPC for the VM. See startup/tpu_vm.sh.
-    if settings.tpu.queued:
-        yield Problem(
-            "tpu.runtimeVersion",
-            name,
-            "serves no gRPC, and a queued resource takes no start-up script that could",
-            "Use a -pod runtime, or tpu.queued: false",
-        )
-    elif accelerator and not accelerator.grpc_worker:
+    if accelerator and not accelerator.grpc_worker:
         yield Problem(
             "tpu.runtimeVersion",
             name,
@@ -121,13 +114,6 @@ def check_trainer_version(settings: StackSettings, context: Context) -> Iterator
             f"is required: the runtime {runtime.name} has no TensorFlow of its own",
             "Set the version to install, for example 2.19.1",
         )
-    if settings.training.run_on is RunOn.TPU and settings.tpu.queued:
-        yield Problem(
-            "training.runOn",
-            "tpu",
-            "needs a start-up script on the TPU VM, which a queued resource does not take",
-            "Use vm, or tpu.queued: false",
-        )
 
 
 def tpu_tensorflow(settings: StackSettings, context: Context) -> str | None:
@@ -139,9 +125,12 @@ def tpu_tensorflow(settings: StackSettings, context: Context) -> str | None:
 
 
 def warn_about_versions(settings: StackSettings, context: Context) -> Iterator[str]:
-    """Trainer and TPU should run the same TensorFlow (tensorflow#40622)."""
+    """Trainer and TPU should run the same TensorFlow (tensorflow#40622).
+
+    Patch releases have the same operations, so that they go together.
+    """
     own, wanted = tpu_tensorflow(settings, context), settings.training.tensorflow_version
-    if own and wanted and own != wanted:
+    if own and wanted and own.split(".")[:2] != wanted.split(".")[:2]:
         yield (
             f"training.tensorflowVersion is {wanted}, but the TPU runs TensorFlow {own}. They must "
             'agree on a real TPU, else operations fail as "not registered". Leave '

@@ -75,7 +75,7 @@ class TpuVm(Tpu):
             project=args.project,
             zone=args.zone,
             accelerator_type=tpu.accelerator_type,
-            runtime_version=_required(tpu.runtime_version),
+            runtime_version=required(tpu.runtime_version),
             network_config={
                 "network": args.network,
                 "subnetwork": args.subnetwork,
@@ -89,45 +89,6 @@ class TpuVm(Tpu):
         )
         self.name = vm.name
         self.endpoints = vm.network_endpoints.apply(_endpoints(args.grpc_port))
-
-
-class QueuedTpu(Tpu):
-    """A TPU VM that waits in Google's queue for capacity.
-
-    Deliberately exports no endpoints: the provider ends when the request is in the queue, and the
-    trainer looks the endpoint up by name. The provider has no field for an account, metadata,
-    labels or capacity either.
-    """
-
-    def declare(self, args: TpuArgs, opts: pulumi.ResourceOptions) -> None:
-        """Declares a `gcp.tpu.V2QueuedResource`."""
-        tpu = args.settings
-        gcp.tpu.V2QueuedResource(
-            "tpu",
-            name=args.name,
-            project=args.project,
-            zone=args.zone,
-            tpu={
-                "node_specs": [
-                    {
-                        "parent": f"projects/{args.project}/locations/{args.zone}",
-                        "node_id": args.name,
-                        "node": {
-                            "accelerator_type": tpu.accelerator_type,
-                            "runtime_version": _required(tpu.runtime_version),
-                            "network_config": {
-                                "network": args.network,
-                                "subnetwork": args.subnetwork,
-                                "enable_external_ips": False,
-                            },
-                        },
-                    }
-                ]
-            },
-            opts=opts,
-        )
-        self.name = pulumi.Output.from_input(args.name)
-        self.endpoints = pulumi.Output.from_input([])
 
 
 class TpuNode(Tpu):
@@ -145,7 +106,7 @@ class TpuNode(Tpu):
             project=args.project,
             zone=args.zone,
             accelerator_type=tpu.accelerator_type,
-            tensorflow_version=_required(tpu.tensorflow_version),
+            tensorflow_version=required(tpu.tensorflow_version),
             network=args.network,
             cidr_block=tpu.cidr_block,
             scheduling_config=(
@@ -159,7 +120,8 @@ class TpuNode(Tpu):
         self.endpoints = node.network_endpoints.apply(_endpoints(args.grpc_port))
 
 
-def _required(version: str | None) -> str:
+def required(version: str | None) -> str:
+    """A version that the checks have made sure of."""
     if version is None:
         raise AssertionError("the checks require a version")
     return version

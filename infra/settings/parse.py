@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -31,6 +31,8 @@ _KINDS: Final[Mapping[str, str]] = {
     "model": "a group of settings",
     "dict": "a group of names and values",
     "tuple": "a list",
+    "datetime": "a time",
+    "timezone": "a time with its zone, such as Z at its end",
 }
 
 
@@ -122,14 +124,19 @@ def _section(path: tuple[int | str, ...]) -> type[BaseModel] | None:
     section: type[BaseModel] = StackSettings
     for part in path:
         field = _by_alias(section).get(str(part))
-        if field is None or not _is_section(field.annotation):
+        below = _section_of(field.annotation) if field else None
+        if below is None:
             return None
-        section = cast(type[BaseModel], field.annotation)
+        section = below
     return section
 
 
-def _is_section(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+def _section_of(annotation: Any) -> type[BaseModel] | None:
+    """The section that a field holds, also if it may be left out (`Section | None`)."""
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
 
 
 def _field(path: tuple[int | str, ...]) -> FieldInfo | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from infra.settings.base import Section, StrEnum, Text
 
@@ -21,6 +21,23 @@ class Capacity(StrEnum):
     SPOT = "spot"
     PREEMPTIBLE = "preemptible"
     RESERVED = "reserved"
+
+
+class QueueSettings(Section):
+    """How long to queue for the TPU. All of it may be left out: `queued: {}`."""
+
+    wait_minutes: float = Field(
+        default=60.0,
+        ge=1,
+        le=7 * 24 * 60,
+        description="How many minutes `pulumi up` waits for the TPU (1 to 10080). Then it fails; "
+        "the request keeps its place, and the next `pulumi up` goes on waiting.",
+    )
+    valid_until: AwareDatetime | None = Field(
+        default=None,
+        description="When Google gives the request up, for example 2026-12-31T18:00:00Z. It "
+        "queues for as long as it takes if that is not set.",
+    )
 
 
 class TpuSettings(Section):
@@ -49,8 +66,8 @@ class TpuSettings(Section):
         description="on-demand, spot (cheaper, can be taken away), preemptible (as spot, for at "
         "most 24 hours) or reserved.",
     )
-    queued: bool = Field(
-        default=False,
-        description="Queue for the TPU instead of failing when there is no capacity. "
-        "With architecture vm only.",
+    queued: QueueSettings | None = Field(
+        default=None,
+        description="A group of settings, which may be empty: {}. Queue for the TPU instead of "
+        "failing when there is no capacity. With architecture vm only.",
     )

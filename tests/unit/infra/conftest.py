@@ -62,6 +62,7 @@ class Engine(pulumi_mocks.Mocks):
 
     resources: list[Declared] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     hosts: int = 1
     preview: bool = False
 
@@ -74,6 +75,10 @@ class Engine(pulumi_mocks.Mocks):
         computed: dict[str, Any] = {}
         if args.typ == "gcp:serviceaccount/account:Account":
             computed["email"] = f"{args.inputs['accountId']}@some-project.iam.gserviceaccount.com"
+        if args.typ == "pulumi-python:dynamic/tpu:QueuedNode":
+            computed["endpoints"] = [
+                {"ipAddress": f"10.10.0.{host + 2}", "port": "8470"} for host in range(self.hosts)
+            ]
         if args.typ in ("gcp:tpu/v2Vm:V2Vm", "gcp:tpu/node:Node"):
             computed["networkEndpoints"] = [
                 {"ipAddress": f"10.10.0.{host + 2}", "port": 8470} for host in range(self.hosts)
@@ -89,6 +94,12 @@ class Engine(pulumi_mocks.Mocks):
     def of(self, kind: str) -> list[Declared]:
         google = [resource for resource in self.resources if resource.kind.startswith("gcp:")]
         return [resource for resource in google if resource.kind.endswith(f":{kind}")]
+
+    def dynamic(self, name: str) -> dict[str, Any]:
+        """The inputs of the one resource of this project's own that is called so."""
+        kind = f"pulumi-python:dynamic/tpu:{name}"
+        (resource,) = (resource for resource in self.resources if resource.kind == kind)
+        return resource.inputs
 
     def one(self, kind: str) -> dict[str, Any]:
         (resource,) = self.of(kind)
@@ -107,6 +118,7 @@ def run(root: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     ) -> tuple[Engine, dict[str, Any]]:
         engine = Engine(hosts=hosts, preview=preview)
         monkeypatch.setattr(pulumi.log, "warn", engine.warnings.append)
+        monkeypatch.setattr(pulumi.log, "info", lambda text, **_: engine.notes.append(text))
         pulumi_mocks.set_mocks(engine, project="tpu-stack", stack=stack, preview=preview)
         outputs: dict[str, Any] = {}
 

@@ -53,7 +53,7 @@ def test_any_settings_are_parsed_or_refused_with_whole_sentences(values: dict[st
     cidr=st.text(alphabet="0123456789./", max_size=18) | st.none(),
     machine=st.sampled_from(sorted(CATALOG.machine_types)) | st.text(max_size=12),
     memory=st.floats(min_value=0.1, max_value=1000),
-    queued=st.booleans(),
+    queued=st.none() | st.builds(dict, waitMinutes=st.floats(1, 10080)),
     capacity=st.sampled_from(["on-demand", "spot", "preemptible", "reserved"]),
     run_on=st.sampled_from(["vm", "tpu"]),
 )
@@ -67,7 +67,7 @@ def test_checks_never_fail_and_always_say_what_would_be_right(
     cidr: str | None,
     machine: str,
     memory: float,
-    queued: bool,
+    queued: dict[str, float] | None,
     capacity: str,
     run_on: str,
 ) -> None:

@@ -17,6 +17,7 @@ NODE = {
     "tensorflowVersion": "2.12.1",
     "cidrBlock": "10.240.1.0/29",
 }
+POD = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.18.0-pod-se"}
 ON_TPU = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.18.0-se"}
 
 
@@ -46,12 +47,45 @@ def test_the_classic_node_may_use_the_bucket_by_itself(run: Run) -> None:
     assert members.count("serviceAccount:tpu@cloud-tpu.google") == 2
 
 
-def test_a_queued_tpu_is_a_queued_resource_and_has_no_endpoint_yet(run: Run) -> None:
-    queued = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.18.0-pod-se"}
-    engine, outputs = run(config(tpu={**queued, "queued": True}))
-    (spec,) = engine.one("V2QueuedResource")["tpu"]["nodeSpecs"]
+@pytest.mark.parametrize(
+    ("capacity", "tier"),
+    [
+        ("on-demand", {}),
+        ("spot", {"spot": {}}),
+        ("preemptible", {"bestEffort": {}}),
+        ("reserved", {"guaranteed": {"reserved": True}}),
+    ],
+)
+def test_a_queued_tpu_is_asked_for_as_the_stack_says(
+    run: Run, capacity: str, tier: dict[str, object]
+) -> None:
+    queued = {"queued": {"validUntil": "2027-01-31T18:00:00+01:00"}, "capacity": capacity}
+    engine, outputs = run(config(tpu={**POD, **queued}, labels={"team": "vision"}))
+    entry = engine.dynamic("QueuedResource")
+    (spec,) = entry["request"].pop("tpu")["nodeSpec"]
+    assert entry["request"] == tier
+    assert entry["queueing"] == {"validUntilTime": "2027-01-31T17:00:00Z"}
+    assert entry["labels"]["team"] == "vision"
     assert spec["nodeId"] == outputs["tpu_name"]
-    assert (outputs["tpu_endpoint"], outputs["tpu_endpoints"]) == ("", [])
+    assert spec["node"]["serviceAccount"]["email"] == outputs["service_account"]
+
+
+def test_a_queued_tpu_is_exported_when_it_is_ready(run: Run) -> None:
+    _, outputs = run(config(tpu={**POD, "queued": {}}), hosts=2)
+    assert outputs["tpu_endpoints"] == ["grpc://10.10.0.2:8470", "grpc://10.10.0.3:8470"]
+
+
+def test_the_preview_of_a_queued_tpu_says_that_its_tpu_vm_goes_with_it(run: Run) -> None:
+    engine, _ = run(config(tpu={**POD, "queued": {"waitMinutes": 90}}), preview=True)
+    (said,) = engine.notes
+    assert "at most 90 minutes" in said
+    assert "deletes its TPU VM with it" in said
+
+
+def test_a_queued_tpu_may_run_the_trainer_itself(run: Run) -> None:
+    engine, _ = run(config(tpu={**POD, "queued": {}}, training={"runOn": "tpu"}))
+    (spec,) = engine.dynamic("QueuedResource")["request"]["tpu"]["nodeSpec"]
+    assert spec["node"]["metadata"]["tpu-runs-training"] == "true"
 
 
 def test_every_documented_output_is_exported_and_no_other(run: Run) -> None:
@@ -179,8 +213,9 @@ def test_an_explicit_other_tensorflow_is_used_with_a_warning_that_names_both(run
     assert "2.18.0" in warning
 
 
-def test_the_tpus_own_tensorflow_warns_of_nothing(run: Run) -> None:
-    engine, _ = run(config(training={"tensorflowVersion": "2.18.0"}))
+@pytest.mark.parametrize("version", ["2.18.0", "2.18.1"])
+def test_the_tpus_own_tensorflow_or_a_patch_of_it_warns_of_nothing(run: Run, version: str) -> None:
+    engine, _ = run(config(training={"tensorflowVersion": version}))
     assert engine.warnings == []
 
 

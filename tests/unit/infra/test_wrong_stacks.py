@@ -144,8 +144,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "a queued node",
-        node(queued=True),
-        "tpu.queued: true is for architecture vm; Google queues no classic node. Remove it.",
+        node(queued={"waitMinutes": 5}),
+        'tpu.queued: {"waitMinutes": 5.0} is for architecture vm; Google queues no classic node. '
+        "Remove it.",
     ),
     (
         "a node that runs the trainer",
@@ -160,10 +161,29 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "node.",
     ),
     (
-        "a queued spot TPU",
-        config(tpu={**VM, "queued": True, "capacity": "spot"}),
-        'tpu.capacity: "spot" cannot be asked for by a queued resource: the provider '
-        "(pulumi-gcp 8) has no field for it. Use on-demand, or tpu.queued: false.",
+        "a queue that is no group",
+        config(tpu={**VM, "queued": True}),
+        "tpu.queued: true is not a group of settings. It is: A group of settings, which may be "
+        "empty: {}. Queue for the TPU instead of failing when there is no capacity. With "
+        "architecture vm only.",
+    ),
+    (
+        "a queue that nobody waits for",
+        config(tpu={**VM, "queued": {"waitMinutes": 0}}),
+        "tpu.queued.waitMinutes: 0 is too small. Use at least 1.0.",
+    ),
+    (
+        "a queue's end without a zone",
+        config(tpu={**VM, "queued": {"validUntil": "2026-12-31T18:00:00"}}),
+        'tpu.queued.validUntil: "2026-12-31T18:00:00" is not a time with its zone, such as Z at '
+        "its end. It is: When Google gives the request up, for example 2026-12-31T18:00:00Z. It "
+        "queues for as long as it takes if that is not set.",
+    ),
+    (
+        "a queue's end that is no time",
+        config(tpu={**VM, "queued": {"validUntil": "tomorrow"}}),
+        'tpu.queued.validUntil: "tomorrow" is not a time. It is: When Google gives the request up, '
+        "for example 2026-12-31T18:00:00Z. It queues for as long as it takes if that is not set.",
     ),
     (
         "no runtime",
@@ -183,12 +203,6 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         'tpu.runtimeVersion: "tpu-vm-tf-2.18.0-pod-pjrt-v5e-and-v6" does not run on v2-8 (it is '
         "for v5e, v6e). Use tpu-vm-tf-2.18.0-pod-pjrt-v5p-and-below, "
         "tpu-vm-tf-2.18.0-pjrt-v5p-and-below or tpu-vm-tf-2.19.0-pod-pjrt.",
-    ),
-    (
-        "a queued TPU whose runtime serves no gRPC",
-        config(tpu={**VM, "runtimeVersion": "tpu-vm-tf-2.18.0-se", "queued": True}),
-        'tpu.runtimeVersion: "tpu-vm-tf-2.18.0-se" serves no gRPC, and a queued resource takes no '
-        "start-up script that could. Use a -pod runtime, or tpu.queued: false.",
     ),
     (
         "a family that TensorFlow's worker does not know",
@@ -241,12 +255,6 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "a trainer's version that is none",
         config(training={"tensorflowVersion": "newest"}),
         'training.tensorflowVersion: "newest" is no version. Use one like 2.19.1.',
-    ),
-    (
-        "a trainer on a queued TPU",
-        config(tpu={**VM, "queued": True}, training={"runOn": "tpu"}),
-        'training.runOn: "tpu" needs a start-up script on the TPU VM, which a queued resource does '
-        "not take. Use vm, or tpu.queued: false.",
     ),
     (
         "a block that is none",

@@ -1,0 +1,7 @@
+"""Google's queue for TPU VMs as Pulumi resources of this project's own.
+
+The provider's `gcp.tpu.V2QueuedResource` has no field for capacity, deadline, account, metadata or
+labels, ends before there is a TPU, and cannot delete a request whose TPU VM stands (it never sends
+`force`). So there are two dynamic resources on the TPU API: `QueueEntry` is the request, made and
+deleted as a whole; `QueuedNode` waits for its TPU VM and knows the endpoints.
+"""
