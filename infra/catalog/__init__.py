@@ -19,6 +19,7 @@ from infra.catalog.model import (
     Runtime,
     Source,
 )
+from infra.catalog.prices import Prices
 
 # The C loader is some ten times as fast; wheels of PyYAML for a few platforms come without it.
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -109,6 +110,11 @@ class Catalog:
             mesh_port=document["meshPort"],
             sources=tuple(_sources(document).values()),
         )
+
+    @cached_property
+    def prices(self) -> Prices:
+        """What things cost."""
+        return Prices(self._folder / "prices.yaml")
 
     def _read(self, table: str) -> Any:
         return yaml.load((self._folder / f"{table}.yaml").read_text("utf-8"), Loader=_Loader)

@@ -1,0 +1,153 @@
+"""What things cost: exact decimal numbers with their sources; None where no source names one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from infra.catalog.model import Accelerator, MachineType, Source
+
+# Every scalar stays the text that the file has, so that no price passes through a float.
+_Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+_SPOT = ("spot", "preemptible")
+
+
+@dataclass(frozen=True)
+class Price:
+    """An amount in US dollars, and where it comes from."""
+
+    amount: Decimal
+    source: Source
+
+    def times(self, factor: Decimal | int) -> Price:
+        """The price of `factor` of it."""
+        return Price(self.amount * factor, self.source)
+
+
+@dataclass(frozen=True)
+class NatPrices:
+    """Cloud NAT in US dollars: per machine and hour up to a highest hour, per address, per GiB."""
+
+    machine_hour: Decimal
+    highest_hour: Decimal
+    address_hour: Decimal
+    gib: Decimal
+    source: Source
+
+    def hour(self, machines: int) -> Price:
+        """An hour of a gateway with one public address and `machines` machines behind it."""
+        gateway = min(self.machine_hour * machines, self.highest_hour)
+        return Price(gateway + self.address_hour, self.source)
+
+
+class Prices:
+    """The price list in one file."""
+
+    def __init__(self, path: Path) -> None:
+        document = yaml.load(path.read_text("utf-8"), Loader=_Loader)
+        self._tpus: Sequence[Mapping[str, Any]] = document["tpus"]
+        self._gpus: Sequence[Mapping[str, Any]] = document["gpus"]
+        self._machines: Sequence[Mapping[str, Any]] = document["machines"]
+        self._disks: Sequence[Mapping[str, Any]] = document["disks"]
+        self._storage: Sequence[Mapping[str, Any]] = document["storage"]
+        self._operations: Mapping[str, str] = document["operations"]
+        self._nat: Mapping[str, str] = document["nat"]
+        self.sources = {
+            key: Source(entry["url"], date.fromisoformat(entry["date"]))
+            for key, entry in document["sources"].items()
+        }
+        self.hours_per_month = Decimal(document["hoursPerMonth"])
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """Devices that are no TPU, priced for comparison."""
+        return tuple(dict.fromkeys(name for entry in self._gpus for name in entry["of"]))
+
+    def tpu(self, tpu: Accelerator, region: str, capacity: str) -> Price | None:
+        """An hour of a TPU bought on-demand, spot or preemptible; others have no list price.
+
+        Spot and preemptible stand in for each other where only one of them is known.
+        """
+        names = {tpu.name, tpu.family}
+        fitting = [entry for entry in self._tpus if not names.isdisjoint(entry["of"])]
+        price = self._by_capacity(fitting, region, capacity)
+        return price and price.times(tpu.chips)
+
+    def gpu(self, name: str, region: str, capacity: str) -> Price | None:
+        """An hour of one GPU."""
+        fitting = [entry for entry in self._gpus if name in entry["of"]]
+        return self._by_capacity(fitting, region, capacity)
+
+    def machine(self, machine: MachineType, region: str, *, spot: bool) -> Price | None:
+        """An hour of a VM."""
+        series = machine.name.partition("-")[0]
+        memory = Decimal(f"{machine.memory_gib:g}")
+        vcpu, gib = ("spotVcpu", "spotGib") if spot else ("vcpu", "gib")
+        for entry in self._newest(self._machines, region):
+            if series in entry["series"] and vcpu in entry:
+                hour = machine.vcpus * Decimal(entry[vcpu]) + memory * Decimal(entry[gib])
+                return self._price(entry, hour)
+        return None
+
+    def disk(self, kind: str, region: str) -> Price | None:
+        """An hour of one GiB of a persistent disk."""
+        fitting = [entry for entry in self._disks if kind in entry["types"]]
+        return self._gib_hour(fitting, region)
+
+    def storage(self, region: str) -> Price | None:
+        """An hour of one GiB of Standard storage in a bucket of a region."""
+        return self._gib_hour(self._storage, region)
+
+    def operations(self) -> dict[str, Price]:
+        """A thousand operations on objects, by class (A writes and lists, B reads)."""
+        return {
+            "A": self._price(self._operations, Decimal(self._operations["classA"])),
+            "B": self._price(self._operations, Decimal(self._operations["classB"])),
+        }
+
+    @property
+    def nat(self) -> NatPrices:
+        """Cloud NAT, the same in every region."""
+        entry = self._nat
+        return NatPrices(
+            Decimal(entry["machineHour"]),
+            Decimal(entry["highestHour"]),
+            Decimal(entry["addressHour"]),
+            Decimal(entry["gib"]),
+            self.sources[entry["source"]],
+        )
+
+    def _by_capacity(
+        self, entries: Sequence[Mapping[str, Any]], region: str, capacity: str
+    ) -> Price | None:
+        """An hour of one chip or device."""
+        wanted = {"on-demand": ("onDemand",), "spot": _SPOT, "preemptible": _SPOT[::-1]}
+        for key in wanted.get(capacity, ()):
+            for entry in self._newest(entries, region):
+                if key in entry:
+                    return self._price(entry, Decimal(entry[key]) / int(entry["chips"]))
+        return None
+
+    def _gib_hour(self, entries: Sequence[Mapping[str, Any]], region: str) -> Price | None:
+        for entry in self._newest(entries, region):
+            return self._price(entry, Decimal(entry["gibMonth"]) / self.hours_per_month)
+        return None
+
+    def _newest(
+        self, entries: Sequence[Mapping[str, Any]], region: str
+    ) -> Iterator[Mapping[str, Any]]:
+        here = [
+            entry
+            for entry in entries
+            if any(f"{region}-".startswith(f"{name}-") for name in entry["regions"])
+        ]
+        yield from sorted(here, key=lambda entry: self.sources[entry["source"]].date, reverse=True)
+
+    def _price(self, entry: Mapping[str, Any], amount: Decimal) -> Price:
+        return Price(amount, self.sources[entry["source"]])

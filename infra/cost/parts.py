@@ -1,0 +1,123 @@
+"""Estimates of a stack from its settings, and of an accelerator by itself."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from infra.catalog import Catalog
+from infra.cost.estimate import Estimate, Line
+from infra.cost.table import dollars
+from infra.settings import StackSettings
+from infra.settings.tpu import Architecture, Capacity
+from infra.settings.vm import VmCapacity
+
+ASSUMED_STORAGE_GIB = 100
+
+
+def of_stack(
+    settings: StackSettings, stack: str, catalog: Catalog, hours: Decimal = Decimal(24)
+) -> Estimate:
+    """What a stack costs. Its settings need not have been checked: what is unknown has no price."""
+    lines = [
+        _tpu(settings, catalog),
+        _vm(settings, catalog),
+        _disk(settings, catalog),
+        *_address(settings),
+        _bucket(settings, catalog),
+        *_nat(settings, catalog),
+    ]
+    return Estimate(f"Stack {stack}", settings.region, hours, tuple(lines), _notes(catalog, lines))
+
+
+def of_accelerator(
+    name: str, region: str, capacity: Capacity, count: int, hours: Decimal, catalog: Catalog
+) -> Estimate:
+    """What `count` TPUs or GPUs cost by themselves. Raises KeyError for an unknown name."""
+    line = _accelerator(name, region, capacity, count, catalog)
+    return Estimate(line.what, region, hours, (line,))
+
+
+def _tpu(settings: StackSettings, catalog: Catalog) -> Line:
+    name, capacity = settings.tpu.accelerator_type, settings.tpu.capacity
+    if name not in catalog.accelerators:
+        return Line.fixed("TPU", f"{name}, {capacity}", None)
+    if settings.architecture is Architecture.NODE and capacity is Capacity.ON_DEMAND:
+        # Classic nodes are preemptible, not spot; say so in the column of what may be taken away.
+        return _accelerator(name, settings.region, capacity, 1, catalog, Capacity.PREEMPTIBLE)
+    return _accelerator(name, settings.region, capacity, 1, catalog)
+
+
+def _accelerator(
+    name: str,
+    region: str,
+    capacity: Capacity,
+    count: int,
+    catalog: Catalog,
+    cheap: Capacity = Capacity.SPOT,
+) -> Line:
+    prices = catalog.prices
+    if capacity is Capacity.PREEMPTIBLE:
+        cheap = capacity
+    ways = (capacity, Capacity.ON_DEMAND, cheap)
+    if name in prices.gpus:
+        found = [prices.gpu(name, region, way) for way in ways]
+    else:
+        tpu = catalog.accelerators[name]
+        found = [prices.tpu(tpu, region, way) for way in ways]
+    times = f"{count} x " if count > 1 else ""
+    part = "GPU" if name in prices.gpus else "TPU"
+    return Line(
+        part, f"{times}{name}, {capacity}", *(price and price.times(count) for price in found)
+    )
+
+
+def _vm(settings: StackSettings, catalog: Catalog) -> Line:
+    machine = catalog.machine_types.get(settings.vm.machine_type)
+    what = f"{settings.vm.machine_type}, {settings.vm.capacity}"
+    if machine is None:
+        return Line.fixed("VM", what, None)
+    on_demand, spot = (
+        catalog.prices.machine(machine, settings.region, spot=spot) for spot in (False, True)
+    )
+    configured = spot if settings.vm.capacity is VmCapacity.SPOT else on_demand
+    return Line("VM", what, configured, on_demand, spot)
+
+
+def _disk(settings: StackSettings, catalog: Catalog) -> Line:
+    kind, gib = settings.vm.boot_disk_type, settings.vm.boot_disk_gib
+    price = catalog.prices.disk(kind, settings.region)
+    return Line.fixed("Disk", f"{gib} GiB {kind}", price and price.times(gib))
+
+
+def _address(settings: StackSettings) -> list[Line]:
+    return [Line.fixed("Address", "public, of the VM", None)] if settings.vm.public_ip else []
+
+
+def _bucket(settings: StackSettings, catalog: Catalog) -> Line:
+    price = catalog.prices.storage(settings.region)
+    what = f"{ASSUMED_STORAGE_GIB} GiB Standard"
+    return Line.fixed("Bucket", what, price and price.times(ASSUMED_STORAGE_GIB))
+
+
+def _nat(settings: StackSettings, catalog: Catalog) -> list[Line]:
+    tpu = catalog.accelerators.get(settings.tpu.accelerator_type)
+    # A classic node is in a network of Google's, and never behind the stack's gateway.
+    hosts = tpu.hosts if tpu and settings.architecture is Architecture.VM else 0
+    machines = hosts + (not settings.vm.public_ip)
+    if not (settings.network.create and machines):
+        return []
+    price = catalog.prices.nat.hour(machines)
+    return [Line.fixed("NAT", f"{machines} machine{'s' * (machines != 1)}", price)]
+
+
+def _notes(catalog: Catalog, lines: list[Line]) -> tuple[str, ...]:
+    operations = catalog.prices.operations()
+    notes = [
+        f"Bucket: {ASSUMED_STORAGE_GIB} GiB are assumed. A thousand writes or lists cost "
+        f"{dollars(operations['A'].amount, 3)}, a thousand reads "
+        f"{dollars(operations['B'].amount, 4)}."
+    ]
+    if any(line.part == "NAT" for line in lines):
+        gib = dollars(catalog.prices.nat.gib, 3)
+        notes.append(f"NAT: each GiB that goes through it costs {gib}.")
+    return tuple(notes)
