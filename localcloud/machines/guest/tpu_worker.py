@@ -20,6 +20,7 @@ import types
 from pathlib import Path
 from typing import Any
 
+_END = {signal.SIGTERM, signal.SIGINT}
 _PORT = 8470
 # Seconds until a port that clients know is given up, and between two tries.
 _PATIENCE = 5.0
@@ -58,6 +59,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--devices", type=int, default=8)
     parser.add_argument("--ready", type=Path)
     options, _ = parser.parse_known_args(arguments)
+    # TensorFlow handles SIGTERM itself once a client has connected, and goes on serving. What is
+    # blocked here, before it has threads, reaches nobody but `sigwait`.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _END)
     known = _read_port(options.ready)
     server, port = _start(known or options.port, options.devices, _PATIENCE if known else 0.0)
     shield(port)
@@ -66,10 +70,9 @@ def main(arguments: list[str]) -> int:
         part = options.ready.with_suffix(".part")
         part.write_text(str(port), encoding="ascii")
         part.replace(options.ready)
-    # The server has threads of its own; it lives as long as something refers to it.
-    while server:
-        signal.pause()
-    return 0
+    signal.sigwait(_END)
+    # TensorFlow's threads do not end by themselves; the server lives until here.
+    os._exit(0 if server else 1)
 
 
 def shield(port: int) -> None:

@@ -8,7 +8,7 @@ from localcloud.core.errors import ApiError, invalid
 from localcloud.services.compute import ipam
 from localcloud.services.compute.links import url_of
 from localcloud.services.compute.networks import require_network
-from localcloud.services.compute.resources import Kind, Scope, serve
+from localcloud.services.compute.resources import Kind, Scope, require_permission, serve
 from localcloud.services.compute.subnetworks import require_subnetwork
 
 
@@ -39,6 +39,7 @@ def _prepare_internal(cloud: Cloud, call: Call, path: str, record: Json) -> None
     network = require_network(cloud, call.project, record.pop("network", ""))
     reference = record.get("subnetwork", "")
     subnet = require_subnetwork(cloud, call.project, zone, reference, "" if reference else network)
+    require_permission(cloud, call, "compute.subnetworks.use")
     record["subnetwork"] = subnet["selfLink"]
     record.setdefault("purpose", "GCE_ENDPOINT")
     record.setdefault("networkTier", "PREMIUM")

@@ -64,6 +64,7 @@ serve(
         scope="global",
         prepare=_prepare,
         change=_change,
+        also=("compute.networks.updatePolicy",),
         latency="network",
     )
 )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from localcloud.core import access
 from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
@@ -47,6 +48,7 @@ class Kind:
         remove: does what else goes with a deletion, or refuses it.
         labelled: it has labels with a fingerprint.
         stamped: it has a fingerprint that a patch must match.
+        also: permissions that it takes, beside the kind's own, to create, change or delete one.
         latency: the prefix of its entries in data/latencies.yaml.
     """
 
@@ -60,6 +62,7 @@ class Kind:
     remove: Remove = _nothing
     labelled: bool = False
     stamped: bool = False
+    also: tuple[str, ...] = ()
     latency: str = "compute"
 
     def permission(self, verb: str) -> str:
@@ -101,6 +104,11 @@ def require_new(cloud: Cloud, path: str) -> None:
         raise ApiError(409, f"The resource '{path}' already exists", reason="alreadyExists")
 
 
+def require_permission(cloud: Cloud, call: Call, permission: str) -> None:
+    """Refuse a caller who lacks `permission` in the project."""
+    access.require(cloud, call.principal, permission, [f"projects/{call.project}"])
+
+
 def identity(cloud: Cloud, kind: str, path: str, name: str) -> Json:
     """The fields that every resource has."""
     record: Json = {
@@ -120,6 +128,9 @@ def serve(kind: Kind) -> None:
     """Register the methods of a kind, as far as they are plain."""
 
     def insert(cloud: Cloud, call: Call) -> Json:
+        _require_also(cloud, call, kind)
+        if kind.labelled and call.body.get("labels"):
+            require_permission(cloud, call, kind.permission("setLabels"))
         name = call.body.get("name", "")
         require_name(name)
         path = f"projects/{call.project}/{place_of(call)}/{kind.collection}/{name}"
@@ -137,6 +148,7 @@ def serve(kind: Kind) -> None:
         return page(call, f"{kind.kind}List", path, records)
 
     def delete(cloud: Cloud, call: Call) -> Json:
+        _require_also(cloud, call, kind)
         path = _path(call, kind)
         with cloud.store.locked():
             record = load(cloud, path)
@@ -211,6 +223,11 @@ def _remove(cloud: Cloud, path: str) -> None:
     cloud.store.delete(STORE, path)
 
 
+def _require_also(cloud: Cloud, call: Call, kind: Kind) -> None:
+    for permission in kind.also:
+        require_permission(cloud, call, permission)
+
+
 def _path(call: Call, kind: Kind) -> str:
     name = call.params.get(kind.parameter) or call.params["resource"]
     return f"projects/{call.project}/{place_of(call)}/{kind.collection}/{name}"
@@ -244,6 +261,7 @@ def _serve_aggregated(kind: Kind) -> None:
 
 def _serve_patch(kind: Kind, change: Change) -> None:
     def patch(cloud: Cloud, call: Call) -> Json:
+        _require_also(cloud, call, kind)
         path = _path(call, kind)
         with cloud.store.locked():
             before = load(cloud, path)

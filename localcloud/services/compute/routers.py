@@ -60,6 +60,7 @@ serve(
         scope="regions",
         prepare=_prepare,
         change=_change,
+        also=("compute.networks.updatePolicy",),
         latency="network",
     )
 )

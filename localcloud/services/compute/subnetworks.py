@@ -145,6 +145,7 @@ KIND = Kind(
     change=_change,
     remove=_remove,
     stamped=True,
+    also=("compute.networks.updatePolicy",),
     latency="network",
 )
 serve(KIND)

@@ -1,4 +1,4 @@
-"""Discovery documents, for clients that fetch them, as TPU_API_DISCOVERY_URL makes TensorFlow do."""
+"""Discovery documents, for clients that fetch them; TPU_API_DISCOVERY_URL lets TensorFlow do so."""
 
 from __future__ import annotations
 

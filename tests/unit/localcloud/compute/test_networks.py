@@ -161,6 +161,21 @@ def test_a_name_that_is_taken_or_malformed_is_refused(api: Client, network: str)
     assert "'Net_1'" in answer["error"]["message"]
 
 
+def test_a_rule_takes_the_networks_permission_too(api: Client, cloud: Cloud) -> None:
+    role, policy = "projects/tpu-stack-local/roles/r", "projects/tpu-stack-local"
+    binding = {"role": role, "members": ["user:ops@example.com"]}
+    current = cloud.store.get("policy", policy) or {}
+    cloud.store.put("policy", policy, current | {"bindings": [*current["bindings"], binding]})
+    cloud.store.put("role", role, {"includedPermissions": ["compute.firewalls.create"]})
+    rule = {"name": "fw", "allowed": [{"IPProtocol": "tcp"}]}
+    ops = api.as_member("user:ops@example.com")
+    answer = ops.post(f"{BASE}/global/firewalls", rule, status=403)
+    assert "compute.networks.updatePolicy" in answer["error"]["message"]
+    both = ["compute.firewalls.create", "compute.networks.updatePolicy"]
+    cloud.store.put("role", role, {"includedPermissions": both})
+    ops.post(f"{BASE}/global/firewalls", rule)
+
+
 class TestWithRealLatencies:
     @pytest.fixture
     def latency(self) -> Latency:

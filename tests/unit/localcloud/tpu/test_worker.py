@@ -127,7 +127,10 @@ def test_tensorflow_finds_the_tpu_by_name_and_trains_on_eight_replicas(
     assert said[1] == "replicas 8 weight 8.0"
     log, _ = local_cloud.cloud.machines.serial(f"{PARENT}/nodes/t/hosts/0")
     assert f"listening on port {endpoint['port']}" in log
+    local_cloud.cloud.store.put("setting", "grace", {"preempt": 30.0})
+    begun = time.monotonic()
     nodes.preempt(local_cloud.cloud, f"{PARENT}/nodes/t")
+    assert time.monotonic() - begun < 10, "the worker does not end when it is asked to"
     assert not answers(endpoint["port"])
 
 
