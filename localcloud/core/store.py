@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 Record = dict[str, Any]
+POLICY = "policy"
+"""The kind of IAM policies; the key is the full name of the resource they are set on."""
 
 
 class Store:
@@ -72,6 +74,13 @@ class Store:
             records = self._records.get(kind, {})
             found = [(key, value) for key, value in records.items() if key.startswith(prefix)]
         return [(key, json.loads(value)) for key, value in sorted(found)]
+
+    def mentioning(self, kind: str, prefix: str, text: str) -> list[str]:
+        """The keys, sorted, of records below `prefix` in which the string `text` is a value."""
+        quoted = json.dumps(text)
+        with self._lock:
+            records = self._records.get(kind, {}).items()
+            return sorted(k for k, value in records if k.startswith(prefix) and quoted in value)
 
     def counts(self) -> dict[str, int]:
         """How many records there are of each kind."""

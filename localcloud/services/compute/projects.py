@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from localcloud.core import enablement, projects
+from localcloud.core import accounts, enablement, projects
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import not_found
@@ -11,7 +11,6 @@ from localcloud.services.compute import catalog, networks, operations
 from localcloud.services.compute.api import API
 from localcloud.services.compute.fingerprints import fingerprint, require_match
 from localcloud.services.compute.links import shown, url_of
-from localcloud.services.metadata import accounts
 
 _KIND = "compute-project"
 _QUOTAS = {

@@ -152,7 +152,7 @@ def serve(kind: Kind) -> None:
         path = _path(call, kind)
         with cloud.store.locked():
             record = load(cloud, path)
-            usage.require_unused(cloud, path, record)
+            usage.require_unused(cloud, path)
             kind.remove(cloud, path, record)
         return begin(cloud, call, kind, "delete", path, "compute.remove", "delete")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from localcloud.core.call import Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
 from localcloud.services.compute.api import STORE
@@ -23,18 +22,14 @@ def finder(function: Finder) -> Finder:
 def users(cloud: Cloud, path: str) -> list[str]:
     """Paths of the resources that refer to the one at `path`."""
     project = "/".join(path.split("/")[:2])
-    url = url_of(path)
-    found = [
-        other
-        for other, record in cloud.store.items(STORE, f"{project}/")
-        if other != path and _mentions(record, url)
-    ]
+    mentioning = cloud.store.mentioning(STORE, f"{project}/", url_of(path))
+    found = [other for other in mentioning if other != path]
     for find in _FINDERS:
         found += find(cloud, path)
     return found
 
 
-def require_unused(cloud: Cloud, path: str, record: Json) -> None:
+def require_unused(cloud: Cloud, path: str) -> None:
     """Refuse to delete a resource that another one uses."""
     used_by = [user for user in users(cloud, path) if not _goes_along(cloud, user)]
     if used_by:
@@ -57,11 +52,3 @@ def _goes_along(cloud: Cloud, path: str) -> bool:
     record = cloud.store.get(STORE, path) or {}
     collection = path.split("/")[-2]
     return collection in ("routes", "networks") or bool(record.get("_automatic"))
-
-
-def _mentions(value: object, url: str) -> bool:
-    if isinstance(value, dict):
-        return any(_mentions(child, url) for child in value.values())
-    if isinstance(value, list):
-        return any(_mentions(child, url) for child in value)
-    return value == url

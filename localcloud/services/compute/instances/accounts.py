@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from localcloud.core import access
+from localcloud.core import access, accounts
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.services.compute.projects import default_service_account
-from localcloud.services.metadata import accounts
 
 _SCOPE = "https://www.googleapis.com/auth/"
 # A scope that is no URL of that form.
@@ -47,7 +46,7 @@ def accepted(cloud: Cloud, call: Call, sent: list[Json]) -> list[Json]:
 def _require_usable(cloud: Cloud, call: Call, email: str) -> None:
     resources = [f"projects/{call.project}/serviceAccounts/{email}", f"projects/{call.project}"]
     may_act = access.allowed(cloud, call.principal, "iam.serviceAccounts.actAs", resources)
-    if accounts.problem(cloud, call.project, email) or not may_act:
+    if accounts.problem(cloud, email) or not may_act:
         raise ApiError(
             400,
             f"The user does not have access to service account '{email}'. User: "
