@@ -10,6 +10,8 @@ import click
 from tpustack.errors import TpustackError
 
 COMMANDS = {
+    "check": "Check stack files: every problem at once, without engine or cloud.",
+    "cost": "What a stack or a TPU costs an hour, a day and a run.",
     "demo": "From nothing to a trained model on the local Google Cloud.",
     "follow": "Follow the training on a VM, live, from its serial port.",
     "local": "Start, stop and look into the local Google Cloud.",

@@ -35,11 +35,13 @@ def follow(console: Console, *, project: str, zone: str, vm: str) -> None:
             figures = " ".join(f"{name}={value}" for name, value in said.figures.items())
             bar.update(task, completed=said.step, total=said.steps, figures=figures)
             if plain:
-                console.print(f"training {said.step}/{said.steps} {figures}", highlight=False)
+                console.print(f"  training {said.step}/{said.steps} {figures}", highlight=False)
 
         ended = serial.wait_for_end(
             serial.lines(Google(), project=project, zone=zone, vm=vm),
-            on_line=lambda line: console.print(f"[dim]{vm} |[/] ", line, highlight=False, sep=""),
+            on_line=lambda line: console.print(
+                f"  {line}", style="dim", highlight=False, markup=False, soft_wrap=True
+            ),
             on_progress=on_progress,
             deadline=SILENCE,
         )

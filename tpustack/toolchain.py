@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from tpustack.errors import TpustackError
@@ -48,12 +49,33 @@ def find() -> Toolchain:
 def environment(toolchain: Toolchain, state: Path = STATE) -> dict[str, str]:
     """The variables with which Pulumi keeps its state in `state`, beside PATH."""
     state.mkdir(parents=True, exist_ok=True)
-    return {
+    variables = {
         "PATH": f"{toolchain.bin}{os.pathsep}{os.environ.get('PATH', '')}",
         "PULUMI_BACKEND_URL": f"file://{state}",
         "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
-        "PULUMI_HOME": str(cache_folder() / "pulumi"),
         "PULUMI_SKIP_UPDATE_CHECK": "true",
+    }
+    built = toolchain.bin / "pulumi-resource-gcp"
+    if built.exists():
+        variables |= _home_with(built)
+    return variables
+
+
+def _home_with(provider: Path) -> dict[str, str]:
+    """A Pulumi home of this project's own, in which the built provider is installed.
+
+    Found on PATH instead, it would be named in a warning at every command.
+    """
+    home = cache_folder() / "pulumi"
+    plugin = home / "plugins" / f"resource-gcp-v{version('pulumi-gcp')}" / provider.name
+    if not plugin.is_symlink() or plugin.resolve() != provider.resolve():
+        plugin.parent.mkdir(parents=True, exist_ok=True)
+        fresh = plugin.with_name(f".{provider.name}.{os.getpid()}")
+        fresh.symlink_to(provider)
+        fresh.replace(plugin)
+    return {
+        "PULUMI_HOME": str(home),
+        "PULUMI_IGNORE_AMBIENT_PLUGINS": "true",
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
     }
 

@@ -33,6 +33,10 @@ def load_stack_file(path: Path) -> StackSettings:
             "stack", stack, f"has no file {path.name}", f"There are: {', '.join(there) or 'none'}"
         )
         raise SettingsError(stack, [problem]) from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        problem = Problem("stack", stack, f"has a file that can't be read: {reason}", "Correct it")
+        raise SettingsError(stack, [problem]) from None
     except yaml.YAMLError as error:
         where = str(error).replace("\n", " ")
         problem = Problem(

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from tpustack import toolchain, wheel
 from tpustack.demo import dataset
+from tpustack.demo.output import EngineOutput
 from tpustack.demo.processes import Watch, end_children
 from tpustack.demo.summary import Summary
 from tpustack.engine import Engine
@@ -115,7 +116,7 @@ class Demo:
 
     def _up(self, engine: Engine) -> dict[str, Any]:
         with self._phase("up", f"pulumi up, stack {self.stack}"):
-            update = engine.up(self._engine_line)
+            update = engine.up(self._engine_output())
             outputs = update.outputs
             self.summary.endpoint = outputs["tpu_endpoint"]
             self._say(f"{update.changed} resources created")
@@ -139,18 +140,18 @@ class Demo:
 
     def _up_again(self, engine: Engine) -> None:
         with self._phase("second_up", "pulumi up again"):
-            update = engine.up(self._engine_line)
+            update = engine.up(self._engine_output())
             self.summary.second_up_changes = update.changed
             self._say(f"{update.changed} changes")
 
     def _destroy(self, engine: Engine, before: dict[str, int]) -> None:
         with self._phase("destroy", "pulumi destroy"):
-            engine.destroy(self._engine_line)
+            engine.destroy(self._engine_output())
             after: dict[str, int] = self.cloud.status()["resources"]
             left = {kind: count - before.get(kind, 0) for kind, count in after.items()}
             left = {kind: count for kind, count in left.items() if count > 0}
             self.summary.resources_left = sum(left.values())
-            self._say(f"the local cloud holds {_listed(left)} of the stack's resources")
+            self._say(f"resources left in the local cloud: {_listed(left)}")
 
     def _explain(self, outputs: dict[str, Any]) -> None:
         self.console.print(
@@ -196,11 +197,14 @@ class Demo:
         self.summary.seconds[name] = round(time.monotonic() - started, 2)
 
     def _say(self, text: str) -> None:
-        self.console.print(f"  {text}", highlight=False, markup=False)
+        self.console.print(f"  {text}", highlight=False, markup=False, soft_wrap=True)
 
-    def _engine_line(self, line: str) -> None:
-        if line.strip():
-            self.console.print(f"  {line}", style="dim", highlight=False, markup=False)
+    def _engine_output(self) -> EngineOutput:
+        return EngineOutput(
+            lambda line: self.console.print(
+                f"  {line}", style="dim", highlight=False, markup=False, soft_wrap=True
+            )
+        )
 
 
 def _convert(source: str) -> None:

@@ -15,7 +15,14 @@ MAY_IMPORT = {
     "infra": set(),
     "training": set(),
     "localcloud": set(),
-    "tpustack": {"infra.settings", "infra.catalog", "training.errors"},
+    "tpustack": {
+        "infra.settings",
+        "infra.catalog",
+        "infra.checks",
+        "infra.cost",
+        "infra.names",
+        "training.errors",
+    },
 }
 NOT_FOR = {
     "infra": {"tensorflow", "google", "googleapiclient"},

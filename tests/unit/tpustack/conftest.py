@@ -1,0 +1,57 @@
+"""The command line in this process, and a project folder of the test's own."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tpustack import stacks
+from tpustack.__main__ import main
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended and what it wrote."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`tpustack` with arguments, as a shell would run it."""
+
+    def command(*arguments: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["tpustack", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        code = ended.value.code
+        return Done(code if isinstance(code, int) else int(code is not None), *captured)
+
+    return command
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with this repository's stack files, a wheel and data."""
+    shutil.copytree(REPOSITORY / "stacks", tmp_path / "stacks")
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist" / "tpu_stack_training-0.1.0-py3-none-any.whl").write_bytes(b"a wheel")
+    data = tmp_path / ".demo" / "data"
+    data.mkdir(parents=True)
+    (data / "manifest.json").write_text("{}", encoding="utf-8")
+    monkeypatch.setattr(stacks, "ROOT", tmp_path)
+    return tmp_path

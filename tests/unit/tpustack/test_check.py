@@ -1,0 +1,141 @@
+"""`tpustack check`: every problem of every stack file, quickly, without engine or cloud."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import Run
+
+BROKEN = """
+config:
+  gcp:project: some-project
+  tpu-stack:zone: us-central1-b
+  tpu-stack:tpu:
+    acceleratorType: v2-9
+    runtimeVersion: tpu-vm-tf-2.18.0-pod-se
+  tpu-stack:vm:
+    machineType: n1-nosuch-2
+"""
+
+
+def test_every_stack_file_of_the_repository_is_fine(project: Path, run: Run) -> None:
+    done = run("check")
+    assert done.code == 0
+    assert done.err == ""
+    fine = [line for line in done.out.splitlines() if not line.startswith(" ")]
+    assert fine == ["dev: fine", "local: fine", "local-node: fine", "prod: fine", "staging: fine"]
+    assert "  warning: training.tensorflowVersion is 2.19.1" in done.out
+
+
+def test_all_problems_of_all_stacks_are_reported_at_once(project: Path, run: Run) -> None:
+    (project / "stacks" / "Pulumi.broken.yaml").write_text(BROKEN, encoding="utf-8")
+    (project / "stacks" / "Pulumi.empty.yaml").write_text("", encoding="utf-8")
+    done = run("check")
+    assert done.code == 2
+    assert "prod: fine" in done.out
+    lines = done.err.splitlines()
+    assert lines[0] == "broken: 2 problems (stacks/Pulumi.broken.yaml)"
+    assert lines[1].startswith('  - tpu.acceleratorType: "v2-9" is no TPU type that Google offers.')
+    assert lines[2].startswith('  - vm.machineType: "n1-nosuch-2" is no machine type')
+    assert lines[3:] == [
+        "empty: 2 problems (stacks/Pulumi.empty.yaml)",
+        "  - gcp:project: (not set) is required: everything is created in a project. "
+        "Run `pulumi config set gcp:project YOUR-PROJECT --stack empty`.",
+        "  - zone: (not set) is required. Set it: Zone of the TPU and the VM, for example "
+        "us-central1-b.",
+    ]
+
+
+def test_one_stack_alone_can_be_checked(project: Path, run: Run) -> None:
+    (project / "stacks" / "Pulumi.broken.yaml").write_text(BROKEN, encoding="utf-8")
+    assert run("check", "--stack", "dev").code == 0
+    assert run("check", "--stack", "broken").code == 2
+
+
+def test_json_has_every_problem_with_setting_value_reason_and_cure(project: Path, run: Run) -> None:
+    (project / "stacks" / "Pulumi.broken.yaml").write_text(BROKEN, encoding="utf-8")
+    done = run("check", "--json", "--stack", "broken")
+    assert done.code == 2
+    (stack,) = json.loads(done.out)["stacks"]
+    assert stack["stack"] == "broken"
+    assert stack["file"] == "stacks/Pulumi.broken.yaml"
+    assert [set(problem) for problem in stack["problems"]] == [
+        {"setting", "value", "why", "cure"}
+    ] * 2
+    assert {problem["value"] for problem in stack["problems"]} == {"v2-9", "n1-nosuch-2"}
+
+
+def test_a_setting_that_is_missing_is_null_in_json(project: Path, run: Run) -> None:
+    (project / "stacks" / "Pulumi.empty.yaml").write_text("", encoding="utf-8")
+    (stack,) = json.loads(run("check", "--json", "--stack", "empty").out)["stacks"]
+    assert {problem["value"] for problem in stack["problems"]} == {None}
+
+
+@pytest.mark.parametrize(
+    ("stack", "message"),
+    [
+        ("nosuch", 'stack: "nosuch" has no file Pulumi.nosuch.yaml. There are: dev, local'),
+        ("../dev", '"../dev" is no name of a stack'),
+        ("", '"" is no name of a stack'),
+        ("x" * 5000, "is no name of a stack (at most 100 letters"),
+    ],
+)
+def test_a_stack_that_cannot_be_is_refused_with_one_message(
+    stack: str, message: str, project: Path, run: Run
+) -> None:
+    done = run("check", "--stack", stack)
+    assert done.code == 2
+    assert message in done.err
+    assert done.out == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"config: [", "has a file that is no YAML"),
+        (b"config: \xff\xfe", "has a file that can't be read: it is no UTF-8 text"),
+        (b"- a list", "gcp:project: (not set) is required"),
+        (b"config: text", 'config: "text" is not a group of settings'),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused_with_the_reason(
+    content: bytes, message: str, project: Path, run: Run
+) -> None:
+    (project / "stacks" / "Pulumi.odd.yaml").write_bytes(content)
+    done = run("check", "--stack", "odd")
+    assert done.code == 2
+    assert message in done.err
+
+
+def test_a_project_without_stack_files_is_told_how_to_make_one(project: Path, run: Run) -> None:
+    for path in (project / "stacks").iterdir():
+        path.unlink()
+    done = run("check")
+    assert done.code == 2
+    assert "has no stack files. Make one with `tpustack init`" in done.err
+
+
+def test_a_check_takes_less_than_a_second_and_loads_neither_engine_nor_tensorflow() -> None:
+    code = (
+        "import sys; sys.argv = ['tpustack', 'check', '--json']\n"
+        "from tpustack.__main__ import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "heavy = {'tensorflow', 'pulumi', 'rich', 'requests'} & set(sys.modules)\n"
+        "sys.exit(f'loaded {heavy}' if heavy else 0)"
+    )
+
+    def used() -> float:
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return children.ru_utime + children.ru_stime
+
+    # Processor time, so that a busy machine does not decide the test.
+    before = used()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert used() - before < 1.0

@@ -1,0 +1,88 @@
+"""`tpustack cost`: what a stack, or a TPU by itself, costs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from decimal import Decimal
+
+import click
+
+from infra.catalog import Catalog
+from infra.checks.context import nearest, one_of
+from infra.cost.parts import of_accelerator, of_stack
+from infra.cost.table import as_json, table
+from infra.settings.problems import Problem
+from infra.settings.tpu import Capacity
+from tpustack import stacks
+from tpustack.errors import UsageError
+from tpustack.parameters import Hours, refuse
+
+
+@click.command("cost")
+@click.option("--stack", "-s", help="The stack.")
+@click.option(
+    "--hours", type=Hours(), default="24", show_default=True, help="How long a run takes."
+)
+@click.option("--accelerator-type", help="A TPU such as v3-32, or the GPU V100, without a stack.")
+@click.option("--region", help="Where, without a stack.")
+@click.option(
+    "--capacity",
+    type=click.Choice([str(capacity) for capacity in Capacity]),
+    help="How it is bought, without a stack.  [default: on-demand]",
+)
+@click.option("--count", type=click.IntRange(1, 100_000), help="How many.  [default: 1]")
+@click.option("--json", "json_wanted", is_flag=True, help="Print the result as JSON.")
+def command(
+    stack: str | None,
+    hours: Decimal,
+    accelerator_type: str | None,
+    region: str | None,
+    capacity: str | None,
+    count: int | None,
+    json_wanted: bool,
+) -> None:
+    """Show what a stack costs an hour, a day and a run, as it is set, on demand and as spot.
+
+    Without a stack: what a TPU costs. A price that no source names is unknown.
+    """
+    catalog = Catalog()
+    if stack is not None:
+        others = {
+            "--accelerator-type": accelerator_type,
+            "--region": region,
+            "--capacity": capacity,
+            "--count": count,
+        }
+        if given := [name for name, value in others.items() if value is not None]:
+            raise UsageError(
+                f"{', '.join(given)} cannot be combined with --stack: the stack's settings say it"
+            )
+        estimate = of_stack(stacks.load(stack), stack, catalog, hours)
+    elif accelerator_type is None or region is None:
+        raise UsageError("say --stack, or both --accelerator-type and --region")
+    else:
+        refuse([*_accelerator_problems(accelerator_type, region, catalog)])
+        way = Capacity(capacity or Capacity.ON_DEMAND)
+        estimate = of_accelerator(accelerator_type, region, way, count or 1, hours, catalog)
+    if json_wanted:
+        click.echo(json.dumps(as_json(estimate), indent=2))
+    else:
+        click.echo(table(estimate))
+
+
+def _accelerator_problems(name: str, region: str, catalog: Catalog) -> Iterator[Problem]:
+    types = catalog.accelerators
+    known = name in types or name in catalog.prices.gpus
+    if not known:
+        cure = nearest(name, [*types, *catalog.prices.gpus])
+        yield Problem("--accelerator-type", name, "is no accelerator in the catalog", cure)
+    regions = {
+        zone.rpartition("-")[0]: None
+        for other in types.values()
+        for zone in other.zones
+        if name not in types or other.name == name
+    }
+    if region not in regions:
+        why = f"has no {name}" if name in types else "has no TPUs"
+        yield Problem("--region", region, why, f"Use {one_of(regions)}")

@@ -1,0 +1,92 @@
+"""The stack files of the project, read and checked without engine or cloud."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from infra.catalog import Catalog
+from infra.checks import find_problems
+from infra.checks.context import Context
+from infra.checks.versions import warn_about_versions
+from infra.names import names_of
+from infra.settings import StackSettings
+from infra.settings.problems import UNSET, Problem, SettingsError
+from infra.settings.stack_file import load_stack_file, stack_name
+from tpustack.errors import UsageError
+from tpustack.project import ROOT
+
+# What Pulumi allows.
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What is wrong with one stack file, and what is only odd."""
+
+    stack: str
+    file: str
+    problems: tuple[Problem, ...]
+    warnings: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs; a value that is not set is null."""
+        return {
+            "stack": self.stack,
+            "file": self.file,
+            "problems": [
+                {
+                    "setting": problem.setting,
+                    "value": None if problem.value is UNSET else problem.value,
+                    "why": problem.why,
+                    "cure": problem.cure,
+                }
+                for problem in self.problems
+            ],
+            "warnings": list(self.warnings),
+        }
+
+
+def path_of(stack: str) -> Path:
+    """The file of a stack, whether it is there or not. Raises UsageError for an impossible name."""
+    if not _NAME.fullmatch(stack):
+        raise UsageError(
+            f"{json.dumps(stack, ensure_ascii=False)} is no name of a stack (at most 100 letters, "
+            "digits, hyphens, dots and underscores)"
+        )
+    return ROOT / "stacks" / f"Pulumi.{stack}.yaml"
+
+
+def all_stacks() -> list[str]:
+    """The stacks that have a file. Raises UsageError if there is none."""
+    found = sorted(stack_name(path) for path in (ROOT / "stacks").glob("Pulumi.*.yaml"))
+    if not found:
+        raise UsageError(f"{ROOT / 'stacks'} has no stack files. Make one with `tpustack init`")
+    return found
+
+
+def load(stack: str) -> StackSettings:
+    """A stack's settings. Raises UsageError with every problem of their form."""
+    try:
+        return load_stack_file(path_of(stack))
+    except SettingsError as error:
+        raise UsageError(str(error)) from None
+
+
+def check(stack: str, catalog: Catalog) -> Report:
+    """Everything that `pulumi up` would refuse, as far as files and catalog can tell."""
+    path = path_of(stack)
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[str, ...] = ()
+    try:
+        settings = load_stack_file(path)
+    except SettingsError as error:
+        problems = error.problems
+    else:
+        context = Context(stack, ROOT, catalog, names_of(settings, stack))
+        problems = tuple(find_problems(settings, context))
+        warnings = () if problems else tuple(warn_about_versions(settings, context))
+    return Report(stack, str(path.relative_to(ROOT)), problems, warnings)
