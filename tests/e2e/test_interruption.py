@@ -1,0 +1,49 @@
+"""Ctrl-C at any moment leaves no process behind, and the next demo works."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from tpustack.localcloud import LocalCloudCommand
+from tpustack.project import ROOT
+
+DEMO = [sys.executable, "-m", "tpustack", "demo"]
+SECONDS = 120
+
+
+def descendants(pid: int, cloud: LocalCloudCommand) -> list[psutil.Process]:
+    found = psutil.Process(pid).children(recursive=True)
+    if cloud.is_running():
+        daemon = psutil.Process(cloud.status()["pid"])
+        found += [daemon, *daemon.children(recursive=True)]
+    return found
+
+
+@pytest.mark.parametrize("moment", ["● local Google Cloud", "● pulumi up", "● training"])
+def test_an_interrupted_demo_leaves_no_process(moment: str) -> None:
+    cloud = LocalCloudCommand()
+    with subprocess.Popen(
+        DEMO, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as demo:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            if line.startswith(moment):
+                break
+        started = descendants(demo.pid, cloud)
+        # As a terminal does: to the whole foreground group.
+        os.killpg(demo.pid, signal.SIGINT)
+        rest = demo.stdout.read()
+        assert demo.wait(SECONDS) == 130
+    assert "Traceback" not in rest
+    deadline = time.monotonic() + SECONDS
+    while any(process.is_running() for process in started) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert [process for process in started if process.is_running()] == []
+    assert not cloud.is_running()
