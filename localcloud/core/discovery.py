@@ -73,14 +73,16 @@ class Document:
                 properties.update({field: {"type": "any"} for field in fields})
         self.host: str = urlsplit(raw["rootUrl"]).hostname or ""
         self._common = frozenset(raw.get("parameters", {}))
-        self._templates: dict[str, list[_Template]] = {}
+        # By verb and number of slashes; 0 slashes for those with a variable that may hold some.
+        self._templates: dict[tuple[str, int], list[_Template]] = {}
         self.methods: dict[str, Method] = {}
         self._collect(raw, raw["servicePath"])
 
     def match(self, verb: str, path: str) -> Match | None:
         """The method that `verb` on `path` (percent-encoded, with its leading slash) calls."""
         best: tuple[_Template, re.Match[str]] | None = None
-        for template in self._templates.get(verb, []):
+        candidates = self._templates.get((verb, path.count("/")), [])
+        for template in candidates + self._templates.get((verb, 0), []):
             found = template.flat.fullmatch(path)
             if found and (best is None or template.literal > best[0].literal):
                 best = (template, found)
@@ -129,12 +131,15 @@ class Document:
                 literal=len(_VARIABLE.sub("", flat_path)),
                 upload=upload,
             )
-            self._templates.setdefault(method.verb, []).append(template)
+            self._file(template, flat_path)
         if raw.get("supportsMediaDownload") and raw.get("useMediaDownloadService"):
             download = "/download" + path
-            self._templates.setdefault(method.verb, []).append(
-                _Template(method, _compile(download), _compile(download), len(download), False)
-            )
+            pattern = _compile(download)
+            self._file(_Template(method, pattern, pattern, len(download), False), download)
+
+    def _file(self, template: _Template, path: str) -> None:
+        slashes = 0 if "{+" in path else path.count("/")
+        self._templates.setdefault((template.method.verb, slashes), []).append(template)
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from localcloud.core import access, projects
+from localcloud.core import access, accounts, projects
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
@@ -12,7 +12,6 @@ from localcloud.services.compute.disks import require_disk
 from localcloud.services.compute.networks import require_network
 from localcloud.services.compute.projects import default_service_account
 from localcloud.services.compute.subnetworks import require_subnetwork
-from localcloud.services.metadata import accounts
 from localcloud.services.tpu import catalog
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -117,7 +116,7 @@ def service_account(cloud: Cloud, call: Call, sent: Json) -> Json:
         ApiError: 400 when the account does not exist, 403 when the caller may not act as it.
     """
     email = sent.get("email") or default_service_account(call.project)
-    problem = accounts.problem(cloud, call.project, email)
+    problem = accounts.problem(cloud, email)
     if problem:
         raise invalid(f'Cloud TPU received an invalid service account, "{email}": {problem}.')
     resources = [f"projects/{call.project}/serviceAccounts/{email}", f"projects/{call.project}"]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from localcloud.core import enablement, projects
+from localcloud.core import accounts, enablement, projects
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
-from localcloud.services.metadata import accounts
 from localcloud.services.tpu import catalog
 from localcloud.services.tpu.api import API, V2, place
 from localcloud.services.tpu.paging import page
@@ -103,7 +102,6 @@ def generate_service_identity(cloud: Cloud, call: Call) -> Json:
 
 @enablement.on_enable("tpu.googleapis.com")
 def _begin(cloud: Cloud, project: str) -> None:
-    # Google's service agents belong to a project of Google's own.
     email = service_identity(project)
-    name = f"projects/cloud-tpu/serviceAccounts/{email}"
-    cloud.store.put(accounts.ACCOUNT, name, {"name": name, "email": email})
+    name = f"projects/{project}/serviceAccounts/{email}"
+    cloud.store.put(accounts.ACCOUNT, name, {"name": name, "projectId": project, "email": email})

@@ -103,6 +103,11 @@ def test_the_project_names_its_default_service_account(api: Client) -> None:
     assert api.get(BASE)["commonInstanceMetadata"]["items"] == [{"key": "a", "value": "b"}]
 
 
-def test_nothing_answers_before_the_api_is_enabled(api: Client) -> None:
-    answer = api.get(f"{HOST}/projects/other-project/zones", status=403)
-    assert answer["error"]["errors"][0]["reason"] == "accessNotConfigured"
+class TestBeforeTheApiIsEnabled:
+    @pytest.fixture
+    def enabled_apis(self) -> tuple[str, ...]:
+        return ()
+
+    def test_nothing_answers(self, api: Client) -> None:
+        answer = api.get(f"{BASE}/zones", status=403)
+        assert answer["error"]["errors"][0]["reason"] == "accessNotConfigured"

@@ -209,7 +209,7 @@ def test_a_caller_needs_the_permission_and_the_account(tpu: Client, cloud: Cloud
     member = "user:ops@example.com"
     policy = cloud.store.get("policy", "projects/tpu-stack-local") or {}
     role = "projects/tpu-stack-local/roles/tpus"
-    cloud.store.put("role", role, {"includedPermissions": ["tpu.*"]})
+    cloud.store.put("role", role, {"includedPermissions": ["tpu.nodes.create"]})
     policy["bindings"].append({"role": role, "members": [member]})
     cloud.store.put("policy", "projects/tpu-stack-local", policy)
     answer = tpu.as_member(member).post(f"{ALPHA}/nodes", VM, nodeId="t", status=403)
