@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from localcloud.core.access import CUSTOM_ROLE
+from localcloud.core.accounts import ACCOUNT
 from localcloud.core.cloud import Cloud
 from localcloud.services.compute.api import STORE as COMPUTE
-from localcloud.services.policies import ACCOUNT
 from localcloud.services.storage.records import BUCKET, live_kind
 from localcloud.services.tpu.api import NODE, QUEUED
 

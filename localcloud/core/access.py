@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from localcloud.core import enablement, projects
 from localcloud.core.errors import ApiError
+from localcloud.core.store import POLICY as POLICY
 from localcloud.core.store import Record
 from localcloud.core.tokens import ANONYMOUS, CLOUD_PLATFORM, Principal
 
 if TYPE_CHECKING:
     from localcloud.core.cloud import Cloud
 
-POLICY = "policy"
 CUSTOM_ROLE = "role"
 _PROJECT_ROLES = {
     "projectOwner": "roles/owner",
@@ -55,6 +56,18 @@ def permissions(cloud: Cloud, role: str) -> list[str]:
     return predefined_roles().get(role, [])
 
 
+@lru_cache(maxsize=4096)
+def _predefined_grants(role: str, permission: str) -> bool:
+    return any(fnmatchcase(permission, pattern) for pattern in predefined_roles().get(role, []))
+
+
+def grants(cloud: Cloud, role: str, permission: str) -> bool:
+    """Whether a role has a permission."""
+    if role.startswith("roles/"):
+        return _predefined_grants(role, permission)
+    return permission in permissions(cloud, role)
+
+
 def allowed(cloud: Cloud, principal: Principal, permission: str, resources: Sequence[str]) -> bool:
     """Whether a policy on one of `resources` grants `permission` to `principal`."""
     members = members_of(principal)
@@ -63,8 +76,7 @@ def allowed(cloud: Cloud, principal: Principal, permission: str, resources: Sequ
             named = binding.get("members", [])
             if members.isdisjoint(named) and not _by_project_role(cloud, principal, named):
                 continue
-            patterns = permissions(cloud, binding["role"])
-            if any(fnmatchcase(permission, pattern) for pattern in patterns):
+            if grants(cloud, binding["role"], permission):
                 return True
     return False
 
@@ -134,17 +146,49 @@ def require_service(cloud: Cloud, project: str, service: str) -> None:
     """Raise the 403 that Google answers when `service` is not enabled in `project`."""
     if not service or not project or cloud.service_enabled(project, service):
         return
-    url = f"https://console.developers.google.com/apis/api/{service}/overview?project={project}"
+    record = projects.find(cloud, project)
+    if record is None:
+        raise _no_project(project, service)
+    number = record["projectNumber"]
+    title = enablement.catalog().get(service, {}).get("title", service)
+    url = f"https://console.developers.google.com/apis/api/{service}/overview?project={number}"
     raise ApiError(
         403,
-        f"{service} has not been used in project {project} before or it is disabled. Enable it "
-        f"by visiting {url} then retry. If you enabled this API recently, wait a few minutes for "
-        "the action to propagate to our systems and retry.",
+        f"{title} has not been used in project {number} before or it is disabled. Enable it by "
+        f"visiting {url} then retry. If you enabled this API recently, wait a few minutes for the "
+        "action to propagate to our systems and retry.",
         reason="accessNotConfigured",
         details=[
             {
                 "@type": "type.googleapis.com/google.rpc.ErrorInfo",
                 "reason": "SERVICE_DISABLED",
+                "domain": "googleapis.com",
+                "metadata": {
+                    "consumer": f"projects/{number}",
+                    "containerInfo": number,
+                    "service": service,
+                    "serviceTitle": title,
+                    "activationUrl": url,
+                },
+            },
+            {
+                "@type": "type.googleapis.com/google.rpc.Help",
+                "links": [{"description": "Google developers console API activation", "url": url}],
+            },
+        ],
+    )
+
+
+def _no_project(project: str, service: str) -> ApiError:
+    if service == "compute.googleapis.com":
+        return ApiError(404, f"The resource 'projects/{project}' was not found")
+    return ApiError(
+        403,
+        f"Permission denied on resource project {project}.",
+        details=[
+            {
+                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                "reason": "CONSUMER_INVALID",
                 "domain": "googleapis.com",
                 "metadata": {"consumer": f"projects/{project}", "service": service},
             }

@@ -7,13 +7,13 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
-from localcloud.core import access, fields, schema
+from localcloud.core import access, accounts, fields, projects, schema
 from localcloud.core.call import Call, Json, Request, Response
 from localcloud.core.cloud import Cloud
 from localcloud.core.discovery import Match, Method, document
 from localcloud.core.errors import ApiError
 from localcloud.core.registry import Api, Route
-from localcloud.core.tokens import ANONYMOUS, Principal
+from localcloud.core.tokens import ANONYMOUS, INVALID, MISSING, Principal, unauthenticated
 
 log = logging.getLogger(__name__)
 requests_log = logging.getLogger("localcloud.requests")
@@ -72,7 +72,11 @@ class Dispatcher:
     def _call(self, request: Request, found: Match, route: Route) -> Response:
         method = found.method
         self._cloud.faults.strike(method.id, request.path)
-        call = Call(request, method, found.params, self.caller(request), upload=found.upload)
+        caller = self.caller(request)
+        if caller is ANONYMOUS and method.scopes and not route.permission and not route.anonymous:
+            raise unauthenticated(MISSING)
+        params = projects.canonical(self._cloud, found.params)
+        call = Call(request, method, params, caller, upload=found.upload)
         access.require_service(self._cloud, call.project, route.service)
         access.require_scope(call.principal, method.scopes, method.id)
         if route.permission:
@@ -87,7 +91,8 @@ class Dispatcher:
         """Who sends the request, by its bearer token.
 
         Raises:
-            ApiError: 401 for a token that is not the cloud's or has expired.
+            ApiError: 401 for a token that is not the cloud's, has expired, or belongs to a service
+                account that was deleted or disabled.
         """
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         token = token.strip() or "".join(request.query.get("access_token", []))
@@ -95,7 +100,12 @@ class Dispatcher:
             return ANONYMOUS
         if scheme and scheme.lower() != "bearer":
             raise ApiError(401, f"unknown authorization scheme {scheme}")
-        return self._cloud.tokens.read(token, now=self._cloud.clock.now())
+        principal = self._cloud.tokens.read(token, now=self._cloud.clock.now())
+        if principal.member.startswith("serviceAccount:"):
+            problem = accounts.problem(self._cloud, principal.email)
+            if problem:
+                raise unauthenticated(f"{INVALID} [{problem}]", "ACCOUNT_STATE_INVALID")
+        return principal
 
     def _validate_query(self, call: Call) -> None:
         known = call.method.parameters | {"upload_id", "$alt", "userProject"}

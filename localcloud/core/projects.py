@@ -6,9 +6,8 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from localcloud.core import enablement
-from localcloud.core.access import POLICY
 from localcloud.core.clock import rfc3339
-from localcloud.core.store import Record
+from localcloud.core.store import POLICY, Record
 
 if TYPE_CHECKING:
     from localcloud.core.cloud import Cloud
@@ -35,6 +34,21 @@ def identifier(cloud: Cloud, name: str) -> str:
             if record["projectNumber"] == name:
                 return str(record["projectId"])
     return name
+
+
+def canonical(cloud: Cloud, params: dict[str, str]) -> dict[str, str]:
+    """Path parameters with project numbers, which all of Google's APIs take, as project ids."""
+    return {name: _canonical(cloud, name, value) for name, value in params.items()}
+
+
+def _canonical(cloud: Cloud, name: str, value: str) -> str:
+    if name in ("project", "projectsId", "projectId"):
+        return identifier(cloud, value)
+    collection, _, rest = value.partition("/")
+    if name not in ("name", "parent", "resource") or collection != "projects":
+        return value
+    project, slash, below = rest.partition("/")
+    return f"projects/{identifier(cloud, project)}{slash}{below}"
 
 
 def ensure(cloud: Cloud, project: str, *, owner: str) -> None:

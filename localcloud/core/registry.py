@@ -32,12 +32,14 @@ class Route:
         permission: IAM permission; None for methods that every authenticated caller may use.
         resources: names whose IAM policies may grant the permission, such as `projects/p`.
         service: the API that must be enabled in the project (`compute.googleapis.com`), or "".
+        anonymous: callers without a token get to a handler without a permission, too.
     """
 
     handler: Handler
     permission: str | None
     resources: Resources
     service: str
+    anonymous: bool
 
 
 class Api:
@@ -48,15 +50,23 @@ class Api:
         versions: such as `("v1", "beta")`.
         hosts: host names beside the one in the discovery document.
         gated: whether the API must be enabled in the project before it answers.
+        anonymous: whether handlers without a permission see to callers without a token.
     """
 
     def __init__(
-        self, name: str, versions: Sequence[str], *, hosts: Sequence[str] = (), gated: bool = True
+        self,
+        name: str,
+        versions: Sequence[str],
+        *,
+        hosts: Sequence[str] = (),
+        gated: bool = True,
+        anonymous: bool = False,
     ) -> None:
         self.name = name
         self.versions = tuple(versions)
         self.hosts = frozenset({f"{name}.googleapis.com", *hosts})
         self.service = f"{name}.googleapis.com" if gated else ""
+        self._anonymous = anonymous
         self._routes: dict[tuple[str, str], Route] = {}
         self._raw: list[tuple[str, re.Pattern[str], frozenset[str], Method, bool, Route]] = []
         self._start_hooks: list[StartHook] = []
@@ -71,7 +81,7 @@ class Api:
         """Register a handler for methods by their id without the API's name."""
 
         def register(handler: Handler) -> Handler:
-            route = Route(handler, permission, resources, self.service)
+            route = Route(handler, permission, resources, self.service, self._anonymous)
             for version in versions or self.versions:
                 for name in names:
                     key = (version, name)
@@ -108,7 +118,7 @@ class Api:
         """
 
         def register(handler: Handler) -> Handler:
-            route = Route(handler, permission, resources, self.service)
+            route = Route(handler, permission, resources, self.service, self._anonymous)
             entry = (verb, re.compile(pattern), frozenset(hosts), self._like(like), upload, route)
             self._raw.append(entry)
             return handler

@@ -12,6 +12,12 @@ from localcloud.core.errors import ApiError
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 _PREFIX = "ya29.local-"
+_EXPECTED = (
+    "Expected OAuth 2 access token, login cookie or other valid authentication credential. See "
+    "https://developers.google.com/identity/sign-in/web/devconsole-project."
+)
+INVALID = f"Request had invalid authentication credentials. {_EXPECTED}"
+MISSING = f"Request is missing required authentication credential. {_EXPECTED}"
 
 
 @dataclass(frozen=True)
@@ -54,26 +60,25 @@ class Tokens:
         """
         payload, _, signature = token.removeprefix(_PREFIX).rpartition(".")
         if not token.startswith(_PREFIX) or not hmac.compare_digest(signature, self._sign(payload)):
-            raise _unauthenticated()
+            raise unauthenticated(INVALID, "ACCESS_TOKEN_TYPE_UNSUPPORTED")
         claims = json.loads(base64.urlsafe_b64decode(payload))
         if claims["e"] <= now:
-            raise _unauthenticated()
+            raise unauthenticated(INVALID, "ACCESS_TOKEN_EXPIRED")
         return Principal(claims["m"], frozenset(claims["s"]))
 
     def _sign(self, payload: str) -> str:
         return hmac.new(self._secret, payload.encode(), hashlib.sha256).hexdigest()[:40]
 
 
-def _unauthenticated() -> ApiError:
+def unauthenticated(message: str, reason: str = "CREDENTIALS_MISSING") -> ApiError:
+    """401 with a reason of google.api.ErrorReason."""
     return ApiError(
         401,
-        "Request had invalid authentication credentials. Expected OAuth 2 access token, login "
-        "cookie or other valid authentication credential. See "
-        "https://developers.google.com/identity/sign-in/web/devconsole-project.",
+        message,
         details=[
             {
                 "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-                "reason": "ACCESS_TOKEN_EXPIRED",
+                "reason": reason,
                 "domain": "googleapis.com",
             }
         ],

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from localcloud.core import access
+from localcloud.core import access, accounts
 from localcloud.core.call import Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
@@ -18,7 +18,6 @@ KINDS = ("user", "serviceAccount", "group", "domain", "principal", "principalSet
 _PUBLIC = ("allUsers", "allAuthenticatedUsers")
 _AGENT = re.compile(r"service-\d+@")
 _OWN_DOMAIN = ".iam.gserviceaccount.com"
-ACCOUNT = "service-account"
 
 
 def read(cloud: Cloud, resource: str) -> Json:
@@ -103,8 +102,7 @@ def _exists(cloud: Cloud, email: str) -> bool:
     if _AGENT.match(email):
         # The accounts in whose name Google's services act are Google's own.
         return True
-    keys = cloud.store.keys(ACCOUNT)
-    return any(key.endswith(f"/serviceAccounts/{email}") for key in keys)
+    return accounts.find(cloud, email) is not None
 
 
 def _merged(bindings: list[Json]) -> list[Json]:

@@ -7,13 +7,13 @@ import re
 from collections.abc import Sequence
 
 from localcloud.core import projects
+from localcloud.core.accounts import ACCOUNT
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
 from localcloud.services import policies
 from localcloud.services.iam.api import API
-from localcloud.services.policies import ACCOUNT
 
 DELETED = "deleted-service-account"
 _ID = re.compile(r"[a-z]([-a-z0-9]{4,28}[a-z0-9])")

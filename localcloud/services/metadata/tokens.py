@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from localcloud.core import accounts
 from localcloud.core.errors import ApiError
 from localcloud.core.tokens import CLOUD_PLATFORM, Principal
-from localcloud.services.metadata import accounts
 
 if TYPE_CHECKING:
     from localcloud.core.cloud import Cloud
@@ -31,7 +31,7 @@ def access_token(cloud: Cloud, spec: MachineSpec, wanted: list[str]) -> dict[str
     email = spec.service_account
     if email is None:
         raise ApiError(404, "the machine has no service account")
-    problem = accounts.problem(cloud, spec.project, email)
+    problem = accounts.problem(cloud, email)
     if problem:
         raise ApiError(404, problem)
     scopes = _narrow(spec.scopes, wanted)

@@ -11,7 +11,7 @@ from localcloud.core.registry import Api, Resources
 from localcloud.core.tokens import ANONYMOUS, Principal
 from localcloud.services.storage import records
 
-API = Api("storage", ("v1",), hosts=("www.googleapis.com",))
+API = Api("storage", ("v1",), hosts=("www.googleapis.com",), anonymous=True)
 HOSTS = ("storage.googleapis.com", "www.googleapis.com")
 
 

@@ -9,9 +9,9 @@ import requests
 
 from localcloud.app import LocalCloud
 from localcloud.core import projects
+from localcloud.core.accounts import ACCOUNT
 from localcloud.core.tokens import CLOUD_PLATFORM
 from localcloud.machines.spec import MachineSpec
-from localcloud.services.metadata.accounts import ACCOUNT
 from tests.unit.localcloud.machines.conftest import spec, until
 
 FLAVOR = {"Metadata-Flavor": "Google"}

@@ -1,0 +1,41 @@
+"""Service accounts as everybody needs them: found by e-mail address, alive or not."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from localcloud.core import projects
+from localcloud.core.store import Record
+
+if TYPE_CHECKING:
+    from localcloud.core.cloud import Cloud
+
+ACCOUNT = "service-account"
+"""The store's kind of accounts, by their full name `projects/p/serviceAccounts/EMAIL`."""
+_OWN = ".iam.gserviceaccount.com"
+# The accounts that Google makes carry the project's number: Compute Engine's default account, and
+# those as which its services act.
+_GOOGLES = re.compile(
+    r"(\d+)-compute@developer\.gserviceaccount\.com|service-(\d+)@[-a-z0-9]+\.iam\.gserviceaccount\.com"
+)
+
+
+def find(cloud: Cloud, email: str) -> tuple[str, Record] | None:
+    """The full name and record of an account, or None."""
+    googles = _GOOGLES.fullmatch(email)
+    if googles:
+        project = projects.identifier(cloud, googles.group(1) or googles.group(2))
+    else:
+        project = email.partition("@")[2].removesuffix(_OWN)
+    key = f"projects/{project}/serviceAccounts/{email}"
+    record = cloud.store.get(ACCOUNT, key)
+    return (key, record) if record is not None else None
+
+
+def problem(cloud: Cloud, email: str) -> str:
+    """Why the account can't be used; empty when it can."""
+    found = find(cloud, email)
+    if found is None:
+        return f"the service account '{email}' does not exist"
+    return f"the service account '{email}' is disabled" if found[1].get("disabled") else ""
