@@ -88,10 +88,8 @@ def test_a_caller_who_may_not_act_as_the_account_gets_no_instance(
     project = f"projects/{projects.DEFAULT_PROJECT}"
     email = f"trainer@{projects.DEFAULT_PROJECT}.iam.gserviceaccount.com"
     local_cloud.cloud.store.put(ACCOUNT, f"{project}/serviceAccounts/{email}", {"email": email})
-    role = {"includedPermissions": ["compute.*"]}
-    local_cloud.cloud.store.put("role", f"{project}/roles/builder", role)
     policy = local_cloud.cloud.store.get("policy", project) or {}
-    policy["bindings"].append({"role": f"{project}/roles/builder", "members": ["user:b@x.org"]})
+    policy["bindings"].append({"role": "roles/compute.admin", "members": ["user:b@x.org"]})
     local_cloud.cloud.store.put("policy", project, policy)
     builder = Instances(api.as_member("user:b@x.org"))
     accounts = [{"email": email, "scopes": [CLOUD_PLATFORM]}]
