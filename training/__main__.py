@@ -30,7 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         known = error if isinstance(error, TrainingError) else _translate(error)
         ending = "interrupted" if isinstance(known, Interrupted) else "failed"
-        print(f"training {ending}: {known}", file=sys.stderr, flush=True)
+        # One line, whatever the texts of others in it look like: it is what a log's reader greps.
+        print(f"training {ending}: {' '.join(str(known).split())}", file=sys.stderr, flush=True)
         return known.exit_code
     return 0
 

@@ -8,14 +8,13 @@ import tensorflow as tf
 from training.errors import CheckpointError
 
 _NAME = re.compile(r"ckpt-(\d+)\.index")
-# A TPU's host can't write local files ("File system scheme '[local]' not implemented"), so this
-# process does the reading and writing.
-_OPTIONS = tf.train.CheckpointOptions(experimental_io_device="/job:localhost")
-_NOT_WHOLE = (
-    tf.errors.DataLossError,
-    tf.errors.NotFoundError,
-    tf.errors.OutOfRangeError,
-    tf.errors.InvalidArgumentError,
+# These say nothing about the checkpoint, only about the way to it.
+_NOT_ABOUT_THE_FILE = (
+    tf.errors.PermissionDeniedError,
+    tf.errors.UnauthenticatedError,
+    tf.errors.UnavailableError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.AbortedError,
 )
 
 logger = logging.getLogger(__name__)
@@ -28,11 +27,12 @@ class Checkpoints:
         """Keep the last `keep` checkpoints of `checkpoint` under `model_dir`."""
         self.directory = f"{model_dir.rstrip('/')}/checkpoints"
         self._checkpoint = checkpoint
+        self._options = _through_this_process()
         self._manager = tf.train.CheckpointManager(checkpoint, self.directory, max_to_keep=keep)
 
     def save(self, step: int) -> None:
         """Write the checkpoint of `step`."""
-        path = self._manager.save(checkpoint_number=step, options=_OPTIONS)
+        path = self._manager.save(checkpoint_number=step, options=self._options)
         logger.info("checkpoint: saved %s", path)
 
     def restore_latest(self) -> str | None:
@@ -70,18 +70,25 @@ class Checkpoints:
             reader = tf.train.load_checkpoint(path)
             for key in reader.get_variable_to_shape_map():
                 reader.get_tensor(key)
-        except _NOT_WHOLE as error:
-            return str(error.message).partition("\n")[0]
-        except (RuntimeError, ValueError) as error:
-            return str(error).partition("\n")[0]
+        except _NOT_ABOUT_THE_FILE:
+            raise
+        except (tf.errors.OpError, RuntimeError, ValueError, LookupError) as error:
+            return str(getattr(error, "message", error)).partition("\n")[0]
         return None
 
     def _restore(self, path: str) -> None:
         try:
-            status = self._checkpoint.restore(path, options=_OPTIONS)
+            status = self._checkpoint.restore(path, options=self._options)
             status.assert_existing_objects_matched()
         except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
             raise CheckpointError(
                 f"{path} belongs to another model ({str(error).partition(chr(10))[0]}); choose "
                 "another --model-dir, or the parameters that it was trained with"
             ) from error
+
+
+def _through_this_process() -> tf.train.CheckpointOptions:
+    """Files are read and written here: a TPU's host can't ("[local] not implemented")."""
+    with tf.device("CPU:0"):
+        here = tf.zeros(()).device
+    return tf.train.CheckpointOptions(experimental_io_device=here)

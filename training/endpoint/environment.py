@@ -94,7 +94,7 @@ def _parse(value: str, project: str | None, zone: str | None, source: str) -> Ta
         return LocalTpu(source)
     if full := _FULL_NAME.fullmatch(value):
         project, zone, value = full.groups()
-    if _NAME.fullmatch(value) and value != "localhost":
+    if _NAME.fullmatch(value):
         return NamedTpu(value, project, zone, source)
     return Addresses(_parse_addresses(value, source), source)
 

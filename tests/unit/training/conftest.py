@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from training.data.convert import convert
+
+if TYPE_CHECKING:
+    from training.cluster import Cluster
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+DEADLINE_SECONDS = 120.0
+TPU_VARIABLES = (
+    "TPU_GRPC_URL",
+    "TPU_NAME",
+    "TPU_CONFIG",
+    "TPU_ZONE",
+    "TPU_PROJECT",
+    "COLAB_TPU_ADDR",
+    "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS",
+)
+
+StartTraining = Callable[..., "subprocess.Popen[str]"]
+
+
+def write_idx(path: Path, array: npt.NDArray[np.uint8]) -> None:
+    header = bytes((0, 0, 8, array.ndim))
+    header += b"".join(size.to_bytes(4, "big") for size in array.shape)
+    path.write_bytes(header + array.astype(np.uint8).tobytes())
+
+
+def write_mnist_like(directory: Path, train: int = 64, test: int = 30, size: int = 28) -> None:
+    """IDX files as MNIST names them: each image is a bar whose position is its label."""
+    directory.mkdir(exist_ok=True)
+    for prefix, count in (("train", train), ("t10k", test)):
+        labels = np.arange(count) % 10
+        images = np.zeros((count, size, size), np.uint8)
+        for image, label in zip(images, labels, strict=True):
+            image[2 * label : 2 * label + 3] = 255
+        write_idx(directory / f"{prefix}-images-idx3-ubyte", images)
+        write_idx(directory / f"{prefix}-labels-idx1-ubyte", labels)
+
+
+@pytest.fixture(autouse=True)
+def _no_tpu_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in TPU_VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.fixture(scope="session")
+def bars(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set of 640 training and 1,003 test images, a number that no batch size divides."""
+    folder = tmp_path_factory.mktemp("bars")
+    write_mnist_like(folder / "idx", train=640, test=1003)
+    convert(str(folder / "idx"), str(folder / "data"), "bars")
+    return folder / "data"
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Cluster:
+    """Eight replicas in this process. TensorFlow splits the CPU only before its first operation:
+    every test that runs operations in this process uses this fixture."""
+    from training.cluster import connect
+    from training.endpoint.environment import NoTpu
+    from training.endpoint.wait import Wait
+
+    return connect(NoTpu(), Wait(), local_devices=8)
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a gRPC worker with eight devices."""
+    port_file = tmp_path_factory.mktemp("worker") / "port"
+    with subprocess.Popen(
+        [sys.executable, str(HERE / "grpc_worker.py"), str(port_file)]
+    ) as process:
+        try:
+            deadline = time.monotonic() + DEADLINE_SECONDS
+            while not port_file.exists():
+                assert process.poll() is None, "the worker died"
+                assert time.monotonic() < deadline, "the worker did not start"
+                time.sleep(0.05)
+            yield f"127.0.0.1:{port_file.read_text()}"
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def start_training() -> Iterator[StartTraining]:
+    """Starts `python -m training` with the given arguments; kills what is left at the end."""
+    processes = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "training", *arguments],
+            cwd=ROOT,
+            env={k: v for k, v in os.environ.items() if k not in TPU_VARIABLES},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="session")
+def write_mnist() -> Callable[..., None]:
+    """Writes IDX files like MNIST's; see write_mnist_like."""
+    return write_mnist_like

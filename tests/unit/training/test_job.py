@@ -1,0 +1,133 @@
+"""Whole jobs, as processes of their own, on a worker that is reached by gRPC."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import Popen
+
+StartTraining = Callable[..., "Popen[str]"]
+
+SMALL = ("--global_batch_size=64", "--evaluation_batch_size=256", "--steps_per_loop=5")
+DEADLINE_SECONDS = 120
+
+
+def finish(process: Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=DEADLINE_SECONDS)
+    return process.returncode, out, err
+
+
+def test_a_job_trains_over_eight_replicas_of_the_worker_and_writes_its_results(
+    worker: str, bars: Path, tmp_path: Path, start_training: StartTraining
+) -> None:
+    code, out, err = finish(
+        start_training(
+            "train-and-evaluate",
+            f"--tpu=grpc://{worker}",
+            f"--data={bars}",
+            f"--model-dir={tmp_path}",
+            "--epochs=2",
+            *SMALL,
+        )
+    )
+    assert code == 0, err
+    lines = out.splitlines()
+    assert lines[0] == (
+        f"cluster: MirroredStrategy over 8 replicas at grpc://{worker}, because the worker of "
+        "--tpu has no TPU but 8 CPU devices"
+    )
+    progress = [line for line in lines if line.startswith("progress ")]
+    pattern = r"progress step=\d+/20 loss=\d+\.\d{4} examples_per_second=\d+ eta=\d+s"
+    assert len(progress) == 4
+    assert all(re.fullmatch(pattern, line) for line in progress)
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert lines[-1].startswith(f"training finished test_accuracy={metrics['test_accuracy']:.4g} ")
+    assert metrics["test_accuracy"] > 0.9
+    assert metrics["test_examples"] == 1003
+    assert metrics["endpoint"] == f"grpc://{worker}"
+    assert metrics["strategy"] == "MirroredStrategy"
+    assert (metrics["replicas"], metrics["global_batch_size"], metrics["steps"]) == (8, 64, 20)
+    assert metrics["steps_per_second"] > 0
+    assert metrics["examples_per_second"] > 0
+    assert (tmp_path / "checkpoints" / "ckpt-20.index").exists()
+    assert list((tmp_path / "tensorboard").glob("events.*"))
+
+
+def test_a_job_that_was_killed_or_terminated_goes_on_from_its_last_checkpoint(
+    worker: str, bars: Path, tmp_path: Path, start_training: StartTraining
+) -> None:
+    arguments = (
+        "train",
+        f"--tpu=grpc://{worker}",
+        f"--data={bars}",
+        f"--model-dir={tmp_path}",
+        "--checkpoint_interval=10",
+        *SMALL,
+    )
+
+    def start_and_signal(number: signal.Signals) -> tuple[int, str, str]:
+        process = start_training(*arguments, "--epochs=100000")
+        assert process.stdout
+        line = next((line for line in process.stdout if line.startswith("checkpoint: saved")), None)
+        assert line, "it ended before its first checkpoint"
+        process.send_signal(number)
+        return finish(process)
+
+    assert start_and_signal(signal.SIGKILL)[0] == -signal.SIGKILL
+    killed_at = newest(tmp_path)
+    code, out, err = start_and_signal(signal.SIGTERM)
+    assert f"training interrupted: SIGTERM came; step {newest(tmp_path)} is saved" in err
+    assert code == 75
+    first = first_step(out)
+    assert first is None or killed_at < first <= killed_at + 5
+    last = newest(tmp_path)
+    assert last > killed_at
+    epochs = (last + 7) / 10
+    code, out, err = finish(start_training(*arguments, f"--epochs={epochs}"))
+    assert code == 0, err
+    assert f"checkpoint: restored {tmp_path}/checkpoints/ckpt-{last}" in out
+    assert f"step={last + 7}/{last + 7}" in out
+    assert newest(tmp_path) == last + 7
+
+
+def newest(folder: Path) -> int:
+    names = (folder / "checkpoints").glob("ckpt-*.index")
+    return max(int(name.stem.removeprefix("ckpt-")) for name in names)
+
+
+def first_step(out: str) -> int | None:
+    match = re.search(r"step=(\d+)/", out)
+    return int(match[1]) if match else None
+
+
+def test_corrupt_data_is_wrong_input_and_the_file_is_named(
+    bars: Path, tmp_path: Path, start_training: StartTraining
+) -> None:
+    copy = tmp_path / "data"
+    shutil.copytree(bars, copy)
+    path = copy / "bars-train-00000-of-00001.tfrecord"
+    content = bytearray(path.read_bytes())
+    content[100_000] ^= 255
+    path.write_bytes(content)
+    code, _, err = finish(
+        start_training("train", f"--data={copy}", f"--model-dir={tmp_path / 'm'}", *SMALL)
+    )
+    assert code == 2
+    assert path.name in err
+    assert "copy the data set there again" in err
+    assert "Traceback" not in err
+
+
+def test_evaluating_without_a_checkpoint_is_wrong_input(
+    bars: Path, tmp_path: Path, start_training: StartTraining
+) -> None:
+    code, _, err = finish(
+        start_training("evaluate", f"--data={bars}", f"--model-dir={tmp_path}", *SMALL)
+    )
+    assert code == 2
+    assert "training failed: --model-dir=" in err
+    assert "no checkpoint in it to evaluate" in err

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+
+from training.error_catalog import KNOWN_ERRORS, find_known_error
+from training.tf_errors import translate
+
+TEXTS = [
+    ("host-memory", "terminate called after throwing an instance of 'std::bad_alloc'"),
+    (
+        "bucket-timeout",
+        "Error executing an HTTP request: libcurl code 28 meaning 'Timeout was reached', error "
+        "details: Connection timed out after 120 ms",
+    ),
+    ("tpu-failed", "Unable to enqueue when not opened, queue: [0000:00:04.0]. State is: FAILED"),
+    ("worker-lost", "Socket closed"),
+    ("worker-lost", "Failed to connect to the Tensorflow master"),
+    ("worker-lost", "failed to connect to all addresses"),
+    ("device-memory", "Ran out of memory in memory space vmem. It should not be possible to run"),
+    ("device-memory", "Compilation failure: Ran out of memory in memory space hbm; used: 8.60G"),
+    ("version-mismatch", "Op type not registered 'XlaSend' in binary running on n-1."),
+    ("version-mismatch", "... is neither a type of a primitive operation nor a name of a function"),
+    ("no-tpu-kernels", "No OpKernel was registered to support Op 'ConfigureDistributedTPU'"),
+    ("tpu-reads-local-files", "File system scheme '[local]' not implemented (file: '/tmp/x')"),
+    ("no-gs-file-system", "File system scheme 'gs' not implemented (file: 'gs://b/o')"),
+    ("worker-restarted", "Unable to find a context_id matching the specified one"),
+    ("too-many-requests", "Error executing an HTTP request: HTTP response code 429 with body ''"),
+    (
+        "api-disabled",
+        "Cloud TPU API has not been used in project 1 before or it is disabled. Enable it",
+    ),
+    (
+        "missing-scope",
+        'HTTP response code 403 with body \'{"reason": "ACCESS_TOKEN_SCOPE_INSUFFICIENT"}\'',
+    ),
+    (
+        "bucket-permission",
+        "Error executing an HTTP request: HTTP response code 403 with body 'x does not have "
+        "storage.objects.get access to the Google Cloud Storage object.'",
+    ),
+    (
+        "bucket-missing",
+        "Error executing: HTTP response code 404 'The specified bucket does not exist'",
+    ),
+    ("corrupt-data", "corrupted record at 12345 [Op:IteratorGetNext]"),
+    ("label-out-of-range", "Received a label value of 11 which is outside the valid range [0, 10)"),
+    ("disk-full", "/tmp/m/x.tempstate; No space left on device"),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), TEXTS)
+@pytest.mark.parametrize("wrap", ["{}", "[worker 3] E1121 10:00:00 rpc.cc:1] {}", "X\n{}\nat op"])
+def test_each_known_text_is_recognised_also_when_wrapped(name: str, text: str, wrap: str) -> None:
+    known = find_known_error(wrap.format(text))
+    assert known
+    assert known.name == name
+
+
+def test_an_unknown_text_is_not_taken_for_a_known_one() -> None:
+    assert find_known_error("step 100: loss 0.25, all is well") is None
+    message = str(translate(ValueError("strange\nand more")))
+    assert message == "ValueError: strange (not a known error; see where with --debug)"
+
+
+def test_every_known_error_has_a_name_of_its_own_a_cause_and_a_cure() -> None:
+    assert len({known.name for known in KNOWN_ERRORS}) == len(KNOWN_ERRORS)
+    assert all(known.cause and known.cure for known in KNOWN_ERRORS)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("HTTP response code 403 when reading gs://b/data/manifest.json", 1, "storage.objectAdmin"),
+        (
+            "File system scheme '[local]' not implemented (file: '/d/x')",
+            2,
+            "put the data into a bucket",
+        ),
+        ("Socket closed", 1, "goes on from its last checkpoint"),
+    ],
+)
+def test_a_translated_error_has_cause_cure_and_an_exit_code(
+    text: str, code: int, words: str
+) -> None:
+    error = translate(RuntimeError(text))
+    assert error.exit_code == code
+    assert words in str(error)
+    assert text in str(error)

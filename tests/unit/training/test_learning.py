@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tensorflow as tf
+
+from training.checkpoints import Checkpoints
+from training.data.manifest import Manifest
+from training.errors import CheckpointError, DataError, DivergedError, Interrupted
+from training.evaluate import evaluate
+from training.input_pipeline import (
+    DataSet,
+    corrupt_files,
+    evaluation_batches,
+    open_data,
+    training_batches,
+)
+from training.optimizer import Adam, warmup_cosine
+from training.params import Params
+from training.preprocessing import normalise
+from training.shutdown import ShutdownRequest
+from training.state import TrainState, compute_dtype, create_train_state
+from training.train import TrainResult, train
+
+if TYPE_CHECKING:
+    from training.cluster import Cluster
+
+PARAMS = Params(
+    epochs=1,
+    global_batch_size=64,
+    evaluation_batch_size=64,
+    steps_per_loop=4,
+    checkpoint_interval=6,
+)
+
+
+@pytest.fixture(scope="module")
+def data(bars: Path) -> DataSet:
+    return open_data(str(bars))
+
+
+@pytest.fixture
+def state(cluster: Cluster, data: DataSet) -> TrainState:
+    return create_train_state(cluster, PARAMS, data.manifest, steps=10)
+
+
+def learn(
+    cluster: Cluster,
+    data: DataSet,
+    state: TrainState,
+    folder: Path,
+    params: Params = PARAMS,
+    shutdown: ShutdownRequest | None = None,
+) -> TrainResult:
+    checkpoints = Checkpoints(str(folder), state.checkpoint(), params.keep_checkpoints)
+    writer = tf.summary.create_file_writer(str(folder / "tensorboard"))
+    request = shutdown or ShutdownRequest()
+    return train(cluster, params, data, state, checkpoints, writer, request)
+
+
+def weights(state: TrainState) -> list[npt.NDArray[np.float32]]:
+    return [variable.numpy() for variable in state.model.trainable_variables]
+
+
+def test_training_lowers_the_loss_and_keeps_all_replicas_alike(
+    cluster: Cluster, data: DataSet, state: TrainState, tmp_path: Path
+) -> None:
+    before = evaluate(cluster, PARAMS, data, state)
+    result = learn(cluster, data, state, tmp_path)
+    after = evaluate(cluster, PARAMS, data, state)
+    assert result.steps == 10
+    assert after.loss < before.loss / 2
+    assert cluster.replicas == 8
+    for variable in state.model.trainable_variables:
+        copies = [copy.numpy() for copy in variable.values]
+        assert all(np.array_equal(copy, copies[0]) for copy in copies)
+
+
+def test_evaluation_counts_every_image_exactly_once(
+    cluster: Cluster, data: DataSet, state: TrainState
+) -> None:
+    """Compares with one plain pass over the 1,003 images, which no batch size divides."""
+    images, labels = [], []
+    for record in tf.data.TFRecordDataset(data.paths("test")).as_numpy_iterator():
+        feature = tf.train.Example.FromString(record).features.feature
+        image = np.frombuffer(feature["image"].bytes_list.value[0], np.uint8)
+        images.append(image.reshape(28, 28, 1))
+        labels.append(feature["label"].int64_list.value[0])
+    logits = state.model(normalise(tf.constant(np.stack(images)), tf.float32))
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.constant(labels), logits)
+    right = np.mean(np.argmax(logits.numpy(), axis=1) == labels)
+    for batch in (8, 64, 1024, 4096):
+        params = dataclasses.replace(PARAMS, evaluation_batch_size=batch)
+        result = evaluate(cluster, params, data, state)
+        assert result.examples == 1003
+        assert result.accuracy == pytest.approx(right, abs=1e-6)
+        assert result.loss == pytest.approx(float(tf.reduce_mean(losses)), rel=1e-4)
+
+
+def test_every_batch_has_the_static_shape_of_its_replica(cluster: Cluster, data: DataSet) -> None:
+    for next_batch in (
+        training_batches(data, cluster, 4, seed=0),
+        evaluation_batches(data, cluster, 4)[0],
+    ):
+        parts = next_batch()
+        for image in parts[0].values:
+            assert image.shape == (4, 28, 28, 1)
+            assert image.dtype == tf.uint8
+
+
+def test_an_epoch_deals_every_training_image_to_exactly_one_replica(
+    cluster: Cluster, data: DataSet
+) -> None:
+    next_batch = training_batches(data, cluster, 8, seed=3)
+    labels = [labels.numpy() for _ in range(10) for labels in next_batch()[1].values]
+    assert np.bincount(np.concatenate(labels)).tolist() == [64] * 10
+
+
+def test_a_manifest_that_announces_other_examples_than_the_files_hold_is_an_error(
+    cluster: Cluster, data: DataSet, state: TrainState
+) -> None:
+    split = dataclasses.replace(data.manifest.split("test"), examples=900)
+    wrong = dataclasses.replace(data.manifest, splits={**data.manifest.splits, "test": split})
+    with pytest.raises(DataError, match="manifest says 900"):
+        evaluate(cluster, PARAMS, dataclasses.replace(data, manifest=wrong), state)
+
+
+def test_adam_follows_its_paper(cluster: Cluster) -> None:
+    with cluster.strategy.scope():
+        variable = tf.Variable([1.0, -2.0])
+        optimizer = Adam([variable], lambda step: tf.constant(0.1))
+    step = tf.function(
+        lambda number: cluster.strategy.run(
+            lambda: optimizer.apply([2.0 * variable / cluster.replicas], number)
+        )
+    )
+    expected, first, second = np.array([1.0, -2.0]), np.zeros(2), np.zeros(2)
+    for count in range(1, 6):
+        step(tf.constant(count - 1, tf.int64))
+        gradient = 2.0 * expected
+        first = 0.9 * first + 0.1 * gradient
+        second = 0.99 * second + 0.01 * gradient**2
+        mean, square = first / (1 - 0.9**count), second / (1 - 0.99**count)
+        expected = expected - 0.1 * mean / np.sqrt(square)
+    assert variable.numpy() == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_learning_rate_rises_to_its_peak_and_falls_to_zero() -> None:
+    rate = warmup_cosine(0.5, 0.2, steps=100)
+    values = [float(rate(tf.constant(step))) for step in range(100)]
+    assert values[0] == pytest.approx(0.5 / 20)
+    assert np.argmax(values) == 19
+    assert values[19] == pytest.approx(0.5)
+    assert all(np.diff(values[:20]) > 0)
+    assert all(np.diff(values[19:]) < 0)
+    assert values[-1] == pytest.approx(0, abs=1e-6)
+
+
+def test_a_loss_that_is_no_number_ends_the_job_and_spares_the_last_checkpoint(
+    cluster: Cluster, data: DataSet, state: TrainState, tmp_path: Path
+) -> None:
+    learn(cluster, data, state, tmp_path, dataclasses.replace(PARAMS, epochs=0.6))
+    good = weights(state)
+    for variable in state.model.trainable_variables:
+        variable.assign(tf.fill(variable.shape, math.nan))
+    with pytest.raises(DivergedError, match=r"nan between step 6 and 10.*--learning_rate.*ckpt-6"):
+        learn(cluster, data, state, tmp_path)
+    assert Checkpoints(str(tmp_path), state.checkpoint(), 3).restore_latest()
+    assert all(np.array_equal(a, b) for a, b in zip(weights(state), good, strict=True))
+
+
+def test_sigterm_saves_the_step_that_was_reached_and_asks_for_a_restart(
+    cluster: Cluster, data: DataSet, state: TrainState, tmp_path: Path
+) -> None:
+    shutdown = ShutdownRequest()
+    shutdown.requested = True
+    with pytest.raises(Interrupted, match="step 4 is saved") as caught:
+        learn(cluster, data, state, tmp_path, shutdown=shutdown)
+    assert caught.value.exit_code == 75
+    fresh = create_train_state(cluster, PARAMS, data.manifest, steps=10)
+    Checkpoints(str(tmp_path), fresh.checkpoint(), 3).restore_latest()
+    assert int(fresh.step.numpy()) == 4
+    assert learn(cluster, data, fresh, tmp_path).steps == 10
+
+
+@pytest.mark.parametrize("damage", ["index only", "short data", "no data", "changed data"])
+def test_a_half_written_checkpoint_is_skipped(
+    cluster: Cluster, data: DataSet, state: TrainState, tmp_path: Path, damage: str
+) -> None:
+    checkpoints = Checkpoints(str(tmp_path), state.checkpoint(), 3)
+    state.step.assign(1)
+    checkpoints.save(1)
+    state.step.assign(2)
+    checkpoints.save(2)
+    content = tmp_path / "checkpoints" / "ckpt-2.data-00000-of-00001"
+    index = tmp_path / "checkpoints" / "ckpt-2.index"
+    if damage == "index only":
+        index.write_bytes(index.read_bytes()[:50])
+    elif damage == "short data":
+        content.write_bytes(content.read_bytes()[:1000])
+    elif damage == "no data":
+        content.unlink()
+    else:
+        content.write_bytes(content.read_bytes()[:-8] + b"damaged!")
+    fresh = create_train_state(cluster, PARAMS, data.manifest, steps=10)
+    restored = Checkpoints(str(tmp_path), fresh.checkpoint(), 3).restore_latest()
+    assert restored == f"{tmp_path}/checkpoints/ckpt-1"
+    assert int(fresh.step.numpy()) == 1
+
+
+def test_a_checkpoint_of_another_model_is_refused(
+    cluster: Cluster, data: DataSet, state: TrainState, tmp_path: Path
+) -> None:
+    Checkpoints(str(tmp_path), state.checkpoint(), 3).save(1)
+    other = Manifest("other", (14, 14, 1), 10, data.manifest.splits)
+    fresh = create_train_state(cluster, PARAMS, other, steps=10)
+    with pytest.raises(CheckpointError, match="ckpt-1 belongs to another model"):
+        Checkpoints(str(tmp_path), fresh.checkpoint(), 3).restore_latest()
+
+
+def test_files_that_are_missing_or_short_are_listed(bars: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "data"
+    shutil.copytree(bars, copy)
+    (copy / "bars-train-00000-of-00001.tfrecord").unlink()
+    with (copy / "bars-test-00000-of-00001.tfrecord").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(DataError) as caught:
+        open_data(f"{copy}/")
+    assert "bars-train-00000-of-00001.tfrecord is missing" in str(caught.value)
+    assert "bars-test-00000-of-00001.tfrecord has" in str(caught.value)
+    (copy / "manifest.json").unlink()
+    with pytest.raises(DataError, match=r"no manifest\.json"):
+        open_data(str(copy))
+
+
+def test_a_changed_file_is_found_by_its_digest(bars: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "data"
+    shutil.copytree(bars, copy)
+    path = copy / "bars-test-00000-of-00001.tfrecord"
+    content = bytearray(path.read_bytes())
+    content[500] ^= 1
+    path.write_bytes(content)
+    assert corrupt_files(open_data(str(copy))) == [path.name]
+
+
+def test_bfloat16_computes_in_bfloat16_and_keeps_float32_weights(
+    cluster: Cluster, data: DataSet, state: TrainState
+) -> None:
+    params = dataclasses.replace(PARAMS, precision="bfloat16")
+    assert compute_dtype(PARAMS, cluster) == tf.float32
+    assert compute_dtype(params, cluster) == tf.bfloat16
+    assert evaluate(cluster, params, data, state).examples == 1003
+    assert all(v.dtype == tf.float32 for v in state.model.trainable_variables)
+
+
+def test_the_same_seed_gives_the_same_weights(cluster: Cluster, data: DataSet) -> None:
+    first, again, other = (
+        weights(create_train_state(cluster, Params(seed=seed), data.manifest, steps=1))
+        for seed in (1, 1, 2)
+    )
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
