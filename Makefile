@@ -6,7 +6,7 @@ ONLY ?=
 PY := .venv/bin/python
 SOURCES := infra training localcloud tpustack tools bench tests
 
-.PHONY: help setup toolchain demo test lint format bench wheel lock clean
+.PHONY: help setup toolchain demo test lint format docs bench wheel lock clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -33,6 +33,9 @@ lint: setup  ## Run ruff, the strict type checker and the structure checks
 format: setup  ## Format the code
 	@$(PY) -m ruff check --fix $(SOURCES)
 	@$(PY) -m ruff format $(SOURCES)
+
+docs: setup  ## Write docs/settings.md anew from the settings themselves
+	@$(PY) -m tpustack settings --markdown > docs/settings.md
 
 bench: setup  ## Measure, side by side in one run (ONLY=name for one)
 	@$(PY) -m bench $(if $(ONLY),--only $(ONLY))

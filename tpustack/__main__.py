@@ -15,6 +15,7 @@ COMMANDS = {
     "demo": "From nothing to a trained model on the local Google Cloud.",
     "follow": "Follow the training on a VM, live, from its serial port.",
     "local": "Start, stop and look into the local Google Cloud.",
+    "settings": "The reference of every setting of a stack file.",
     "wheel": "Build the training wheel into dist/.",
 }
 

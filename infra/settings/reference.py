@@ -1,0 +1,132 @@
+"""Every setting with its type, default, range and description, read from the model itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from infra.settings import StackSettings
+from infra.settings.parse import NAMESPACE, PROJECT_KEY
+
+# The model calls it `project`; stack files set the provider's own key.
+_PROJECT: Final = "project"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting. A group that may be missing as a whole is a setting too."""
+
+    path: str
+    """As in a stack file below `tpu-stack:`, e.g. `tpu.acceleratorType`."""
+    kind: str
+    """string, integer, number, boolean, object, list of string, …"""
+    required: bool
+    default: Any
+    """None: nothing is set."""
+    choices: tuple[str, ...]
+    lowest: float | None
+    highest: float | None
+    description: str
+
+    @property
+    def group(self) -> str:
+        """The first part of the path, or nothing."""
+        return self.path.partition(".")[0] if "." in self.path else ""
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "path": self.path,
+            "type": self.kind,
+            "required": self.required,
+            "default": self.default,
+            "choices": list(self.choices),
+            "minimum": self.lowest,
+            "maximum": self.highest,
+            "description": self.description,
+        }
+
+
+def all_settings() -> list[Setting]:
+    """Every setting, in the order of the model."""
+    schema = StackSettings.model_json_schema()
+    return [*_settings(schema, schema["$defs"], "")]
+
+
+def groups() -> dict[str, str]:
+    """The groups of settings and what each is about."""
+    schema = StackSettings.model_json_schema()
+    found = {
+        name: _resolved(entry, schema["$defs"]) for name, entry in schema["properties"].items()
+    }
+    return {
+        name: schema["$defs"][entry["$ref"].rpartition("/")[2]]["description"]
+        for name, entry in found.items()
+        if "properties" in entry
+    }
+
+
+def pulumi_config() -> dict[str, dict[str, Any]]:
+    """The same schema in the form of `config` in Pulumi.yaml, as far as that form can say it.
+
+    Pulumi takes every key without a default for required, so that a setting that may be left out
+    and has no default cannot be declared; nor can a key of the provider, nor what is in a group.
+    """
+    schema = StackSettings.model_json_schema()
+    declared: dict[str, dict[str, Any]] = {}
+    for name, entry in schema["properties"].items():
+        required = name in schema.get("required", ())
+        whole = _resolved(entry, schema["$defs"])
+        default = {} if whole["type"] == "object" else whole.get("default")
+        if name == _PROJECT or (default is None and not required):
+            continue
+        declared[f"{NAMESPACE}:{name}"] = {
+            "type": whole["type"],
+            "description": entry["description"],
+            **({} if required else {"default": default}),
+        }
+    return declared
+
+
+def _settings(
+    section: Mapping[str, Any], definitions: Mapping[str, Any], path: str
+) -> Iterator[Setting]:
+    for name, entry in section["properties"].items():
+        whole = _resolved(entry, definitions)
+        here = f"{path}{name}"
+        grouped = "properties" in whole
+        optional = any(way.get("type") == "null" for way in entry.get("anyOf", ()))
+        if not grouped or optional:
+            yield Setting(
+                PROJECT_KEY if here == _PROJECT else here,
+                _kind(whole),
+                name in section.get("required", ()),
+                whole.get("default"),
+                tuple(whole.get("enum", ())),
+                whole.get("minimum"),
+                whole.get("maximum"),
+                entry.get("description", ""),
+            )
+        if grouped:
+            yield from _settings(whole, definitions, f"{here}.")
+
+
+def _resolved(entry: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """The entry with what it refers to, and without the `null` of what may be left out."""
+    merged = dict(entry)
+    for way in (entry, *entry.get("anyOf", ())):
+        if way.get("type") == "null":
+            continue
+        if reference := way.get("$ref"):
+            merged = {**definitions[reference.rpartition("/")[2]], **merged}
+        merged = {**way, **merged}
+    return merged
+
+
+def _kind(entry: Mapping[str, Any]) -> str:
+    if entry["type"] == "array":
+        return f"list of {entry['items']['type']}"
+    if entry.get("format") == "date-time":
+        return "date and time"
+    return str(entry["type"])

@@ -1,0 +1,110 @@
+"""`tpustack settings`, the page made from it, and what Pulumi.yaml declares."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import yaml
+
+from infra.settings import StackSettings
+from infra.settings.parse import parse
+from infra.settings.problems import SettingsError
+from infra.settings.reference import all_settings, pulumi_config
+from infra.settings.stack_file import load_stack_file
+
+from .conftest import REPOSITORY, Run
+
+
+def test_the_page_is_what_the_settings_say(run: Run) -> None:
+    page = (REPOSITORY / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert run("settings", "--markdown").out == page, "run `make docs`"
+
+
+def test_the_example_on_the_page_is_a_stack_that_is_read() -> None:
+    page = (REPOSITORY / "docs" / "settings.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    parse(yaml.safe_load(example)["config"], "example")
+
+
+def test_pulumi_yaml_declares_the_same_schema() -> None:
+    declared = yaml.safe_load((REPOSITORY / "Pulumi.yaml").read_text(encoding="utf-8"))["config"]
+    ours = {key: entry for key, entry in declared.items() if key.startswith("tpu-stack:")}
+    assert ours == pulumi_config(), yaml.safe_dump({"config": pulumi_config()}, sort_keys=False)
+
+
+def test_the_defaults_that_the_engine_injects_change_nothing() -> None:
+    injected = {
+        key: entry["default"] for key, entry in pulumi_config().items() if "default" in entry
+    }
+    for path in sorted((REPOSITORY / "stacks").glob("Pulumi.*.yaml")):
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))["config"]
+        assert parse({**injected, **config}, "test") == load_stack_file(path)
+
+
+def test_every_setting_has_a_type_and_a_description_and_what_is_not_required_may_be_missing() -> (
+    None
+):
+    for setting in all_settings():
+        assert setting.kind, setting.path
+        assert len(setting.description) > 10, setting.path
+    required = {setting.path for setting in all_settings() if setting.required}
+    assert required == {"gcp:project", "zone"}
+    StackSettings.model_validate({"project": "some-project", "zone": "us-central1-b"})
+
+
+def wrong_values() -> list[tuple[str, object]]:
+    """For every setting with a range or choices, values just outside of it."""
+    wrong: list[tuple[str, object]] = []
+    for setting in all_settings():
+        if setting.choices:
+            wrong.append((setting.path, "nosuch"))
+        if setting.lowest is not None and setting.highest is not None:
+            wrong += [(setting.path, setting.lowest - 1), (setting.path, setting.highest + 1)]
+    return wrong
+
+
+@pytest.mark.parametrize(("path", "value"), wrong_values())
+def test_choices_and_ranges_are_those_that_are_enforced(path: str, value: object) -> None:
+    first, *rest = path.split(".")
+    nested: object = value
+    for part in reversed(rest):
+        nested = {part: nested}
+    config = {"gcp:project": "some-project", "tpu-stack:zone": "us-central1-b"}
+    with pytest.raises(SettingsError) as refused:
+        parse({**config, f"tpu-stack:{first}": nested}, "test")
+    assert [problem.setting for problem in refused.value.problems] == [path]
+
+
+def test_the_text_has_each_setting_with_its_facts(run: Run) -> None:
+    done = run("settings")
+    assert done.code == 0
+    lines = done.out.splitlines()
+    assert "gcp:project  (string, required)" in lines
+    assert "vm.bootDiskGib  (integer, 20 to 65536, default 50)" in lines
+    assert "architecture  (string, one of vm, node, default vm)" in lines
+    assert "training.args  (list of string)" in lines
+    assert max(map(len, lines)) <= 120
+
+
+def test_json_has_every_setting_with_the_same_fields(run: Run) -> None:
+    settings = json.loads(run("settings", "--json").out)["settings"]
+    assert [setting["path"] for setting in settings] == [s.path for s in all_settings()]
+    for setting in settings:
+        assert set(setting) == {
+            "path",
+            "type",
+            "required",
+            "default",
+            "choices",
+            "minimum",
+            "maximum",
+            "description",
+        }
+
+
+def test_two_forms_at_once_are_refused(run: Run) -> None:
+    done = run("settings", "--json", "--markdown")
+    assert done.code == 2
+    assert "--json and --markdown exclude each other" in done.err

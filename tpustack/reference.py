@@ -1,0 +1,83 @@
+"""The reference of settings as a page and as text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+from infra.settings.reference import Setting, all_settings, groups
+
+_INTRODUCTION = """\
+# Settings
+
+<!-- Made by `make docs` from infra/settings; a test keeps the two equal. -->
+
+A stack is one file, `stacks/Pulumi.STACK.yaml`. Below `config:` it has Google's project and the
+settings of this page, each with `tpu-stack:` before its first part:
+
+```yaml
+config:
+  gcp:project: my-project-dev
+  tpu-stack:zone: us-central1-b
+  tpu-stack:tpu:
+    acceleratorType: v2-8
+    runtimeVersion: tpu-vm-tf-2.18.0-pod-pjrt-v5p-and-below
+    capacity: spot
+```
+
+`tpustack init NAME` writes such a file, `tpustack check` says everything that is wrong with it, and
+`tpustack settings` prints this reference. A name that is not here is an error.
+
+`Pulumi.yaml` declares what its format can say: the type of the first parts, and their defaults. It
+takes every name without a default for required, so `namePrefix` cannot stand there; neither can
+`gcp:project`, which is the provider's, nor what is inside a group. The engine checks that much
+before the program runs, and says only the first thing that is wrong; `tpustack check` says all.
+"""
+
+
+def facts(setting: Setting) -> str:
+    """Type, choices, range and default in a few words."""
+    words = [setting.kind]
+    if setting.choices:
+        words.append(f"one of {', '.join(setting.choices)}")
+    if setting.lowest is not None and setting.highest is not None:
+        words.append(f"{setting.lowest:g} to {setting.highest:g}")
+    if setting.required:
+        words.append("required")
+    elif default := _default(setting):
+        words.append(f"default {default}")
+    return ", ".join(words)
+
+
+def markdown() -> str:
+    """The page docs/settings.md."""
+    settings = all_settings()
+    parts = [_INTRODUCTION, "## The stack\n", *_table([s for s in settings if not s.group])]
+    for group, about in groups().items():
+        parts += [f"\n## {group}\n", f"{about}\n"]
+        parts += _table([setting for setting in settings if setting.group == group])
+    return "\n".join(parts) + "\n"
+
+
+def _table(settings: Sequence[Setting]) -> Iterator[str]:
+    yield "| setting | type | range | default | meaning |"
+    yield "|---|---|---|---|---|"
+    for setting in settings:
+        allowed = ", ".join(f"`{choice}`" for choice in setting.choices)
+        if setting.lowest is not None and setting.highest is not None:
+            allowed = f"{setting.lowest:g} to {setting.highest:g}"
+        default = f"`{text}`" if (text := _default(setting)) else ""
+        cells = (
+            f"`{setting.path}`",
+            setting.kind,
+            allowed,
+            "required" if setting.required else default,
+            setting.description.replace("|", "\\|"),
+        )
+        yield f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |")
+
+
+def _default(setting: Setting) -> str:
+    if setting.default in (None, [], {}):
+        return ""
+    return setting.default if isinstance(setting.default, str) else json.dumps(setting.default)
