@@ -1,1 +1,79 @@
 """Steps a second through the TPU's gRPC endpoint against the same replicas in this process."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.result import Result
+from tpustack.demo import dataset
+from tpustack.errors import TpustackError
+from tpustack.project import ROOT
+
+_PAIRS = 3
+_REPLICAS = 8
+_WORKER = ROOT / "localcloud" / "machines" / "guest" / "tpu_worker.py"
+_SECONDS = 60.0
+
+
+def measure() -> list[Result]:
+    """One epoch of MNIST each, in turn; the ratio is that of each pair."""
+    with tempfile.TemporaryDirectory() as folder, _worker(Path(folder)) as endpoint:
+        data = _data(Path(folder))
+        remote = [f"--tpu={endpoint}"]
+        local = [f"--local_devices={_REPLICAS}"]
+        pairs = [(_train(data, remote), _train(data, local)) for _ in range(_PAIRS)]
+    ratio = statistics.median(first / second for first, second in pairs)
+    steps = statistics.median(first for first, _ in pairs)
+    return [
+        Result("endpoint: steps/s against in process", ratio, "ratio", goal=0.97, better="higher"),
+        Result("endpoint: steps/s", steps, "1/s", better="higher"),
+    ]
+
+
+def _data(folder: Path) -> Path:
+    target = folder / "data"
+    source = dataset.obtain(lambda text: None).argument
+    _run("data", "convert", "--source", source, "--output", str(target))
+    return target
+
+
+@contextmanager
+def _worker(folder: Path) -> Iterator[str]:
+    """The local cloud's TPU runtime, as a process of its own."""
+    ready = folder / "ready"
+    command = [sys.executable, str(_WORKER), f"--devices={_REPLICAS}", f"--ready={ready}"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as worker:
+        try:
+            deadline = time.monotonic() + _SECONDS
+            while not ready.exists():
+                if worker.poll() is not None or time.monotonic() > deadline:
+                    raise TpustackError("the TPU's worker process did not start")
+                time.sleep(0.1)
+            yield f"grpc://127.0.0.1:{ready.read_text(encoding='ascii')}"
+        finally:
+            worker.kill()
+
+
+def _train(data: Path, where: list[str]) -> float:
+    with tempfile.TemporaryDirectory() as results:
+        target = ["--data", str(data), "--model-dir", results]
+        _run("train-and-evaluate", *target, *where, "--epochs=1")
+        metrics = json.loads((Path(results) / "metrics.json").read_text(encoding="utf-8"))
+    if metrics["replicas"] != _REPLICAS:
+        raise TpustackError(f"{metrics['replicas']} replicas instead of {_REPLICAS}")
+    return float(metrics["steps_per_second"])
+
+
+def _run(*arguments: str) -> None:
+    command = [sys.executable, "-m", "training", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise TpustackError(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr}")
