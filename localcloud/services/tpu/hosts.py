@@ -33,14 +33,12 @@ def boot(cloud: Cloud, record: Record) -> list[Record]:
     Raises:
         ApiError: 500 when a worker does not come up.
     """
-    accelerator = catalog.accelerators()[record["acceleratorType"]]
-    wish = [endpoint["port"] for endpoint in record.get("networkEndpoints", [])]
-    chosen = ports.choose(cloud, accelerator.hosts, wish)
-    for index in range(accelerator.hosts):
+    chosen = _reserve_ports(cloud, record)
+    for index in range(_count(record)):
         _ready_file(cloud, record, index).unlink(missing_ok=True)
         cloud.machines.boot(spec(cloud, record, index, chosen))
     if serves(record):
-        chosen = [_await(cloud, record, index) for index in range(accelerator.hosts)]
+        chosen = [_await(cloud, record, index) for index in range(_count(record))]
     return [_endpoint(record, port) for port in chosen]
 
 
@@ -159,6 +157,18 @@ def _programs(worker: list[str]) -> dict[str, str]:
 def _interface(record: Record) -> Record:
     interface: Record = {"ip": ports.ADDRESS, "network": record["_network"], "accessConfigs": []}
     return interface
+
+
+def _reserve_ports(cloud: Cloud, record: Record) -> list[int]:
+    # The record holds the ports from now on, so that no other node that boots meanwhile gets them.
+    with cloud.store.locked():
+        wish = [endpoint["port"] for endpoint in record.get("networkEndpoints", [])]
+        chosen = ports.choose(cloud, _count(record), wish)
+        current = cloud.store.get(NODE, record["name"])
+        if current is not None:
+            held = {"networkEndpoints": [_endpoint(record, port) for port in chosen]}
+            cloud.store.put(NODE, record["name"], current | held)
+    return chosen
 
 
 def _endpoint(record: Record, port: int) -> Record:

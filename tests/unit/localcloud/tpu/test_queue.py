@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from localcloud.app import LocalCloud
 from localcloud.core.call import Json
+from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Cloud, Latency
 from localcloud.machines.fake import FakeMachines
 from localcloud.services.tpu import nodes
@@ -138,6 +140,21 @@ def test_reset_puts_it_back_into_the_queue(tpu: Client, cloud: Cloud) -> None:
     tpu.post(f"{ALPHA}/queuedResources/q:reset")
     assert state(tpu) == "ACTIVE"
     assert tpu.get(f"{ALPHA}/nodes/t")["state"] == "READY"
+
+
+def test_it_goes_on_waiting_after_a_restart(
+    local_cloud: LocalCloud, tpu: Client, machines: FakeMachines, clock: VirtualClock
+) -> None:
+    local_cloud.cloud.store.put("setting", "stockout", {"us-central1-b": ["*"]})
+    queue(tpu)
+    later = VirtualClock(clock.now() + 60)
+    again = LocalCloud(local_cloud.cloud.home, clock=later)
+    again.cloud.machines = machines  # type: ignore[assignment]
+    again.start()
+    again.cloud.store.delete("setting", "stockout")
+    later.advance(2)
+    assert state(Client(again)) == "ACTIVE"
+    again.stop()
 
 
 @pytest.mark.parametrize(

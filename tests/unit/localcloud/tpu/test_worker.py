@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from localcloud.app import LocalCloud
+from localcloud.core import enablement
 from localcloud.core.clock import Clock
 from localcloud.core.cloud import DEVELOPER
 from localcloud.core.tokens import Principal
@@ -187,3 +188,27 @@ def test_a_taken_port_is_left_to_its_owner(tmp_path: Path) -> None:
         finally:
             process.terminate()
             process.wait(10)
+
+
+def test_a_tpu_serves_again_at_its_endpoint_after_a_restart(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    first = LocalCloud(home)
+    first.start()
+    enablement.enable(first.cloud, "tpu-stack-local", ("tpu.googleapis.com",))
+    body = {"acceleratorType": "v2-8", "tensorflowVersion": "2.12.1"}
+    Client(first).post(f"{V1}/nodes", body, nodeId="t")
+    port = Client(first).get(f"{V1}/nodes/t")["networkEndpoints"][0]["port"]
+    first.stop()
+    assert not answers(port)
+    second = LocalCloud(home)
+    second.start()
+    try:
+        deadline = time.monotonic() + 30
+        while not answers(port) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        (endpoint,) = Client(second).get(f"{V1}/nodes/t")["networkEndpoints"]
+        assert endpoint["port"] == port
+        assert answers(port)
+    finally:
+        second.cloud.machines.remove(f"{PARENT}/nodes/t/hosts/0")
+        second.stop()
