@@ -102,7 +102,13 @@ class Builder:
             "account": services.enabled[IAM_API],
             "project": services.enabled[PROJECTS_API],
         }
-        args = IdentityArgs(self.settings.project, self.names.account, bucket.name, requires)
+        args = IdentityArgs(
+            project=self.settings.project,
+            account_id=self.names.account,
+            bucket=bucket.name,
+            bucket_deleted_with=bucket.deleted_with,
+            requires=requires,
+        )
         return Identity("identity", args)
 
     def job(self, bucket: Bucket) -> Job:
@@ -126,7 +132,7 @@ class Builder:
         """The TPU, in the form that the settings ask for."""
         settings = self.settings
         metadata = self._tpu_metadata(bucket)
-        needs = self._needs_of_startup(place, identity, bucket) if metadata else ()
+        needs = self._needs_of_startup(place, bucket) if metadata else ()
         args = TpuArgs(
             project=settings.project,
             zone=settings.zone,
@@ -142,7 +148,7 @@ class Builder:
         )
         if settings.architecture is Architecture.NODE:
             node = TpuNode("tpu", args)
-            grant_bucket_to("tpu", bucket.name, node.account, parent=node)
+            grant_bucket_to("tpu", bucket.name, node.account, node, bucket.deleted_with)
             return node
         if settings.tpu.queued is None:
             return TpuVm("tpu", args)
@@ -166,18 +172,13 @@ class Builder:
             startup_script=startup_script("vm.sh") if runs_trainer else None,
             metadata=self._job_metadata(bucket),
             labels=self.labels,
-            requires=(
-                services.enabled[COMPUTE_API],
-                *self._needs_of_startup(place, identity, bucket),
-            ),
+            requires=(services.enabled[COMPUTE_API], *self._needs_of_startup(place, bucket)),
         )
         return Vm("vm", args)
 
-    def _needs_of_startup(
-        self, place: Place, identity: Identity, bucket: Bucket
-    ) -> tuple[pulumi.Resource, ...]:
+    def _needs_of_startup(self, place: Place, bucket: Bucket) -> tuple[pulumi.Resource, ...]:
         """A start-up script reads the bucket and installs packages."""
-        return (*place.egress, *identity.grants, *bucket.objects)
+        return (*place.egress, *bucket.objects)
 
     def _job_metadata(self, bucket: Bucket) -> dict[str, pulumi.Input[str]]:
         settings = self.settings

@@ -39,6 +39,8 @@ class Bucket(pulumi.ComponentResource):
     """`gs://NAME`, without a slash at its end."""
     wheel_url: pulumi.Output[str]
     wheel_sha256: str
+    deleted_with: pulumi.Resource | None
+    """What takes everything in the bucket along on `destroy`; None where the bucket is kept."""
     objects: tuple[pulumi.Resource, ...]
 
     def __init__(
@@ -63,6 +65,7 @@ class Bucket(pulumi.ComponentResource):
                 retain_on_delete=kept,
             ),
         )
+        self.deleted_with = None if kept else bucket
         # The digest is part of the wheel's path: a new build is a new object, and a machine that
         # starts with old metadata still finds the old one.
         self.wheel_sha256 = hashlib.sha256(args.wheel.read_bytes()).hexdigest()
@@ -75,7 +78,9 @@ class Bucket(pulumi.ComponentResource):
                 name=path,
                 bucket=bucket.name,
                 source=pulumi.FileAsset(str(file)),
-                opts=pulumi.ResourceOptions(parent=bucket, retain_on_delete=kept),
+                opts=pulumi.ResourceOptions(
+                    parent=bucket, retain_on_delete=kept, deleted_with=self.deleted_with
+                ),
             )
             for path, file in files.items()
         )

@@ -19,23 +19,24 @@ class IdentityArgs:
     """`account_id` is the part of the account's address before the @.
 
     `requires` are what each kind of grant waits for: `account` and `project` are APIs.
+    `bucket_deleted_with` is what takes the bucket's policy along on `destroy`.
     """
 
     project: str
     account_id: str
     bucket: pulumi.Input[str]
+    bucket_deleted_with: pulumi.Resource | None = None
     requires: Mapping[str, pulumi.Resource] = field(default_factory=dict)
 
 
 class Identity(pulumi.ComponentResource):
     """One service account for the machines of the stack, with the least roles that the job needs.
 
-    Deliberately has no keys: a machine gets its tokens from the metadata server.
+    Deliberately has no keys: a machine gets its tokens from the metadata server. No machine waits
+    for the grants, which take a while to count anyway: its start-up script does.
     """
 
     email: pulumi.Output[str]
-    grants: tuple[pulumi.Resource, ...]
-    """What a machine must wait for before its start-up script can read the bucket."""
 
     def __init__(
         self, name: str, args: IdentityArgs, opts: pulumi.ResourceOptions | None = None
@@ -50,28 +51,22 @@ class Identity(pulumi.ComponentResource):
         )
         member = pulumi.Output.concat("serviceAccount:", account.email)
         self.email = account.email
-        self.grants = tuple(
-            [
-                gcp.storage.BucketIAMMember(
-                    role.rpartition("/")[2],
-                    bucket=args.bucket,
-                    role=role,
-                    member=member,
-                    opts=pulumi.ResourceOptions(parent=self),
-                )
-                for role in _BUCKET_ROLES
-            ]
-            + [
-                gcp.projects.IAMMember(
-                    role.rpartition("/")[2],
-                    project=args.project,
-                    role=role,
-                    member=member,
-                    opts=self._after(args, "project"),
-                )
-                for role in _PROJECT_ROLES
-            ]
-        )
+        for role in _BUCKET_ROLES:
+            gcp.storage.BucketIAMMember(
+                role.rpartition("/")[2],
+                bucket=args.bucket,
+                role=role,
+                member=member,
+                opts=pulumi.ResourceOptions(parent=self, deleted_with=args.bucket_deleted_with),
+            )
+        for role in _PROJECT_ROLES:
+            gcp.projects.IAMMember(
+                role.rpartition("/")[2],
+                project=args.project,
+                role=role,
+                member=member,
+                opts=self._after(args, "project"),
+            )
         self.register_outputs({"email": self.email})
 
     def _after(self, args: IdentityArgs, kind: str) -> pulumi.ResourceOptions:
@@ -80,7 +75,11 @@ class Identity(pulumi.ComponentResource):
 
 
 def grant_bucket_to(
-    name: str, bucket: pulumi.Input[str], email: pulumi.Input[str], parent: pulumi.Resource
+    name: str,
+    bucket: pulumi.Input[str],
+    email: pulumi.Input[str],
+    parent: pulumi.Resource,
+    deleted_with: pulumi.Resource | None,
 ) -> None:
     """Lets another identity (a classic TPU node reads its data by itself) use the bucket."""
     for role in _BUCKET_ROLES:
@@ -89,5 +88,5 @@ def grant_bucket_to(
             bucket=bucket,
             role=role,
             member=pulumi.Output.concat("serviceAccount:", email),
-            opts=pulumi.ResourceOptions(parent=parent),
+            opts=pulumi.ResourceOptions(parent=parent, deleted_with=deleted_with),
         )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pulumi
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
+_PREFIX = "training-"
 _STARTUP = Path(__file__).parent.parent / "startup"
 
 
@@ -29,6 +31,12 @@ def startup_script(script: str) -> str:
     return "\n".join((_STARTUP / part).read_text("utf-8") for part in ("common.sh", script))
 
 
+def replace_for_another_job(metadata: Iterable[str]) -> pulumi.ResourceOptions:
+    """Makes a new machine of one whose job changes: a start-up script runs at boot alone."""
+    keys = [key for key in metadata if key.startswith(_PREFIX)]
+    return pulumi.ResourceOptions(replace_on_changes=[f'metadata["{key}"]' for key in keys])
+
+
 def job_metadata(job: Job, tpu: str, zone: str, project: str) -> dict[str, pulumi.Input[str]]:
     """The metadata that the start-up scripts read (`startup/common.sh` names each key)."""
     return {
@@ -36,9 +44,9 @@ def job_metadata(job: Job, tpu: str, zone: str, project: str) -> dict[str, pulum
         "tpu-zone": zone,
         "tpu-project": project,
         "bucket-url": job.bucket_url,
-        "training-wheel": job.wheel_url,
-        "training-wheel-sha256": job.wheel_sha256,
-        "training-args": json.dumps(job.args),
-        "training-tensorflow": job.tensorflow,
-        "training-job": job.name,
+        f"{_PREFIX}wheel": job.wheel_url,
+        f"{_PREFIX}wheel-sha256": job.wheel_sha256,
+        f"{_PREFIX}args": json.dumps(job.args),
+        f"{_PREFIX}tensorflow": job.tensorflow,
+        f"{_PREFIX}job": job.name,
     }

@@ -10,7 +10,7 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.components.machine import CLOUD_PLATFORM
+from infra.components.machine import CLOUD_PLATFORM, replace_for_another_job
 from infra.settings.tpu import Capacity, TpuSettings
 
 
@@ -85,7 +85,7 @@ class TpuVm(Tpu):
             service_account={"email": args.account, "scopes": [CLOUD_PLATFORM]},
             metadata=dict(args.metadata),
             labels=dict(args.labels),
-            opts=opts,
+            opts=pulumi.ResourceOptions.merge(opts, replace_for_another_job(args.metadata)),
         )
         self.name = vm.name
         self.endpoints = vm.network_endpoints.apply(_endpoints(args.grpc_port))

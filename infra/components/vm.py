@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.components.machine import CLOUD_PLATFORM
+from infra.components.machine import CLOUD_PLATFORM, replace_for_another_job
 from infra.settings.vm import VmCapacity, VmSettings
 
 
@@ -80,8 +80,11 @@ class Vm(pulumi.ComponentResource):
             metadata_startup_script=args.startup_script,
             labels=dict(args.labels),
             allow_stopping_for_update=True,
-            opts=pulumi.ResourceOptions(
-                parent=self, delete_before_replace=True, depends_on=list(args.requires)
+            opts=pulumi.ResourceOptions.merge(
+                pulumi.ResourceOptions(
+                    parent=self, delete_before_replace=True, depends_on=list(args.requires)
+                ),
+                replace_for_another_job(args.metadata),
             ),
         )
         self.name = instance.name

@@ -56,9 +56,36 @@ download() {
   as_machine --fail --output "$2" "$(object_address "$1")?alt=media"
 }
 
+# Prints the HTTP status of what the machine gets at an address.
+status_of() {
+  as_machine --output /dev/null --write-out '%{http_code}' "$1"
+}
+
+# Waits until the machine may read the bucket and look the TPU up. It may not at first: it is made
+# beside its grants, which Google says count after two minutes and sometimes after seven.
+await_grants() {
+  local bucket tpu address deadline=$((SECONDS + 600)) said=""
+  bucket="$(object_address "$(attribute bucket-url)/data")"
+  tpu="projects/$(attribute tpu-project)/locations/$(attribute tpu-zone)"
+  tpu="https://tpu.googleapis.com/v2/$tpu/nodes/$(attribute tpu-name)"
+  for address in "$bucket" "$tpu"; do
+    while [[ "$(status_of "$address")" == 403 ]]; do
+      if ((SECONDS > deadline)); then
+        log "after ten minutes the machine's account still may not GET $address (HTTP status 403)"
+        exit 1
+      fi
+      if [[ -z "$said" ]]; then
+        log "waiting for the grants of the machine's account"
+        said=yes
+      fi
+      sleep 1
+    done
+  done
+}
+
 object_exists() {
   local status
-  status="$(as_machine --output /dev/null --write-out '%{http_code}' "$(object_address "$1")")"
+  status="$(status_of "$(object_address "$1")")"
   case "$status" in
     200) return 0 ;;
     404) return 1 ;;
@@ -155,6 +182,7 @@ start_training() {
   bucket="$(attribute bucket-url)"
   job="$(attribute training-job)"
   finished="$bucket/jobs/$job/finished"
+  await_grants
   if object_exists "$finished"; then
     log "the job $job has finished already ($finished); set training.job to run another one"
     return
