@@ -10,6 +10,7 @@ import click
 from tpustack.errors import TpustackError
 
 COMMANDS = {
+    "catalog": "Browse TPU types, runtimes, machine types and prices.",
     "check": "Check stack files: every problem at once, without engine or cloud.",
     "cost": "What a stack or a TPU costs an hour, a day and a run.",
     "demo": "From nothing to a trained model on the local Google Cloud.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -16,6 +16,11 @@ from infra.catalog.model import Accelerator, MachineType, Source
 # Every scalar stays the text that the file has, so that no price passes through a float.
 _Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _SPOT = ("spot", "preemptible")
+
+
+def is_in(region: str, places: Iterable[str]) -> bool:
+    """Whether a region is one of some places, which are regions or their first part."""
+    return any(f"{region}-".startswith(f"{place}-") for place in places)
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,19 @@ class NatPrices:
         """An hour of a gateway with one public address and `machines` machines behind it."""
         gateway = min(self.machine_hour * machines, self.highest_hour)
         return Price(gateway + self.address_hour, self.source)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of the price list as its source has it."""
+
+    of: tuple[str, ...]
+    regions: tuple[str, ...]
+    unit: str
+    on_demand: str | None
+    spot: str | None
+    preemptible: str | None
+    source: Source
 
 
 class Prices:
@@ -123,6 +141,47 @@ class Prices:
             self.sources[entry["source"]],
         )
 
+    def entries(self) -> Iterator[Entry]:
+        """The whole list, in the file's order. Amounts are exact texts."""
+        for entry in self._tpus:
+            chips = entry["chips"]
+            yield self._entry(entry, f"hour of {chips} chip{'s' * (chips != '1')}")
+        for entry in self._gpus:
+            yield self._entry(entry, "hour")
+        for entry in self._machines:
+            for unit, full, spot in (("vCPU", "vcpu", "spotVcpu"), ("GiB", "gib", "spotGib")):
+                amounts = {"of": entry["series"], "onDemand": entry[full], "spot": entry[spot]}
+                yield self._entry({**entry, **amounts}, f"hour of a {unit}")
+        for entry in self._disks:
+            amounts = {"of": entry["types"], "onDemand": entry["gibMonth"]}
+            yield self._entry({**entry, **amounts}, "month of a GiB")
+        for entry in self._storage:
+            amounts = {"of": ["bucket"], "onDemand": entry["gibMonth"]}
+            yield self._entry({**entry, **amounts}, "month of a GiB")
+        everywhere = {"regions": ["all"], "source": self._operations["source"]}
+        for kind, key in (("class A", "classA"), ("class B", "classB")):
+            amounts = {"of": ["bucket"], "onDemand": self._operations[key]}
+            yield self._entry({**everywhere, **amounts}, f"1000 operations, {kind}")
+        everywhere["source"] = self._nat["source"]
+        for unit, key in (
+            ("hour of a machine", "machineHour"),
+            ("hour at most", "highestHour"),
+            ("hour of an address", "addressHour"),
+            ("GiB", "gib"),
+        ):
+            yield self._entry({**everywhere, "of": ["nat"], "onDemand": self._nat[key]}, unit)
+
+    def _entry(self, entry: Mapping[str, Any], unit: str) -> Entry:
+        return Entry(
+            of=tuple(entry["of"]),
+            regions=tuple(entry["regions"]),
+            unit=unit,
+            on_demand=entry.get("onDemand"),
+            spot=entry.get("spot"),
+            preemptible=entry.get("preemptible"),
+            source=self.sources[entry["source"]],
+        )
+
     def _by_capacity(
         self, entries: Sequence[Mapping[str, Any]], region: str, capacity: str
     ) -> Price | None:
@@ -142,11 +201,7 @@ class Prices:
     def _newest(
         self, entries: Sequence[Mapping[str, Any]], region: str
     ) -> Iterator[Mapping[str, Any]]:
-        here = [
-            entry
-            for entry in entries
-            if any(f"{region}-".startswith(f"{name}-") for name in entry["regions"])
-        ]
+        here = [entry for entry in entries if is_in(region, entry["regions"])]
         yield from sorted(here, key=lambda entry: self.sources[entry["source"]].date, reverse=True)
 
     def _price(self, entry: Mapping[str, Any], amount: Decimal) -> Price:

@@ -17,6 +17,18 @@ def dollars(amount: Decimal, places: int = 2) -> str:
     return f"${amount.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP):,f}"
 
 
+def aligned(rows: Sequence[Sequence[str]], left: int) -> list[str]:
+    """Rows of cells as lines with even columns; the first `left` are aligned to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if number < left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
 def table(estimate: Estimate) -> str:
     """The estimate as lines of text."""
     run = f"{estimate.hours:f} h"
@@ -28,7 +40,7 @@ def table(estimate: Estimate) -> str:
     totals = (estimate.configured, estimate.on_demand, estimate.spot)
     rows.append(("Total", "", *_totals(totals, estimate.hours)))
     title = f"{estimate.title} in {estimate.region}, US dollars"
-    return "\n".join([title, "", *_aligned(rows), "", *_notes(estimate)])
+    return "\n".join([title, "", *aligned(rows, left=2), "", *_notes(estimate)])
 
 
 def as_json(estimate: Estimate) -> dict[str, Any]:
@@ -85,17 +97,6 @@ def _sum(total: Total, text: str) -> str:
     if total.complete:
         return text
     return f"over {text}" if total.hour else UNKNOWN
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if number < 2 else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def _notes(estimate: Estimate) -> list[str]:
