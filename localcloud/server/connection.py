@@ -5,21 +5,23 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import select
-import socket
 import ssl
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler
 from typing import IO, TYPE_CHECKING, cast
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from localcloud.core.call import Request, Response
+from localcloud.server.bodies import ChunkedBody, LimitedBody
+from localcloud.server.egress import shuttle
 
 if TYPE_CHECKING:
     from localcloud.server.listener import Listener
 
 log = logging.getLogger(__name__)
 _CHUNK = 1 << 16
+# Bytes of a body that nobody wanted which are read to keep the connection; beyond, it is closed.
+_DRAIN = 64 << 20
 
 
 class Connection(BaseHTTPRequestHandler):
@@ -29,6 +31,8 @@ class Connection(BaseHTTPRequestHandler):
     # Small responses must leave at once: a write is a packet, and headers and body are one write.
     disable_nagle_algorithm = True
     wbufsize = -1
+    # Seconds without a byte after which a connection is given up; its thread ends then.
+    timeout = 600
     tunnel_host = ""
 
     def __getattr__(self, name: str) -> Callable[[], None]:
@@ -40,9 +44,14 @@ class Connection(BaseHTTPRequestHandler):
     def do_CONNECT(self) -> None:
         """Open a tunnel: into the emulator for Google's hosts, through to all others."""
         listener = cast("Listener", self.server)
-        host, _, port = self.path.rpartition(":")
+        try:
+            target = urlsplit(f"//{self.path}")
+            host, port = target.hostname or "", target.port or 443
+        except ValueError as error:
+            self.send_error(400, f"CONNECT {self.path}: {error}")
+            return
         if not listener.emulates(host):
-            self._pass_through(host, int(port))
+            self._pass_through(host, port)
             return
         self.send_response(200, "Connection established")
         self.end_headers()
@@ -78,9 +87,14 @@ class Connection(BaseHTTPRequestHandler):
         """Requests are logged where they are answered."""
 
     def _serve(self) -> None:
-        target = urlsplit(self.path)
-        host = self.tunnel_host or target.hostname or ""
-        stream, length = self._body()
+        try:
+            target = urlsplit(self.path)
+            host = self.tunnel_host or target.hostname or ""
+            stream, length = self._body()
+        except ValueError as error:
+            self.close_connection = True
+            self.send_error(400, str(error))
+            return
         request = Request(
             verb=self.command,
             host=host,
@@ -92,19 +106,31 @@ class Connection(BaseHTTPRequestHandler):
         )
         if self.headers.get("Expect", "").lower() == "100-continue":
             self.wfile.flush()
-        response = cast("Listener", self.server).answer(request)
-        # What a handler left unread would be taken for the next request.
-        while stream.read(_CHUNK):
-            pass
+        response = self._answer(request, target)
+        if not _drained(stream):
+            # The rest of the body would be taken for the next request.
+            self.close_connection = True
         self._write(response)
+
+    def _answer(self, request: Request, target: SplitResult) -> Response:
+        listener = cast("Listener", self.server)
+        if target.scheme != "http" or listener.emulates(request.host):
+            return listener.answer(request)
+        try:
+            return listener.egress.fetch(request, self.path)
+        except OSError as error:
+            return Response(502, f"cannot reach {request.host}: {error}\n".encode())
 
     def _body(self) -> tuple[IO[bytes], int]:
         # TensorFlow sends "Transfer-Encoding: identity" beside a Content-Length; only "chunked"
         # changes how a body is read (RFC 9112, section 6.1).
         if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
-            return cast("IO[bytes]", _Chunked(self.rfile)), -1
-        length = int(self.headers.get("Content-Length") or 0)
-        return cast("IO[bytes]", _Limited(self.rfile, length)), length
+            return cast("IO[bytes]", ChunkedBody(self.rfile)), -1
+        announced = self.headers.get("Content-Length", "0").strip()
+        if not announced.isdecimal():
+            raise ValueError(f"Content-Length {announced!r} is no number of bytes")
+        length = int(announced)
+        return cast("IO[bytes]", LimitedBody(self.rfile, length)), length
 
     def _write(self, response: Response) -> None:
         body = response.body
@@ -123,7 +149,7 @@ class Connection(BaseHTTPRequestHandler):
     def _pass_through(self, host: str, port: int) -> None:
         self.close_connection = True
         try:
-            remote = socket.create_connection((host, port), timeout=20)
+            remote = cast("Listener", self.server).egress.tunnel(host, port)
         except OSError as error:
             self.send_error(502, f"cannot reach {host}:{port}: {error}")
             return
@@ -131,92 +157,13 @@ class Connection(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.flush()
         with remote:
-            _shuttle(self.connection, remote)
+            shuttle(self.connection, remote)
 
 
-class _Limited(io.RawIOBase):
-    """The next `length` bytes of a stream, as a stream that ends there."""
-
-    def __init__(self, stream: IO[bytes] | io.BufferedIOBase, length: int) -> None:
-        self._stream = stream
-        self._left = length
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int | None = -1) -> bytes:
-        want = self._left if size is None or size < 0 else min(size, self._left)
-        data = self._stream.read(want) if want else b""
-        self._left -= len(data)
-        # What came before the end is handed out; the next read tells that the rest is missing.
-        if want and not data:
-            raise ConnectionError(f"the client closed with {self._left} bytes still to send")
-        return data
-
-    def readinto(self, buffer: object) -> int:
-        view = memoryview(cast(bytearray, buffer)).cast("B")
-        data = self.read(len(view))
-        view[: len(data)] = data
-        return len(data)
-
-
-class _Chunked(io.RawIOBase):
-    """A body in chunked transfer coding (RFC 9112, section 7.1), decoded while it is read."""
-
-    def __init__(self, stream: IO[bytes] | io.BufferedIOBase) -> None:
-        self._stream = stream
-        self._left = 0
-        self._ended = False
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int | None = -1) -> bytes:
-        whole = size is None or size < 0
-        parts = bytearray()
-        while not self._ended and (whole or len(parts) < (size or 0)):
-            if not self._left:
-                self._next_chunk()
-                continue
-            want = self._left if whole else min(self._left, (size or 0) - len(parts))
-            data = self._stream.read(want)
-            if len(data) < want:
-                raise ConnectionError("the client closed inside a chunk")
-            parts += data
-            self._left -= want
-            if not self._left:
-                self._stream.readline()
-        return bytes(parts)
-
-    def readinto(self, buffer: object) -> int:
-        view = memoryview(cast(bytearray, buffer)).cast("B")
-        data = self.read(len(view))
-        view[: len(data)] = data
-        return len(data)
-
-    def _next_chunk(self) -> None:
-        line = self._stream.readline().split(b";")[0].strip()
-        try:
-            self._left = int(line, 16)
-        except ValueError:
-            raise ConnectionError(f"{line!r} is no chunk size") from None
-        if self._left == 0:
-            self._ended = True
-            while self._stream.readline().strip():
-                pass
-
-
-def _shuttle(left: socket.socket, right: socket.socket) -> None:
-    peers = {left: right, right: left}
-    while True:
-        ready, _, _ = select.select(list(peers), [], [], 60)
-        if not ready:
-            return
-        for source in ready:
-            try:
-                data = source.recv(_CHUNK)
-                if not data:
-                    return
-                peers[source].sendall(data)
-            except OSError:
-                return
+def _drained(stream: IO[bytes]) -> bool:
+    read = 0
+    while data := stream.read(_CHUNK):
+        read += len(data)
+        if read > _DRAIN:
+            return False
+    return True

@@ -9,6 +9,7 @@ from http.server import ThreadingHTTPServer
 
 from localcloud.core.call import Request, Response
 from localcloud.server.connection import Connection
+from localcloud.server.egress import Egress
 
 Answer = Callable[[Request], Response]
 _SUFFIXES = (".googleapis.com", ".google.internal")
@@ -33,6 +34,7 @@ class Listener(ThreadingHTTPServer):
     def __init__(self, port: int, *, tls: ssl.SSLContext, apis: Answer, direct: Answer) -> None:
         super().__init__(("127.0.0.1", port), Connection)
         self.tls = tls
+        self.egress = Egress(self.port)
         self._apis = apis
         self._direct = direct
         self._thread = threading.Thread(
