@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -24,7 +25,7 @@ from tpustack.errors import TpustackError
 from tpustack.follow import follow
 from tpustack.google import Google
 from tpustack.localcloud import LocalCloudCommand
-from tpustack.project import DEMO, STATE
+from tpustack.project import DEMO, ROOT, STATE
 
 STACKS = {"vm": "local", "node": "local-node"}
 _UNFINISHED = DEMO / "unfinished"
@@ -208,8 +209,16 @@ class Demo:
 
 
 def _convert(source: str) -> None:
+    """Write the TFRecord files, unless those that are there came from the same source and code."""
+    target = DEMO / "data"
+    manifest = target / "manifest.json"
+    made_of = [*Path(source).glob("*"), *(ROOT / "training" / "data").glob("*.py")]
+    if manifest.exists() and Path(source).is_dir():
+        made = manifest.stat().st_mtime
+        if all(path.stat().st_mtime < made for path in made_of):
+            return
     command = [sys.executable, "-m", "training", "data", "convert"]
-    command += ["--source", source, "--output", str(DEMO / "data")]
+    command += ["--source", source, "--output", str(target)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise TpustackError((done.stderr or done.stdout).strip())
