@@ -1,11 +1,12 @@
 """What `python -m localcloud` asks the running emulator, under /_local/v1/ on its own port.
 
-Every call must carry the header `Local-Cloud: admin`, which a web page in the user's browser can't
-send to another origin; and a machine's network doesn't lead here.
+Every call must carry the header `Local-Cloud` with a key that is made of the secret in the home
+folder: other users of the machine, web pages in a browser and the cloud's own machines lack it.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
 from collections.abc import Callable
@@ -22,7 +23,6 @@ from localcloud.services.compute.instances import power
 from localcloud.services.oauth2 import SCOPES, refresh_token
 from localcloud.services.tpu import nodes
 
-HEADER = ("Local-Cloud", "admin")
 _ROOT = "/_local/v1/"
 # A working day and the evening after it.
 _TOKEN_LIFETIME = 24 * 3600.0
@@ -48,7 +48,10 @@ class Admin:
         return _json(body)
 
     def _answer(self, request: Request) -> Json:
-        if not request.path.startswith(_ROOT) or request.headers.get(HEADER[0]) != HEADER[1]:
+        key = request.headers.get("Local-Cloud", "")
+        if not request.path.startswith(_ROOT) or not hmac.compare_digest(
+            key.encode(), self._cloud.admin_key.encode()
+        ):
             raise ApiError(
                 404,
                 "this is the local Google Cloud's proxy; `python -m localcloud env` prints how "

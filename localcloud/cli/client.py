@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-HEADERS = {"Local-Cloud": "admin", "Content-Type": "application/json"}
+from localcloud.core.cloud import admin_key
 
 
 class CommandError(Exception):
@@ -30,7 +30,7 @@ def running(home: Path) -> dict[str, int] | None:
         known: dict[str, int] = json.loads(run_file(home).read_text(encoding="utf-8"))
         os.kill(known["pid"], 0)
         # The process id may be another process's by now; the port tells.
-        status = _request(known["port"], "GET", "status", {})
+        status = _request(home, known["port"], "GET", "status", {})
     except (OSError, ValueError, KeyError, http.client.HTTPException, CommandError):
         return None
     return known if status["home"] == str(home) else None
@@ -48,13 +48,15 @@ def ask(home: Path, verb: str, name: str, body: dict[str, Any] | None = None) ->
             f"the local cloud of {home} does not run; start it with `python -m localcloud start`",
             exit_code=3,
         )
-    return _request(known["port"], verb, name, body or {})
+    return _request(home, known["port"], verb, name, body or {})
 
 
-def _request(port: int, verb: str, name: str, body: dict[str, Any]) -> dict[str, Any]:
+def _request(home: Path, port: int, verb: str, name: str, body: dict[str, Any]) -> dict[str, Any]:
+    key = admin_key((home / "secret").read_bytes())
+    headers = {"Local-Cloud": key, "Content-Type": "application/json"}
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
-        connection.request(verb, f"/_local/v1/{name}", json.dumps(body), HEADERS)
+        connection.request(verb, f"/_local/v1/{name}", json.dumps(body), headers)
         response = connection.getresponse()
         answer: dict[str, Any] = json.loads(response.read())
     finally:

@@ -26,11 +26,13 @@ def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
 
 
 def _env(options: argparse.Namespace) -> int:
+    if options.unset:
+        names = _variables(options.home, 0, "", "", "")
+        print("\n".join(f"unset {name}" for name in names))
+        return 0
     found = variables(options.home)
     if options.json:
         print(json.dumps(found, indent=2))
-    elif options.unset:
-        print("\n".join(f"unset {name}" for name in found))
     else:
         print("\n".join(f"export {name}={shlex.quote(value)}" for name, value in found.items()))
     return 0
@@ -40,9 +42,13 @@ def variables(home: Path) -> dict[str, str]:
     """The variables by name; the files that they point at are written beside the state."""
     port = ask(home, "GET", "status")["port"]
     credentials = ask(home, "GET", "credentials")
+    file = str(_write_credentials(home, credentials))
+    return _variables(home, port, credentials["project"], credentials["access_token"], file)
+
+
+def _variables(home: Path, port: int, project: str, token: str, file: str) -> dict[str, str]:
     bundle = str(home / "tls" / "ca-bundle.pem")
     proxy = f"http://127.0.0.1:{port}"
-    project, token = credentials["project"], credentials["access_token"]
     return {
         # Every client: the proxy, and the authority whose certificates it shows.
         "HTTPS_PROXY": proxy,
@@ -59,7 +65,7 @@ def variables(home: Path) -> dict[str, str]:
         "GOOGLE_OAUTH_ACCESS_TOKEN": token,
         "CLOUDSDK_AUTH_ACCESS_TOKEN": token,
         "GOOGLE_AUTH_TOKEN_FOR_TESTING": token,
-        "GOOGLE_APPLICATION_CREDENTIALS": str(_write_credentials(home, credentials)),
+        "GOOGLE_APPLICATION_CREDENTIALS": file,
         "NO_GCE_CHECK": "true",
         # Where: the project.
         "GOOGLE_PROJECT": project,

@@ -13,9 +13,11 @@ import subprocess
 import sys
 import threading
 import time
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from localcloud.cli import lock
 from localcloud.cli.client import CommandError, ask, run_file, running
 
 if TYPE_CHECKING:
@@ -23,7 +25,19 @@ if TYPE_CHECKING:
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0
+_KILL_SECONDS = 10.0
+_LOG_BYTES = 50 << 20
 _NOT_RUNNING = 3
+_STATE = (
+    "state.sqlite",
+    "state.sqlite-shm",
+    "state.sqlite-wal",
+    "localcloud.log",
+    "requests.log",
+    "machines",
+    "objects",
+    "tpu",
+)
 
 
 def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
@@ -56,7 +70,10 @@ def _start(options: argparse.Namespace) -> int:
         return 0
     if options.port is not None and not 0 <= options.port < 65536:
         raise CommandError(f"--port {options.port}: a port is 0 to 65535", exit_code=2)
-    options.home.mkdir(parents=True, exist_ok=True)
+    try:
+        options.home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(f"--home {options.home}: {error.strerror}", exit_code=2) from None
     if options.foreground:
         return _serve(options)
     command = [sys.executable, "-m", "localcloud", "start", "--foreground"]
@@ -80,7 +97,7 @@ def _start(options: argparse.Namespace) -> int:
 def _wait_until_up(home: Path, process: subprocess.Popen[bytes], offset: int) -> dict[str, int]:
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
-        if process.poll() is not None:
+        if process.poll() is not None and lock.holder(home) is None:
             said = (home / "localcloud.log").read_bytes()[offset:].decode(errors="replace")
             last = said.strip().splitlines()[-1] if said.strip() else "it said nothing"
             raise CommandError(f"the local cloud ended at once: {last.removeprefix('error: ')}")
@@ -94,6 +111,7 @@ def _wait_until_up(home: Path, process: subprocess.Popen[bytes], offset: int) ->
 def _serve(options: argparse.Namespace) -> int:
     from localcloud.app import LocalCloud
 
+    held = lock.take(options.home)
     _log_to(options.home)
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -111,6 +129,7 @@ def _serve(options: argparse.Namespace) -> int:
     print(f"the local cloud listens on 127.0.0.1:{cloud.listener.port}", flush=True)
     stopped.wait()
     cloud.stop()
+    held.close()
     return 0
 
 
@@ -124,7 +143,7 @@ def _last_port(home: Path) -> int:
 
 def _log_to(home: Path) -> None:
     plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    requests = logging.FileHandler(home / "requests.log")
+    requests = RotatingFileHandler(home / "requests.log", maxBytes=_LOG_BYTES, backupCount=1)
     requests.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logger = logging.getLogger("localcloud.requests")
     logger.addHandler(requests)
@@ -157,27 +176,43 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _stop(options: argparse.Namespace) -> int:
-    known = running(options.home)
-    if known is None:
+    pid = lock.holder(options.home)
+    if pid is None:
         print("the local cloud does not run")
         return 0
-    processes = {known["pid"], *ask(options.home, "GET", "status")["processes"]}
-    os.kill(known["pid"], signal.SIGTERM)
-    deadline = time.monotonic() + _STOP_SECONDS
-    while any(map(_alive, processes)):
-        if time.monotonic() > deadline:
-            left = ", ".join(str(pid) for pid in processes if _alive(pid))
-            raise CommandError(f"these processes did not end in {_STOP_SECONDS:.0f} s: {left}")
-        time.sleep(0.05)
+    processes = {pid}
+    if running(options.home):
+        processes |= {*ask(options.home, "GET", "status")["processes"]}
+    os.kill(pid, signal.SIGTERM)
+    if not _ended(processes, _STOP_SECONDS):
+        # It hangs. Its machines end with it.
+        os.kill(pid, signal.SIGKILL)
+        if not _ended(processes, _KILL_SECONDS):
+            left = ", ".join(str(pid) for pid in sorted(processes) if _alive(pid))
+            raise CommandError(f"these processes don't end: {left}")
     print("the local cloud is stopped")
     return 0
 
 
+def _ended(processes: set[int], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while any(map(_alive, processes)):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
 def _reset(options: argparse.Namespace) -> int:
     _stop(options)
-    if options.home.exists() and not (options.home / "state.sqlite").exists():
-        raise CommandError(f"{options.home} holds no local cloud; nothing was removed", exit_code=2)
-    shutil.rmtree(options.home, ignore_errors=True)
+    # Only what the emulator made: the folder may be the user's own. Keys and certificates stay,
+    # so that shells with its environment need no new one.
+    for name in _STATE:
+        path = options.home / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
     print("everything is forgotten")
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import secrets
 from functools import lru_cache
@@ -47,7 +48,10 @@ class Cloud:
         self.clock = clock or Clock()
         self.latency_profile = latency
         self.store = Store(home / "state.sqlite")
-        self.tokens = Tokens(_secret(home / "secret"))
+        secret = _secret(home / "secret")
+        self.tokens = Tokens(secret)
+        self.admin_key = admin_key(secret)
+        """What the emulator's own command line shows to be let in."""
         self.operations = Operations(self)
         self.faults = Faults(self)
 
@@ -83,8 +87,13 @@ def _latencies() -> dict[str, float]:
     return {key: float(value) for key, value in loaded.items()}
 
 
+def admin_key(secret: bytes) -> str:
+    """The key to `/_local/v1/` for whoever may read the secret in the home folder."""
+    return hashlib.sha256(b"administrator" + secret).hexdigest()
+
+
 def _secret(path: Path) -> bytes:
     if not path.exists():
+        path.touch(mode=0o600)
         path.write_bytes(secrets.token_bytes(32))
-        path.chmod(0o600)
     return path.read_bytes()

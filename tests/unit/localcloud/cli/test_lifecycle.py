@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import requests
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def status(run: Run) -> dict[str, object]:
+    done = run("status", "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+def test_a_started_cloud_answers_and_a_second_start_finds_it(started: Run) -> None:
+    first = status(started)
+    assert first["project"] == "tpu-stack-local"
+    assert first["resources"] == {}
+    again = started("start")
+    assert again.returncode == 0
+    assert "already" in again.stdout
+    assert status(started)["pid"] == first["pid"]
+
+
+def test_two_starts_at_once_make_one_cloud(run: Run, home: Path) -> None:
+    command = [sys.executable, "-m", "localcloud", "start", "--home", str(home)]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate(timeout=90)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    ports = {text.rstrip().rpartition(":")[2] for text in said}
+    assert len(ports) == 1
+
+
+def test_the_port_stays_the_same_over_a_restart(started: Run) -> None:
+    before = status(started)["port"]
+    assert started("stop").returncode == 0
+    assert started("start").returncode == 0
+    assert status(started)["port"] == before
+
+
+def test_commands_say_that_nothing_runs(run: Run) -> None:
+    assert run("status").returncode == 3
+    assert run("stop").returncode == 0
+    for command in (["env"], ["faults", "list"], ["logs", "vm"]):
+        done = run(*command)
+        assert done.returncode == 3
+        assert "does not run" in done.stderr
+        assert done.stdout == ""
+
+
+def test_a_killed_cloud_is_no_obstacle_and_keeps_its_state(started: Run, home: Path) -> None:
+    environment = json.loads(started("env", "--json").stdout)
+    session = client(environment)
+    url = "https://storage.googleapis.com/storage/v1/b"
+    body = {"name": "kept-bucket", "location": "us-central1"}
+    assert session.post(url, params={"project": "tpu-stack-local"}, json=body).ok
+    pid = int(str(status(started)["pid"]))
+    os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while started("status").returncode != 3:
+        assert time.monotonic() < deadline
+    assert started("start").returncode == 0
+    assert status(started)["resources"] == {"buckets": 1}
+    # The environment of a shell outlives the restart: same port, same keys.
+    assert client(environment).get(f"{url}/kept-bucket").ok
+
+
+def test_a_taken_port_is_a_clear_failure(run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = run("start", "--port", str(taken.getsockname()[1]))
+    assert done.returncode == 1
+    assert "--port" in done.stderr
+    assert "in use" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_wrong_input_is_refused_with_exit_code_2(run: Run, tmp_path: Path) -> None:
+    assert run("start", "--port", "70000").returncode == 2
+    assert run("start", "--latency", "slow").returncode == 2
+    file = tmp_path / "file"
+    file.touch()
+    done = run("start", home=file / "below")
+    assert done.returncode == 2
+    assert "--home" in done.stderr
+
+
+def test_reset_forgets_what_the_cloud_made_and_nothing_else(started: Run, home: Path) -> None:
+    environment = json.loads(started("env", "--json").stdout)
+    url = "https://storage.googleapis.com/storage/v1/b"
+    body = {"name": "gone-bucket", "location": "us-central1"}
+    assert client(environment).post(url, params={"project": "tpu-stack-local"}, json=body).ok
+    (home / "notes.txt").write_text("the user's own")
+    assert started("reset").returncode == 0
+    assert started("status").returncode == 3
+    assert (home / "notes.txt").exists()
+    assert started("start").returncode == 0
+    assert status(started)["resources"] == {}
+    assert client(environment).get(f"{url}/gone-bucket").status_code == 404
+
+
+def client(environment: dict[str, str]) -> requests.Session:
+    session = requests.Session()
+    session.trust_env = False
+    session.proxies = {"https": environment["HTTPS_PROXY"]}
+    session.verify = environment["REQUESTS_CA_BUNDLE"]
+    session.headers["Authorization"] = f"Bearer {environment['GOOGLE_OAUTH_ACCESS_TOKEN']}"
+    return session
