@@ -15,6 +15,7 @@ COMMANDS = {
     "cost": "What a stack or a TPU costs an hour, a day and a run.",
     "demo": "From nothing to a trained model on the local Google Cloud.",
     "follow": "Follow the training on a VM, live, from its serial port.",
+    "init": "Make the settings file of a new stack.",
     "local": "Start, stop and look into the local Google Cloud.",
     "settings": "The reference of every setting of a stack file.",
     "wheel": "Build the training wheel into dist/.",

@@ -86,7 +86,17 @@ def check(stack: str, catalog: Catalog) -> Report:
     except SettingsError as error:
         problems = error.problems
     else:
-        context = Context(stack, ROOT, catalog, names_of(settings, stack))
+        context = context_of(stack, settings, catalog)
         problems = tuple(find_problems(settings, context))
         warnings = () if problems else tuple(warn_about_versions(settings, context))
-    return Report(stack, str(path.relative_to(ROOT)), problems, warnings)
+    return Report(stack, shown(path), problems, warnings)
+
+
+def context_of(stack: str, settings: StackSettings, catalog: Catalog) -> Context:
+    """What the checks look at beside the settings."""
+    return Context(stack, ROOT, catalog, names_of(settings, stack))
+
+
+def shown(path: Path) -> str:
+    """A path as seen from the project's root."""
+    return str(path.relative_to(ROOT))

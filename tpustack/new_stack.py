@@ -1,0 +1,146 @@
+"""The settings file of a new stack: a few answers, checked before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from infra.catalog import Catalog
+from infra.checks import find_problems
+from infra.settings import StackSettings
+from infra.settings.parse import PROJECT_KEY, parse
+from infra.settings.problems import Problem, SettingsError
+from infra.settings.tpu import Capacity
+from tpustack import stacks
+from tpustack.errors import UsageError
+
+_PREFIX = "namePrefix"
+_NAME = "NAME"
+# What is no fault of the answers: files that are built later, and the runtime, which is chosen
+# here and only missing where the type is unknown.
+_BUILT_LATER = "training."
+_OURS = ("tpu.runtimeVersion",)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What only the user can know."""
+
+    project: str
+    zone: str
+    accelerator_type: str
+    capacity: str
+
+    def config(self, catalog: Catalog) -> dict[str, Any]:
+        """The stack file's configuration."""
+        tpu = {"acceleratorType": self.accelerator_type}
+        if runtime := runtime_for(self.accelerator_type, catalog):
+            tpu["runtimeVersion"] = runtime
+        return {
+            PROJECT_KEY: self.project,
+            "tpu-stack:zone": self.zone,
+            "tpu-stack:tpu": {**tpu, "capacity": self.capacity},
+        }
+
+
+_SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "project": (PROJECT_KEY,),
+    "zone": ("zone",),
+    # That a zone does not have a type is reported as the zone's problem.
+    "accelerator_type": ("tpu.acceleratorType", "zone"),
+    "capacity": ("tpu.capacity",),
+}
+
+
+def runtime_for(accelerator_type: str, catalog: Catalog) -> str | None:
+    """The newest runtime with TensorFlow whose workers serve gRPC; None for an unknown type."""
+    tpu = catalog.accelerators.get(accelerator_type)
+    fitting = (
+        runtime.name
+        for runtime in catalog.runtimes.values()
+        if tpu and runtime.serves_grpc and tpu.family in runtime.families
+    )
+    return next(fitting, None)
+
+
+def zones_for(accelerator_type: str | None, catalog: Catalog) -> list[str]:
+    """Where there are TPUs, or those of one type."""
+    types = catalog.accelerators.values()
+    return sorted(
+        {zone for tpu in types if accelerator_type in (None, tpu.name) for zone in tpu.zones}
+    )
+
+
+def types_in(zone: str, catalog: Catalog) -> list[str]:
+    """The types of TPU in a zone, smallest first within a family."""
+    return [tpu.name for tpu in catalog.accelerators.values() if zone in tpu.zones]
+
+
+def problems_of(stack: str, answers: Answers, catalog: Catalog) -> list[Problem]:
+    """What is wrong with the answers."""
+    try:
+        settings = parse(answers.config(catalog), stack)
+    except SettingsError as error:
+        return list(error.problems)
+    found = find_problems(settings, stacks.context_of(stack, settings, catalog))
+    if wrong := [problem for problem in found if problem.setting == _PREFIX]:
+        why = wrong[0].why.removeprefix("and ")
+        cure = "Use a short one of lower-case letters, digits and hyphens"
+        return [Problem(_NAME, stack, f"is no good beginning of names: it {why}", cure)]
+    return [
+        problem
+        for problem in found
+        if problem.setting not in _OURS and not problem.setting.startswith(_BUILT_LATER)
+    ]
+
+
+def problem_of(stack: str, name: str, known: Mapping[str, str]) -> Problem | None:
+    """What is wrong with the answer `name` among those that are known already."""
+    found = problems_of(stack, _completed(known), Catalog())
+    about = (p for setting in _SETTINGS[name] for p in found if p.setting == setting)
+    return next(about, None)
+
+
+def _completed(known: Mapping[str, str]) -> Answers:
+    """The answers, with right ones where there are none yet."""
+    catalog = Catalog()
+    zones = zones_for(known.get("accelerator_type"), catalog) or zones_for(None, catalog)
+    zone = known.get("zone", zones[0])
+    types = types_in(zone, catalog) or list(catalog.accelerators)
+    usual = {
+        "project": "some-project",
+        "zone": zone,
+        "accelerator_type": types[0],
+        "capacity": str(Capacity.ON_DEMAND),
+    }
+    return Answers(**{**usual, **known})
+
+
+def path_for(stack: str) -> Path:
+    """The path to write to. Raises UsageError if the stack has a file, or cannot have one."""
+    path = stacks.path_of(stack)
+    if path.exists():
+        raise UsageError(f"{stacks.shown(path)} is there already. Choose another name, or edit it")
+    wrong = [p for p in problems_of(stack, _completed({}), Catalog()) if p.setting == _NAME]
+    if wrong:
+        raise UsageError(str(wrong[0]))
+    return path
+
+
+def write(stack: str, answers: Answers, catalog: Catalog) -> StackSettings:
+    """Writes the file. Raises UsageError, and writes nothing, if anything is wrong."""
+    path = path_for(stack)
+    if problems := problems_of(stack, answers, catalog):
+        raise UsageError("\n".join(str(problem) for problem in problems))
+    config = answers.config(catalog)
+    text = yaml.safe_dump({"config": config}, sort_keys=False, allow_unicode=True)
+    path.parent.mkdir(exist_ok=True)
+    heading = "# Made by `tpustack init`. Every setting is described in docs/settings.md.\n"
+    # "x": a file that appeared meanwhile is not overwritten.
+    with path.open("x", encoding="utf-8") as file:
+        file.write(heading + text)
+    return parse(config, stack)
