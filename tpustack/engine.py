@@ -10,7 +10,6 @@ from typing import Any
 
 from pulumi import automation
 
-from tpustack.engine_state import pending_creates
 from tpustack.errors import TpustackError
 from tpustack.project import ROOT
 
@@ -83,32 +82,6 @@ class Engine:
         """Release the lock that a killed engine left on the stack."""
         with _Explained("cancel", self.name):
             self._stack.cancel()
-
-    def refresh(self, line: Line) -> dict[str, int]:
-        """Compare the state with the cloud; the answer is the number of resources by operation."""
-        with _Explained("refresh", self.name):
-            result = self._stack.refresh(on_output=line, color="never")
-        return {str(key): n for key, n in (result.summary.resource_changes or {}).items()}
-
-    def recover(self, line: Line) -> list[str]:
-        """Make a stack whose engine was killed one that `up` and `destroy` can work with.
-
-        What the engine was creating may be there by now, without the state knowing: it is taken
-        into the state if it is. The answer is the URNs of what was being created.
-        """
-        self.unlock()
-        with _Explained("export", self.name):
-            pending = pending_creates(self._stack.export_stack().deployment or {})
-        if pending:
-            line(f"taking up {len(pending)} resources whose creation was interrupted")
-            known = [create for create in pending if create.id]
-            arguments = [
-                argument
-                for create in known
-                for argument in ("--import-pending-creates", f"[{create.urn},{create.id}]")
-            ]
-            line(" ".join(arguments))
-        return [create.urn for create in pending]
 
 
 def _values(outputs: Mapping[str, automation.OutputValue]) -> dict[str, Any]:
