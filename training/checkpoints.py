@@ -23,11 +23,17 @@ logger = logging.getLogger(__name__)
 class Checkpoints:
     """The checkpoints of one job."""
 
-    def __init__(self, model_dir: str, checkpoint: tf.train.Checkpoint, keep: int) -> None:
-        """Keep the last `keep` checkpoints of `checkpoint` under `model_dir`."""
+    def __init__(
+        self, model_dir: str, checkpoint: tf.train.Checkpoint, keep: int, device: str
+    ) -> None:
+        """Keep the last `keep` checkpoints of `checkpoint` under `model_dir`.
+
+        `device` reads and writes the files: Cluster.this_process, as a TPU's host can't
+        ("File system scheme '[local]' not implemented").
+        """
         self.directory = f"{model_dir.rstrip('/')}/checkpoints"
         self._checkpoint = checkpoint
-        self._options = _through_this_process()
+        self._options = tf.train.CheckpointOptions(experimental_io_device=device)
         self._manager = tf.train.CheckpointManager(checkpoint, self.directory, max_to_keep=keep)
 
     def save(self, step: int) -> None:
@@ -85,10 +91,3 @@ class Checkpoints:
                 f"{path} belongs to another model ({str(error).partition(chr(10))[0]}); choose "
                 "another --model-dir, or the parameters that it was trained with"
             ) from error
-
-
-def _through_this_process() -> tf.train.CheckpointOptions:
-    """Files are read and written here: a TPU's host can't ("[local] not implemented")."""
-    with tf.device("CPU:0"):
-        here = tf.zeros(()).device
-    return tf.train.CheckpointOptions(experimental_io_device=here)

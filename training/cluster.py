@@ -1,5 +1,6 @@
 """From a target to a distribution strategy: look up, wait, connect, choose."""
 
+import inspect
 import logging
 import warnings
 from contextlib import AbstractContextManager, nullcontext
@@ -11,9 +12,16 @@ from training.endpoint.environment import Addresses, LocalTpu, NoTpu
 from training.endpoint.probe import wait_for_workers
 from training.endpoint.wait import Wait
 
+_WORKER_JOB = "/job:worker/"
 _WORKER_HOST = "/job:worker/replica:0/task:0/device:CPU:0"
 
 logger = logging.getLogger(__name__)
+
+
+def _job_of_this_process() -> str:
+    """The job's name that this process has in the cluster, TensorFlow's default for it."""
+    connect_to_cluster = inspect.signature(tf.config.experimental_connect_to_cluster)
+    return str(connect_to_cluster.parameters["job_name"].default)
 
 
 @dataclass(frozen=True)
@@ -22,12 +30,15 @@ class Cluster:
 
     `endpoint` is empty without a remote TPU. `loop_device` is where the training loop itself runs:
     on the worker, so that its steps cost no round trip; None leaves that to the strategy.
+    `this_process` is the device for what has to be done here, such as writing files: once it is
+    connected, TensorFlow takes the worker's CPU for a mere "CPU:0".
     """
 
     strategy: tf.distribute.Strategy
     endpoint: str
     loop_device: str | None
     has_tpu: bool
+    this_process: str = f"/job:{_job_of_this_process()}/replica:0/task:0/device:CPU:0"
 
     @property
     def replicas(self) -> int:
@@ -101,7 +112,7 @@ def _connect_remote(addresses: Addresses) -> tuple[Cluster, str]:
 
 
 def _worker_devices(kind: str) -> list[str]:
-    return [d.name for d in tf.config.list_logical_devices(kind) if "/job:worker/" in d.name]
+    return [d.name for d in tf.config.list_logical_devices(kind) if _WORKER_JOB in d.name]
 
 
 def _resolver(tpu: str) -> tf.distribute.cluster_resolver.TPUClusterResolver:

@@ -64,11 +64,11 @@ class Adam(tf.Module):  # type: ignore[misc]
         self, strategy: tf.distribute.Strategy, gradients: Sequence[tf.Tensor], rate: tf.Tensor
     ) -> None:
         """Update each variable on every device that holds a copy of it."""
-        for variable, first, second, gradient in zip(
-            self._variables, self.first, self.second, gradients, strict=True
-        ):
+        # By index: TensorFlow 2.12 can't compile a zip with strict.
+        for index, gradient in enumerate(gradients):
+            moments = (self.first[index], self.second[index])
             strategy.extended.update(
-                variable, _adam_step, args=(first, second, gradient, rate), group=True
+                self._variables[index], _adam_step, args=(*moments, gradient, rate), group=True
             )
 
 

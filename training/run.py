@@ -31,14 +31,17 @@ def run_on(
     state = create_train_state(
         cluster, job.params, data.manifest, total_steps(job.params, data.manifest)
     )
-    checkpoints = Checkpoints(job.model_dir, state.checkpoint(), job.params.keep_checkpoints)
+    checkpoints = Checkpoints(
+        job.model_dir, state.checkpoint(), job.params.keep_checkpoints, cluster.this_process
+    )
     restored = checkpoints.restore_latest()
     if restored is None and not job.trains:
         raise InputError(
             f"--model-dir={job.model_dir}: there is no checkpoint in it to evaluate; train first"
         )
     metrics = Metrics.of(cluster, job, data)
-    writer = tf.summary.create_file_writer(f"{job.model_dir.rstrip('/')}/tensorboard")
+    with tf.device(cluster.this_process):
+        writer = tf.summary.create_file_writer(f"{job.model_dir.rstrip('/')}/tensorboard")
     try:
         if job.trains:
             with shutdown:

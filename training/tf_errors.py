@@ -26,7 +26,10 @@ def translate(error: Exception) -> TrainingError:
 
 
 def _first_line(text: str) -> str:
-    """The first line that says something; TensorFlow adds stack and graph below it."""
-    lines = [line.strip() for line in text.splitlines()]
-    line = next((line for line in lines if line), "")
+    """The first line that says something; TensorFlow adds stack and graph below it.
+
+    Errors in compiled functions have it the other way round, after the words "in user code".
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
+    line = lines[-1] if lines[0] == "in user code:" else lines[0]
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

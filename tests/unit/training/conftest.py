@@ -43,7 +43,7 @@ def write_mnist_like(directory: Path, train: int = 64, test: int = 30, size: int
     """IDX files as MNIST names them: each image is a bar whose position is its label."""
     directory.mkdir(exist_ok=True)
     for prefix, count in (("train", train), ("t10k", test)):
-        labels = np.arange(count) % 10
+        labels = (np.arange(count) % 10).astype(np.uint8)
         images = np.zeros((count, size, size), np.uint8)
         for image, label in zip(images, labels, strict=True):
             image[2 * label : 2 * label + 3] = 255
@@ -96,15 +96,15 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def start_training() -> Iterator[StartTraining]:
-    """Starts `python -m training` with the given arguments; kills what is left at the end."""
+def start_training(tmp_path: Path) -> Iterator[StartTraining]:
+    """Starts `python -m training` in tmp_path; kills what is left at the end."""
     processes = []
 
     def start(*arguments: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, "-u", "-m", "training", *arguments],
-            cwd=ROOT,
-            env={k: v for k, v in os.environ.items() if k not in TPU_VARIABLES},
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

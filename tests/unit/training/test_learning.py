@@ -51,6 +51,10 @@ def state(cluster: Cluster, data: DataSet) -> TrainState:
     return create_train_state(cluster, PARAMS, data.manifest, steps=10)
 
 
+def checkpoints_of(cluster: Cluster, state: TrainState, folder: Path) -> Checkpoints:
+    return Checkpoints(str(folder), state.checkpoint(), 3, cluster.this_process)
+
+
 def learn(
     cluster: Cluster,
     data: DataSet,
@@ -59,7 +63,7 @@ def learn(
     params: Params = PARAMS,
     shutdown: ShutdownRequest | None = None,
 ) -> TrainResult:
-    checkpoints = Checkpoints(str(folder), state.checkpoint(), params.keep_checkpoints)
+    checkpoints = checkpoints_of(cluster, state, folder)
     writer = tf.summary.create_file_writer(str(folder / "tensorboard"))
     request = shutdown or ShutdownRequest()
     return train(cluster, params, data, state, checkpoints, writer, request)
@@ -172,7 +176,7 @@ def test_a_loss_that_is_no_number_ends_the_job_and_spares_the_last_checkpoint(
         variable.assign(tf.fill(variable.shape, math.nan))
     with pytest.raises(DivergedError, match=r"nan between step 6 and 10.*--learning_rate.*ckpt-6"):
         learn(cluster, data, state, tmp_path)
-    assert Checkpoints(str(tmp_path), state.checkpoint(), 3).restore_latest()
+    assert checkpoints_of(cluster, state, tmp_path).restore_latest()
     assert all(np.array_equal(a, b) for a, b in zip(weights(state), good, strict=True))
 
 
@@ -185,7 +189,7 @@ def test_sigterm_saves_the_step_that_was_reached_and_asks_for_a_restart(
         learn(cluster, data, state, tmp_path, shutdown=shutdown)
     assert caught.value.exit_code == 75
     fresh = create_train_state(cluster, PARAMS, data.manifest, steps=10)
-    Checkpoints(str(tmp_path), fresh.checkpoint(), 3).restore_latest()
+    checkpoints_of(cluster, fresh, tmp_path).restore_latest()
     assert int(fresh.step.numpy()) == 4
     assert learn(cluster, data, fresh, tmp_path).steps == 10
 
@@ -194,7 +198,7 @@ def test_sigterm_saves_the_step_that_was_reached_and_asks_for_a_restart(
 def test_a_half_written_checkpoint_is_skipped(
     cluster: Cluster, data: DataSet, state: TrainState, tmp_path: Path, damage: str
 ) -> None:
-    checkpoints = Checkpoints(str(tmp_path), state.checkpoint(), 3)
+    checkpoints = checkpoints_of(cluster, state, tmp_path)
     state.step.assign(1)
     checkpoints.save(1)
     state.step.assign(2)
@@ -210,7 +214,7 @@ def test_a_half_written_checkpoint_is_skipped(
     else:
         content.write_bytes(content.read_bytes()[:-8] + b"damaged!")
     fresh = create_train_state(cluster, PARAMS, data.manifest, steps=10)
-    restored = Checkpoints(str(tmp_path), fresh.checkpoint(), 3).restore_latest()
+    restored = checkpoints_of(cluster, fresh, tmp_path).restore_latest()
     assert restored == f"{tmp_path}/checkpoints/ckpt-1"
     assert int(fresh.step.numpy()) == 1
 
@@ -218,11 +222,11 @@ def test_a_half_written_checkpoint_is_skipped(
 def test_a_checkpoint_of_another_model_is_refused(
     cluster: Cluster, data: DataSet, state: TrainState, tmp_path: Path
 ) -> None:
-    Checkpoints(str(tmp_path), state.checkpoint(), 3).save(1)
+    checkpoints_of(cluster, state, tmp_path).save(1)
     other = Manifest("other", (14, 14, 1), 10, data.manifest.splits)
     fresh = create_train_state(cluster, PARAMS, other, steps=10)
     with pytest.raises(CheckpointError, match="ckpt-1 belongs to another model"):
-        Checkpoints(str(tmp_path), fresh.checkpoint(), 3).restore_latest()
+        checkpoints_of(cluster, fresh, tmp_path).restore_latest()
 
 
 def test_files_that_are_missing_or_short_are_listed(bars: Path, tmp_path: Path) -> None:
