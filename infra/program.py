@@ -6,6 +6,8 @@ import pulumi
 
 from infra.checks import ensure_valid
 from infra.checks.context import Context
+from infra.cost.parts import of_stack
+from infra.cost.table import table
 from infra.outputs import export
 from infra.settings import StackSettings
 from infra.stack import Builder
@@ -15,6 +17,8 @@ def declare(settings: StackSettings, context: Context) -> dict[str, pulumi.Input
     """Checks the settings, then declares the stack. Raises SettingsError before anything exists."""
     for warning in ensure_valid(settings, context):
         pulumi.log.warn(warning)
+    if pulumi.runtime.is_dry_run():
+        pulumi.log.info(table(of_stack(settings, context.stack, context.catalog)))
     stack = Builder(settings, context)
     services = stack.services()
     network = stack.network(services)

@@ -77,9 +77,17 @@ def test_a_queued_tpu_is_exported_when_it_is_ready(run: Run) -> None:
 
 def test_the_preview_of_a_queued_tpu_says_that_its_tpu_vm_goes_with_it(run: Run) -> None:
     engine, _ = run(config(tpu={**POD, "queued": {"waitMinutes": 90}}), preview=True)
-    (said,) = engine.notes
+    _, said = engine.notes
     assert "at most 90 minutes" in said
     assert "deletes its TPU VM with it" in said
+
+
+def test_the_preview_says_what_the_stack_costs_and_the_update_does_not_repeat_it(run: Run) -> None:
+    engine, _ = run(config(), preview=True)
+    (said,) = engine.notes
+    assert said.startswith("Stack test in us-central1, US dollars\n")
+    assert "TPU     v2-8, on-demand" in said
+    assert run(config())[0].notes == []
 
 
 def test_a_queued_tpu_may_run_the_trainer_itself(run: Run) -> None:
