@@ -6,7 +6,7 @@ ONLY ?=
 PY := .venv/bin/python
 SOURCES := infra training localcloud tpustack tools bench tests
 
-.PHONY: help setup toolchain demo test lint format docs bench wheel lock clean
+.PHONY: help setup toolchain demo test oldest lint format docs bench wheel lock clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -23,6 +23,12 @@ demo: setup  ## From nothing to a trained model (ARCH=vm|node, KEEP=1 leaves it 
 
 test: setup  ## Run the whole suite
 	@$(PY) -m pytest
+
+oldest: setup  ## Test training/ with the oldest TensorFlow it runs with
+	@test -d .venv-oldest || .venv/bin/uv venv --quiet --python '>=3.10,<3.12' .venv-oldest
+	@.venv/bin/uv pip install --quiet --python .venv-oldest --require-hashes \
+	  -r requirements-oldest.txt
+	@.venv-oldest/bin/python -m pytest tests/unit/training
 
 lint: setup  ## Run ruff, the strict type checker and the structure checks
 	@$(PY) -m ruff check $(SOURCES)
@@ -47,6 +53,9 @@ lock: setup  ## Pin the dependencies again, with hashes
 	@.venv/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
 	  --no-emit-index-url --custom-compile-command 'make lock' requirements-dev.in \
 	  --output-file requirements.txt
+	@.venv/bin/uv pip compile --quiet --python-version 3.10 --generate-hashes \
+	  --no-emit-index-url --custom-compile-command 'make lock' requirements-oldest.in \
+	  --output-file requirements-oldest.txt
 
 clean:  ## Stop the local cloud and remove all that was made here, except .venv
 	@if [ -x $(PY) ]; then $(PY) -m localcloud stop; fi
