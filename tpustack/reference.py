@@ -25,7 +25,24 @@ config:
     capacity: spot
 ```
 
-`tpustack init NAME` writes such a file, `tpustack check` says everything that is wrong with it, and
+`tpustack init NAME` asks for what such a file needs and offers what the catalog allows; options
+answer in advance:
+
+```console
+$ tpustack init mine --project my-tpus --zone us-central1-b --accelerator-type v2-8 --capacity spot
+stacks/Pulumi.mine.yaml is written. It costs $1.46 an hour. Next:
+  pulumi stack init mine
+  pulumi up
+```
+
+`tpustack check` says everything that is wrong with a stack file, or with all of them, without
+engine or cloud. It exits with 0 if all is fine and with 2 if not:
+
+```console
+$ tpustack check --stack mine
+mine: fine
+```
+
 `tpustack settings` prints this reference. A name that is not here is an error.
 
 `Pulumi.yaml` declares what its format can say: the type of the first parts, and their defaults. It

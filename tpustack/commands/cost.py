@@ -58,7 +58,11 @@ def command(
             raise UsageError(
                 f"{', '.join(given)} cannot be combined with --stack: the stack's settings say it"
             )
-        estimate = of_stack(stacks.load(stack), stack, catalog, hours)
+        settings = stacks.load(stack)
+        # What is not built yet costs nothing; everything else should be right first.
+        problems = stacks.check(stack, catalog).problems
+        refuse([problem for problem in problems if not problem.setting.startswith("training.")])
+        estimate = of_stack(settings, stack, catalog, hours)
     elif accelerator_type is None or region is None:
         raise UsageError("say --stack, or both --accelerator-type and --region")
     else:

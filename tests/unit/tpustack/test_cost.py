@@ -114,6 +114,27 @@ def test_wrong_arguments_are_refused_with_one_message(
     assert done.out == ""
 
 
+def test_a_stack_that_is_wrong_is_refused_with_every_problem(project: Path, run: Run) -> None:
+    (project / "stacks" / "Pulumi.wrong.yaml").write_text(
+        "config:\n  gcp:project: some-project\n  tpu-stack:zone: us-central1-b\n"
+        "  tpu-stack:tpu: {acceleratorType: v2-9, runtimeVersion: tpu-vm-tf-2.18.0-pod-se}\n"
+        "  tpu-stack:vm: {machineType: n9-nosuch-1}\n",
+        encoding="utf-8",
+    )
+    done = run("cost", "--stack", "wrong")
+    assert done.code == 2
+    assert '"v2-9" is no TPU type' in done.err
+    assert '"n9-nosuch-1" is no machine type' in done.err
+    assert done.out == ""
+
+
+def test_a_stack_whose_wheel_is_not_built_yet_has_its_cost(project: Path, run: Run) -> None:
+    for path in (project / "dist").iterdir():
+        path.unlink()
+    assert run("check", "--stack", "dev").code == 2
+    assert run("cost", "--stack", "dev").code == 0
+
+
 def test_all_wrong_arguments_are_named_at_once(run: Run) -> None:
     done = run("cost", "--accelerator-type", "v3-33", "--region", "mars-north1")
     assert '"v3-33"' in done.err
