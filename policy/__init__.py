@@ -1,0 +1,1 @@
+"""The policy pack: what every stack has to keep to, checked by the engine at each preview."""

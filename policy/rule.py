@@ -1,0 +1,134 @@
+"""Rules as data, and how the engine gets them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pulumi_policy import (
+    EnforcementLevel,
+    Policy,
+    PolicyConfigSchema,
+    PolicyResource,
+    ReportViolation,
+    ResourceValidationArgs,
+    ResourceValidationPolicy,
+    StackValidationArgs,
+    StackValidationPolicy,
+)
+
+from policy.resource import Resource, plain
+
+Config = Mapping[str, Any]
+ResourceCheck = Callable[[Resource, Config], Iterable[str]]
+StackCheck = Callable[[Sequence[Resource], Config], Iterable[tuple[Resource, str]]]
+
+PRODUCTION = "productionStacks"
+ALLOWED = "allowed"
+
+
+@dataclass(frozen=True)
+class Option:
+    """A setting of a rule: its JSON type, its default, and what it means."""
+
+    type: str
+    default: Any
+    description: str
+
+    def schema(self) -> dict[str, Any]:
+        """The option as JSON schema."""
+        items = {"items": {"type": "string"}} if self.type == "array" else {}
+        return {
+            "type": self.type,
+            **items,
+            "default": self.default,
+            "description": self.description,
+        }
+
+
+def production() -> Option:
+    """Which stacks are production."""
+    return Option("array", ["prod", "prod-*"], "Names of production stacks; * is anything.")
+
+
+def allowed(what: str) -> Option:
+    """Which resources a rule lets pass."""
+    return Option("array", [], f"Names of {what}; * is anything.")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule, which looks at a resource by itself or at the whole stack."""
+
+    name: str
+    description: str
+    options: Mapping[str, Option] = field(default_factory=dict)
+    level: EnforcementLevel = EnforcementLevel.MANDATORY
+
+    def configured(self, config: Config | None = None) -> Config:
+        """Every option's value: the configured one, or else its default."""
+        return {name: option.default for name, option in self.options.items()} | dict(config or {})
+
+    def as_policy(self) -> Policy:
+        """The rule as the engine knows it."""
+        raise NotImplementedError
+
+    def schema(self) -> PolicyConfigSchema | None:
+        """The schema that the engine checks the rule's configuration with."""
+        properties = {name: option.schema() for name, option in self.options.items()}
+        return PolicyConfigSchema(properties) if properties else None
+
+
+@dataclass(frozen=True)
+class ResourceRule(Rule):
+    """Looks at one resource before it is made: `check` yields a message for each violation."""
+
+    check: ResourceCheck = field(kw_only=True)
+
+    def violations(self, resource: Resource, config: Config | None = None) -> list[str]:
+        """What is wrong with a resource."""
+        return list(self.check(resource, self.configured(config)))
+
+    def as_policy(self) -> Policy:
+        """The rule as the engine knows it."""
+
+        def validate(args: ResourceValidationArgs, report: ReportViolation) -> None:
+            resource = Resource(
+                args.resource_type, args.name, args.urn, plain(args.props), args.opts.protect
+            )
+            for message in self.violations(resource, args.get_config()):
+                report(message, None)
+
+        return ResourceValidationPolicy(
+            self.name, self.description, validate, self.level, self.schema()
+        )
+
+
+@dataclass(frozen=True)
+class StackRule(Rule):
+    """Looks at all resources together, at the end of a preview or update."""
+
+    check: StackCheck = field(kw_only=True)
+
+    def violations(
+        self, resources: Sequence[Resource], config: Config | None = None
+    ) -> list[tuple[Resource, str]]:
+        """What is wrong with a stack, and the resource that it is about."""
+        return list(self.check(resources, self.configured(config)))
+
+    def as_policy(self) -> Policy:
+        """The rule as the engine knows it."""
+
+        def validate(args: StackValidationArgs, report: ReportViolation) -> None:
+            resources = [_resource(each) for each in args.resources]
+            for resource, message in self.violations(resources, args.get_config()):
+                report(message, resource.urn)
+
+        return StackValidationPolicy(
+            self.name, self.description, validate, self.level, self.schema()
+        )
+
+
+def _resource(of: PolicyResource) -> Resource:
+    return Resource(of.resource_type, of.name, of.urn, plain(of.props), of.opts.protect)
