@@ -144,7 +144,8 @@ def require_scope(principal: Principal, scopes: frozenset[str], method: str) -> 
 
 def require_service(cloud: Cloud, project: str, service: str) -> None:
     """Raise the 403 that Google answers when `service` is not enabled in `project`."""
-    if not service or not project or cloud.service_enabled(project, service):
+    # "-" is any project, for resources whose names tell them apart without it.
+    if not service or project in ("", "-") or cloud.service_enabled(project, service):
         return
     record = projects.find(cloud, project)
     if record is None:

@@ -33,6 +33,11 @@ def find(cloud: Cloud, email: str) -> tuple[str, Record] | None:
     return (key, record) if record is not None else None
 
 
+def is_agent(email: str) -> bool:
+    """Whether a service of Google's acts as the account; those are shown in no list."""
+    return email.startswith("service-") and _GOOGLES.fullmatch(email) is not None
+
+
 def problem(cloud: Cloud, email: str) -> str:
     """Why the account can't be used; empty when it can."""
     found = find(cloud, email)

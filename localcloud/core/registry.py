@@ -148,6 +148,11 @@ class Api:
                 return Match(method, matched.groupdict(), upload), route
         return None
 
+    def permissions(self) -> set[str]:
+        """The permissions that its methods ask for."""
+        routes = [*self._routes.values(), *(entry[-1] for entry in self._raw)]
+        return {route.permission for route in routes if route.permission}
+
     def handled(self) -> list[tuple[str, str]]:
         """The (version, method) pairs with a handler, sorted."""
         return sorted(self._routes)

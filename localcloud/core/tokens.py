@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
 from localcloud.core.errors import ApiError
 
@@ -58,13 +59,18 @@ class Tokens:
         Raises:
             ApiError: 401 when the token is not the emulator's, was altered or has expired.
         """
+        claims = self.claims(token, now=now)
+        return Principal(claims["m"], frozenset(claims["s"]))
+
+    def claims(self, token: str, *, now: float) -> dict[str, Any]:
+        """What a token says: `m` its member, `s` its scopes, `e` when it ends; see `read`."""
         payload, _, signature = token.removeprefix(_PREFIX).rpartition(".")
         if not token.startswith(_PREFIX) or not hmac.compare_digest(signature, self._sign(payload)):
             raise unauthenticated(INVALID, "ACCESS_TOKEN_TYPE_UNSUPPORTED")
-        claims = json.loads(base64.urlsafe_b64decode(payload))
+        claims: dict[str, Any] = json.loads(base64.urlsafe_b64decode(payload))
         if claims["e"] <= now:
             raise unauthenticated(INVALID, "ACCESS_TOKEN_EXPIRED")
-        return Principal(claims["m"], frozenset(claims["s"]))
+        return claims
 
     def _sign(self, payload: str) -> str:
         return hmac.new(self._secret, payload.encode(), hashlib.sha256).hexdigest()[:40]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
-import json
 import re
 from collections.abc import Sequence
 
@@ -16,6 +14,8 @@ from localcloud.core.tokens import Principal
 
 KINDS = ("user", "serviceAccount", "group", "domain", "principal", "principalSet", "deleted")
 _PUBLIC = ("allUsers", "allAuthenticatedUsers")
+_EMAIL = re.compile(r"[^@\s:]+@[^@\s:]+")
+_DELETED = re.compile(r"(user|serviceAccount|group):[^?]+\?uid=\d+")
 _AGENT = re.compile(r"service-\d+@")
 _OWN_DOMAIN = ".iam.gserviceaccount.com"
 
@@ -34,21 +34,38 @@ def write(cloud: Cloud, resource: str, sent: Json) -> Json:
     """
     policy = sent.get("policy", {})
     with cloud.store.locked():
+        known = read(cloud, resource)
         etag = policy.get("etag")
-        if etag and etag != read(cloud, resource)["etag"]:
+        if etag and etag != known["etag"]:
             raise ApiError(
                 409,
                 "There were concurrent policy changes. Please retry the whole read-modify-write "
-                "with exponential backoff.",
+                f"with exponential backoff. The request's ETag '{etag}' did not match the current "
+                f"policy's ETag '{known['etag']}'.",
                 status="ABORTED",
                 reason="aborted",
             )
         bindings = [binding for binding in policy.get("bindings", []) if binding.get("members")]
         for binding in bindings:
             check(cloud, binding)
-        written = {"version": policy.get("version", 1) or 1, "bindings": _merged(bindings)}
-        written["etag"] = _etag(written, cloud)
-        cloud.store.put(access.POLICY, resource, written)
+        return _put(cloud, resource, bindings)
+
+
+def grant(cloud: Cloud, resource: str, role: str, member: str) -> None:
+    """Add a member to a role, as Google does for the accounts that it makes itself."""
+    with cloud.store.locked():
+        bindings = read(cloud, resource)["bindings"]
+        _put(cloud, resource, [*bindings, {"role": role, "members": [member]}])
+
+
+def _put(cloud: Cloud, resource: str, bindings: list[Json]) -> Json:
+    known = read(cloud, resource)
+    merged = _merged(bindings)
+    if merged == known["bindings"]:
+        return known
+    # Version 3 is for conditions, which no policy here has.
+    written = {"version": 1, "etag": _etag(cloud), "bindings": merged}
+    cloud.store.put(access.POLICY, resource, written)
     return written
 
 
@@ -61,11 +78,19 @@ def granted(cloud: Cloud, principal: Principal, resources: list[str], sent: Json
 
 def forget_member(cloud: Cloud, member: str, unique_id: str) -> None:
     """Mark a deleted account in every policy that names it, as IAM does."""
-    gone = f"deleted:{member}?uid={unique_id}"
+    _rename(cloud, member, f"deleted:{member}?uid={unique_id}")
+
+
+def recall_member(cloud: Cloud, member: str, unique_id: str) -> None:
+    """Take back `forget_member` for an account that is there again."""
+    _rename(cloud, f"deleted:{member}?uid={unique_id}", member)
+
+
+def _rename(cloud: Cloud, member: str, renamed: str) -> None:
     for resource, policy in cloud.store.items(access.POLICY):
         for binding in policy.get("bindings", []):
             if member in binding["members"]:
-                names = [gone if name == member else name for name in binding["members"]]
+                names = [renamed if name == member else name for name in binding["members"]]
                 binding["members"] = names
                 cloud.store.put(access.POLICY, resource, policy)
 
@@ -82,6 +107,8 @@ def check(cloud: Cloud, binding: Json, kinds: Sequence[str] = KINDS) -> None:
         ApiError: 400.
     """
     role = binding.get("role", "")
+    if binding.get("condition"):
+        raise ApiError(501, f"the local cloud evaluates no IAM conditions; {role} has one")
     custom = cloud.store.get(access.CUSTOM_ROLE, role)
     if role not in access.predefined_roles() and (custom is None or custom.get("deleted")):
         raise invalid(f"Role {role} is not supported for this resource.")
@@ -93,6 +120,12 @@ def check(cloud: Cloud, binding: Json, kinds: Sequence[str] = KINDS) -> None:
             raise invalid(
                 f"Invalid value for member {member}: it must be allUsers, allAuthenticatedUsers "
                 f"or begin with one of {', '.join(f'{kind}:' for kind in kinds)}"
+            )
+        if kind in ("user", "serviceAccount", "group") and not _EMAIL.fullmatch(name):
+            raise invalid(f"Invalid member {member}: {name!r} is no e-mail address.")
+        if kind == "deleted" and not _DELETED.fullmatch(name):
+            raise invalid(
+                f"Invalid member {member}: deleted members have the form deleted:KIND:NAME?uid=N."
             )
         if kind == "serviceAccount" and name.endswith(_OWN_DOMAIN) and not _exists(cloud, name):
             raise invalid(f"Service account {name} does not exist.")
@@ -106,14 +139,12 @@ def _exists(cloud: Cloud, email: str) -> bool:
 
 
 def _merged(bindings: list[Json]) -> list[Json]:
-    merged: dict[str, Json] = {}
+    merged: dict[str, set[str]] = {}
     for binding in bindings:
-        key = json.dumps([binding["role"], binding.get("condition")], sort_keys=True)
-        known = merged.setdefault(key, {**binding, "members": []})
-        known["members"] = sorted({*known["members"], *binding["members"]})
-    return sorted(merged.values(), key=lambda binding: str(binding["role"]))
+        merged.setdefault(binding["role"], set()).update(binding["members"])
+    return [{"role": role, "members": sorted(members)} for role, members in sorted(merged.items())]
 
 
-def _etag(policy: Json, cloud: Cloud) -> str:
-    text = json.dumps([policy, cloud.operations.number()], sort_keys=True)
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()[:8]).decode()
+def _etag(cloud: Cloud) -> str:
+    # As Google's look: one byte 7, then a time.
+    return base64.b64encode(b"\x07" + cloud.operations.number().to_bytes(7, "big")).decode()

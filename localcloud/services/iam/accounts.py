@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
 from collections.abc import Sequence
 
-from localcloud.core import projects
+from localcloud.core import accounts, projects
 from localcloud.core.accounts import ACCOUNT
 from localcloud.core.call import Call, Json
+from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
 from localcloud.services import policies
 from localcloud.services.iam.api import API
+from localcloud.services.paging import page
 
 DELETED = "deleted-service-account"
 _ID = re.compile(r"[a-z]([-a-z0-9]{4,28}[a-z0-9])")
@@ -23,11 +26,15 @@ def key_of(cloud: Cloud, call: Call) -> str:
     """The account's full name; `-` as its project, and its number as its id, are understood."""
     project = projects.identifier(cloud, call.params["projectsId"])
     account = call.params["serviceAccountsId"]
+    if "@" in account:
+        found = accounts.find(cloud, account)
+        key = found[0] if found else f"projects/{project}/serviceAccounts/{account}"
+        if project in ("-", key.split("/")[1]):
+            return key
+        return f"projects/{project}/serviceAccounts/{account}"
     for kind in (ACCOUNT, DELETED):
         for key, record in cloud.store.items(kind):
-            if account not in (record["email"], record.get("uniqueId")):
-                continue
-            if project in ("-", key.split("/")[1]):
+            if account == record.get("uniqueId") and project in ("-", key.split("/")[1]):
                 return key
     return f"projects/{project}/serviceAccounts/{account}"
 
@@ -54,7 +61,8 @@ def find(cloud: Cloud, call: Call) -> tuple[str, Record]:
 def _view(record: Record) -> Json:
     project = record["name"].split("/")[1]
     number = record.get("uniqueId") or projects.number(record["email"])
-    return {"projectId": project, "uniqueId": number, "oauth2ClientId": number, **record}
+    shown = {name: value for name, value in record.items() if not name.startswith("_")}
+    return {"projectId": project, "uniqueId": number, "oauth2ClientId": number, **shown}
 
 
 def _etag(cloud: Cloud) -> str:
@@ -80,12 +88,14 @@ def create(cloud: Cloud, call: Call) -> Json:
         "email": email,
         "uniqueId": str(100_000_000_000_000_000_000 + cloud.operations.number()),
         "etag": _etag(cloud),
+        "_created": cloud.clock.now(),
         **{key: sent[key] for key in ("displayName", "description") if sent.get(key)},
     }
     with cloud.store.locked():
         if cloud.store.get(ACCOUNT, name) is not None:
             raise ApiError(
-                409, f"Service account {account_id} already exists within project {name}."
+                409,
+                f"Service account {account_id} already exists within project projects/{project}.",
             )
         cloud.store.put(ACCOUNT, name, record)
     return _view(record)
@@ -107,9 +117,8 @@ def list_(cloud: Cloud, call: Call) -> Json:
     project = projects.identifier(cloud, call.project)
     found = cloud.store.items(ACCOUNT, f"projects/{project}/")
     # Google's own service agents are not listed.
-    own = [record for _, record in found if ".gserviceaccount.com" in record["email"]]
-    accounts = [_view(record) for record in own if "@cloud-tpu." not in record["email"]]
-    return {"accounts": accounts} if accounts else {}
+    shown = [_view(record) for _, record in found if not accounts.is_agent(record["email"])]
+    return page(call, "accounts", shown)
 
 
 @API.method(
@@ -128,7 +137,7 @@ def patch(cloud: Cloud, call: Call) -> Json:
         else:
             sent, mask = call.body, ["displayName", "description"]
         for field in mask:
-            name = {"display_name": "displayName"}.get(field, field)
+            name = "displayName" if field == "display_name" else field
             if name not in ("displayName", "description"):
                 raise invalid(f"Invalid updateMask {field}: displayName and description only")
             record[name] = sent.get(name, "")
@@ -168,6 +177,7 @@ def undelete(cloud: Cloud, call: Call) -> Json:
             raise ApiError(404, f"No deleted service account {key.rpartition('/')[2]}")
         cloud.store.delete(DELETED, key)
         cloud.store.put(ACCOUNT, key, record)
+        policies.recall_member(cloud, f"serviceAccount:{record['email']}", record["uniqueId"])
     return {"restoredAccount": _view(record)}
 
 
@@ -238,10 +248,22 @@ def refuse_key(cloud: Cloud, call: Call) -> Json:
     """Refused, as an organisation policy does that forbids keys."""
     raise ApiError(
         400,
-        "Key creation is not allowed on this service account (if type of violation is "
-        "constraints/iam.disableServiceAccountKeyCreation). Use the metadata server or "
-        "impersonation.",
+        "Key creation is not allowed on this service account.",
         status="FAILED_PRECONDITION",
+        reason="failedPrecondition",
+        details=[
+            {
+                "@type": "type.googleapis.com/google.rpc.PreconditionFailure",
+                "violations": [
+                    {
+                        "type": "constraints/iam.disableServiceAccountKeyCreation",
+                        "subject": key_of(cloud, call),
+                        "description": "The local cloud signs no keys: use the metadata server or "
+                        "generateAccessToken.",
+                    }
+                ],
+            }
+        ],
     )
 
 
@@ -251,6 +273,17 @@ def refuse_key(cloud: Cloud, call: Call) -> Json:
     resources=account_resources,
 )
 def list_keys(cloud: Cloud, call: Call) -> Json:
-    """None: there are no keys."""
-    find(cloud, call)
-    return {}
+    """The key pair that Google manages; there are no others."""
+    key, record = find(cloud, call)
+    if "USER_MANAGED" in call.request.query.get("keyTypes", []):
+        return {}
+    number = hashlib.sha256(key.encode()).hexdigest()[:40]
+    managed = {
+        "name": f"{key}/keys/{number}",
+        "keyType": "SYSTEM_MANAGED",
+        "keyAlgorithm": "KEY_ALG_RSA_2048",
+        "keyOrigin": "GOOGLE_PROVIDED",
+        "validAfterTime": rfc3339(record.get("_created", 0.0)),
+        "validBeforeTime": "9999-12-31T23:59:59Z",
+    }
+    return {"keys": [managed]}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
@@ -11,6 +13,7 @@ from localcloud.services.iam.accounts import account_resources, find
 from localcloud.services.iam.api import CREDENTIALS_API
 
 _LONGEST = 3600.0
+_SECONDS = re.compile(r"\d+(\.\d+)?s")
 
 
 @CREDENTIALS_API.method(
@@ -26,9 +29,10 @@ def generate_access_token(cloud: Cloud, call: Call) -> Json:
     scopes = call.body.get("scope", [])
     if not scopes:
         raise invalid("scope must name at least one OAuth scope")
-    lifetime = float(call.body.get("lifetime", "3600s").removesuffix("s"))
+    wanted = call.body.get("lifetime", "3600s")
+    lifetime = float(wanted[:-1]) if _SECONDS.fullmatch(wanted) else 0.0
     if not 0 < lifetime <= _LONGEST:
-        raise invalid(f"lifetime must be more than 0 s and at most {_LONGEST:.0f} s")
+        raise invalid(f"lifetime must be more than 0s and at most {_LONGEST:.0f}s, not {wanted!r}")
     principal = Principal(f"serviceAccount:{record['email']}", frozenset(scopes))
     return {
         "accessToken": cloud.token(principal, lifetime=lifetime),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from localcloud.core import access
 from localcloud.core.call import Call, Json
@@ -10,18 +12,49 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
 from localcloud.services.iam.api import API
+from localcloud.services.paging import page
 
 _ID = re.compile(r"[a-zA-Z0-9_.]{3,64}")
 _FIELDS = ("title", "description", "includedPermissions", "stage")
 
 
+@lru_cache(maxsize=1)
+def _permissions() -> frozenset[str]:
+    """Every permission that a method of the local cloud or a predefined role names."""
+    # Imported late: the list of all APIs holds this one, too.
+    from localcloud.services import all_apis
+
+    named = {name for names in access.predefined_roles().values() for name in names}
+    asked = {name for api in all_apis() for name in api.permissions()}
+    return frozenset(asked | {name for name in named if "*" not in name})
+
+
 def _predefined(name: str) -> Json:
+    patterns = access.predefined_roles()[name]
+    included = {
+        permission
+        for permission in _permissions()
+        if any(fnmatchcase(permission, pattern) for pattern in patterns)
+    }
     return {
         "name": name,
         "title": name.removeprefix("roles/"),
         "stage": "GA",
-        "includedPermissions": list(access.predefined_roles()[name]),
+        "includedPermissions": sorted(included),
     }
+
+
+def _listed(call: Call, roles: list[Json]) -> Json:
+    """A page of roles; their permissions are left out unless the caller asks for them."""
+    if call.arg("view") != "FULL":
+        roles = [{k: v for k, v in role.items() if k != "includedPermissions"} for role in roles]
+    return page(call, "roles", roles, size=300)
+
+
+def _check_permissions(role: Json) -> None:
+    unknown = sorted(set(role.get("includedPermissions", [])) - _permissions())
+    if unknown:
+        raise invalid(f"Permission {', '.join(unknown)} is not valid.")
 
 
 @API.method("roles.get")
@@ -36,7 +69,7 @@ def get_predefined(cloud: Cloud, call: Call) -> Json:
 @API.method("roles.list")
 def list_predefined(cloud: Cloud, call: Call) -> Json:
     """Google's roles, as far as the local cloud knows them."""
-    return {"roles": [_predefined(name) for name in sorted(access.predefined_roles())]}
+    return _listed(call, [_predefined(name) for name in sorted(access.predefined_roles())])
 
 
 def _key(call: Call) -> str:
@@ -62,6 +95,7 @@ def create(cloud: Cloud, call: Call) -> Json:
         raise invalid(f'Invalid role id "{role_id}": 3 to 64 letters, digits, _ and .')
     name = f"projects/{call.project}/roles/{role_id}"
     sent = call.body.get("role", {})
+    _check_permissions(sent)
     record = {"name": name, "etag": _etag(cloud)}
     record |= {field: sent[field] for field in _FIELDS if field in sent}
     with cloud.store.locked():
@@ -82,14 +116,17 @@ def list_(cloud: Cloud, call: Call) -> Json:
     """The project's roles."""
     found = cloud.store.items(access.CUSTOM_ROLE, f"projects/{call.project}/")
     shown = [role for _, role in found if call.flag("showDeleted") or not role.get("deleted")]
-    return {"roles": shown} if shown else {}
+    return _listed(call, shown)
 
 
 @API.method("projects.roles.patch", permission="iam.roles.update")
 def patch(cloud: Cloud, call: Call) -> Json:
     """Change a role."""
     mask = [field for field in call.arg("updateMask").split(",") if field] or list(_FIELDS)
+    _check_permissions(call.body)
     record = _find(cloud, call)
+    if call.body.get("etag", record["etag"]) != record["etag"]:
+        raise ApiError(409, "There were concurrent changes of the role.", status="ABORTED")
     record |= {field: call.body[field] for field in mask if field in call.body}
     return _put(cloud, call, record)
 

@@ -2,62 +2,123 @@
 
 from __future__ import annotations
 
+import json
 from urllib.parse import parse_qs
 
-from localcloud.core.call import Call, Json
+from localcloud.core.call import Call, Json, Response
 from localcloud.core.cloud import DEVELOPER, Cloud
 from localcloud.core.errors import ApiError
 from localcloud.core.registry import Api
-from localcloud.core.tokens import ANONYMOUS, CLOUD_PLATFORM, Principal
+from localcloud.core.tokens import CLOUD_PLATFORM, Principal
 
 API = Api("oauth2", ("v2",), hosts=("www.googleapis.com",), gated=False)
+_TOKEN_HOSTS = ("oauth2.googleapis.com", "www.googleapis.com", "accounts.google.com")
 _EMAIL = "https://www.googleapis.com/auth/userinfo.email"
 _LIFETIME = 3600
+_CLIENT = "local.apps.googleusercontent.com"
+# A refresh token is a token of somebody who may do nothing.
+_REFRESH = "refresh-token:"
 SCOPES = frozenset({CLOUD_PLATFORM, _EMAIL, "openid"})
 
 
 def refresh_token(cloud: Cloud) -> str:
     """What stands as the refresh token in the application default credentials."""
-    return cloud.token(Principal(DEVELOPER, SCOPES), lifetime=10 * 365 * 86400)
+    return cloud.token(Principal(_REFRESH + DEVELOPER, SCOPES), lifetime=10 * 365 * 86400)
 
 
-def _caller(call: Call) -> Principal:
-    if call.principal is ANONYMOUS:
-        raise ApiError(401, "Request is missing required authentication credential.")
-    return call.principal
-
-
-@API.raw("GET", "/v1/userinfo", like="userinfo.get", hosts=("openidconnect.googleapis.com",))
 @API.method("userinfo.get", "userinfo.v2.me.get")
 def userinfo(cloud: Cloud, call: Call) -> Json:
     """The caller."""
-    email = _caller(call).email
+    email = call.principal.email
     return {"id": email, "email": email, "verified_email": True}
 
 
-@API.raw("GET", "/tokeninfo", like="tokeninfo", hosts=("oauth2.googleapis.com",))
-@API.raw("POST", "/tokeninfo", like="tokeninfo", hosts=("oauth2.googleapis.com",))
+@API.raw("GET", "/v1/userinfo", like="userinfo.get", hosts=("openidconnect.googleapis.com",))
+def openid_userinfo(cloud: Cloud, call: Call) -> Response:
+    """The caller, in OpenID Connect's words."""
+    email = call.principal.email
+    return _answer({"sub": email, "email": email, "email_verified": True})
+
+
 @API.method("tokeninfo")
 def tokeninfo(cloud: Cloud, call: Call) -> Json:
     """What the token in the query says."""
-    principal = cloud.tokens.read(call.arg("access_token"), now=cloud.clock.now())
-    return {"email": principal.email, "scope": " ".join(sorted(principal.scopes))}
-
-
-@API.raw("POST", "/token", like="token", hosts=("oauth2.googleapis.com",), upload=True)
-def token(cloud: Cloud, call: Call) -> Json:
-    """A new access token for a refresh token; no other grant is served."""
-    form = {name: values[-1] for name, values in parse_qs(call.request.read().decode()).items()}
-    if form.get("grant_type") != "refresh_token":
-        raise ApiError(
-            400,
-            f"unsupported_grant_type: the local cloud serves refresh_token, not "
-            f"{form.get('grant_type')}; it has no keys to sign with",
-        )
-    principal = cloud.tokens.read(form.get("refresh_token", ""), now=cloud.clock.now())
+    claims = cloud.tokens.claims(call.arg("access_token"), now=cloud.clock.now())
+    email = claims["m"].partition(":")[2]
     return {
-        "access_token": cloud.token(principal, lifetime=_LIFETIME),
-        "expires_in": _LIFETIME,
-        "scope": " ".join(sorted(principal.scopes)),
-        "token_type": "Bearer",
+        "issued_to": _CLIENT,
+        "audience": _CLIENT,
+        "user_id": email,
+        "email": email,
+        "verified_email": True,
+        "scope": " ".join(claims["s"]),
+        "expires_in": int(claims["e"] - cloud.clock.now()),
     }
+
+
+@API.raw("GET", "/(?:oauth2/v3/)?tokeninfo", like="tokeninfo", hosts=_TOKEN_HOSTS, upload=True)
+@API.raw("POST", "/(?:oauth2/v3/)?tokeninfo", like="tokeninfo", hosts=_TOKEN_HOSTS, upload=True)
+def token_info(cloud: Cloud, call: Call) -> Response:
+    """What the token in the query or the form says, as the newer endpoint words it."""
+    token = call.arg("access_token") or _form(call).get("access_token", "")
+    try:
+        claims = cloud.tokens.claims(token, now=cloud.clock.now())
+    except ApiError:
+        return _refused("invalid_token", "Invalid Value")
+    email = claims["m"].partition(":")[2]
+    return _answer(
+        {
+            "azp": _CLIENT,
+            "aud": _CLIENT,
+            "sub": email,
+            "scope": " ".join(claims["s"]),
+            "exp": str(int(claims["e"])),
+            "expires_in": str(int(claims["e"] - cloud.clock.now())),
+            "email": email,
+            "email_verified": "true",
+        }
+    )
+
+
+@API.raw(
+    "POST", "/(?:oauth2/v[34]/|o/oauth2/)?token", like="token", hosts=_TOKEN_HOSTS, upload=True
+)
+def token(cloud: Cloud, call: Call) -> Response:
+    """A new access token for a refresh token; no other grant is served."""
+    form = _form(call)
+    grant = form.get("grant_type", "")
+    if grant != "refresh_token":
+        return _refused(
+            "unsupported_grant_type",
+            f"the local cloud serves the grant refresh_token, not {grant!r}: its service accounts "
+            "have no keys to sign with; use the metadata server or generateAccessToken",
+        )
+    try:
+        refresh = cloud.tokens.read(form.get("refresh_token", ""), now=cloud.clock.now())
+    except ApiError:
+        refresh = None
+    if refresh is None or not refresh.member.startswith(_REFRESH):
+        return _refused("invalid_grant", "Bad Request")
+    principal = Principal(refresh.member.removeprefix(_REFRESH), refresh.scopes)
+    return _answer(
+        {
+            "access_token": cloud.token(principal, lifetime=_LIFETIME),
+            "expires_in": _LIFETIME - 1,
+            "scope": " ".join(sorted(principal.scopes)),
+            "token_type": "Bearer",
+        }
+    )
+
+
+def _form(call: Call) -> dict[str, str]:
+    sent = parse_qs(call.request.read().decode("utf-8", "replace"))
+    return {name: values[-1] for name, values in sent.items()}
+
+
+def _refused(error: str, description: str) -> Response:
+    return _answer({"error": error, "error_description": description}, 400)
+
+
+def _answer(body: Json, status: int = 200) -> Response:
+    headers = {"Content-Type": "application/json; charset=UTF-8", "Cache-Control": "no-store"}
+    return Response(status, json.dumps(body).encode(), headers)

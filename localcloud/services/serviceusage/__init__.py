@@ -11,10 +11,10 @@ from localcloud.core.errors import ApiError, invalid, not_found
 from localcloud.core.operations import effect
 from localcloud.core.registry import Api
 from localcloud.core.store import Record
+from localcloud.services.paging import page
 
 API = Api("serviceusage", ("v1", "v1beta1"), gated=False)
-_PAGE = 200
-_TPU = "tpu.googleapis.com"
+_PAGE = 50
 
 
 def _project(cloud: Cloud, call: Call) -> str:
@@ -77,12 +77,7 @@ def list_(cloud: Cloud, call: Call) -> Json:
         if field != "state" or state not in ("ENABLED", "DISABLED"):
             raise invalid(f"Invalid filter {wanted}: it must be state:ENABLED or state:DISABLED")
         views = [view for view in views if view["state"] == state]
-    start = int(call.arg("pageToken") or 0)
-    size = call.number("pageSize") or _PAGE
-    page: Json = {"services": views[start : start + size]}
-    if start + size < len(views):
-        page["nextPageToken"] = str(start + size)
-    return page
+    return page(call, "services", views, size=_PAGE)
 
 
 @API.method(
@@ -152,9 +147,10 @@ def generate_service_identity(cloud: Cloud, call: Call) -> Json:
     """The account as which the API itself acts in the project."""
     service = _service(call)
     number = projects.number(_project(cloud, call))
-    agent = "cloud-tpu" if service == _TPU else f"gcp-sa-{service.split('.')[0]}"
+    short = service.split(".")[0]
+    agent = enablement.catalog()[service].get("agent", f"gcp-sa-{short}")
     email = f"service-{number}@{agent}.iam.gserviceaccount.com"
-    identity = {"email": email, "uniqueId": str(100000000000000000000 + int(number))}
+    identity = {"email": email, "uniqueId": str(100_000_000_000_000_000_000 + int(number))}
     return _operation(cloud, "service.report", {"response": identity})
 
 
@@ -184,6 +180,10 @@ def tell_enabled(cloud: Cloud, project: str, services: list[str], kind: str) -> 
 
 
 def _start(cloud: Cloud, project: str, services: list[str], kind: str) -> Json:
+    stands = [cloud.store.get(enablement.ENABLED, enablement.key(project, s)) for s in services]
+    if all(stands):
+        response = tell_enabled(cloud, project, services, kind)
+        return {"name": "operations/noop.DONE_OPERATION", "done": True, "response": response}
     # Enabling is quick; that calls go through takes as long again to spread.
     seconds = cloud.seconds("service.enable")
     enablement.enable(cloud, project, services, after=2 * seconds)

@@ -60,10 +60,10 @@ def set_policy(cloud: Cloud, call: Call) -> Json:
         bucket = records.require_bucket(cloud, name)
         bindings = _merged(call.body.get("bindings") or [])
         version = int(call.body.get("version") or 1)
-        for binding in bindings:
-            policies.check(cloud, binding, (*policies.KINDS, *_PROJECT_KINDS))
         if version < 3 and any(binding.get("condition") for binding in bindings):
             raise invalid("Conditional role bindings take policy version 3.")
+        for binding in bindings:
+            policies.check(cloud, binding, (*policies.KINDS, *_PROJECT_KINDS))
         _refuse_forbidden(bucket, bindings)
         policy = _policy(cloud, name)
         if call.body.get("etag") and call.body["etag"] != policy["etag"]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.store import Record
+from localcloud.services.paging import page
 from localcloud.services.tpu import hosts, nodes
 from localcloud.services.tpu.api import API, NODE, load, place
-from localcloud.services.tpu.paging import page
 from localcloud.services.tpu.views import node_view
 
 

@@ -6,9 +6,9 @@ from localcloud.core import accounts, enablement, projects
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
+from localcloud.services.paging import page
 from localcloud.services.tpu import catalog
 from localcloud.services.tpu.api import API, V2, place
-from localcloud.services.tpu.paging import page
 
 
 def service_identity(project: str) -> str:

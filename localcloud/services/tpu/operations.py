@@ -9,8 +9,8 @@ from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
 from localcloud.core.store import Record
+from localcloud.services.paging import page
 from localcloud.services.tpu.api import API, place
-from localcloud.services.tpu.paging import page
 from localcloud.services.tpu.views import node_view, queued_view
 
 _PREFIX = "tpu/"

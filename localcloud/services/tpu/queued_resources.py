@@ -11,9 +11,9 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.operations import effect
 from localcloud.core.store import Record
+from localcloud.services.paging import page
 from localcloud.services.tpu import capacity, checks, nodes, operations, queue, vms
 from localcloud.services.tpu.api import API, QUEUED, V2, load, place, zone_of
-from localcloud.services.tpu.paging import page
 from localcloud.services.tpu.views import queued_view
 
 _TIERS = ("spot", "guaranteed", "bestEffort")

@@ -5,13 +5,19 @@ from __future__ import annotations
 from localcloud.core.call import Call, Json
 from localcloud.core.errors import invalid
 
-_SIZE = 100
 _MOST = 1000
 
 
-def page(call: Call, field: str, items: list[Json]) -> Json:
-    """One page of `items` under the name `field`, as `pageSize` and `pageToken` ask for it."""
-    size = min(call.number("pageSize") or _SIZE, _MOST)
+def page(call: Call, field: str, items: list[Json], *, size: int = 100) -> Json:
+    """One page of `items` under the name `field`, as `pageSize` and `pageToken` ask for it.
+
+    Args:
+        call: the list call.
+        field: of the response, such as `nodes`; left out when the page is empty.
+        items: all of them, in the order in which they are shown.
+        size: how many a page has when the caller doesn't say.
+    """
+    size = min(call.number("pageSize") or size, _MOST)
     token = call.arg("pageToken")
     if size < 0 or (token and not token.isdigit()):
         raise invalid("Request contains an invalid argument: pageSize or pageToken.")

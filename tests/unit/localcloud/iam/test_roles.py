@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+import pytest
+
+from localcloud.core import access, projects
+from localcloud.services import all_apis
+from localcloud.testing import Client
+
+PROJECT = projects.DEFAULT_PROJECT
+ROLES = f"iam.googleapis.com/v1/projects/{PROJECT}/roles"
+POLICY = f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}"
+MEMBER = "user:operator@example.com"
+
+
+@pytest.fixture
+def enabled_apis() -> tuple[str, ...]:
+    return ("iam.googleapis.com", "tpu.googleapis.com")
+
+
+def test_a_predefined_role_lists_single_permissions(api: Client) -> None:
+    role = api.get("iam.googleapis.com/v1/roles/tpu.viewer")
+    assert "tpu.nodes.get" in role["includedPermissions"]
+    assert not [name for name in role["includedPermissions"] if "*" in name]
+    assert "tpu.nodes.create" not in role["includedPermissions"]
+    api.get("iam.googleapis.com/v1/roles/tpu.nothing", status=404)
+
+
+def test_lists_leave_permissions_out_unless_asked(api: Client) -> None:
+    url = "iam.googleapis.com/v1/roles"
+    assert not [role for role in api.get(url)["roles"] if "includedPermissions" in role]
+    assert [role for role in api.get(url, view="FULL")["roles"] if "includedPermissions" in role]
+
+
+def test_a_custom_role_grants_what_it_includes_until_it_is_deleted(api: Client) -> None:
+    nodes = f"tpu.googleapis.com/v2/projects/{PROJECT}/locations/us-central1-b/nodes"
+    body = {"roleId": "look", "role": {"title": "Look", "includedPermissions": ["tpu.nodes.list"]}}
+    name = api.post(ROLES, body)["name"]
+    policy = api.post(f"{POLICY}:getIamPolicy")
+    policy["bindings"].append({"role": name, "members": [MEMBER]})
+    api.post(f"{POLICY}:setIamPolicy", {"policy": policy})
+    operator = api.as_member(MEMBER)
+    assert operator.get(nodes) == {}
+    api.delete(f"{ROLES}/look")
+    operator.get(nodes, status=403)
+    api.post(f"{ROLES}/look:undelete", {})
+    operator.get(nodes)
+    api.patch(f"{ROLES}/look", {"includedPermissions": ["tpu.nodes.get"]})
+    operator.get(nodes, status=403)
+
+
+def test_a_custom_role_with_an_unknown_permission_is_refused(api: Client) -> None:
+    body = {"roleId": "wrong", "role": {"includedPermissions": ["tpu.*", "tpu.nodes.paint"]}}
+    message = api.post(ROLES, body, status=400)["error"]["message"]
+    assert "tpu.*" in message
+    assert "tpu.nodes.paint" in message
+    api.post(ROLES, {"roleId": "a b", "role": {}}, status=400)
+
+
+def test_a_stale_etag_of_a_role_is_a_conflict(api: Client) -> None:
+    old = api.post(ROLES, {"roleId": "look", "role": {"title": "1"}})["etag"]
+    api.patch(f"{ROLES}/look", {"title": "2", "etag": old})
+    error = api.patch(f"{ROLES}/look", {"title": "3", "etag": old}, status=409)["error"]
+    assert error["status"] == "ABORTED"
+
+
+def test_every_permission_that_a_method_asks_for_is_in_a_role_beside_the_owners() -> None:
+    asked = {name for api in all_apis() for name in api.permissions()}
+    roles = access.predefined_roles()
+    patterns = {name for role in roles if role != "roles/owner" for name in roles[role]}
+    ungranted = {n for n in asked if not any(fnmatchcase(n, pattern) for pattern in patterns)}
+    assert ungranted == set()

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from localcloud.core import projects
+from localcloud.testing import Client
+
+V1 = "cloudresourcemanager.googleapis.com/v1/projects"
+V3 = "cloudresourcemanager.googleapis.com/v3/projects"
+PROJECT = projects.DEFAULT_PROJECT
+OWNER = {"role": "roles/owner", "members": ["user:developer@tpu-stack.local"]}
+
+
+def policy(api: Client) -> dict[str, Any]:
+    return api.post(f"{V1}/{PROJECT}:getIamPolicy")
+
+
+def test_a_project_is_shown_by_id_and_by_number(api: Client) -> None:
+    number = projects.number(PROJECT)
+    assert api.get(f"{V1}/{number}")["projectId"] == PROJECT
+    assert api.get(f"{V3}/{PROJECT}")["name"] == f"projects/{number}"
+    assert api.get(f"{V3}/{number}")["state"] == "ACTIVE"
+
+
+def test_an_unknown_project_looks_like_one_of_somebody_elses(api: Client) -> None:
+    answer = api.get(f"{V1}/no-such-project", status=403)
+    assert answer["error"]["status"] == "PERMISSION_DENIED"
+
+
+def test_lists_show_the_callers_projects_that_fit_the_filter(api: Client) -> None:
+    [listed] = api.get(V1, filter="lifecycleState:ACTIVE")["projects"]
+    assert listed["projectId"] == PROJECT
+    assert api.get(V1, filter="lifecycleState:DELETE_REQUESTED") == {}
+    [found] = api.get(f"{V3}:search", query="id:tpu-*")["projects"]
+    assert found["projectId"] == PROJECT
+    assert api.as_member("user:stranger@example.com").get(V1) == {}
+    assert "labels" in api.get(V1, filter="labels.a:b", status=400)["error"]["message"]
+
+
+def test_a_policy_is_replaced_and_its_etag_changes(api: Client) -> None:
+    before = policy(api)
+    viewer = {"role": "roles/viewer", "members": ["user:b@x.org", "user:a@x.org"]}
+    body = {"policy": {"etag": before["etag"], "version": 3, "bindings": [OWNER, viewer]}}
+    written = api.post(f"{V1}/{PROJECT}:setIamPolicy", body)
+    assert written["etag"] != before["etag"]
+    assert {"role": "roles/viewer", "members": ["user:a@x.org", "user:b@x.org"]} in written[
+        "bindings"
+    ]
+    assert policy(api) == written
+    # Writing the same again is no change.
+    assert api.post(f"{V1}/{PROJECT}:setIamPolicy", {"policy": written}) == written
+
+
+def test_a_stale_etag_is_a_conflict_that_names_both(api: Client) -> None:
+    before = policy(api)
+    viewer = {"role": "roles/viewer", "members": ["user:a@x.org"]}
+    body = {"policy": {"etag": before["etag"], "bindings": [OWNER, viewer]}}
+    after = api.post(f"{V1}/{PROJECT}:setIamPolicy", body)
+    editor = {"role": "roles/editor", "members": ["user:a@x.org"]}
+    body = {"policy": {"etag": before["etag"], "bindings": [OWNER, editor]}}
+    error = api.post(f"{V1}/{PROJECT}:setIamPolicy", body, status=409)["error"]
+    assert error["status"] == "ABORTED"
+    assert "There were concurrent policy changes" in error["message"]
+    assert before["etag"] in error["message"]
+    assert after["etag"] in error["message"]
+    assert policy(api) == after
+
+
+@pytest.mark.parametrize(
+    ("role", "member", "said"),
+    [
+        ("roles/nothing.admin", "user:a@x.org", "Role roles/nothing.admin is not supported"),
+        (
+            "roles/viewer",
+            f"serviceAccount:gone@{PROJECT}.iam.gserviceaccount.com",
+            f"Service account gone@{PROJECT}.iam.gserviceaccount.com does not exist.",
+        ),
+        ("roles/viewer", "a@x.org", "must be allUsers"),
+        ("roles/viewer", "robot:a@x.org", "must be allUsers"),
+        ("roles/viewer", "user:a", "no e-mail address"),
+        ("roles/viewer", "allUsers", "not allowed"),
+    ],
+)
+def test_a_policy_with_an_unknown_role_or_member_is_refused(
+    api: Client, role: str, member: str, said: str
+) -> None:
+    before = policy(api)
+    body = {"policy": {"bindings": [OWNER, {"role": role, "members": [member]}]}}
+    error = api.post(f"{V1}/{PROJECT}:setIamPolicy", body, status=400)["error"]
+    assert said in error["message"]
+    assert policy(api) == before
+
+
+def test_a_condition_is_refused_rather_than_ignored(api: Client) -> None:
+    condition = {"title": "t", "expression": "false"}
+    binding = {"role": "roles/viewer", "members": ["user:a@x.org"], "condition": condition}
+    body = {"policy": {"version": 3, "bindings": [OWNER, binding]}}
+    assert (
+        "conditions"
+        in api.post(f"{V1}/{PROJECT}:setIamPolicy", body, status=501)["error"]["message"]
+    )
+
+
+def test_the_last_owner_stays(api: Client) -> None:
+    error = api.post(f"{V1}/{PROJECT}:setIamPolicy", {"policy": {"bindings": []}}, status=400)
+    assert "at least one owner" in error["error"]["message"]
+
+
+def test_a_role_gives_its_permissions_and_no_others(api: Client) -> None:
+    member = "user:viewer@example.com"
+    viewer = {"role": "roles/tpu.viewer", "members": [member]}
+    api.post(f"{V1}/{PROJECT}:setIamPolicy", {"policy": {"bindings": [OWNER, viewer]}})
+    wanted = ["tpu.nodes.get", "tpu.nodes.create", "compute.instances.get"]
+    body = {"permissions": wanted}
+    answer = api.as_member(member).post(f"{V1}/{PROJECT}:testIamPermissions", body)
+    assert answer == {"permissions": ["tpu.nodes.get"]}
+    stranger = api.as_member("user:stranger@example.com")
+    assert stranger.post(f"{V1}/{PROJECT}:testIamPermissions", body) == {}
+    assert stranger.post(f"{V1}/{PROJECT}:getIamPolicy", status=403)["error"]["details"][0][
+        "metadata"
+    ] == {
+        "permission": "resourcemanager.projects.getIamPolicy",
+        "resource": f"projects/{PROJECT}",
+    }
+
+
+def test_a_caller_without_a_token_is_asked_for_one(api: Client) -> None:
+    nobody = api.as_member("")
+    assert nobody.get(V1, status=401)["error"]["status"] == "UNAUTHENTICATED"
+    assert nobody.get(f"{V1}/{PROJECT}", status=401)["error"]["status"] == "UNAUTHENTICATED"
