@@ -10,6 +10,7 @@ from typing import Any
 
 from pulumi import automation
 
+from tpustack.engine_state import being_created, with_what_was_being_created
 from tpustack.errors import TpustackError
 from tpustack.project import ROOT
 
@@ -82,6 +83,30 @@ class Engine:
         """Release the lock that a killed engine left on the stack."""
         with _Explained("cancel", self.name):
             self._stack.cancel()
+
+    def refresh(self, line: Line) -> dict[str, int]:
+        """Compare the state with the cloud; the answer is the number of resources by operation."""
+        with _Explained("refresh", self.name):
+            result = self._stack.refresh(on_output=line, color="never")
+        return {str(key): n for key, n in (result.summary.resource_changes or {}).items()}
+
+    def recover(self, line: Line) -> list[str]:
+        """Make a stack whose engine was killed one that `up` and `destroy` can work with.
+
+        What the engine was creating may be there by now, without the state knowing: it is taken
+        into the state if it is. The answer is the URNs of what was being created.
+        """
+        self.unlock()
+        with _Explained("export", self.name):
+            state = self._stack.export_stack()
+        urns = being_created(state.deployment or {})
+        if urns:
+            line(f"{len(urns)} resources were being created; looking which are there")
+            with _Explained("import", self.name):
+                state.deployment = with_what_was_being_created(state.deployment or {})
+                self._stack.import_stack(state)
+            self.refresh(line)
+        return urns
 
 
 def _values(outputs: Mapping[str, automation.OutputValue]) -> dict[str, Any]:

@@ -47,6 +47,9 @@ class Identity(pulumi.ComponentResource):
             project=args.project,
             account_id=args.account_id,
             display_name="Machines of a tpu-stack",
+            # An update that is interrupted while the provider waits for the new account (10
+            # seconds) has made it without knowing.
+            create_ignore_already_exists=True,
             opts=self._after(args, "account"),
         )
         member = pulumi.Output.concat("serviceAccount:", account.email)

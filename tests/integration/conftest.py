@@ -59,15 +59,25 @@ def cloud(tmp_path: Path) -> Iterator[LocalCloudCommand]:
 
 
 @pytest.fixture
-def deploy(tmp_path: Path, tools: Toolchain, cloud: LocalCloudCommand, trainer: Path) -> Deploy:
-    """Makes a stack with the given settings: those of stack `local`, changed."""
+def project(tmp_path: Path) -> Path:
+    """A folder with this project's program and stack files of the test's own."""
     project = tmp_path / "project"
     (project / "stacks").mkdir(parents=True)
     (project / "infra").symlink_to(ROOT / "infra")
     definition = yaml.safe_load((ROOT / "Pulumi.yaml").read_text(encoding="utf-8"))
     definition["runtime"]["options"]["virtualenv"] = sys.prefix
     (project / "Pulumi.yaml").write_text(yaml.safe_dump(definition), encoding="utf-8")
-    environment = toolchain.environment(tools, tmp_path / "state") | cloud.environment()
+    return project
+
+
+@pytest.fixture
+def environment(tmp_path: Path, tools: Toolchain, cloud: LocalCloudCommand) -> dict[str, str]:
+    return toolchain.environment(tools, tmp_path / "state") | cloud.environment()
+
+
+@pytest.fixture
+def deploy(project: Path, environment: dict[str, str], trainer: Path) -> Deploy:
+    """Makes a stack with the given settings: those of stack `local`, changed."""
 
     def make(stack: str = "local", **changes: Any) -> Engine:
         path = ROOT / "stacks" / f"Pulumi.{stack}.yaml"

@@ -1,0 +1,114 @@
+"""Living with a stack's state: changes from outside, and updates that are killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import requests
+
+from tpustack.engine import Engine
+from tpustack.localcloud import LocalCloudCommand
+
+Deploy = Callable[..., Engine]
+Pulumi = Callable[..., "subprocess.Popen[str]"]
+COMPUTE = "https://compute.googleapis.com/compute/v1/projects/tpu-stack-local"
+VM = f"{COMPUTE}/zones/us-central1-b/instances/tpu-stack-local-vm"
+
+
+def ignore(line: str) -> None:
+    """The engine's output is not what these tests look at."""
+
+
+@pytest.fixture
+def pulumi(project: Path, environment: Mapping[str, str]) -> Pulumi:
+    """Starts the command line on the stack that `deploy` made."""
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            ["pulumi", *arguments, "--stack", "local"],
+            cwd=project,
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    return start
+
+
+@pytest.fixture
+def google(cloud: LocalCloudCommand) -> requests.Session:
+    environment = cloud.environment()
+    session = requests.Session()
+    session.trust_env = False
+    session.proxies = {"https": environment["HTTPS_PROXY"]}
+    session.verify = environment["REQUESTS_CA_BUNDLE"]
+    session.headers["Authorization"] = f"Bearer {environment['GOOGLE_OAUTH_ACCESS_TOKEN']}"
+    return session
+
+
+def test_a_change_from_outside_is_seen_by_refresh_and_undone_by_up(
+    deploy: Deploy, google: requests.Session
+) -> None:
+    engine = deploy(labels={"team": "vision"})
+    engine.up(ignore)
+    vm = google.get(VM).json()
+    labels = {**vm["labels"], "team": "audio"}
+    change = {"labels": labels, "labelFingerprint": vm["labelFingerprint"]}
+    google.post(f"{VM}/setLabels", json=change).raise_for_status()
+    assert engine.refresh(ignore)["update"] == 1
+    assert engine.up(ignore).changes["update"] == 1
+    assert google.get(VM).json()["labels"]["team"] == "vision"
+    engine.destroy(ignore)
+
+
+@pytest.mark.parametrize(
+    ("resource", "method"),
+    [
+        ("storage:Bucket", "storage.buckets.insert"),
+        ("compute:Network", "compute.networks.insert"),
+        ("serviceaccount:Account", "iam.projects.serviceAccounts.create"),
+        ("tpu:V2Vm", "tpu.projects.locations.nodes.create"),
+        ("compute:Instance", "compute.instances.insert"),
+    ],
+)
+def test_an_update_that_is_killed_is_taken_up_again_and_leaves_nothing(
+    resource: str, method: str, deploy: Deploy, cloud: LocalCloudCommand, pulumi: Pulumi
+) -> None:
+    before = cloud.status()["resources"]
+    engine = deploy()
+    # Google makes what the engine, dead by then, has asked for.
+    cloud.run("faults", "add", method, "--status", "0", "--delay", "2", "--count", "1")
+    update = pulumi("up", "--yes", "--skip-preview", "--non-interactive", "--color=never")
+    kill_while_it_creates(resource, update)
+    await_call(method, cloud)
+    assert any(resource.partition(":")[2] in urn for urn in engine.recover(ignore))
+    engine.up(ignore)
+    assert engine.up(ignore).changed == 0
+    engine.destroy(ignore)
+    assert cloud.status()["resources"] == before
+
+
+def kill_while_it_creates(resource: str, update: subprocess.Popen[str]) -> None:
+    assert update.stdout is not None
+    for line in update.stdout:
+        if re.search(rf"gcp:{resource} .* creating", line):
+            # The engine writes its state before it asks the provider, which then asks Google.
+            time.sleep(0.5)
+            update.kill()
+            break
+    assert update.wait() == -signal.SIGKILL
+
+
+def await_call(method: str, cloud: LocalCloudCommand) -> None:
+    deadline = time.monotonic() + 20
+    while f" {method} " not in cloud.run("logs", "requests"):
+        assert time.monotonic() < deadline, f"{method} was never called"
+        time.sleep(0.1)
