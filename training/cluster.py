@@ -13,6 +13,7 @@ from training.endpoint.probe import wait_for_workers
 from training.endpoint.wait import Wait
 
 _WORKER_JOB = "/job:worker/"
+_FIRST_TASK = "/task:0/"
 _WORKER_HOST = "/job:worker/replica:0/task:0/device:CPU:0"
 
 logger = logging.getLogger(__name__)
@@ -101,14 +102,20 @@ def _connect_remote(addresses: Addresses) -> tuple[Cluster, str]:
     if _worker_devices("TPU_SYSTEM"):
         return _tpu_cluster_of(resolver, addresses.url), f"{addresses.source} names a TPU"
     kind = "GPU" if _worker_devices("GPU") else "CPU"
-    devices = _worker_devices(kind)
-    # One device sums the gradients: with logical CPUs in one memory there is nothing to gain from
-    # packing or a hierarchy.
-    strategy = tf.distribute.MirroredStrategy(
-        devices, cross_device_ops=tf.distribute.ReductionToOneDevice()
-    )
+    devices = [name for name in _worker_devices(kind) if _FIRST_TASK in name]
     reason = f"the worker of {addresses.source} has no TPU but {len(devices)} {kind} devices"
-    return Cluster(strategy, addresses.url, _WORKER_HOST, has_tpu=False), reason
+    if len(addresses.addresses) > 1:
+        logger.warning(
+            "cluster: only the first of the %d workers trains; TensorFlow can't mirror over several",
+            len(addresses.addresses),
+        )
+    return Cluster(_mirror(devices, kind), addresses.url, _WORKER_HOST, has_tpu=False), reason
+
+
+def _mirror(devices: list[str], kind: str) -> tf.distribute.MirroredStrategy:
+    """On CPUs one device sums the gradients: in one memory there is nothing to gain by packing."""
+    reduction = tf.distribute.ReductionToOneDevice() if kind == "CPU" else None
+    return tf.distribute.MirroredStrategy(devices, cross_device_ops=reduction)
 
 
 def _worker_devices(kind: str) -> list[str]:
@@ -142,9 +149,6 @@ def _use_this_machine(local_devices: int) -> tuple[Cluster, str]:
         split = [tf.config.LogicalDeviceConfiguration()] * local_devices
         tf.config.set_logical_device_configuration(cpu, split)
         reason += f" and --local_devices={local_devices}"
-    gpus = [] if local_devices else tf.config.list_logical_devices("GPU")
-    devices = [d.name for d in gpus or tf.config.list_logical_devices("CPU")]
-    strategy = tf.distribute.MirroredStrategy(
-        devices, cross_device_ops=None if gpus else tf.distribute.ReductionToOneDevice()
-    )
-    return Cluster(strategy, "", None, has_tpu=False), reason
+    kind = "GPU" if tf.config.list_physical_devices("GPU") and not local_devices else "CPU"
+    devices = [device.name for device in tf.config.list_logical_devices(kind)]
+    return Cluster(_mirror(devices, kind), "", None, has_tpu=False), reason

@@ -28,7 +28,7 @@ class Params:
 
     epochs: float = _param(3.0, "passes over the training set", 0.001, 100_000)
     global_batch_size: int = _param(256, "examples per step over all replicas", 1, 1 << 20)
-    evaluation_batch_size: int = _param(2000, "the same for evaluation", 1, 1 << 20)
+    evaluation_batch_size: int = _param(2048, "the same for evaluation", 1, 1 << 20)
     learning_rate: float = _param(0.004, "peak of the schedule", 1e-9, 10.0)
     warmup_fraction: float = _param(0.2, "part of the steps in which it rises to the peak", 0, 0.9)
     steps_per_loop: int = _param(50, "steps per call of the compiled loop", 1, 1_000_000)
