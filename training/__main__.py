@@ -7,9 +7,9 @@ import traceback
 import warnings
 from collections.abc import Sequence
 
-from training.cli import Convert, Invocation, parse
+from training.cli import Convert, parse
 from training.errors import Interrupted, TrainingError
-from training.job import run_job
+from training.job import Job, run_job
 from training.shutdown import ShutdownRequest
 
 _EXIT_CTRL_C = 130
@@ -19,9 +19,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     debug = "--debug" in (sys.argv if arguments is None else arguments)
     try:
-        invocation = parse(sys.argv[1:] if arguments is None else arguments)
+        command = parse(sys.argv[1:] if arguments is None else arguments)
         _set_up_logging(debug)
-        print(f"training finished {_run(invocation)}", flush=True)
+        print(f"training finished {_run(command)}", flush=True)
     except KeyboardInterrupt:
         print("training interrupted: Ctrl-C", file=sys.stderr)
         return _EXIT_CTRL_C
@@ -36,8 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(invocation: Invocation) -> str:
-    command = invocation.command
+def _run(command: Job | Convert) -> str:
     if isinstance(command, Convert):
         from training.data.convert import convert
 

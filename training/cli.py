@@ -32,14 +32,6 @@ class Convert:
     name: str | None
 
 
-@dataclass(frozen=True)
-class Invocation:
-    """A parsed command line."""
-
-    command: Job | Convert
-    debug: bool
-
-
 class _Parser(argparse.ArgumentParser):
     """Errors in the form of every other error of this package."""
 
@@ -47,18 +39,18 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(f"{message}; see `{self.prog} --help`")
 
 
-def parse(arguments: Sequence[str]) -> Invocation:
+def parse(arguments: Sequence[str]) -> Job | Convert:
     """Parse `arguments`. Raises InputError with everything that is wrong; --help exits."""
     parser = _build_parser()
     known, rest = parser.parse_known_args(arguments)
     if known.mode == "data":
         if rest:
             raise InputError(f"unknown argument {rest[0]}; see `training data convert --help`")
-        return Invocation(Convert(known.source, known.output, known.name), known.debug)
+        return Convert(known.source, known.output, known.name)
     overrides = _split_overrides(rest)
     flags = ("tpu", "tpu-zone", "tpu-project", "data", "model-dir", "config", "debug")
     params = build_params(_read_config(known.config), overrides, flags)
-    job = Job(
+    return Job(
         mode=known.mode,
         tpu=known.tpu,
         tpu_project=known.tpu_project,
@@ -67,7 +59,6 @@ def parse(arguments: Sequence[str]) -> Invocation:
         model_dir=known.model_dir,
         params=params,
     )
-    return Invocation(job, known.debug)
 
 
 def _build_parser() -> argparse.ArgumentParser:

@@ -106,7 +106,7 @@ def _connect_remote(addresses: Addresses) -> tuple[Cluster, str]:
     reason = f"the worker of {addresses.source} has no TPU but {len(devices)} {kind} devices"
     if len(addresses.addresses) > 1:
         logger.warning(
-            "cluster: only the first of the %d workers trains; TensorFlow can't mirror over several",
+            "cluster: only the first of %d workers trains; TensorFlow can't mirror over several",
             len(addresses.addresses),
         )
     return Cluster(_mirror(devices, kind), addresses.url, _WORKER_HOST, has_tpu=False), reason

@@ -51,8 +51,7 @@ KNOWN_ERRORS = (
     ),
     _known(
         "bucket-permission",
-        r"storage\.(objects|buckets)\.\w+ (access|permission)|PERMISSION_DENIED|PermissionDenied"
-        r"|HTTP response code 403|Error executing an HTTP request.*\b403\b",
+        r"storage\.(objects|buckets)\.\w+ (access|permission)|HTTP response code 403",
         "the account that runs the training, or the TPU's own, may not use the bucket",
         "grant it roles/storage.objectAdmin on the bucket (to the TPU's service account too, since "
         "its host reads the data); after a grant wait a minute",
@@ -60,8 +59,7 @@ KNOWN_ERRORS = (
     ),
     _known(
         "bucket-credentials",
-        r"HTTP response code 401|Error executing an HTTP request.*\b401\b|UNAUTHENTICATED"
-        r"|could not locate the credentials file|No DNS.*metadata",
+        r"HTTP response code 401|UNAUTHENTICATED|could not locate the credentials file",
         "Cloud Storage got no valid credentials",
         "run on a VM with a service account, or `gcloud auth application-default login`",
     ),
@@ -131,6 +129,13 @@ KNOWN_ERRORS = (
         f"{_ISSUES}/96203",
     ),
     _known(
+        "no-tpu-found",
+        r"TPUs not found in the cluster|Device /job:\w+/\S*TPU_SYSTEM\S* unknown device",
+        "this machine, or the worker, has no TPU that TensorFlow can use",
+        "use --tpu=local on a TPU VM only, with tensorflow-tpu installed and no other process on "
+        "the TPU",
+    ),
+    _known(
         "worker-restarted",
         r"Unable to find a context_id|Unable to find the relevant tensor remote_handle",
         "the TPU's worker was restarted (a preemption or maintenance)",
@@ -172,9 +177,10 @@ KNOWN_ERRORS = (
     ),
     _known(
         "not-writable",
-        r"Read-only file system|Permission denied",
-        "a file or directory may not be read or written by this user",
-        "check the owner and mode of --model-dir and --data",
+        r"Read-only file system|Permission ?denied|(not|is) a directory"
+        r"|No such file or directory",
+        "a file or directory can't be found, read or written by this user",
+        "check --model-dir and --data, and their owner and mode",
         wrong_input=True,
     ),
 )

@@ -6,6 +6,8 @@ from training.error_catalog import find_known_error
 from training.errors import InputError, TrainingError
 
 _PATH = re.compile(r"(?:gs://|/)[^\s'\";:,]+")
+# Names of TensorFlow's own wrappers around what went wrong.
+_NOISE = re.compile(r"\{\{\w+ [^}]*\}\} ?| ?\[Op:\w+\]( name:)?")
 _LONGEST = 300
 
 
@@ -30,6 +32,6 @@ def _first_line(text: str) -> str:
 
     Errors in compiled functions have it the other way round, after the words "in user code".
     """
-    lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
+    lines = [line.strip() for line in _NOISE.sub("", text).splitlines() if line.strip()] or [""]
     line = lines[-1] if lines[0] == "in user code:" else lines[0]
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

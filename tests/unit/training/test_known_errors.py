@@ -44,6 +44,8 @@ TEXTS = [
     ),
     ("corrupt-data", "corrupted record at 12345 [Op:IteratorGetNext]"),
     ("label-out-of-range", "Received a label value of 11 which is outside the valid range [0, 10)"),
+    ("not-writable", "PermissionDeniedError: /m/checkpoints; Permission denied"),
+    ("no-tpu-found", "NotFoundError: TPUs not found in the cluster. Failed in initialization"),
     ("disk-full", "/tmp/m/x.tempstate; No space left on device"),
 ]
 
