@@ -6,6 +6,9 @@ ONLY ?=
 PY := .venv/bin/python
 SOURCES := infra training localcloud tpustack tools bench tests
 
+# Every command starts a Python; where its modules are compiled anew each time, that takes seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup toolchain demo test oldest lint format docs bench wheel lock clean
 .DEFAULT_GOAL := help
 
