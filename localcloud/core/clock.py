@@ -20,7 +20,7 @@ def rfc3339(timestamp: float) -> str:
 
 
 class Clock:
-    """The wall clock; runs what was put off when it is due, in a thread of its own."""
+    """The wall clock; runs each action that was put off when it is due, in a thread of its own."""
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, Callable[[], object]]] = []
@@ -62,7 +62,8 @@ class Clock:
                 if self._closed:
                     return
                 action = heapq.heappop(self._due)[2]
-            _run_logged(action)
+            # Some wait for a machine that boots or ends; the others don't wait with them.
+            threading.Thread(target=_run_logged, args=(action,), daemon=True).start()
 
 
 class VirtualClock(Clock):
@@ -82,16 +83,23 @@ class VirtualClock(Clock):
 
     def at(self, when: float, action: Callable[[], object]) -> None:
         """Run `action` once the clock was advanced to `when`."""
-        heapq.heappush(self._due, (when, next(self._sequence), action))
+        with self._changed:
+            heapq.heappush(self._due, (when, next(self._sequence), action))
 
     def advance(self, seconds: float) -> None:
         """Move on by `seconds` and run, in order, all that falls due on the way."""
         end = self._now + seconds
-        while self._due and self._due[0][0] <= end:
+        while (action := self._next(end)) is not None:
+            _run_logged(action)
+        self._now = max(self._now, end)
+
+    def _next(self, end: float) -> Callable[[], object] | None:
+        with self._changed:
+            if not self._due or self._due[0][0] > end:
+                return None
             when, _, action = heapq.heappop(self._due)
             self._now = max(self._now, when)
-            _run_logged(action)
-        self._now = end
+            return action
 
 
 def _run_logged(action: Callable[[], object]) -> None:

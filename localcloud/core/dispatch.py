@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -30,7 +31,7 @@ class Dispatcher:
 
     def answer(self, request: Request) -> Response:
         """The response to a request; errors come as responses too."""
-        name = "-"
+        name, started = "-", time.perf_counter()
         try:
             found, route = self._find(request)
             name = found.method.id
@@ -47,7 +48,10 @@ class Dispatcher:
             log.exception("%s %s%s failed", request.verb, request.host, request.path)
             message = f"the local cloud failed: {type(error).__name__}: {error}"
             response = _json(ApiError(500, message).body(), 500)
-        requests_log.info("%s %s %s %s", response.status, name, request.verb, request.path)
+        took = (time.perf_counter() - started) * 1000
+        requests_log.info(
+            "%s %s %s %s %.0f ms", response.status, name, request.verb, request.path, took
+        )
         return response
 
     def _find(self, request: Request) -> tuple[Match, Route]:

@@ -46,7 +46,8 @@ class Operations:
 
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
-        self._sequence = itertools.count(int(cloud.clock.now() * 1000))
+        # Nobody takes numbers as fast as microseconds pass, so a restart begins beyond the last.
+        self._sequence = itertools.count(int(cloud.clock.now() * 1e6))
 
     def number(self) -> int:
         """A number that no earlier operation or resource had."""
