@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import pulumi
-from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, ResourceProvider
+from pulumi.dynamic import (
+    CreateResult,
+    DiffResult,
+    ReadResult,
+    Resource,
+    ResourceProvider,
+    UpdateResult,
+)
 
 from infra.queued.api import Json, TpuApi
 from infra.queued.entry import GONE, loss, place, say
@@ -40,6 +47,10 @@ class QueuedNodeProvider(ResourceProvider):
         if node is None or node.get("state") in GONE:
             return ReadResult("", {})
         return ReadResult(id_, {**props, "endpoints": _endpoints(node)})
+
+    def update(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> UpdateResult:
+        """Another patience is only noted."""
+        return UpdateResult({**_news, "endpoints": _olds["endpoints"]})
 
 
 class QueuedNode(Resource, module="tpu", name="QueuedNode"):

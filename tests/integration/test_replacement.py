@@ -1,0 +1,74 @@
+"""What is made anew, and what becomes of it, on the real engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tpustack.engine import Engine
+from tpustack.localcloud import LocalCloudCommand
+
+Deploy = Callable[..., Engine]
+POD = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.19.0-pod-pjrt"}
+VM = "projects/tpu-stack-local/zones/us-central1-b/instances/tpu-stack-local-vm"
+
+
+def ignore(line: str) -> None:
+    """The engine's output is not what these tests look at."""
+
+
+def serial_port_says(cloud: LocalCloudCommand, text: str) -> str:
+    """What the VM has written, once it has written `text`."""
+    deadline = time.monotonic() + 30
+    while text not in (written := cloud.run("logs", VM)):
+        assert time.monotonic() < deadline, f"{text!r} is not in:\n{written}"
+        time.sleep(0.1)
+    return written
+
+
+def test_the_vm_runs_each_job_once_and_is_replaced_for_the_next(
+    deploy: Deploy, cloud: LocalCloudCommand, trainer: Any
+) -> None:
+    training = {"wheel": str(trainer), "tensorflowVersion": "2.19.1", "args": ["--epochs=2"]}
+    engine = deploy(training=training)
+    bucket = engine.up(ignore).outputs["bucket_url"]
+    written = serial_port_says(cloud, "training finished test_accuracy=1.0")
+    assert (
+        "trainer got train-and-evaluate --tpu=tpu-stack-local-tpu --tpu-zone=us-central1-b "
+        f"--tpu-project=tpu-stack-local --data={bucket}/data --model-dir={bucket}/jobs/train "
+        "--epochs=2"
+    ) in written
+
+    deploy(training=training, labels={"team": "vision"})
+    assert "replace" not in engine.up(ignore).changes
+
+    deploy(training=training | {"job": "second"}, labels={"team": "vision"})
+    assert engine.up(ignore).changes["replace"] == 1
+    assert f"--model-dir={bucket}/jobs/second" in serial_port_says(cloud, "training finished")
+
+    deploy(training=training, labels={"team": "vision"})
+    engine.up(ignore)
+    written = serial_port_says(cloud, "the job train has finished already")
+    assert "trainer got" not in written
+    engine.destroy(ignore)
+
+
+def test_a_queued_tpu_that_is_in_use_is_replaced_and_one_that_was_taken_away_queues_again(
+    deploy: Deploy, cloud: LocalCloudCommand
+) -> None:
+    before = cloud.status()["resources"]
+    engine = deploy(tpu={**POD, "queued": {}})
+    engine.up(ignore)
+
+    deploy(tpu={**POD, "queued": {}, "capacity": "spot"})
+    assert engine.up(ignore).changes["replace"] == 2
+    assert engine.up(ignore).changed == 0
+
+    cloud.run("faults", "preempt", "tpu-stack-local-tpu")
+    assert engine.refresh(ignore) | {"same": 0} == {"update": 1, "delete": 1, "same": 0}
+    again = engine.up(ignore)
+    assert (again.changes["replace"], again.changes["create"]) == (1, 1)
+    assert again.outputs["tpu_endpoint"].startswith("grpc://")
+    engine.destroy(ignore)
+    assert cloud.status()["resources"] == before

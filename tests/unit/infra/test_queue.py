@@ -1,0 +1,267 @@
+"""The queue's two resources against a Google in memory, in virtual time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import requests
+
+from infra.queued import entry as entry_module
+from infra.queued import node as node_module
+from infra.queued.api import TpuApi, TpuApiError
+from infra.queued.entry import QueueEntryProvider
+from infra.queued.node import QueuedNodeProvider
+
+PLACE = "projects/some-project/locations/us-central1-b"
+ENTRY = f"{PLACE}/queuedResources/a-tpu"
+NODE = f"{PLACE}/nodes/a-tpu"
+SPEC = {
+    "nodeId": "a-tpu",
+    "node": {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.18.0-pod-se"},
+}
+WHERE = {"project": "some-project", "zone": "us-central1-b", "name": "a-tpu"}
+ASKED: dict[str, Any] = {
+    **WHERE,
+    "request": {"tpu": {"nodeSpec": [SPEC]}, "spot": {}},
+    "queueing": {"validUntilTime": "2027-01-31T17:00:00Z"},
+    "labels": {"team": "vision"},
+}
+WAITED_FOR: dict[str, Any] = {**WHERE, "requested": "then", "waitMinutes": 90}
+ENDPOINTS = [{"ipAddress": f"10.10.0.{host}", "port": 8470} for host in (2, 3)]
+
+
+class Google(requests.Session):
+    """Answers for one place: what is under a name, and refusals that come first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.there: dict[str, dict[str, Any]] = {}
+        self.refusals: list[tuple[int, str, str]] = []
+        self.calls: list[tuple[str, str, dict[str, str], Any]] = []
+        self.now = 0.0
+        self.later: list[tuple[float, Callable[[], None]]] = []
+
+    def at(self, moment: float, action: Callable[[], None]) -> None:
+        self.later.append((moment, action))
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        due = [item for item in self.later if item[0] <= self.now]
+        self.later = [item for item in self.later if item[0] > self.now]
+        for _, action in due:
+            action()
+
+    def puts(self, state: str, **data: Any) -> None:
+        now = {"state": {"state": state, **data}, "createTime": "then", "tpu": {"nodeSpec": [SPEC]}}
+        self.there[ENTRY] = now
+
+    def serves(self, state: str = "READY") -> None:
+        self.puts("ACTIVE")
+        self.there[NODE] = {"name": NODE, "state": state, "networkEndpoints": ENDPOINTS}
+
+    def request(self, method: str, url: str, **given: Any) -> requests.Response:  # type: ignore[override]
+        name = url.removeprefix("https://tpu.googleapis.com/v2alpha1/")
+        self.calls.append((method, name, given["params"], given["json"]))
+        if self.refusals:
+            return answer(*self.refusals.pop(0))
+        if method == "POST":
+            if ENTRY in self.there:
+                return answer(409, "ALREADY_EXISTS", "it exists")
+            self.puts("ACCEPTED")
+        elif method == "DELETE":
+            self.there.clear()
+        elif method == "GET" and name not in self.there:
+            return answer(404, "NOT_FOUND", "not found")
+        return answer(200, body={"name": "op", "done": True, **self.there.get(name, {})})
+
+
+def answer(
+    status: int, reason: str = "", message: str = "", body: dict[str, Any] | None = None
+) -> requests.Response:
+    response = requests.Response()
+    response.status_code = status
+    error = {"error": {"status": reason, "message": message}}
+    response._content = json.dumps(error if body is None else body).encode()
+    return response
+
+
+@pytest.fixture
+def google(monkeypatch: pytest.MonkeyPatch) -> Google:
+    google = Google()
+
+    def api() -> TpuApi:
+        return TpuApi(google, lambda: google.now, google.sleep)
+
+    monkeypatch.setattr(entry_module, "TpuApi", api)
+    monkeypatch.setattr(node_module, "TpuApi", api)
+    return google
+
+
+def test_a_request_is_put_into_the_queue_with_its_tier_deadline_and_labels(google: Google) -> None:
+    made = QueueEntryProvider().create(ASKED)
+    assert (made.id, made.outs) == (ENTRY, {**ASKED, "created": "then", "loss": ""})
+    (_, name, query, body), *_ = google.calls
+    assert (name, query) == (f"{PLACE}/queuedResources", {"queuedResourceId": "a-tpu"})
+    assert body["spot"] == {}
+    assert body["queueingPolicy"] == ASKED["queueing"]
+    assert body["tpu"]["nodeSpec"][0]["node"]["labels"] == {"team": "vision"}
+
+
+def test_a_request_that_an_interrupted_update_has_made_is_taken(google: Google) -> None:
+    google.serves()
+    assert QueueEntryProvider().create(ASKED).id == ENTRY
+
+
+def test_a_request_that_asks_for_something_else_is_left_alone(google: Google) -> None:
+    google.serves()
+    node = {"acceleratorType": "v3-8", "runtimeVersion": "tpu-vm-tf-2.18.0-pod-se"}
+    google.there[ENTRY]["tpu"] = {"nodeSpec": [{"nodeId": "a-tpu", "node": node}]}
+    with pytest.raises(RuntimeError, match=r"asks for something else\. Delete it .* namePrefix"):
+        QueueEntryProvider().create(ASKED)
+
+
+def test_what_passes_is_tried_again_and_a_refusal_is_not(google: Google) -> None:
+    google.refusals = [(503, "UNAVAILABLE", "later"), (429, "", "slower")]
+    QueueEntryProvider().create(ASKED)
+    google.there.clear()
+    google.calls.clear()
+    google.refusals = [(403, "PERMISSION_DENIED", "you may not")]
+    with pytest.raises(RuntimeError, match=r"Google does not queue a-tpu: you may not \(HTTP 403"):
+        QueueEntryProvider().create(ASKED)
+    assert len(google.calls) == 1
+
+
+def test_a_service_that_stays_away_is_an_error_in_the_end(google: Google) -> None:
+    google.refusals = [(503, "UNAVAILABLE", "later")] * 100
+    with pytest.raises(TpuApiError, match="later"):
+        QueueEntryProvider().read(ENTRY, ASKED)
+    assert google.now < 60
+
+
+def test_nothing_changes_where_nothing_is_changed() -> None:
+    stored = {**ASKED, "created": "then", "loss": ""}
+    assert not QueueEntryProvider().diff(ENTRY, stored, ASKED).changes
+
+
+@pytest.mark.parametrize(
+    ("stored", "wanted", "replaces"),
+    [
+        ({"loss": "SUSPENDED"}, {}, ["loss"]),
+        ({}, {"request": {"tpu": {"nodeSpec": [SPEC]}}}, ["request"]),
+        ({}, {"labels": {}}, []),
+        ({}, {"queueing": {}}, []),
+    ],
+)
+def test_a_request_is_replaced_only_where_it_must_be(
+    stored: dict[str, Any], wanted: dict[str, Any], replaces: list[str]
+) -> None:
+    diff = QueueEntryProvider().diff(ENTRY, {**ASKED, **stored}, {**ASKED, **wanted})
+    assert (diff.changes, diff.replaces, diff.delete_before_replace) == (True, replaces, True)
+
+
+def test_a_refresh_sees_a_request_that_is_gone(google: Google) -> None:
+    assert QueueEntryProvider().read(ENTRY, ASKED).id == ""
+
+
+@pytest.mark.parametrize(
+    ("state", "node", "loss"),
+    [
+        ("ACTIVE", "READY", ""),
+        ("WAITING_FOR_RESOURCES", None, ""),
+        ("SUSPENDED", "PREEMPTED", "SUSPENDED"),
+        ("ACTIVE", "TERMINATED", "its TPU VM is TERMINATED"),
+        ("ACTIVE", None, "its TPU VM is gone"),
+    ],
+)
+def test_a_refresh_sees_what_became_of_a_request(
+    google: Google, state: str, node: str | None, loss: str
+) -> None:
+    google.puts(state)
+    if node:
+        google.there[NODE] = {"state": node, "labels": {"team": "vision"}}
+    outs = QueueEntryProvider().read(ENTRY, ASKED).outs
+    assert outs == {**ASKED, "created": "then", "loss": loss}
+
+
+def test_labels_change_on_the_tpu_vm(google: Google) -> None:
+    google.serves()
+    QueueEntryProvider().update(ENTRY, ASKED, {**ASKED, "labels": {"team": "audio"}})
+    changed = ("PATCH", NODE, {"updateMask": "labels"}, {"labels": {"team": "audio"}})
+    assert changed in google.calls
+
+
+def test_labels_of_a_request_that_waits_cannot_change(google: Google) -> None:
+    google.puts("ACCEPTED")
+    with pytest.raises(RuntimeError, match="still waits in the queue"):
+        QueueEntryProvider().update(ENTRY, ASKED, {**ASKED, "labels": {}})
+
+
+def test_a_request_is_deleted_with_its_tpu_vm_once_google_lets_it(google: Google) -> None:
+    google.serves()
+    google.at(40, google.there.clear)
+    google.refusals = []
+    original = google.request
+
+    def refuses(method: str, url: str, **given: Any) -> requests.Response:
+        if method == "DELETE" and google.now < 5:
+            return answer(400, "FAILED_PRECONDITION", "between two states")
+        return original(method, url, **given)
+
+    google.request = refuses  # type: ignore[method-assign]
+    QueueEntryProvider().delete(ENTRY, ASKED)
+    assert google.there == {}
+    assert ("DELETE", ENTRY, {"force": "true"}, None) in google.calls
+    assert 5 <= google.now < 40
+
+
+def test_the_endpoints_are_those_of_the_ready_tpu_vm_in_worker_order(
+    google: Google, capsys: pytest.CaptureFixture[str]
+) -> None:
+    google.puts("ACCEPTED")
+    google.at(600, lambda: google.serves("CREATING"))
+    google.at(900, google.serves)
+    made = QueuedNodeProvider().create(WAITED_FOR)
+    assert made.outs is not None
+    assert [worker["ipAddress"] for worker in made.outs["endpoints"]] == ["10.10.0.2", "10.10.0.3"]
+    assert {worker["port"] for worker in made.outs["endpoints"]} == {"8470"}
+    assert 900 <= google.now <= 915
+    said = capsys.readouterr().out.splitlines()
+    assert [line.partition(";")[0] for line in said] == [
+        "a-tpu: ACCEPTED",
+        "a-tpu: ACTIVE, its TPU VM CREATING",
+    ]
+    assert "at most 90 minutes" in said[0]
+
+
+def test_the_wait_ends_and_the_place_in_the_queue_is_kept(google: Google) -> None:
+    google.puts("WAITING_FOR_RESOURCES")
+    with pytest.raises(RuntimeError, match=r"WAITING_FOR_RESOURCES after 90 minutes .* keeps"):
+        QueuedNodeProvider().create(WAITED_FOR)
+    assert google.now == pytest.approx(90 * 60)
+    assert ENTRY in google.there
+
+
+def test_a_request_that_fails_says_why_and_what_to_do(google: Google) -> None:
+    google.puts("FAILED", failedData={"error": {"message": "no more capacity"}})
+    with pytest.raises(RuntimeError, match=r"FAILED: no more capacity.*pulumi up --refresh"):
+        QueuedNodeProvider().create(WAITED_FOR)
+
+
+def test_a_refresh_sees_a_tpu_vm_that_was_taken_away(google: Google) -> None:
+    google.serves()
+    assert QueuedNodeProvider().read(NODE, WAITED_FOR).id == NODE
+    google.serves("PREEMPTED")
+    assert QueuedNodeProvider().read(NODE, WAITED_FOR).id == ""
+
+
+def test_another_request_means_another_tpu_vm_and_another_patience_does_not() -> None:
+    diff = QueuedNodeProvider().diff
+    assert diff(NODE, WAITED_FOR, {**WAITED_FOR, "requested": "now"}).replaces == ["requested"]
+    patience = diff(NODE, WAITED_FOR, {**WAITED_FOR, "waitMinutes": 5})
+    assert (patience.changes, patience.replaces) == (True, [])
+    stored = {**WAITED_FOR, "endpoints": ENDPOINTS}
+    kept = QueuedNodeProvider().update(NODE, stored, {**WAITED_FOR, "waitMinutes": 5})
+    assert kept.outs == {**stored, "waitMinutes": 5}
