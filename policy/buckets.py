@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 from policy.machines import Property
-from policy.resource import UNKNOWN, Resource, items
+from policy.resource import UNKNOWN, Resource, items, named
 from policy.rule import ALLOWED, Config, ResourceRule, allowed
 
 _BUCKET = "gcp:storage/bucket:Bucket"
@@ -30,7 +30,7 @@ _MEMBERS = {
 
 def _check(resource: Resource, config: Config) -> Iterator[str]:
     props = resource.props
-    if resource.matches(config[ALLOWED]) or props.get("bucket") in config[ALLOWED]:
+    if resource.matches(config[ALLOWED]) or named(props.get("bucket"), config[ALLOWED]):
         return
     if resource.type == _BUCKET:
         prevention, uniform = props.get(_PREVENTION), props.get(_UNIFORM)

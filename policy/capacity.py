@@ -44,7 +44,8 @@ def _spot(resource: Resource, config: Config) -> Iterator[str]:
                 machine.capacity.value,
                 f"so the TPU of stack {resource.stack} is paid for in full, though training goes "
                 "on from its checkpoint after a preemption",
-                f"Set its capacity to spot, or say why in the label {config[_REASON]}",
+                "Set its capacity to spot (of a classic node: preemptible), or say why in the "
+                f"label {config[_REASON]}",
             )
 
 

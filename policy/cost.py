@@ -40,7 +40,8 @@ def _check(resources: Sequence[Resource], config: Config) -> Iterator[tuple[Reso
     estimate = Estimate("stack", "", Decimal(1), tuple(line for _, line in priced))
     if estimate.configured.hour > ceiling:
         # The dearest part is what there is to change.
-        resource, _ = max(priced, key=lambda pair: _amount(pair[1]))
+        priced.sort(key=lambda pair: _amount(pair[1]), reverse=True)
+        resource, _ = priced[0]
         parts = ", ".join(f"{line.part} {line.what} {dollars(_amount(line))}" for _, line in priced)
         yield (
             resource,

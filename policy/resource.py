@@ -53,13 +53,7 @@ class Resource:
 
     def matches(self, patterns: Sequence[str]) -> bool:
         """Whether one of the patterns (`*` stands for anything) names the resource."""
-        names = {self.name, self.props.get("name")}
-        return any(
-            fnmatchcase(name, pattern)
-            for name in names
-            if isinstance(name, str)
-            for pattern in patterns
-        )
+        return named(self.name, patterns) or named(self.props.get("name"), patterns)
 
     def wrong(self, path: str, value: object, why: str, cure: str) -> str:
         """The message about one property."""
@@ -68,7 +62,12 @@ class Resource:
 
 def in_stack(resource: Resource, patterns: Sequence[str]) -> bool:
     """Whether the resource's stack is one of those that the patterns name."""
-    return any(fnmatchcase(resource.stack, pattern) for pattern in patterns)
+    return named(resource.stack, patterns)
+
+
+def named(name: object, patterns: Sequence[str]) -> bool:
+    """Whether one of the patterns (`*` stands for anything) is about a name, if it is known."""
+    return isinstance(name, str) and any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def shown(value: object) -> str:
@@ -79,9 +78,12 @@ def shown(value: object) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A copy of the engine's properties without its proxies, which raise at unknown values."""
+    """A copy of the engine's properties without its proxies, which raise at unknown values.
+
+    What the engine adds for itself (`__defaults`) is left out.
+    """
     if isinstance(value, Mapping):
-        return dict(_items(value, value))
+        return dict(_items(value, (key for key in value if not key.startswith("__"))))
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         return [item for _, item in _items(value, range(len(value)))]
     return value

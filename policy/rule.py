@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 from pulumi_policy import (
@@ -18,12 +19,13 @@ from pulumi_policy import (
     StackValidationPolicy,
 )
 
-from policy.resource import Resource, plain
+from policy.resource import Resource, plain, shown
 
 Config = Mapping[str, Any]
 ResourceCheck = Callable[[Resource, Config], Iterable[str]]
 StackCheck = Callable[[Sequence[Resource], Config], Iterable[tuple[Resource, str]]]
 
+STACK_TYPE = "pulumi:pulumi:Stack"
 PRODUCTION = "productionStacks"
 ALLOWED = "allowed"
 
@@ -70,6 +72,15 @@ class Rule:
         """Every option's value: the configured one, or else its default."""
         return {name: option.default for name, option in self.options.items()} | dict(config or {})
 
+    def misnamed(self, config: Config) -> list[str]:
+        """Messages about options that the rule does not have; the engine lets them pass."""
+        return [
+            f"{self.name}.{name}: {shown(value)} in the policy configuration is no option of this "
+            f"rule. {_cure(name, list(self.options))}"
+            for name, value in config.items()
+            if name not in self.options
+        ]
+
     def as_policy(self) -> Policy:
         """The rule as the engine knows it."""
         raise NotImplementedError
@@ -97,7 +108,9 @@ class ResourceRule(Rule):
             resource = Resource(
                 args.resource_type, args.name, args.urn, plain(args.props), args.opts.protect
             )
-            for message in self.violations(resource, args.get_config()):
+            config = args.get_config()
+            wrong = self.misnamed(config) if resource.type == STACK_TYPE else []
+            for message in [*wrong, *self.violations(resource, config)]:
                 report(message, None)
 
         return ResourceValidationPolicy(
@@ -122,12 +135,21 @@ class StackRule(Rule):
 
         def validate(args: StackValidationArgs, report: ReportViolation) -> None:
             resources = [_resource(each) for each in args.resources]
-            for resource, message in self.violations(resources, args.get_config()):
+            config = args.get_config()
+            for message in self.misnamed(config):
+                report(message, None)
+            for resource, message in self.violations(resources, config):
                 report(message, resource.urn)
 
         return StackValidationPolicy(
             self.name, self.description, validate, self.level, self.schema()
         )
+
+
+def _cure(name: str, options: Sequence[str]) -> str:
+    if near := get_close_matches(name, options, 1):
+        return f"Did you mean {near[0]}?"
+    return f"There are: {', '.join(options)}."
 
 
 def _resource(of: PolicyResource) -> Resource:

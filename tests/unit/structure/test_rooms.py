@@ -15,6 +15,7 @@ MAY_IMPORT = {
     "infra": set(),
     "training": set(),
     "localcloud": set(),
+    "policy": {"infra.catalog", "infra.cost"},
     "tpustack": {
         "infra.settings",
         "infra.catalog",
@@ -28,6 +29,8 @@ NOT_FOR = {
     "infra": {"tensorflow", "google", "googleapiclient"},
     "training": {"pulumi", "pulumi_gcp"},
     "localcloud": {"pulumi", "pulumi_gcp"},
+    # It looks at any program's resources, by the names that the engine has for them.
+    "policy": {"tensorflow", "google", "googleapiclient", "pulumi_gcp"},
     "tpustack": {"tensorflow"},
 }
 # Who may use Google's credentials, though nothing else of Google's.

@@ -1,0 +1,293 @@
+"""Each rule of the policy pack lets something pass and refuses something, by plain arguments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from policy.resource import UNKNOWN
+from policy.rule import ResourceRule, Rule, StackRule
+from policy.rules import RULES
+
+from .conftest import (
+    BUCKET,
+    DEFAULT,
+    LABELS,
+    NODE,
+    OWN,
+    QUEUED,
+    TEMPLATE,
+    TPU,
+    VM,
+    Case,
+    bucket,
+    entry,
+    resource,
+    tpu,
+    vm,
+    with_account,
+)
+
+BY_NAME: Mapping[str, Rule] = {rule.name: rule for rule in RULES}
+MEMBER = "gcp:storage/bucketIAMMember:BucketIAMMember"
+BINDING = "gcp:storage/bucketIAMBinding:BucketIAMBinding"
+POLICY = "gcp:storage/bucketIAMPolicy:BucketIAMPolicy"
+PRIVATE: dict[str, Any] = {"publicAccessPrevention": "enforced", "uniformBucketLevelAccess": True}
+PUBLIC_POLICY = json.dumps({"bindings": [{"role": "r", "members": ["user:a@b.c", "allUsers"]}]})
+SPOT = {"schedulingConfig": {"spot": True}}
+REASON = {"labels": {"capacity-reason": "a-bake-off"}}
+
+CASES = [
+    Case("all in one", "regions-agree", [bucket(), tpu(), vm()]),
+    Case("nothing is placed", "regions-agree", [resource("x:y:Z")]),
+    Case("bucket", "regions-agree", [bucket("EUROPE-WEST4"), tpu()], "Put it into us-central1"),
+    Case("multi-region", "regions-agree", [bucket("US"), tpu()], 'location is "US", but V2Vm'),
+    Case("VM", "regions-agree", [tpu(), vm(zone="us-east1-d")], 'zone is "us-east1-d"'),
+    Case(
+        "queue entry",
+        "regions-agree",
+        [bucket("EUROPE-WEST4"), entry({"acceleratorType": "v2-8"})],
+        "QueuedResource it is in us-central1",
+    ),
+    Case("elsewhere", "regions-agree", [bucket("US"), tpu()], config={"allowed": ["da*"]}),
+    Case("unknown", "regions-agree", [resource(BUCKET, location=UNKNOWN), tpu()]),
+    Case("private", "no-public-buckets", [bucket(**PRIVATE)]),
+    Case(
+        "inherited",
+        "no-public-buckets",
+        [bucket(**PRIVATE | {"publicAccessPrevention": "inherited"})],
+        'Bucket data: publicAccessPrevention is "inherited"',
+    ),
+    Case(
+        "lists of its own",
+        "no-public-buckets",
+        [bucket(publicAccessPrevention="enforced")],
+        "uniformBucketLevelAccess is not set",
+    ),
+    Case("allowed", "no-public-buckets", [bucket()], config={"allowed": ["data"]}),
+    Case(
+        "a grant to one",
+        "no-public-buckets",
+        [resource(MEMBER, member=f"serviceAccount:{OWN}")],
+    ),
+    Case(
+        "a grant to all",
+        "no-public-buckets",
+        [resource(MEMBER, member="allUsers")],
+        'member is "allUsers"',
+    ),
+    Case(
+        "a grant to all on an allowed bucket",
+        "no-public-buckets",
+        [resource(MEMBER, member="allUsers", bucket="site-1")],
+        config={"allowed": ["site-*"]},
+    ),
+    Case(
+        "a binding",
+        "no-public-buckets",
+        [resource(BINDING, members=["allAuthenticatedUsers"])],
+        'members[0] is "allAuthenticatedUsers"',
+    ),
+    Case(
+        "a policy",
+        "no-public-buckets",
+        [resource(POLICY, policyData=PUBLIC_POLICY)],
+        "policyData.bindings[0].members[1]",
+    ),
+    Case(
+        "an unknown policy",
+        "no-public-buckets",
+        [resource(POLICY, policyData=UNKNOWN)],
+    ),
+    Case(
+        "an access list",
+        "no-public-buckets",
+        [resource("gcp:storage/bucketACL:BucketACL", roleEntities=["READER:allUsers"])],
+        "roleEntities[0]",
+    ),
+    Case("inside", "no-public-addresses", [vm(networkInterfaces=[{"network": "n"}]), tpu()]),
+    Case(
+        "VM",
+        "no-public-addresses",
+        [vm(networkInterfaces=[{}, {"accessConfigs": [{}]}])],
+        "networkInterfaces[1].accessConfigs",
+    ),
+    Case(
+        "template",
+        "no-public-addresses",
+        [resource(TEMPLATE, networkInterfaces=[{"ipv6AccessConfigs": [{"networkTier": "X"}]}])],
+        "ipv6AccessConfigs",
+    ),
+    Case(
+        "TPU",
+        "no-public-addresses",
+        [tpu(networkConfig={"enableExternalIps": True})],
+        "networkConfig.enableExternalIps is true",
+    ),
+    Case(
+        "queue entry",
+        "no-public-addresses",
+        [entry({"networkConfig": {"enableExternalIps": True}})],
+        "request.tpu.nodeSpec[0].node.networkConfig.enableExternalIps",
+    ),
+    Case(
+        "queued resource",
+        "no-public-addresses",
+        [
+            resource(
+                QUEUED,
+                tpu={"nodeSpecs": [{"node": {"networkConfig": {"enableExternalIps": True}}}]},
+            )
+        ],
+        "tpu.nodeSpecs[0].node.networkConfig.enableExternalIps",
+    ),
+    Case(
+        "allowed",
+        "no-public-addresses",
+        [tpu(networkConfig={"enableExternalIps": True})],
+        config={"allowed": ["slice"]},
+    ),
+    Case("own account", "full-scope-with-own-account", [with_account(VM, OWN)]),
+    Case("account of this update", "full-scope-with-own-account", [with_account(TPU, UNKNOWN)]),
+    Case("unknown group", "full-scope-with-own-account", [tpu(serviceAccount=UNKNOWN)]),
+    Case("narrow scope", "full-scope-with-own-account", [with_account(VM, DEFAULT, ["logging"])]),
+    Case("no account", "full-scope-with-own-account", [vm()]),
+    Case("classic node", "full-scope-with-own-account", [resource(NODE)]),
+    Case("default", "full-scope-with-own-account", [with_account(VM, DEFAULT)], DEFAULT),
+    Case("unnamed", "full-scope-with-own-account", [with_account(VM, None)], "email is not set"),
+    Case("TPU's default", "full-scope-with-own-account", [tpu()], "email is not set"),
+    Case(
+        "App Engine's",
+        "full-scope-with-own-account",
+        [with_account(TPU, "p@appspot.gserviceaccount.com", ["cloud-platform"])],
+        "appspot",
+    ),
+    Case("queued", "full-scope-with-own-account", [entry({})], "nodeSpec[0].node.serviceAccount"),
+    Case("queued own", "full-scope-with-own-account", [entry({"serviceAccount": {"email": OWN}})]),
+    Case("on demand", "no-spot-in-production", [tpu(stack="prod"), vm(stack="prod")]),
+    Case("not production", "no-spot-in-production", [tpu(**SPOT)]),
+    Case("justified", "no-spot-in-production", [tpu(stack="prod", **SPOT, **REASON)]),
+    Case("TPU", "no-spot-in-production", [tpu(stack="prod", **SPOT)], "schedulingConfig.spot"),
+    Case(
+        "no reason",
+        "no-spot-in-production",
+        [tpu(stack="prod-eu", **SPOT, labels={"capacity-reason": ""})],
+        "stack prod-eu",
+    ),
+    Case(
+        "VM",
+        "no-spot-in-production",
+        [vm(stack="prod", scheduling={"provisioningModel": "SPOT", "preemptible": True})],
+        'scheduling.provisioningModel is "SPOT"',
+    ),
+    Case(
+        "classic node",
+        "no-spot-in-production",
+        [resource(NODE, stack="live", schedulingConfig={"preemptible": True})],
+        "schedulingConfig.preemptible",
+        {"productionStacks": ["live"]},
+    ),
+    Case("spot", "spot-outside-production", [tpu(**SPOT), vm()]),
+    Case("reserved", "spot-outside-production", [entry({}, guaranteed={"reserved": True})]),
+    Case("best effort", "spot-outside-production", [entry({}, bestEffort={})]),
+    Case("production", "spot-outside-production", [tpu(stack="prod")]),
+    Case("free", "spot-outside-production", [tpu(stack="local")]),
+    Case("justified", "spot-outside-production", [tpu(**REASON)]),
+    Case("unknown labels", "spot-outside-production", [tpu(labels=UNKNOWN)]),
+    Case("on demand", "spot-outside-production", [tpu()], "schedulingConfig is not set"),
+    Case("queued", "spot-outside-production", [entry({})], "request.spot is not set"),
+    Case("protected", "protect-in-production", [bucket(stack="prod", protect=True)]),
+    Case("not production", "protect-in-production", [bucket()]),
+    Case("no data", "protect-in-production", [vm(stack="prod")]),
+    Case("bucket", "protect-in-production", [bucket(stack="prod")], "protect is false"),
+    Case(
+        "disk",
+        "protect-in-production",
+        [resource("gcp:compute/disk:Disk", stack="prod")],
+        "Set protect: true",
+    ),
+    Case("scratch", "protect-in-production", [bucket(stack="prod")], None, {"allowed": ["data"]}),
+    Case("cheap", "cost-ceiling", [tpu(), vm()]),
+    Case("nothing", "cost-ceiling", []),
+    Case("dear", "cost-ceiling", [tpu(acceleratorType="v3-32", zone="europe-west4-a")], "$32.00"),
+    Case(
+        "production",
+        "cost-ceiling",
+        [tpu(stack="prod", acceleratorType="v3-32", zone="europe-west4-a")],
+    ),
+    Case(
+        "the sum",
+        "cost-ceiling",
+        [tpu(), tpu(), tpu()],
+        "stack dev costs $13.50 an hour (TPU v2-8, on-demand $4.50, TPU v2-8, on-demand $4.50, "
+        "TPU v2-8, on-demand $4.50), more than its ceiling of $10.00",
+    ),
+    Case("lower", "cost-ceiling", [tpu()], "ceiling of $4.49", {"dollarsPerHour": 4.49}),
+    Case("spot is cheaper", "cost-ceiling", [tpu(**SPOT)], config={"dollarsPerHour": 1.36}),
+    Case(
+        "a reservation at its list price",
+        "cost-ceiling",
+        [tpu(schedulingConfig={"reserved": True})],
+        "TPU v2-8, reserved $4.50",
+        {"dollarsPerHour": 1},
+    ),
+    Case(
+        "disks count",
+        "cost-ceiling",
+        [
+            vm(bootDisk={"initializeParams": {"size": 65536, "type": "pd-ssd"}}),
+            resource(
+                TEMPLATE,
+                region="us-central1",
+                machineType="e2-standard-2",
+                disks=[{"diskSizeGb": 100}],
+            ),
+        ],
+        "Disk 65536 GiB pd-ssd $15.26",
+    ),
+    Case("size unknown", "cost-ceiling", [vm(bootDisk={"initializeParams": {"size": UNKNOWN}})]),
+    Case(
+        "no price",
+        "cost-ceiling",
+        [vm(machineType="z9-mega-1000")],
+        "price of VM z9-mega-1000, on-demand is in no source",
+    ),
+    Case("labelled", "required-labels", [vm(labels=LABELS), tpu(labels=LABELS)]),
+    Case("cannot have any", "required-labels", [resource("gcp:compute/network:Network")]),
+    Case("no field for any", "required-labels", [resource(QUEUED, tpu={"nodeSpecs": [{}]})]),
+    Case("unknown", "required-labels", [bucket(labels=UNKNOWN)]),
+    Case("none", "required-labels", [bucket()], "labels is not set"),
+    Case("empty", "required-labels", [vm(labels=LABELS | {"tpu-stack": ""})], "without tpu-stack"),
+    Case(
+        "more",
+        "required-labels",
+        [vm(labels=LABELS)],
+        "without environment,",
+        {"required": ["tpu-stack", "environment"]},
+    ),
+]
+
+
+def messages(case: Case) -> list[str]:
+    rule = BY_NAME[case.rule]
+    if isinstance(rule, StackRule):
+        return [message for _, message in rule.violations(case.resources, case.config)]
+    assert isinstance(rule, ResourceRule)
+    return [text for each in case.resources for text in rule.violations(each, case.config)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rule}: {case.id}")
+def test_a_rule_refuses_what_it_should_and_nothing_else(case: Case) -> None:
+    found = messages(case)
+    if case.says is None:
+        assert found == []
+    else:
+        assert [message for message in found if case.says in message], found
+
+
+@pytest.mark.parametrize("rule", BY_NAME)
+def test_every_rule_has_something_that_passes_and_something_that_fails(rule: str) -> None:
+    assert {case.says is None for case in CASES if case.rule == rule} == {True, False}
