@@ -4,7 +4,7 @@ ARCH ?= vm
 KEEP ?=
 ONLY ?=
 PY := .venv/bin/python
-SOURCES := infra training localcloud tpustack tools bench tests
+SOURCES := infra training localcloud tpustack policy tools bench tests
 
 # Every command starts a Python; where its modules are compiled anew each time, that takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
