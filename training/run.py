@@ -9,10 +9,11 @@ from training.cluster import connect
 from training.endpoint.environment import Addresses, LocalTpu, NoTpu
 from training.endpoint.wait import Wait
 from training.errors import DataError, InputError
-from training.evaluate import Evaluation, evaluate
+from training.evaluate import evaluate
 from training.input_pipeline import DataSet, corrupt_files, open_data
 from training.job import Job
 from training.metrics import Metrics
+from training.scalars import write_scalars
 from training.shutdown import ShutdownRequest
 from training.state import create_train_state, total_steps
 from training.train import train
@@ -49,7 +50,8 @@ def run_on(
             metrics.add_training(result, job.params)
         if job.evaluates:
             evaluation = evaluate(cluster, job.params, data, state)
-            _write_scalars(writer, evaluation, int(state.step.numpy()))
+            scalars = {"test/loss": evaluation.loss, "test/accuracy": evaluation.accuracy}
+            write_scalars(writer, int(state.step.numpy()), scalars)
             metrics.add_evaluation(evaluation)
     except tf.errors.OpError as error:
         _name_corrupt_files(data, error)
@@ -57,12 +59,6 @@ def run_on(
     finally:
         writer.close()
     return metrics.write(job.model_dir)
-
-
-def _write_scalars(writer: tf.summary.SummaryWriter, evaluation: Evaluation, step: int) -> None:
-    with writer.as_default(step):
-        tf.summary.scalar("test/loss", evaluation.loss)
-        tf.summary.scalar("test/accuracy", evaluation.accuracy)
 
 
 def _name_corrupt_files(data: DataSet, error: tf.errors.OpError) -> None:

@@ -13,9 +13,10 @@ _LONGEST = 300
 
 def translate(error: Exception) -> TrainingError:
     """Return a TrainingError with cause, cure and the text that it was recognised by."""
-    text = f"{type(error).__name__}: {error}"
+    text = _NOISE.sub("", f"{type(error).__name__}: {error}")
     known = find_known_error(text)
-    shown = _first_line(str(getattr(error, "message", None) or error)) or type(error).__name__
+    message = str(getattr(error, "message", None) or error)
+    shown = _first_line(_NOISE.sub("", message)) or type(error).__name__
     if known is None:
         return TrainingError(
             f"{type(error).__name__}: {shown} (not a known error; see where with --debug)"
@@ -32,6 +33,6 @@ def _first_line(text: str) -> str:
 
     Errors in compiled functions have it the other way round, after the words "in user code".
     """
-    lines = [line.strip() for line in _NOISE.sub("", text).splitlines() if line.strip()] or [""]
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
     line = lines[-1] if lines[0] == "in user code:" else lines[0]
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

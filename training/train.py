@@ -15,6 +15,7 @@ from training.input_pipeline import DataSet, NextBatch, training_batches
 from training.params import Params
 from training.preprocessing import normalise
 from training.progress import Progress
+from training.scalars import write_scalars
 from training.shutdown import ShutdownRequest
 from training.state import TrainState, compute_dtype, total_steps
 
@@ -72,7 +73,13 @@ def train(
             )
         step += count
         progress.report(step, count, loss, time.monotonic() - started)
-        _write_scalars(writer, state, step, loss, float(accuracy), progress)
+        scalars = {
+            "train/loss": loss,
+            "train/accuracy": accuracy,
+            "train/learning_rate": state.optimizer.rate(step - 1),
+            "train/examples_per_second": progress.examples_per_second,
+        }
+        write_scalars(writer, step, scalars)
         if step == steps or step % params.checkpoint_interval == 0 or shutdown.requested:
             checkpoints.save(step)
         if shutdown.requested and step < steps:
@@ -113,18 +120,3 @@ def create_train_loop(
 
     compiled: TrainLoop = tf.function(loop)
     return compiled
-
-
-def _write_scalars(
-    writer: tf.summary.SummaryWriter,
-    state: TrainState,
-    step: int,
-    loss: float,
-    accuracy: float,
-    progress: Progress,
-) -> None:
-    with writer.as_default(step):
-        tf.summary.scalar("train/loss", loss)
-        tf.summary.scalar("train/accuracy", accuracy)
-        tf.summary.scalar("train/learning_rate", state.optimizer.rate(step - 1))
-        tf.summary.scalar("train/examples_per_second", progress.examples_per_second)

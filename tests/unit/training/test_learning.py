@@ -66,7 +66,10 @@ def learn(
     checkpoints = checkpoints_of(cluster, state, folder)
     writer = tf.summary.create_file_writer(str(folder / "tensorboard"))
     request = shutdown or ShutdownRequest()
-    return train(cluster, params, data, state, checkpoints, writer, request)
+    try:
+        return train(cluster, params, data, state, checkpoints, writer, request)
+    finally:
+        writer.close()
 
 
 def weights(state: TrainState) -> list[npt.NDArray[np.float32]]:
@@ -85,6 +88,27 @@ def test_training_lowers_the_loss_and_keeps_all_replicas_alike(
     for variable in state.model.trainable_variables:
         copies = [copy.numpy() for copy in variable.values]
         assert all(np.array_equal(copy, copies[0]) for copy in copies)
+
+
+def test_tensorboard_gets_the_scalars_of_every_loop(
+    cluster: Cluster, data: DataSet, state: TrainState, tmp_path: Path
+) -> None:
+    learn(cluster, data, state, tmp_path)
+    (file,) = (tmp_path / "tensorboard").glob("events.*")
+    values: dict[str, dict[int, float]] = {}
+    for record in tf.data.TFRecordDataset(str(file)).as_numpy_iterator():
+        event = tf.compat.v1.Event.FromString(record)
+        for value in event.summary.value:
+            assert value.metadata.plugin_data.plugin_name in ("scalars", "")
+            values.setdefault(value.tag, {})[event.step] = float(tf.make_ndarray(value.tensor))
+    assert set(values) == {
+        "train/loss",
+        "train/accuracy",
+        "train/learning_rate",
+        "train/examples_per_second",
+    }
+    assert list(values["train/loss"]) == [4, 6, 10]
+    assert values["train/loss"][10] < values["train/loss"][4]
 
 
 def test_evaluation_counts_every_image_exactly_once(
