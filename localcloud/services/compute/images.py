@@ -23,14 +23,16 @@ def resolve(project: str, reference: str) -> Json:
 
     Args:
         project: of references that name none.
-        reference: URL or path of an image or of a family (`…/global/images/family/f`).
+        reference: URL or path of an image, of a family (`…/global/images/family/f`) or, as gcloud
+            sends it, of a family's view in a zone (`…/zones/-/imageFamilyViews/f`).
 
     Raises:
         ApiError: 404 when there is none.
     """
     path = path_of(reference, project)
     owner, name = path.split("/")[1], last(path)
-    return newest(owner, name) if "/images/family/" in path else describe(owner, name)
+    family = "/images/family/" in path or "/imageFamilyViews/" in path
+    return newest(owner, name) if family else describe(owner, name)
 
 
 def newest(project: str, family: str) -> Json:

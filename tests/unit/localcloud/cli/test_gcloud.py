@@ -1,0 +1,77 @@
+"""gcloud, with nothing but the environment that `env` prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def gcloud(started: Run, tmp_path: Path) -> Callable[..., Any]:
+    """Runs gcloud with a configuration folder of its own and gives its JSON output."""
+    environment = {
+        **os.environ,
+        **json.loads(started("env", "--json").stdout),
+        "CLOUDSDK_CONFIG": str(tmp_path / "gcloud"),
+        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+    }
+
+    def run(*arguments: str) -> Any:
+        done = subprocess.run(
+            ["gcloud", *arguments, "--format=json"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+def test_gcloud_reads_the_project_enables_apis_and_grants_roles(
+    gcloud: Callable[..., Any],
+) -> None:
+    assert gcloud("projects", "describe", "tpu-stack-local")["lifecycleState"] == "ACTIVE"
+    gcloud("services", "enable", "iam.googleapis.com")
+    enabled = gcloud("services", "list", "--enabled")
+    assert "iam.googleapis.com" in {service["config"]["name"] for service in enabled}
+    gcloud("iam", "service-accounts", "create", "trainer", "--display-name=Trainer")
+    [account] = gcloud("iam", "service-accounts", "list")
+    assert account["displayName"] == "Trainer"
+    member = f"serviceAccount:{account['email']}"
+    grant = ("--member", member, "--role", "roles/tpu.admin", "--condition=None")
+    policy = gcloud("projects", "add-iam-policy-binding", "tpu-stack-local", *grant)
+    assert {"role": "roles/tpu.admin", "members": [member]} in policy["bindings"]
+    roles = {role["name"] for role in gcloud("iam", "roles", "list")}
+    assert "roles/tpu.admin" in roles
+
+
+def test_gcloud_makes_a_vm_whose_start_up_script_is_heard_on_its_serial_port(
+    started: Run, gcloud: Callable[..., Any]
+) -> None:
+    gcloud("services", "enable", "compute.googleapis.com")
+    script = "startup-script=echo hello from $HOSTNAME"
+    place = ("vm", "--zone", "us-central1-b")
+    [machine] = gcloud("compute", "instances", "create", *place, "--metadata", script)
+    assert machine["status"] == "RUNNING"
+    assert "debian-12" in machine["disks"][0]["licenses"][0]
+    deadline = time.monotonic() + 60
+    while "hello from vm" not in started("logs", "vm").stdout:
+        assert time.monotonic() < deadline
+    gcloud("compute", "instances", "delete", *place)
+    assert gcloud("compute", "instances", "list") == []
