@@ -86,6 +86,7 @@ class Builder:
             project=self.settings.project,
             name=self.names.bucket,
             region=self.settings.region,
+            create=self.settings.bucket.create,
             wheel=wheel,
             data=data_files(self.settings, self.context.root),
             force_destroy=self.settings.bucket.force_destroy,

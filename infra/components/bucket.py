@@ -18,6 +18,7 @@ class BucketArgs:
     project: str
     name: str
     region: str
+    create: bool
     wheel: Path
     data: Mapping[str, Path]
     force_destroy: bool
@@ -29,6 +30,8 @@ class BucketArgs:
 
 class Bucket(pulumi.ComponentResource):
     """A regional bucket with the training wheel and the data; private in every way.
+
+    Without `create` it is one that is there already, and only what is put into it is the stack's.
 
     Deliberately left standing with its objects on `destroy`, unless `force_destroy`: data outlives
     compute. What the training writes is not the stack's and never touched.
@@ -48,7 +51,33 @@ class Bucket(pulumi.ComponentResource):
     ) -> None:
         super().__init__("tpu-stack:infra:Bucket", name, None, opts)
         kept = not args.force_destroy
-        bucket = gcp.storage.Bucket(
+        bucket = self._declare(args, kept) if args.create else None
+        self.deleted_with = None if kept else bucket
+        # The digest is part of the wheel's path: a new build is a new object, and a machine that
+        # starts with old metadata still finds the old one.
+        self.wheel_sha256 = hashlib.sha256(args.wheel.read_bytes()).hexdigest()
+        wheel_path = f"wheels/{self.wheel_sha256[:12]}/{args.wheel.name}"
+        files = {wheel_path: args.wheel}
+        files |= {f"data/{path}": file for path, file in args.data.items()}
+        self.objects = tuple(
+            gcp.storage.BucketObject(
+                "wheel" if path == wheel_path else path,
+                name=path,
+                bucket=bucket.name if bucket else args.name,
+                source=pulumi.FileAsset(str(file)),
+                opts=pulumi.ResourceOptions(
+                    parent=bucket or self, retain_on_delete=kept, deleted_with=self.deleted_with
+                ),
+            )
+            for path, file in files.items()
+        )
+        self.name = bucket.name if bucket else pulumi.Output.from_input(args.name)
+        self.url = pulumi.Output.concat("gs://", self.name)
+        self.wheel_url = pulumi.Output.concat(self.url, "/", wheel_path)
+        self.register_outputs({"url": self.url})
+
+    def _declare(self, args: BucketArgs, kept: bool) -> gcp.storage.Bucket:
+        return gcp.storage.Bucket(
             "bucket",
             name=args.name,
             project=args.project,
@@ -65,26 +94,3 @@ class Bucket(pulumi.ComponentResource):
                 retain_on_delete=kept,
             ),
         )
-        self.deleted_with = None if kept else bucket
-        # The digest is part of the wheel's path: a new build is a new object, and a machine that
-        # starts with old metadata still finds the old one.
-        self.wheel_sha256 = hashlib.sha256(args.wheel.read_bytes()).hexdigest()
-        wheel_path = f"wheels/{self.wheel_sha256[:12]}/{args.wheel.name}"
-        files = {wheel_path: args.wheel}
-        files |= {f"data/{path}": file for path, file in args.data.items()}
-        self.objects = tuple(
-            gcp.storage.BucketObject(
-                "wheel" if path == wheel_path else path,
-                name=path,
-                bucket=bucket.name,
-                source=pulumi.FileAsset(str(file)),
-                opts=pulumi.ResourceOptions(
-                    parent=bucket, retain_on_delete=kept, deleted_with=self.deleted_with
-                ),
-            )
-            for path, file in files.items()
-        )
-        self.name = bucket.name
-        self.url = pulumi.Output.concat("gs://", bucket.name)
-        self.wheel_url = pulumi.Output.concat(self.url, "/", wheel_path)
-        self.register_outputs({"url": self.url})

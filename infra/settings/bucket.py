@@ -10,6 +10,11 @@ from infra.settings.base import Section, Text
 class BucketSettings(Section):
     """The bucket: data, checkpoints and results; it outlives the machines."""
 
+    create: bool = Field(
+        default=True,
+        description="Make the bucket. false: use `bucket.name`, which is there already and stays; "
+        "the stack uploads to it and grants access to it.",
+    )
     name: Text | None = Field(
         default=None,
         description="Name, unique in all of Google Cloud. PROJECT-PREFIX if it is not set.",

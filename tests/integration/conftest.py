@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 import yaml
 
 from tpustack import toolchain
@@ -56,6 +57,18 @@ def cloud(tmp_path: Path) -> Iterator[LocalCloudCommand]:
     command.run("start", "--port", "0")
     yield command
     command.run("stop")
+
+
+@pytest.fixture
+def google(cloud: LocalCloudCommand) -> requests.Session:
+    """A client of the local cloud's APIs."""
+    environment = cloud.environment()
+    session = requests.Session()
+    session.trust_env = False
+    session.proxies = {"https": environment["HTTPS_PROXY"]}
+    session.verify = environment["REQUESTS_CA_BUNDLE"]
+    session.headers["Authorization"] = f"Bearer {environment['GOOGLE_OAUTH_ACCESS_TOKEN']}"
+    return session
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ import requests
 
 from tpustack.engine import Engine
 from tpustack.localcloud import LocalCloudCommand
+from tpustack.project import ROOT
 
 Deploy = Callable[..., Engine]
 Pulumi = Callable[..., "subprocess.Popen[str]"]
@@ -41,17 +43,6 @@ def pulumi(project: Path, environment: Mapping[str, str]) -> Pulumi:
         )
 
     return start
-
-
-@pytest.fixture
-def google(cloud: LocalCloudCommand) -> requests.Session:
-    environment = cloud.environment()
-    session = requests.Session()
-    session.trust_env = False
-    session.proxies = {"https": environment["HTTPS_PROXY"]}
-    session.verify = environment["REQUESTS_CA_BUNDLE"]
-    session.headers["Authorization"] = f"Bearer {environment['GOOGLE_OAUTH_ACCESS_TOKEN']}"
-    return session
 
 
 def test_a_change_from_outside_is_seen_by_refresh_and_undone_by_up(
@@ -112,3 +103,33 @@ def await_call(method: str, cloud: LocalCloudCommand) -> None:
     while f" {method} " not in cloud.run("logs", "requests"):
         assert time.monotonic() < deadline, f"{method} was never called"
         time.sleep(0.1)
+
+
+def test_a_bucket_that_is_there_already_is_imported_and_kept_as_it_is(
+    deploy: Deploy, google: requests.Session, project: Path, pulumi: Pulumi
+) -> None:
+    name = "tpu-stack-local-tpu-stack-local"
+    storage = "https://storage.googleapis.com/storage/v1/b"
+    bucket = {"name": name, "location": "US-CENTRAL1"}
+    google.post(f"{storage}?project=tpu-stack-local", json=bucket).raise_for_status()
+    made = google.get(f"{storage}/{name}").json()["timeCreated"]
+    engine = deploy()
+    (project / "import.json").write_text(json.dumps(documented_import(name)))
+    run = pulumi(
+        *("import", "--file=import.json", "--yes", "--generate-code=false", "--protect=false"),
+        *("--skip-preview", "--non-interactive"),
+    )
+    said, _ = run.communicate(timeout=60)
+    assert run.returncode == 0, said
+    assert engine.up(ignore).changes["update"] >= 1
+    assert google.get(f"{storage}/{name}").json()["timeCreated"] == made
+    assert engine.up(ignore).changed == 0
+    engine.destroy(ignore)
+
+
+def documented_import(bucket: str) -> dict[str, object]:
+    """The file in the README, for a bucket of that name."""
+    text = (ROOT / "infra" / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    loaded: dict[str, object] = json.loads(block.replace("BUCKET", bucket))
+    return loaded

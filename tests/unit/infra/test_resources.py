@@ -165,6 +165,14 @@ def test_the_bucket_is_private_and_in_the_region_of_the_tpu(run: Run) -> None:
     assert bucket["uniformBucketLevelAccess"] is True
 
 
+def test_a_given_bucket_is_used_and_none_is_made(run: Run) -> None:
+    engine, outputs = run(config(bucket={"create": False, "name": "our-data"}))
+    assert engine.of("Bucket") == []
+    assert outputs["bucket_url"] == "gs://our-data"
+    assert {item.inputs["bucket"] for item in engine.of("BucketObject")} == {"our-data"}
+    assert {grant.inputs["bucket"] for grant in engine.of("BucketIAMMember")} == {"our-data"}
+
+
 def test_the_services_are_never_disabled(run: Run) -> None:
     engine, _ = run(config())
     assert {service.inputs["disableOnDestroy"] for service in engine.of("Service")} == {False}

@@ -67,7 +67,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "a setting like no other",
         config(bucket={"xyz": 1}),
         "bucket.xyz: 1 is a setting that does not exist. "
-        "There are: forceDestroy, location, name, protect, versioning.",
+        "There are: create, forceDestroy, location, name, protect, versioning.",
     ),
     (
         "an unknown architecture",
@@ -184,6 +184,18 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         config(tpu={**VM, "queued": {"validUntil": "tomorrow"}}),
         'tpu.queued.validUntil: "tomorrow" is not a time. It is: When Google gives the request up, '
         "for example 2026-12-31T18:00:00Z. It queues for as long as it takes if that is not set.",
+    ),
+    (
+        "a given bucket without a name",
+        config(bucket={"create": False}),
+        "bucket.name: (not set) is required with bucket.create: false. Set the name of the bucket "
+        "to use.",
+    ),
+    (
+        "a given bucket that would be destroyed",
+        config(bucket={"create": False, "name": "our-data", "forceDestroy": True}),
+        "bucket.forceDestroy: true is of a bucket that the stack makes, but bucket.create is "
+        "false. Remove one of the two.",
     ),
     (
         "no runtime",
