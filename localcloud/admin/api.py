@@ -85,7 +85,13 @@ class Admin:
             "home": str(self._cloud.home),
             "latency": self._cloud.latency_profile,
             "resources": resources.counts(self._cloud),
-            "machines": {key: self._cloud.machines.running(key) for key in machines},
+            "machines": {
+                key: {
+                    "running": self._cloud.machines.running(key),
+                    "pids": self._cloud.machines.pids(key),
+                }
+                for key in machines
+            },
             "processes": sorted(self._cloud.machines.processes()),
             "faults": len(self._cloud.faults.items()),
             "settings": settings.all_of(self._cloud),

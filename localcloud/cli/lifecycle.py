@@ -170,8 +170,9 @@ def _status(options: argparse.Namespace) -> int:
     print(f"resources     {resources or 'none'}")
     print(f"faults        {status['faults']}")
     print(f"bad calls     {status['problems']} (see `logs`)")
-    for key, on in status["machines"].items():
-        print(f"machine       {key}: {'running' if on else 'off'}")
+    for key, machine in status["machines"].items():
+        pids = ", ".join(str(pid) for pid in machine["pids"])
+        print(f"machine       {key}: {f'running (pids {pids})' if machine['running'] else 'off'}")
     return 0
 
 

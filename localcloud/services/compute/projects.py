@@ -7,6 +7,7 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import not_found
 from localcloud.core.operations import effect
+from localcloud.services import policies
 from localcloud.services.compute import catalog, networks, operations
 from localcloud.services.compute.api import API
 from localcloud.services.compute.fingerprints import fingerprint, require_match
@@ -113,3 +114,5 @@ def _add_default_account(cloud: Cloud, project: str) -> None:
     }
     if cloud.store.get(accounts.ACCOUNT, name) is None:
         cloud.store.put(accounts.ACCOUNT, name, account)
+        # As in every project that no organization's policy forbids it.
+        policies.grant(cloud, f"projects/{project}", "roles/editor", f"serviceAccount:{email}")

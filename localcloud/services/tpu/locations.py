@@ -6,6 +6,7 @@ from localcloud.core import accounts, enablement, projects
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
+from localcloud.services import policies
 from localcloud.services.paging import page
 from localcloud.services.tpu import catalog
 from localcloud.services.tpu.api import API, V2, place
@@ -104,4 +105,8 @@ def generate_service_identity(cloud: Cloud, call: Call) -> Json:
 def _begin(cloud: Cloud, project: str) -> None:
     email = service_identity(project)
     name = f"projects/{project}/serviceAccounts/{email}"
-    cloud.store.put(accounts.ACCOUNT, name, {"name": name, "projectId": project, "email": email})
+    if cloud.store.get(accounts.ACCOUNT, name) is None:
+        record = {"name": name, "projectId": project, "email": email}
+        cloud.store.put(accounts.ACCOUNT, name, record)
+        member = f"serviceAccount:{email}"
+        policies.grant(cloud, f"projects/{project}", "roles/tpu.serviceAgent", member)

@@ -162,6 +162,8 @@ def test_the_accounts_that_google_makes_are_there(api: Client, cloud: Cloud) -> 
     default = f"{number}-compute@developer.gserviceaccount.com"
     agent = f"service-{number}@cloud-tpu.iam.gserviceaccount.com"
     assert [one["email"] for one in api.get(ACCOUNTS)["accounts"]] == [default]
+    assert members(api, "roles/editor") == [f"serviceAccount:{default}"]
+    assert members(api, "roles/tpu.serviceAgent") == [f"serviceAccount:{agent}"]
     # The agent is in no list, but policies may name it.
     grant(api, "roles/storage.objectViewer", f"serviceAccount:{agent}")
     assert members(api, "roles/storage.objectViewer") == [f"serviceAccount:{agent}"]
