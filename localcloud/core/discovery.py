@@ -67,12 +67,13 @@ class Document:
         self.version = version
         raw = _load(api, version)
         self.schemas: Json = raw.get("schemas", {})
-        for schema, fields in _undocumented().get(api, {}).items():
+        undocumented = _undocumented().get(api, {})
+        for schema, fields in undocumented.get("schemas", {}).items():
             if schema in self.schemas:
                 properties = self.schemas[schema].setdefault("properties", {})
                 properties.update({field: {"type": "any"} for field in fields})
         self.host: str = urlsplit(raw["rootUrl"]).hostname or ""
-        self._common = frozenset(raw.get("parameters", {}))
+        self._common = frozenset([*raw.get("parameters", {}), *undocumented.get("parameters", [])])
         # By verb and number of slashes; 0 slashes for those with a variable that may hold some.
         self._templates: dict[tuple[str, int], list[_Template]] = {}
         self.methods: dict[str, Method] = {}
@@ -150,7 +151,7 @@ def document(api: str, version: str) -> Document:
 
 @cache
 def _undocumented() -> Json:
-    """Fields that Google takes although its documents lack them: API, schema, names."""
+    """What Google takes although its documents lack it, by API: see the data file."""
     text = (Path(__file__).parent.parent / "data" / "undocumented.yaml").read_text("utf-8")
     loaded: Json = yaml.safe_load(text)
     return loaded

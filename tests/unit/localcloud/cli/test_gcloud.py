@@ -73,5 +73,6 @@ def test_gcloud_makes_a_vm_whose_start_up_script_is_heard_on_its_serial_port(
     deadline = time.monotonic() + 60
     while "hello from vm" not in started("logs", "vm").stdout:
         assert time.monotonic() < deadline
+    assert [found["name"] for found in gcloud("compute", "instances", "list")] == ["vm"]
     gcloud("compute", "instances", "delete", *place)
     assert gcloud("compute", "instances", "list") == []
