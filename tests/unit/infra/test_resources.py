@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.components.machine import replace_for_another_job
 from infra.outputs import OUTPUTS
 from infra.settings.problems import SettingsError
 
@@ -146,6 +147,20 @@ def test_the_vm_is_told_everything_that_its_start_up_script_reads(run: Run, root
     script = vm["metadataStartupScript"]
     read = [key for key in metadata if key != "enable-oslogin" and f"attribute {key}" in script]
     assert sorted(read) == sorted(set(metadata) - {"enable-oslogin"})
+
+
+def test_a_machine_is_replaced_for_another_job_and_for_nothing_else_in_its_metadata(
+    run: Run,
+) -> None:
+    engine, _ = run(config())
+    options = replace_for_another_job(engine.one("Instance")["metadata"])
+    assert sorted(options.replace_on_changes or []) == [
+        'metadata["training-args"]',
+        'metadata["training-job"]',
+        'metadata["training-tensorflow"]',
+        'metadata["training-wheel"]',
+        'metadata["training-wheel-sha256"]',
+    ]
 
 
 def test_the_wheel_lies_where_the_metadata_says_and_the_data_below_data(run: Run) -> None:
