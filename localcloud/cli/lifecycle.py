@@ -103,6 +103,10 @@ def _wait_until_up(home: Path, process: subprocess.Popen[bytes], offset: int) ->
             raise CommandError(f"the local cloud ended at once: {last.removeprefix('error: ')}")
         known = running(home)
         if known:
+            if known["pid"] != process.pid:
+                # Another start was faster. This one must not wait for the lock to come free.
+                process.terminate()
+                process.wait()
             return known
         time.sleep(0.05)
     raise CommandError(f"the local cloud did not answer within {_START_SECONDS:.0f} s")
