@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -21,6 +22,8 @@ _PAIRS = 3
 _REPLICAS = 8
 _WORKER = ROOT / "localcloud" / "machines" / "guest" / "tpu_worker.py"
 _SECONDS = 60.0
+# The worker's own settings (localcloud/machines/guest/tpu_worker.py), for the process without it.
+_THREADS = {"TF_NUM_INTEROP_THREADS": str(_REPLICAS), "TF_NUM_INTRAOP_THREADS": "1"}
 
 
 def measure() -> list[Result]:
@@ -74,6 +77,8 @@ def _train(data: Path, where: list[str]) -> float:
 
 def _run(*arguments: str) -> None:
     command = [sys.executable, "-m", "training", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | _THREADS, capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         raise TpustackError(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr}")
