@@ -43,8 +43,9 @@ format: setup  ## Format the code
 	@$(PY) -m ruff check --fix $(SOURCES)
 	@$(PY) -m ruff format $(SOURCES)
 
-docs: setup  ## Write docs/settings.md anew from the settings themselves
+docs: setup  ## Write docs/settings.md and docs/troubleshooting.md anew from what they describe
 	@$(PY) -m tpustack settings --markdown > docs/settings.md
+	@$(PY) -m tpustack doctor --markdown > docs/troubleshooting.md
 
 bench: setup  ## Measure, side by side in one run (ONLY=name for one)
 	@$(PY) -m bench $(if $(ONLY),--only $(ONLY))

@@ -14,6 +14,7 @@ COMMANDS = {
     "check": "Check stack files: every problem at once, without engine or cloud.",
     "cost": "What a stack or a TPU costs an hour, a day and a run.",
     "demo": "From nothing to a trained model on the local Google Cloud.",
+    "doctor": "Find the known errors in a log, or in a stack's logs and states.",
     "follow": "Follow the training on a VM, live, from its serial port.",
     "init": "Make the settings file of a new stack.",
     "local": "Start, stop and look into the local Google Cloud.",

@@ -11,7 +11,7 @@ from typing import Any
 from pulumi import automation
 
 from tpustack.engine_state import being_created, with_what_was_being_created
-from tpustack.errors import TpustackError
+from tpustack.errors import TpustackError, UsageError
 from tpustack.project import ROOT
 
 Line = Callable[[str], None]
@@ -42,14 +42,23 @@ class Engine:
         stack: the stack's name; its settings are stacks/Pulumi.<name>.yaml.
         environment: what the engine's process gets beside this process' own variables.
         root: the folder of Pulumi.yaml.
+        create: make the stack if the backend has none of this name; else that is an error.
     """
 
-    def __init__(self, stack: str, environment: Mapping[str, str], root: Path = ROOT) -> None:
+    def __init__(
+        self,
+        stack: str,
+        environment: Mapping[str, str],
+        root: Path = ROOT,
+        *,
+        create: bool = True,
+    ) -> None:
         self.name = stack
         # The Automation API looks the `pulumi` binary up on this process' own PATH.
         os.environ["PATH"] = environment.get("PATH", os.environ["PATH"])
         with _Explained("select", stack):
-            self._stack = automation.create_or_select_stack(
+            select = automation.create_or_select_stack if create else automation.select_stack
+            self._stack = select(
                 stack,
                 work_dir=str(root),
                 opts=automation.LocalWorkspaceOptions(env_vars=dict(environment)),
@@ -109,6 +118,15 @@ class Engine:
         return urns
 
 
+def selected_stack(environment: Mapping[str, str], root: Path = ROOT) -> str | None:
+    """The stack that `pulumi stack select` chose; None without one."""
+    os.environ["PATH"] = environment.get("PATH", os.environ["PATH"])
+    with _Explained("stack ls", "(the selected one)"):
+        workspace = automation.LocalWorkspace(work_dir=str(root), env_vars=dict(environment))
+        selected = workspace.stack()
+    return selected.name if selected else None
+
+
 def _values(outputs: Mapping[str, automation.OutputValue]) -> dict[str, Any]:
     return {name: output.value for name, output in outputs.items()}
 
@@ -121,6 +139,10 @@ class _Explained:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, automation.StackNotFoundError):
+            raise UsageError(
+                f"{self._what}: the backend has no such stack; `pulumi up` makes it"
+            ) from None
         if isinstance(error, automation.CommandError):
             raise TpustackError(f"{self._what} failed:\n{_reason(str(error))}") from None
 

@@ -33,6 +33,11 @@ class Ended:
     message: str
 
 
+def port_url(project: str, zone: str, vm: str) -> str:
+    """The address of a VM's serial port."""
+    return _URL.format(project, zone, vm)
+
+
 def parse(line: str) -> Progress | Ended | None:
     """What a line of the serial port says of the training, if anything."""
     found = _PROGRESS.search(line)
@@ -57,7 +62,7 @@ def lines(
     """The serial port's lines as they come; None whenever there is nothing new."""
     start = 0
     rest = ""
-    url = _URL.format(project, zone, vm)
+    url = port_url(project, zone, vm)
     while True:
         answer = google.get(url, {"port": 1, "start": start})
         start = int(answer["next"])

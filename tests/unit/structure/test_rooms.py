@@ -22,6 +22,7 @@ MAY_IMPORT = {
         "infra.checks",
         "infra.cost",
         "infra.names",
+        "training.error_catalog",
         "training.errors",
     },
 }

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
-from training.error_catalog import KNOWN_ERRORS, find_known_error
+from training.error_catalog import KnownError, find_known_error, known_errors
 from training.tf_errors import translate
 
 TEXTS = [
@@ -14,7 +17,7 @@ TEXTS = [
     ),
     ("tpu-failed", "Unable to enqueue when not opened, queue: [0000:00:04.0]. State is: FAILED"),
     ("worker-lost", "Socket closed"),
-    ("worker-lost", "Failed to connect to the Tensorflow master"),
+    ("master-not-ready", "Failed to connect to the Tensorflow master"),
     ("worker-lost", "failed to connect to all addresses"),
     ("device-memory", "Ran out of memory in memory space vmem. It should not be possible to run"),
     ("device-memory", "Compilation failure: Ran out of memory in memory space hbm; used: 8.60G"),
@@ -55,7 +58,7 @@ TEXTS = [
 def test_each_known_text_is_recognised_also_when_wrapped(name: str, text: str, wrap: str) -> None:
     known = find_known_error(wrap.format(text))
     assert known
-    assert known.name == name
+    assert known.id == name
 
 
 def test_an_unknown_text_is_not_taken_for_a_known_one() -> None:
@@ -64,9 +67,26 @@ def test_an_unknown_text_is_not_taken_for_a_known_one() -> None:
     assert message == "ValueError: strange (not a known error; see where with --debug)"
 
 
-def test_every_known_error_has_a_name_of_its_own_a_cause_and_a_cure() -> None:
-    assert len({known.name for known in KNOWN_ERRORS}) == len(KNOWN_ERRORS)
-    assert all(known.cause and known.cure for known in KNOWN_ERRORS)
+def test_every_known_error_has_an_id_of_its_own_a_cause_a_cure_and_a_link() -> None:
+    assert len({known.id for known in known_errors()}) == len(known_errors())
+    assert all(known.cause and known.cure for known in known_errors())
+    assert all(known.link.startswith("https://") for known in known_errors())
+
+
+@pytest.mark.parametrize("known", known_errors(), ids=lambda known: known.id)
+def test_the_trainer_recognises_each_example_and_the_part_of_it(known: KnownError) -> None:
+    assert find_known_error(known.example) == known
+    assert find_known_error(known.partial) == known
+    assert known.partial in known.example
+
+
+def test_the_catalogue_needs_neither_yaml_nor_tensorflow() -> None:
+    code = (
+        "import sys; from training.error_catalog import known_errors; assert known_errors()\n"
+        "sys.exit(str({'yaml', 'tensorflow'} & set(sys.modules) or ''))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == ""
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,103 @@
+"""`tpustack doctor`: what the errors in a log mean."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import click
+
+from tpustack.diagnosis import Diagnosis, diagnose
+from tpustack.errors import UsageError
+from tpustack.troubleshooting import markdown
+
+_MOST_LINES = 5
+_MOST_UNKNOWN = 20
+
+
+@click.command("doctor")
+@click.argument("file", type=click.File("rb"), required=False)
+@click.option("--stack", "-s", help="The stack to look into; without it the one Pulumi selected.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--markdown", "as_page", is_flag=True, help="Print the page docs/troubleshooting.md.")
+def command(file: BinaryIO | None, stack: str | None, as_json: bool, as_page: bool) -> None:
+    """Find the known errors in a log (`-`: standard input); say their causes and cures.
+
+    Without FILE: look into a stack's own logs and states, through Google's APIs.
+
+    Exit code 0: nothing found, 1: errors found, 2: wrong input.
+    """
+    if as_page:
+        if file is not None or stack is not None or as_json:
+            raise UsageError("--markdown stands alone")
+        click.echo(markdown(), nl=False)
+        return
+    if file is not None and stack is not None:
+        raise UsageError("--stack and FILE exclude each other")
+    texts = _of_stack(stack) if file is None else iter([(file.name, _read(file))])
+    diagnoses = [diagnose(source, text) for source, text in texts]
+    if as_json:
+        click.echo(json.dumps(_document(diagnoses), indent=2, ensure_ascii=False))
+    else:
+        _print(diagnoses)
+    if any(diagnosis.findings or diagnosis.unknown for diagnosis in diagnoses):
+        sys.exit(1)
+
+
+def _read(file: BinaryIO) -> str:
+    try:
+        content = file.read()
+    except OSError as error:
+        raise UsageError(f"{file.name} can't be read: {error.strerror}") from None
+    return content.decode("utf-8", errors="replace")
+
+
+def _of_stack(stack: str | None) -> Iterator[tuple[str, str]]:
+    from tpustack import stack_logs, toolchain
+    from tpustack.engine import Engine, selected_stack
+    from tpustack.google import Google
+    from tpustack.stacks import path_of, shown
+
+    if stack is not None and not (path := path_of(stack)).exists():
+        raise UsageError(f"--stack: there is no stack {stack}: {shown(path)} does not exist")
+    tools = toolchain.find()
+    environment = {"PATH": f"{tools.bin}{os.pathsep}{os.environ['PATH']}"}
+    name = stack or selected_stack(environment)
+    if name is None:
+        raise UsageError("say which log (FILE, or - for standard input) or which stack (--stack)")
+    outputs = Engine(name, environment, create=False).outputs()
+    if "vm_name" not in outputs:
+        raise UsageError(f"the stack {name} has nothing up to look into; `pulumi up` makes it")
+    return stack_logs.texts(Google(), outputs)
+
+
+def _document(diagnoses: list[Diagnosis]) -> dict[str, object]:
+    return {
+        "findings": [found.as_json() for one in diagnoses for found in one.findings],
+        "unknown": [found.as_json() for one in diagnoses for found in one.unknown],
+    }
+
+
+def _print(diagnoses: list[Diagnosis]) -> None:
+    findings = [found for diagnosis in diagnoses for found in diagnosis.findings]
+    unknown = [found for diagnosis in diagnoses for found in diagnosis.unknown]
+    for found in findings:
+        click.echo(f"{found.source}:{_numbers(found.lines)}: {found.known.id}: {found.text}")
+        click.echo(f"  cause: {found.known.cause}")
+        click.echo(f"  cure:  {found.known.cure}")
+        click.echo(f"  see:   {found.known.link}")
+    for strange in unknown[:_MOST_UNKNOWN]:
+        click.echo(f"{strange.source}:{_numbers(strange.lines)}: unknown error: {strange.text}")
+    if len(unknown) > _MOST_UNKNOWN:
+        click.echo(f"{len(unknown) - _MOST_UNKNOWN} more unknown errors; --json shows all")
+    if not findings and not unknown:
+        click.echo("Nothing found.")
+
+
+def _numbers(lines: tuple[int, ...]) -> str:
+    shown = ",".join(map(str, lines[:_MOST_LINES]))
+    left = len(lines) - _MOST_LINES
+    return f"{shown} and {left} more" if left > 0 else shown

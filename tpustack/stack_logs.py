@@ -1,0 +1,61 @@
+"""What the machines of a stack say of themselves: states, and the VM's serial port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from tpustack.errors import TpustackError
+from tpustack.google import Google
+from tpustack.serial import port_url
+
+_INSTANCE = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instances/{}"
+_NODE = "https://tpu.googleapis.com/v2/projects/{}/locations/{}/nodes/{}"
+_HEALTHY = ("", "HEALTHY", "HEALTH_UNSPECIFIED")
+
+
+def texts(google: Google, outputs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Name and text of each thing to look into; what Google refuses is a text too.
+
+    Args:
+        google: the APIs.
+        outputs: the stack's, as infra/outputs.py names them.
+    """
+    project = outputs["project"]
+    vm = (project, outputs["vm_zone"], outputs["vm_name"])
+    tpu = (project, outputs["tpu_zone"], outputs["tpu_name"])
+    yield f"TPU {tpu[2]}", _said(lambda: _tpu(google, *tpu))
+    yield f"VM {vm[2]}", _said(lambda: _vm(google, *vm))
+    yield f"serial port of {vm[2]}", _said(lambda: _serial(google, *vm))
+
+
+def _said(read: Callable[[], str]) -> str:
+    try:
+        return read()
+    except TpustackError as error:
+        return f"error: {error}"
+
+
+def _tpu(google: Google, project: str, zone: str, name: str) -> str:
+    node = google.get(_NODE.format(project, zone, name))
+    said = [f"the TPU {name} in {zone} is {node.get('state')}"]
+    if (health := node.get("health", "")) not in _HEALTHY:
+        said.append(f"the TPU's health is {health}: {node.get('healthDescription', '')}")
+    return "\n".join(said)
+
+
+def _vm(google: Google, project: str, zone: str, name: str) -> str:
+    instance = google.get(_INSTANCE.format(project, zone, name))
+    return f"the VM {name} in {zone} is {instance.get('status')}"
+
+
+def _serial(google: Google, project: str, zone: str, name: str) -> str:
+    url = port_url(project, zone, name)
+    pieces: list[str] = []
+    start = 0
+    while True:
+        answer = google.get(url, {"port": 1, "start": start})
+        if not answer.get("contents"):
+            return "".join(pieces)
+        pieces.append(answer["contents"])
+        start = int(answer["next"])
