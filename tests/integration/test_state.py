@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -29,20 +30,29 @@ def ignore(line: str) -> None:
 
 
 @pytest.fixture
-def pulumi(project: Path, environment: Mapping[str, str]) -> Pulumi:
+def pulumi(project: Path, environment: Mapping[str, str]) -> Iterator[Pulumi]:
     """Starts the command line on the stack that `deploy` made."""
+    started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            ["pulumi", *arguments, "--stack", "local"],
-            cwd=project,
-            env={**os.environ, **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+        started.append(
+            subprocess.Popen(
+                ["pulumi", *arguments, "--stack", "local"],
+                cwd=project,
+                env={**os.environ, **environment},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
         )
+        return started[-1]
 
-    return start
+    yield start
+    for process in started:
+        # The program and its language host outlive an engine that is killed.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_a_change_from_outside_is_seen_by_refresh_and_undone_by_up(
