@@ -47,9 +47,14 @@ def parse(arguments: Sequence[str]) -> Job | Convert:
         if rest:
             raise InputError(f"unknown argument {rest[0]}; see `training data convert --help`")
         return Convert(known.source, known.output, known.name)
-    overrides = _split_overrides(rest)
+    overrides, problems = _split_overrides(rest)
     flags = ("tpu", "tpu-zone", "tpu-project", "data", "model-dir", "config", "debug")
-    params = build_params(_read_config(known.config), overrides, flags)
+    try:
+        params = build_params(_read_config(known.config), overrides, flags)
+    except ParamsError as error:
+        raise ParamsError([*problems, *error.problems]) from error
+    if problems:
+        raise ParamsError(problems)
     return Job(
         mode=known.mode,
         tpu=known.tpu,
@@ -118,8 +123,8 @@ def _add_debug(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--debug", action="store_true", help="show tracebacks and TensorFlow's log")
 
 
-def _split_overrides(rest: Sequence[str]) -> list[tuple[str, str]]:
-    """Take `--name=value` apart. Raises ParamsError with all that have another form."""
+def _split_overrides(rest: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Take `--name=value` apart; also return a problem for each that has another form."""
     problems, overrides = [], []
     for argument in rest:
         name, equals, value = argument.partition("=")
@@ -127,9 +132,7 @@ def _split_overrides(rest: Sequence[str]) -> list[tuple[str, str]]:
             overrides.append((name.removeprefix("--"), value))
         else:
             problems.append(f"{argument}: expected --name=value")
-    if problems:
-        raise ParamsError(problems)
-    return overrides
+    return overrides, problems
 
 
 def _read_config(path: str | None) -> dict[str, Any]:

@@ -91,8 +91,8 @@ def _warn_of_other_version(target: Addresses) -> None:
 
 
 def _same_version(theirs: str, ours: str) -> bool:
-    """Compare as many numbers as both have: the API may say 2.12 for 2.12.1."""
-    return all(a == b for a, b in zip(theirs.split("."), ours.split("."), strict=False))
+    """Compare major and minor numbers: patch releases have the same operations."""
+    return theirs.split(".")[:2] == ours.split(".")[:2]
 
 
 def _connect_remote(addresses: Addresses) -> tuple[Cluster, str]:

@@ -4,16 +4,40 @@ import hashlib
 
 import tensorflow as tf
 
+from training.errors import InputError
+
 _CHUNK_BYTES = 8 << 20
+# What Cloud Storage says of a missing bucket, not of a missing object.
+_NO_BUCKET = "bucket does not exist"
 
 
 def read_text(path: str) -> str | None:
-    """Return the content of `path`, or None when there is no such file."""
+    """Return the content of `path`, or None when there is no such file; NotFoundError when there
+    is not even the bucket."""
     try:
         with tf.io.gfile.GFile(path, "r") as file:
             return str(file.read())
-    except tf.errors.NotFoundError:
+    except tf.errors.NotFoundError as error:
+        if _NO_BUCKET in str(error):
+            raise
         return None
+
+
+def check_bucket(path: str, flag: str) -> None:
+    """Raise InputError that names `flag` where `path` lies in a bucket that does not exist.
+
+    TensorFlow's makedirs never returns there, and not at a signal either.
+    """
+    if not path.startswith("gs://"):
+        return
+    try:
+        # Any name does: a missing object is answered in other words than a missing bucket.
+        read_text(f"{path.rstrip('/')}/metrics.json")
+    except tf.errors.NotFoundError as error:
+        bucket = path.removeprefix("gs://").partition("/")[0]
+        raise InputError(
+            f"{flag}={path}: there is no bucket {bucket}; create it, or correct the name"
+        ) from error
 
 
 def write_text(path: str, text: str) -> None:

@@ -4,6 +4,7 @@ import logging
 
 import tensorflow as tf
 
+from training import files
 from training.checkpoints import Checkpoints
 from training.cluster import connect
 from training.endpoint.environment import Addresses, LocalTpu, NoTpu
@@ -26,6 +27,7 @@ def run_on(
 ) -> str:
     """Run `job` on `workers` and return a line that sums it up."""
     data = open_data(job.data)
+    files.check_bucket(job.model_dir, "--model-dir")
     cluster = connect(workers, wait, job.params.local_devices)
     job.params.replica_batch_size(cluster.replicas)
     job.params.replica_batch_size(cluster.replicas, "evaluation_batch_size")

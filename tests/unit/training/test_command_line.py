@@ -29,6 +29,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
         ([*JOB, "--tpus=x"], "did you mean --tpu?"),
         ([*JOB, "--epochs", "2"], "--epochs: expected --name=value"),
         ([*JOB, "--epochs=x", "--seed=-1"], "--epochs=x: expected a number; --seed=-1"),
+        ([*JOB, "--foo", "--sed=1"], "--foo: expected --name=value; --sed: unknown"),
         ([*JOB, "--tpu=My_TPU"], "My_TPU"),
         ([*JOB, "--config=/nowhere.yaml"], "/nowhere.yaml"),
         (["data"], "ACTION"),
