@@ -160,13 +160,16 @@ class Demo:
             '  eval "$(.venv/bin/tpustack local env)"     # this shell talks to the local cloud\n'
             f"  pulumi stack output --stack {self.stack}\n"
             f"  gcloud compute instances list\n"
-            f"  .venv/bin/tensorboard --logdir {outputs['job_url']}/tensorboard\n"
+            # TensorBoard's fast loader finds nothing in the buckets of the local cloud.
+            "  .venv/bin/tensorboard --load_fast=false --logdir "
+            f"{outputs['job_url']}/tensorboard\n"
             f"  .venv/bin/tpustack local logs {outputs['vm_name']}\n"
             "To take it down:\n"
             f"  pulumi destroy --yes --stack {self.stack}\n"
             "  .venv/bin/tpustack local stop",
             highlight=False,
             markup=False,
+            soft_wrap=True,
         )
 
     def _stop_cloud(self) -> None:

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from tpustack.demo.run import Demo
+
+OUTPUTS = {"job_url": "gs://a-bucket-with-a-rather-long-name/jobs/train", "vm_name": "a-vm"}
+
+
+def test_the_commands_to_look_around_are_whole_lines_also_in_a_narrow_terminal() -> None:
+    said = io.StringIO()
+    demo = Demo("vm", keep=True, console=Console(file=said, width=40))
+    demo._explain(OUTPUTS)
+    lines = [line.strip() for line in said.getvalue().splitlines()]
+    url = f"{OUTPUTS['job_url']}/tensorboard"
+    # With its fast loader TensorBoard finds no scalars in a bucket of the local cloud.
+    assert f".venv/bin/tensorboard --load_fast=false --logdir {url}" in lines
+    assert any(line.startswith('eval "$(') and line.endswith("local cloud") for line in lines)
