@@ -129,7 +129,10 @@ def _serve(options: argparse.Namespace) -> int:
         cloud = LocalCloud(options.home, latency=options.latency)
     cloud.start()
     known = {"pid": os.getpid(), "port": cloud.listener.port}
-    run_file(options.home).write_text(json.dumps(known), encoding="utf-8")
+    # Whole or not at all: other commands read it at any moment.
+    part = run_file(options.home).with_suffix(".part")
+    part.write_text(json.dumps(known), encoding="utf-8")
+    part.replace(run_file(options.home))
     print(f"the local cloud listens on 127.0.0.1:{cloud.listener.port}", flush=True)
     stopped.wait()
     cloud.stop()
