@@ -61,6 +61,17 @@ status_of() {
   as_machine --output /dev/null --write-out '%{http_code}' "$1"
 }
 
+# Stops a machine whose access scopes do not let it use what the job needs: unlike a grant, that
+# never comes by waiting.
+require_scope() {
+  local wanted="https://www.googleapis.com/auth/cloud-platform" scopes
+  scopes="$(metadata "service-accounts/default/scopes")"
+  if ! grep --quiet --line-regexp "$wanted" <<<"$scopes"; then
+    log "this VM lacks the access scope $wanted: stop it, set the scope, and start it again"
+    exit 1
+  fi
+}
+
 # Waits until the machine may read the bucket and look the TPU up. It may not at first: it is made
 # beside its grants, which Google says count after two minutes and sometimes after seven.
 await_grants() {
@@ -182,6 +193,7 @@ start_training() {
   bucket="$(attribute bucket-url)"
   job="$(attribute training-job)"
   finished="$bucket/jobs/$job/finished"
+  require_scope
   await_grants
   if object_exists "$finished"; then
     log "the job $job has finished already ($finished); set training.job to run another one"

@@ -11,8 +11,6 @@ import pytest
 
 from tpustack.project import DEMO, ROOT
 
-# The demos share the project's own folders: one at a time, whatever runs beside them.
-pytestmark = pytest.mark.xdist_group("demo")
 SECONDS = 600
 
 

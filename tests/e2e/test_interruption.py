@@ -14,8 +14,6 @@ import pytest
 from tpustack.localcloud import LocalCloudCommand
 from tpustack.project import ROOT
 
-# The demos share the project's own folders: one at a time, whatever runs beside them.
-pytestmark = pytest.mark.xdist_group("demo")
 DEMO = [sys.executable, "-m", "tpustack", "demo"]
 SECONDS = 120
 
