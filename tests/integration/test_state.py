@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import psutil
 import pytest
 import requests
 
@@ -32,27 +33,24 @@ def ignore(line: str) -> None:
 @pytest.fixture
 def pulumi(project: Path, environment: Mapping[str, str]) -> Iterator[Pulumi]:
     """Starts the command line on the stack that `deploy` made."""
-    started: list[subprocess.Popen[str]] = []
+    mark = {"TPUSTACK_TEST": str(project)}
 
     def start(*arguments: str) -> subprocess.Popen[str]:
-        started.append(
-            subprocess.Popen(
-                ["pulumi", *arguments, "--stack", "local"],
-                cwd=project,
-                env={**os.environ, **environment},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                start_new_session=True,
-            )
+        return subprocess.Popen(
+            ["pulumi", *arguments, "--stack", "local"],
+            cwd=project,
+            env={**os.environ, **environment, **mark},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
-        return started[-1]
 
     yield start
-    for process in started:
-        # The program and its language host outlive an engine that is killed.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+    # The program, its language host and the provider outlive an engine that is killed.
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if mark.items() <= process.environ().items():
+                process.kill()
 
 
 def test_a_change_from_outside_is_seen_by_refresh_and_undone_by_up(
