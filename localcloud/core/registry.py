@@ -153,10 +153,6 @@ class Api:
         routes = [*self._routes.values(), *(entry[-1] for entry in self._raw)]
         return {route.permission for route in routes if route.permission}
 
-    def handled(self) -> list[tuple[str, str]]:
-        """The (version, method) pairs with a handler, sorted."""
-        return sorted(self._routes)
-
     def _like(self, name: str) -> Method:
         version = self.versions[0]
         known = document(self.name, version).methods.get(name)
