@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from training import __version__
 from training.errors import InputError, ParamsError
 from training.job import Job
+from training.model_registry import DEFAULT_MODEL, built_in_models, load_model
 from training.params import build_params, describe_params
 
 _MODES = {
@@ -41,16 +42,19 @@ class _Parser(argparse.ArgumentParser):
 
 def parse(arguments: Sequence[str]) -> Job | Convert:
     """Parse `arguments`. Raises InputError with everything that is wrong; --help exits."""
-    parser = _build_parser()
+    parser = _build_parser(_help_model(arguments))
     known, rest = parser.parse_known_args(arguments)
     if known.mode == "data":
         if rest:
             raise InputError(f"unknown argument {rest[0]}; see `training data convert --help`")
         return Convert(known.source, known.output, known.name)
     overrides, problems = _split_overrides(rest)
-    flags = ("tpu", "tpu-zone", "tpu-project", "data", "model-dir", "config", "debug")
+    flags = ("tpu", "tpu-zone", "tpu-project", "model", "data", "model-dir", "config", "debug")
+    config = _read_config(known.config)
+    named = config.pop("model", DEFAULT_MODEL)
+    model = load_model(known.model or str(named))
     try:
-        params = build_params(_read_config(known.config), overrides, flags)
+        params = build_params(config, overrides, flags, model.params)
     except ParamsError as error:
         raise ParamsError([*problems, *error.problems]) from error
     if problems:
@@ -62,11 +66,20 @@ def parse(arguments: Sequence[str]) -> Job | Convert:
         tpu_zone=known.tpu_zone,
         data=known.data,
         model_dir=known.model_dir,
+        model=model,
         params=params,
     )
 
 
-def _build_parser() -> argparse.ArgumentParser:
+def _help_model(arguments: Sequence[str]) -> str:
+    """The model whose parameters --help lists."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--model", default=DEFAULT_MODEL)
+    name: str = parser.parse_known_args(arguments)[0].model
+    return name
+
+
+def _build_parser(help_model: str) -> argparse.ArgumentParser:
     parser = _Parser(
         prog="training",
         description="TensorFlow training on Cloud TPUs, GPUs and CPUs.",
@@ -75,13 +88,14 @@ def _build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     modes = parser.add_subparsers(dest="mode", required=True, metavar="MODE")
+    params = describe_params(load_model(help_model).params)
     for mode, description in _MODES.items():
         _add_job_arguments(
             modes.add_parser(
                 mode,
                 help=description,
                 description=description,
-                epilog=f"{describe_params()}\n\n{_EXIT_CODES}",
+                epilog=f"{params}\n\n{_EXIT_CODES}",
                 formatter_class=argparse.RawDescriptionHelpFormatter,
                 allow_abbrev=False,
             )
@@ -112,6 +126,11 @@ def _add_job_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--tpu-project", help="of a TPU given by name (default: TPU_PROJECT, or the VM's)"
+    )
+    parser.add_argument(
+        "--model",
+        help=f"{', '.join(built_in_models())}, or a file NAME.py of your own (default: "
+        f"{DEFAULT_MODEL}); with --help: list its parameters",
     )
     parser.add_argument("--data", required=True, help="data set's directory or gs:// URL")
     parser.add_argument("--model-dir", required=True, help="results' directory or gs:// URL")

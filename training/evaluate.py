@@ -8,8 +8,7 @@ from training.cluster import Cluster
 from training.errors import DataError
 from training.input_pipeline import DataSet, evaluation_batches
 from training.params import Params
-from training.preprocessing import normalise
-from training.state import TrainState, compute_dtype
+from training.state import TrainState
 
 
 @dataclass(frozen=True)
@@ -26,13 +25,12 @@ def evaluate(cluster: Cluster, params: Params, data: DataSet, state: TrainState)
     replica_batch = params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
     next_batch, steps = evaluation_batches(data, cluster, replica_batch)
     strategy, model = cluster.strategy, state.model
-    dtype = compute_dtype(params, cluster)
 
     def replica_step(
-        images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
+        features: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        logits = model(normalise(images, dtype))
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        logits = model(features, training=False)
+        losses = state.losses(logits, labels, params)
         right = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), labels)
         return (
             tf.reduce_sum(losses * weights),

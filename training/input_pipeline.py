@@ -9,6 +9,7 @@ from training import files
 from training.cluster import Cluster
 from training.data.manifest import FILE_NAME, Manifest, parse_manifest
 from training.errors import DataError
+from training.params import Params
 from training.preprocessing import parse_examples
 
 _PARSE_BATCH = 512
@@ -70,9 +71,17 @@ def corrupt_files(data: DataSet) -> list[str]:
     ]
 
 
-def training_batches(data: DataSet, cluster: Cluster, replica_batch: int, seed: int) -> NextBatch:
-    """Return an endless source of (images, labels), shuffled anew each epoch."""
+def training_batches(
+    data: DataSet, cluster: Cluster, params: Params, first_step: int = 0
+) -> NextBatch:
+    """Return an endless source of (images, labels), shuffled anew each epoch.
+
+    The first batch is that of `first_step`, counted from 0.
+    """
     examples = data.manifest.split("train").examples
+    replica_batch = params.replica_batch_size(cluster.replicas)
+    # Another order than before the restart: the examples are seen anew, not the same first ones.
+    seed = params.seed + first_step
 
     def build(context: tf.distribute.InputContext) -> tf.data.Dataset:
         hosts = context.num_input_pipelines

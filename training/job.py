@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from training.endpoint.environment import LocalTpu, NoTpu, find_target
 from training.endpoint.lookup import resolve
 from training.endpoint.wait import Wait
+from training.model_registry import ModelDefinition
 from training.params import Params
 from training.shutdown import ShutdownRequest
 
@@ -20,6 +21,7 @@ class Job:
     tpu_zone: str | None
     data: str
     model_dir: str
+    model: ModelDefinition
     params: Params
 
     @property

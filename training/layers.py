@@ -9,6 +9,8 @@ Weights are float32; arithmetic is done in the type of the input.
 
 import tensorflow as tf
 
+_HALF_RANGE = 127.5
+
 
 class Dense(tf.Module):  # type: ignore[misc]
     """A fully connected layer: x @ kernel + bias."""
@@ -38,6 +40,11 @@ class Conv2D(tf.Module):  # type: ignore[misc]
         """Map (batch, height, width, inputs) to (batch, height, width, outputs)."""
         x = tf.nn.conv2d(x, tf.cast(self.kernel, x.dtype), strides=1, padding="SAME")
         return tf.nn.bias_add(x, tf.cast(self.bias, x.dtype))
+
+
+def normalise(images: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Scale unsigned bytes to -1 ... 1. Runs on the device, so that only bytes travel there."""
+    return tf.cast(tf.cast(images, tf.float32) / _HALF_RANGE - 1.0, dtype)
 
 
 def _he_normal(shape: tuple[int, ...], inputs: int, seed: int) -> tf.Tensor:

@@ -13,7 +13,7 @@ from training.cluster import Cluster
 from training.evaluate import Evaluation
 from training.input_pipeline import DataSet
 from training.job import Job
-from training.params import Params
+from training.progress import Progress
 from training.train import TrainResult
 
 _FILE_NAME = "metrics.json"
@@ -34,6 +34,7 @@ class Metrics:
         return cls(
             {
                 "endpoint": cluster.endpoint,
+                "model": job.model.name,
                 "strategy": cluster.strategy_name,
                 "replicas": cluster.replicas,
                 "tensorflow": tf.__version__,
@@ -42,14 +43,13 @@ class Metrics:
             }
         )
 
-    def add_training(self, result: TrainResult, params: Params) -> None:
+    def add_training(self, result: TrainResult, progress: Progress) -> None:
         """Add the outcome of the training."""
         self.values["steps"] = result.steps
-        if result.steps_per_second:
-            rate = result.steps_per_second
-            self.values["train_loss"] = result.train_loss
-            self.values["steps_per_second"] = round(rate, 3)
-            self.values["examples_per_second"] = round(rate * params.global_batch_size, 1)
+        if progress.steps_per_second:
+            self.values["train_loss"] = result.loss
+            self.values["steps_per_second"] = round(progress.steps_per_second, 3)
+            self.values["examples_per_second"] = round(progress.examples_per_second, 1)
 
     def add_evaluation(self, evaluation: Evaluation) -> None:
         """Add the outcome of the evaluation."""

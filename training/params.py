@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 from training.errors import InputError, ParamsError
 
 
-def _param(
+def param(
     default: Any,
     description: str,
     low: float = -math.inf,
@@ -24,29 +24,27 @@ def _param(
 
 @dataclass(frozen=True, kw_only=True)
 class Params:
-    """Every parameter, with the defaults that train MNIST to about 99 % in three epochs."""
+    """The parameters that every model has; a model's own Params adds to them."""
 
-    epochs: float = _param(3.0, "passes over the training set", 0.001, 100_000)
-    global_batch_size: int = _param(256, "examples per step over all replicas", 1, 1 << 20)
-    evaluation_batch_size: int = _param(2048, "the same for evaluation", 1, 1 << 20)
-    learning_rate: float = _param(0.004, "peak of the schedule", 1e-9, 10.0)
-    warmup_fraction: float = _param(0.2, "part of the steps in which it rises to the peak", 0, 0.9)
-    steps_per_loop: int = _param(50, "steps per call of the compiled loop", 1, 1_000_000)
-    checkpoint_interval: int = _param(500, "steps between two checkpoints", 1, 1 << 40)
-    keep_checkpoints: int = _param(3, "checkpoints kept; the oldest goes first", 1, 1000)
-    seed: int = _param(0, "of initial weights and of the order of the examples", 0, 2**31 - 1)
-    precision: str = _param(
+    epochs: float = param(3.0, "passes over the training set", 0.001, 100_000)
+    global_batch_size: int = param(256, "examples per step over all replicas", 1, 1 << 20)
+    evaluation_batch_size: int = param(2048, "the same for evaluation", 1, 1 << 20)
+    learning_rate: float = param(0.004, "peak of the schedule", 1e-9, 10.0)
+    warmup_fraction: float = param(0.2, "part of the steps in which it rises to the peak", 0, 0.9)
+    steps_per_loop: int = param(50, "steps per call of the compiled loop", 1, 1_000_000)
+    checkpoint_interval: int = param(500, "steps between two checkpoints", 1, 1 << 40)
+    keep_checkpoints: int = param(3, "checkpoints kept; the oldest goes first", 1, 1000)
+    seed: int = param(0, "of initial weights and of the order of the examples", 0, 2**31 - 1)
+    precision: str = param(
         "auto",
         "of the model's arithmetic; auto is bfloat16 on TPUs, float32 elsewhere",
         choices=("auto", "float32", "bfloat16"),
     )
-    local_devices: int = _param(
+    local_devices: int = param(
         0, "without a TPU: logical CPUs to split this machine into; 0 takes it as it is", 0, 64
     )
-    connect_tries: int = _param(
-        40, "times connect_interval: how long to wait for a TPU", 1, 100_000
-    )
-    connect_interval: float = _param(10.0, "seconds, longest pause between two tries", 0.01, 600)
+    connect_tries: int = param(40, "times connect_interval: how long to wait for a TPU", 1, 100_000)
+    connect_interval: float = param(10.0, "seconds, longest pause between two tries", 0.01, 600)
 
     def replica_batch_size(self, replicas: int, name: str = "global_batch_size") -> int:
         """Return the share of one replica of the batch size called `name`.
@@ -65,9 +63,12 @@ class Params:
 
 
 def build_params(
-    config: Mapping[str, Any], overrides: Iterable[tuple[str, str]], other_flags: Iterable[str] = ()
+    config: Mapping[str, Any],
+    overrides: Iterable[tuple[str, str]],
+    other_flags: Iterable[str] = (),
+    kind: type[Params] = Params,
 ) -> Params:
-    """Return the defaults changed by `config` (a file's content), then by `overrides`.
+    """Return the defaults of `kind` changed by `config` (a file's content), then by `overrides`.
 
     Names may be written with `-` or `_`. Raises ParamsError with every problem at once: unknown
     names with the nearest known one (of parameters and `other_flags`), wrong types, values out of
@@ -77,12 +78,12 @@ def build_params(
     values: dict[str, Any] = {}
     sources = [(f"{name} (in --config)", name, value) for name, value in config.items()]
     sources += [(f"--{name}", name, value) for name, value in overrides]
-    types = get_type_hints(Params)
-    fields = {field.name: field for field in dataclasses.fields(Params)}
+    types = get_type_hints(kind)
+    fields = {field.name: field for field in dataclasses.fields(kind)}
     for label, written, value in sources:
         name = str(written).replace("-", "_")
         if name not in fields:
-            problems.append(f"{label}: unknown{_suggest(name, [*fields, *other_flags])}")
+            problems.append(f"{label}: unknown{suggest(name, [*fields, *other_flags], '--')}")
             continue
         try:
             values[name] = _convert(value, types[name])
@@ -91,24 +92,27 @@ def build_params(
             problems.append(f"{label}={value}: {error}")
     if problems:
         raise ParamsError(problems)
-    return Params(**values)
+    return kind(**values)
 
 
-def describe_params() -> str:
+def describe_params(kind: type[Params] = Params) -> str:
     """One line a parameter: name, default, meaning; for --help."""
     lines = [
         f"  --{field.name}={field.default}".ljust(34) + str(field.metadata["description"])
-        for field in dataclasses.fields(Params)
+        for field in dataclasses.fields(kind)
     ]
     return "parameters (on the command line as --name=value, or in a --config file):\n" + "\n".join(
         lines
     )
 
 
-def _suggest(name: str, known: Iterable[str]) -> str:
+def suggest(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """A sentence that goes on with the nearest of `known`, or with where to look."""
     names = {candidate.replace("-", "_"): candidate for candidate in known}
     nearest = difflib.get_close_matches(name, names, n=1)
-    return f"; did you mean --{names[nearest[0]]}?" if nearest else "; see --help for all names"
+    if not nearest:
+        return "; see --help for all names"
+    return f"; did you mean {prefix}{names[nearest[0]]}?"
 
 
 def _convert(value: Any, kind: type) -> Any:

@@ -1,8 +1,6 @@
-"""From serialised examples to what the model takes."""
+"""From serialised examples to features and labels."""
 
 import tensorflow as tf
-
-_HALF_RANGE = 127.5
 
 
 def parse_examples(
@@ -19,8 +17,3 @@ def parse_examples(
     batch = tf.io.parse_example(serialised, features)
     images = tf.reshape(tf.io.decode_raw(batch["image"], tf.uint8), (-1, *image_shape))
     return images, tf.cast(batch["label"], tf.int32)
-
-
-def normalise(images: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Scale unsigned bytes to -1 ... 1. Runs on the device, so that only bytes travel there."""
-    return tf.cast(tf.cast(images, tf.float32) / _HALF_RANGE - 1.0, dtype)

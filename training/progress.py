@@ -2,19 +2,20 @@
 
 import logging
 
+from training.callbacks import Callback, LoopReport
+
 logger = logging.getLogger(__name__)
 
 
-class Progress:
+class Progress(Callback):
     """Rates of this process's steps.
 
     The first loop compiles the step and fills caches, so it is left out of the rate as soon as
     there is a second one.
     """
 
-    def __init__(self, last_step: int, global_batch_size: int) -> None:
-        """Count steps of `global_batch_size` examples up to `last_step`."""
-        self._last_step = last_step
+    def __init__(self, global_batch_size: int) -> None:
+        """Count steps of `global_batch_size` examples."""
         self._global_batch_size = global_batch_size
         self._loops = 0
         self._steps = 0
@@ -30,18 +31,18 @@ class Progress:
         """Examples per second over all replicas."""
         return self.steps_per_second * self._global_batch_size
 
-    def report(self, step: int, count: int, loss: float, seconds: float) -> None:
-        """Log that the `count` steps up to `step` took `seconds` and ended with mean `loss`."""
+    def between_loops(self, step: int, report: LoopReport) -> None:
+        """Log what was reached and how fast."""
         if self._loops == 1:
             self._steps, self._seconds = 0, 0.0
         self._loops += 1
-        self._steps += count
-        self._seconds += seconds
+        self._steps += report.count
+        self._seconds += report.seconds
         logger.info(
             "progress step=%d/%d loss=%.4f examples_per_second=%.0f eta=%.0fs",
             step,
-            self._last_step,
-            loss,
+            report.last_step,
+            report.loss,
             self.examples_per_second,
-            (self._last_step - step) / self.steps_per_second,
+            (report.last_step - step) / self.steps_per_second,
         )

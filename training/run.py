@@ -14,7 +14,8 @@ from training.evaluate import evaluate
 from training.input_pipeline import DataSet, corrupt_files, open_data
 from training.job import Job
 from training.metrics import Metrics
-from training.scalars import write_scalars
+from training.progress import Progress
+from training.scalars import Scalars, write_scalars
 from training.shutdown import ShutdownRequest
 from training.state import create_train_state, total_steps
 from training.train import train
@@ -32,7 +33,7 @@ def run_on(
     job.params.replica_batch_size(cluster.replicas)
     job.params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
     state = create_train_state(
-        cluster, job.params, data.manifest, total_steps(job.params, data.manifest)
+        cluster, job.model, job.params, data.manifest, total_steps(job.params, data.manifest)
     )
     checkpoints = Checkpoints(
         job.model_dir, state.checkpoint(), job.params.keep_checkpoints, cluster.this_process
@@ -47,9 +48,11 @@ def run_on(
         writer = tf.summary.create_file_writer(f"{job.model_dir.rstrip('/')}/tensorboard")
     try:
         if job.trains:
+            progress = Progress(job.params.global_batch_size)
+            callbacks = [progress, Scalars(writer, progress)]
             with shutdown:
-                result = train(cluster, job.params, data, state, checkpoints, writer, shutdown)
-            metrics.add_training(result, job.params)
+                result = train(cluster, job.params, data, state, checkpoints, callbacks, shutdown)
+            metrics.add_training(result, progress)
         if job.evaluates:
             evaluation = evaluate(cluster, job.params, data, state)
             scalars = {"test/loss": evaluation.loss, "test/accuracy": evaluation.accuracy}

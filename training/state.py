@@ -1,5 +1,6 @@
 """What is learned: the model, the optimizer's moments, the step."""
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -7,18 +8,23 @@ import tensorflow as tf
 
 from training.cluster import Cluster
 from training.data.manifest import Manifest
-from training.model import MnistCnn
+from training.losses import softmax_cross_entropy
+from training.model_registry import Losses, ModelDefinition
 from training.optimizer import Adam, warmup_cosine
 from training.params import Params
 
 
 @dataclass(frozen=True)
 class TrainState:
-    """Variables of one training job, mirrored over the cluster's replicas."""
+    """Variables of one training job, mirrored over the cluster's replicas.
 
-    model: MnistCnn
+    `losses` is what they are made small by, see training/losses.py.
+    """
+
+    model: tf.Module
     optimizer: Adam
     step: tf.Variable
+    losses: Losses
 
     def checkpoint(self) -> tf.train.Checkpoint:
         """What a checkpoint holds."""
@@ -26,12 +32,17 @@ class TrainState:
 
 
 def create_train_state(
-    cluster: Cluster, params: Params, manifest: Manifest, steps: int
+    cluster: Cluster,
+    definition: ModelDefinition,
+    params: Params,
+    manifest: Manifest,
+    steps: int,
 ) -> TrainState:
     """Initialise everything on the cluster's devices, for a run of `steps` steps."""
     schedule = warmup_cosine(params.learning_rate, params.warmup_fraction, steps)
+    resolved = dataclasses.replace(params, precision=compute_dtype(params, cluster).name)
     with cluster.strategy.scope():
-        model = MnistCnn(manifest.image_shape, manifest.classes, params.seed)
+        model = definition.create_model(resolved, manifest.spec, params.seed)
         optimizer = Adam(model.trainable_variables, schedule)
         step = tf.Variable(
             0,
@@ -40,7 +51,7 @@ def create_train_state(
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
             name="step",
         )
-    return TrainState(model, optimizer, step)
+    return TrainState(model, optimizer, step, definition.losses or softmax_cross_entropy)
 
 
 def total_steps(params: Params, manifest: Manifest) -> int:

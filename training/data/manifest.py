@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from training.data.spec import DataSpec
 from training.errors import DataError
 
 FILE_NAME = "manifest.json"
@@ -41,6 +42,11 @@ class Manifest:
     image_shape: tuple[int, int, int]
     classes: int
     splits: Mapping[str, Split]
+
+    @property
+    def spec(self) -> DataSpec:
+        """What a model has to know of the data set."""
+        return DataSpec("image", self.image_shape, "uint8", self.classes)
 
     def split(self, name: str) -> Split:
         """Return the split called `name`; DataError when there is none."""

@@ -29,6 +29,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
         ([*JOB, "--tpus=x"], "did you mean --tpu?"),
         ([*JOB, "--epochs", "2"], "--epochs: expected --name=value"),
         ([*JOB, "--epochs=x", "--seed=-1"], "--epochs=x: expected a number; --seed=-1"),
+        ([*JOB, "--model=mnist"], "did you mean mnist_cnn?"),
         ([*JOB, "--foo", "--sed=1"], "--foo: expected --name=value; --sed: unknown"),
         ([*JOB, "--tpu=My_TPU"], "My_TPU"),
         ([*JOB, "--config=/nowhere.yaml"], "/nowhere.yaml"),
@@ -52,6 +53,7 @@ def test_wrong_input_is_one_line_and_exit_code_2(
     [
         ("p.yaml", "epochs: [1]", "epochs (in --config)=[1]: expected a number"),
         ("p.yaml", "epochs: 2\nsed: 1", "sed (in --config): unknown; did you mean --seed?"),
+        ("p.yaml", "model: mnist", "--model=mnist: unknown; did you mean mnist_cnn?"),
         ("p.yaml", "- 1", "expected `name: value` lines"),
         ("p.yaml", "a: b: c", "is no YAML"),
         ("p.json", "{", "is no JSON"),

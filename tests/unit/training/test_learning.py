@@ -22,9 +22,11 @@ from training.input_pipeline import (
     open_data,
     training_batches,
 )
+from training.model_registry import load_model
 from training.optimizer import Adam, warmup_cosine
 from training.params import Params
-from training.preprocessing import normalise
+from training.progress import Progress
+from training.scalars import Scalars
 from training.shutdown import ShutdownRequest
 from training.state import TrainState, compute_dtype, create_train_state
 from training.train import TrainResult, train
@@ -32,6 +34,7 @@ from training.train import TrainResult, train
 if TYPE_CHECKING:
     from training.cluster import Cluster
 
+MNIST_CNN = load_model("mnist_cnn")
 PARAMS = Params(
     epochs=1,
     global_batch_size=64,
@@ -48,7 +51,7 @@ def data(bars: Path) -> DataSet:
 
 @pytest.fixture
 def state(cluster: Cluster, data: DataSet) -> TrainState:
-    return create_train_state(cluster, PARAMS, data.manifest, steps=10)
+    return create_train_state(cluster, MNIST_CNN, PARAMS, data.manifest, steps=10)
 
 
 def checkpoints_of(cluster: Cluster, state: TrainState, folder: Path) -> Checkpoints:
@@ -67,9 +70,14 @@ def learn(
     writer = tf.summary.create_file_writer(str(folder / "tensorboard"))
     request = shutdown or ShutdownRequest()
     try:
-        return train(cluster, params, data, state, checkpoints, writer, request)
+        callbacks = [Scalars(writer, Progress(params.global_batch_size))]
+        return train(cluster, params, data, state, checkpoints, callbacks, request)
     finally:
         writer.close()
+
+
+def batch_of(size: int) -> Params:
+    return dataclasses.replace(PARAMS, global_batch_size=size)
 
 
 def weights(state: TrainState) -> list[npt.NDArray[np.float32]]:
@@ -121,7 +129,7 @@ def test_evaluation_counts_every_image_exactly_once(
         image = np.frombuffer(feature["image"].bytes_list.value[0], np.uint8)
         images.append(image.reshape(28, 28, 1))
         labels.append(feature["label"].int64_list.value[0])
-    logits = state.model(normalise(tf.constant(np.stack(images)), tf.float32))
+    logits = state.model(tf.constant(np.stack(images)), training=False)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.constant(labels), logits)
     right = np.mean(np.argmax(logits.numpy(), axis=1) == labels)
     for batch in (8, 64, 1024, 4096):
@@ -134,7 +142,7 @@ def test_evaluation_counts_every_image_exactly_once(
 
 def test_every_batch_has_the_static_shape_of_its_replica(cluster: Cluster, data: DataSet) -> None:
     for next_batch in (
-        training_batches(data, cluster, 4, seed=0),
+        training_batches(data, cluster, batch_of(32)),
         evaluation_batches(data, cluster, 4)[0],
     ):
         parts = next_batch()
@@ -146,7 +154,7 @@ def test_every_batch_has_the_static_shape_of_its_replica(cluster: Cluster, data:
 def test_an_epoch_deals_every_training_image_to_exactly_one_replica(
     cluster: Cluster, data: DataSet
 ) -> None:
-    next_batch = training_batches(data, cluster, 8, seed=3)
+    next_batch = training_batches(data, cluster, batch_of(64))
     labels = [labels.numpy() for _ in range(10) for labels in next_batch()[1].values]
     assert np.bincount(np.concatenate(labels)).tolist() == [64] * 10
 
@@ -213,7 +221,7 @@ def test_sigterm_saves_the_step_that_was_reached_and_asks_for_a_restart(
     with pytest.raises(Interrupted, match="step 4 is saved") as caught:
         learn(cluster, data, state, tmp_path, shutdown=shutdown)
     assert caught.value.exit_code == 75
-    fresh = create_train_state(cluster, PARAMS, data.manifest, steps=10)
+    fresh = create_train_state(cluster, MNIST_CNN, PARAMS, data.manifest, steps=10)
     checkpoints_of(cluster, fresh, tmp_path).restore_latest()
     assert int(fresh.step.numpy()) == 4
     assert learn(cluster, data, fresh, tmp_path).steps == 10
@@ -238,7 +246,7 @@ def test_a_half_written_checkpoint_is_skipped(
         content.unlink()
     else:
         content.write_bytes(content.read_bytes()[:-8] + b"damaged!")
-    fresh = create_train_state(cluster, PARAMS, data.manifest, steps=10)
+    fresh = create_train_state(cluster, MNIST_CNN, PARAMS, data.manifest, steps=10)
     restored = checkpoints_of(cluster, fresh, tmp_path).restore_latest()
     assert restored == f"{tmp_path}/checkpoints/ckpt-1"
     assert int(fresh.step.numpy()) == 1
@@ -249,7 +257,7 @@ def test_a_checkpoint_of_another_model_is_refused(
 ) -> None:
     checkpoints_of(cluster, state, tmp_path).save(1)
     other = Manifest("other", (14, 14, 1), 10, data.manifest.splits)
-    fresh = create_train_state(cluster, PARAMS, other, steps=10)
+    fresh = create_train_state(cluster, MNIST_CNN, PARAMS, other, steps=10)
     with pytest.raises(CheckpointError, match="ckpt-1 belongs to another model"):
         checkpoints_of(cluster, fresh, tmp_path).restore_latest()
 
@@ -291,7 +299,7 @@ def test_bfloat16_computes_in_bfloat16_and_keeps_float32_weights(
 
 def test_the_same_seed_gives_the_same_weights(cluster: Cluster, data: DataSet) -> None:
     first, again, other = (
-        weights(create_train_state(cluster, Params(seed=seed), data.manifest, steps=1))
+        weights(create_train_state(cluster, MNIST_CNN, Params(seed=seed), data.manifest, steps=1))
         for seed in (1, 1, 2)
     )
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
