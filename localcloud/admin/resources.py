@@ -8,6 +8,7 @@ from localcloud.core.access import CUSTOM_ROLE
 from localcloud.core.accounts import ACCOUNT
 from localcloud.core.cloud import Cloud
 from localcloud.services.compute.api import STORE as COMPUTE
+from localcloud.services.kms.api import VERSION as KEY_VERSION
 from localcloud.services.storage.records import BUCKET, live_kind
 from localcloud.services.tpu.api import NODE, QUEUED
 
@@ -32,6 +33,10 @@ def names(cloud: Cloud) -> dict[str, list[str]]:
     for key in cloud.store.keys(ACCOUNT):
         if not _is_googles_account(key):
             found.setdefault("service accounts", []).append(key)
+    for key, version in cloud.store.items(KEY_VERSION):
+        # Rings and keys can't be deleted, not even on Google: what costs is a version in use.
+        if version["state"] in ("ENABLED", "DISABLED"):
+            found.setdefault("kms key versions", []).append(key)
     for key in cloud.store.keys(COMPUTE):
         if not _comes_with_compute(key):
             found.setdefault(key.split("/")[-2], []).append(key)

@@ -1,0 +1,38 @@
+"""Key rings. Like Google's, they can be made and never deleted."""
+
+from __future__ import annotations
+
+from localcloud.core.call import Call, Json
+from localcloud.core.clock import rfc3339
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError
+from localcloud.services.kms.api import API, RING, check_id, load, location, resources, ring_name
+from localcloud.services.paging import page
+
+
+@API.method("projects.locations.keyRings.create", permission="cloudkms.keyRings.create")
+def create(cloud: Cloud, call: Call) -> Json:
+    """A new key ring."""
+    check_id("keyRingId", call.arg("keyRingId"))
+    name = f"{location(call)}/keyRings/{call.arg('keyRingId')}"
+    record = {"name": name, "createTime": rfc3339(cloud.clock.now())}
+    with cloud.store.locked():
+        if cloud.store.get(RING, name) is not None:
+            raise ApiError(409, f"KeyRing {name} already exists.")
+        cloud.store.put(RING, name, record)
+    return record
+
+
+@API.method(
+    "projects.locations.keyRings.get", permission="cloudkms.keyRings.get", resources=resources
+)
+def get(cloud: Cloud, call: Call) -> Json:
+    """One key ring."""
+    return load(cloud, RING, ring_name(call))
+
+
+@API.method("projects.locations.keyRings.list", permission="cloudkms.keyRings.list")
+def list_(cloud: Cloud, call: Call) -> Json:
+    """The key rings of a location."""
+    found = [record for _, record in cloud.store.items(RING, f"{location(call)}/")]
+    return page(call, "keyRings", found) | {"totalSize": len(found)}

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from localcloud.core import projects
+from localcloud.core.clock import VirtualClock, rfc3339
+from localcloud.core.cloud import DEVELOPER
+from localcloud.testing import Client
+
+PROJECT = projects.DEFAULT_PROJECT
+DAY = 86400
+RINGS = f"cloudkms.googleapis.com/v1/projects/{PROJECT}/locations/us-central1/keyRings"
+KEYS = f"{RINGS}/ring/cryptoKeys"
+KEY = f"{KEYS}/key"
+SYMMETRIC = {"purpose": "ENCRYPT_DECRYPT"}
+
+
+@pytest.fixture
+def enabled_apis() -> tuple[str, ...]:
+    return ("cloudkms.googleapis.com",)
+
+
+@pytest.fixture(autouse=True)
+def key(api: Client, enabled_apis: tuple[str, ...]) -> None:
+    api.post(RINGS, {}, keyRingId="ring")
+    api.post(KEYS, SYMMETRIC, cryptoKeyId="key")
+
+
+def text(plain: str) -> str:
+    return base64.b64encode(plain.encode()).decode()
+
+
+def test_what_is_encrypted_with_a_key_is_decrypted_with_it_and_with_no_other(api: Client) -> None:
+    api.post(KEYS, SYMMETRIC, cryptoKeyId="other")
+    sealed = api.post(f"{KEY}:encrypt", {"plaintext": text("secret")})["ciphertext"]
+    assert sealed != text("secret")
+    assert api.post(f"{KEY}:decrypt", {"ciphertext": sealed})["plaintext"] == text("secret")
+    api.post(f"{KEYS}/other:decrypt", {"ciphertext": sealed}, status=400)
+
+
+def test_names_are_taken_for_ever_since_neither_rings_nor_keys_can_be_deleted(api: Client) -> None:
+    assert api.post(RINGS, {}, keyRingId="ring", status=409)["error"]["status"] == "ALREADY_EXISTS"
+    api.post(KEYS, SYMMETRIC, cryptoKeyId="key", status=409)
+    api.delete(KEY, status=501)
+    api.post(RINGS, {}, keyRingId="a ring", status=400)
+    elsewhere = RINGS.replace("us-central1", "middle-earth1")
+    api.post(elsewhere, {}, keyRingId="ring", status=404)
+    assert [ring["name"].rpartition("/")[2] for ring in api.get(RINGS)["keyRings"]] == ["ring"]
+    assert api.get(KEYS)["totalSize"] == 1
+
+
+def test_a_version_is_destroyed_after_thirty_days_and_can_be_restored_until_then(
+    api: Client, clock: VirtualClock
+) -> None:
+    sealed = api.post(f"{KEY}:encrypt", {"plaintext": text("secret")})["ciphertext"]
+    version = api.get(KEY)["primary"]["name"]
+    url = f"cloudkms.googleapis.com/v1/{version}"
+    assert api.post(f"{url}:destroy", {})["state"] == "DESTROY_SCHEDULED"
+    error = api.post(f"{KEY}:decrypt", {"ciphertext": sealed}, status=400)["error"]
+    assert "DESTROY_SCHEDULED" in error["message"]
+    assert api.post(f"{url}:restore", {})["state"] == "DISABLED"
+    api.patch(url, {"state": "ENABLED"}, updateMask="state")
+    api.post(f"{KEY}:decrypt", {"ciphertext": sealed})
+    api.post(f"{url}:destroy", {})
+    clock.advance(30 * DAY)
+    api = api.as_member(DEVELOPER)  # the old token has expired
+    assert api.get(url)["state"] == "DESTROYED"
+    api.post(f"{url}:restore", {}, status=400)
+
+
+def test_a_key_rotates_by_itself_and_still_decrypts_what_older_versions_encrypted(
+    api: Client, clock: VirtualClock
+) -> None:
+    sealed = api.post(f"{KEY}:encrypt", {"plaintext": text("secret")})["ciphertext"]
+    next_time = rfc3339(clock.now() + DAY)
+    rotation = {"rotationPeriod": f"{DAY}s", "nextRotationTime": next_time}
+    mask = "rotationPeriod,nextRotationTime"
+    api.patch(KEY, rotation | {"rotationPeriod": "60s"}, updateMask=mask, status=400)
+    api.patch(KEY, rotation, updateMask=mask)
+    clock.advance(2 * DAY)
+    assert api.get(KEY)["primary"]["name"].endswith("/3")
+    assert len(api.get(f"{KEY}/cryptoKeyVersions")["cryptoKeyVersions"]) == 3
+    assert api.post(f"{KEY}:decrypt", {"ciphertext": sealed})["plaintext"] == text("secret")
+    api.post(f"{KEY}:updatePrimaryVersion", {"cryptoKeyVersionId": "1"})
+    assert api.get(KEY)["primary"]["name"].endswith("/1")
+    assert "rotationPeriod" not in api.patch(KEY, {}, updateMask=mask)
+
+
+def test_who_manages_keys_may_not_use_them_unless_a_policy_says_so(api: Client) -> None:
+    url = f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}"
+    policy = api.post(f"{url}:getIamPolicy")
+    policy["bindings"].append({"role": "roles/cloudkms.admin", "members": ["user:a@example.com"]})
+    api.post(f"{url}:setIamPolicy", {"policy": policy})
+    admin = api.as_member("user:a@example.com")
+    body = {"plaintext": text("secret")}
+    admin.post(f"{KEY}:encrypt", body, status=403)
+    role = "roles/cloudkms.cryptoKeyEncrypterDecrypter"
+    granted = {"bindings": [{"role": role, "members": ["user:b@example.com"]}]}
+    admin.post(f"{KEY}:setIamPolicy", {"policy": granted})
+    assert admin.get(f"{KEY}:getIamPolicy")["bindings"] == granted["bindings"]
+    user = api.as_member("user:b@example.com")
+    user.post(f"{KEY}:encrypt", body)
+    user.get(KEY, status=403)
+    wanted = {"permissions": ["cloudkms.cryptoKeys.get", "cloudkms.cryptoKeyVersions.useToEncrypt"]}
+    assert (
+        user.post(f"{KEY}:testIamPermissions", wanted)["permissions"] == wanted["permissions"][1:]
+    )
+    assert "bindings" in admin.get(f"{RINGS}/ring:getIamPolicy")
+
+
+def test_what_the_local_cloud_has_no_keys_for_is_said_so(api: Client) -> None:
+    api.post(KEYS, {"purpose": "ASYMMETRIC_SIGN"}, cryptoKeyId="sign", status=501)
+    external = SYMMETRIC | {"versionTemplate": {"protectionLevel": "EXTERNAL"}}
+    api.post(KEYS, external, cryptoKeyId="external", status=501)
+    api.post(f"{KEY}:encrypt", {"plaintext": "not base64!"}, status=400)
+    api.patch(KEY, {"purpose": "MAC"}, updateMask="purpose", status=400)
