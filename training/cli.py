@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from training import __version__
+from training.commands import doctor
+from training.commands.command import Command
 from training.errors import InputError, ParamsError
 from training.job import Job
 from training.model_registry import DEFAULT_MODEL, built_in_models, load_model
@@ -18,6 +20,7 @@ _MODES = {
     "evaluate": "evaluate the last checkpoint",
     "train-and-evaluate": "train, then evaluate",
 }
+_COMMANDS = (doctor,)
 _EXIT_CODES = (
     "exit codes: 0 done, 1 failure, 2 wrong input, 75 interrupted by SIGTERM with its progress "
     "saved (start it again)"
@@ -40,10 +43,13 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(f"{message}; see `{self.prog} --help`")
 
 
-def parse(arguments: Sequence[str]) -> Job | Convert:
+def parse(arguments: Sequence[str]) -> Job | Convert | Command:
     """Parse `arguments`. Raises InputError with everything that is wrong; --help exits."""
     parser = _build_parser(_help_model(arguments))
     known, rest = parser.parse_known_args(arguments)
+    if "build" in known:
+        command: Command = known.build(known, rest)
+        return command
     if known.mode == "data":
         if rest:
             raise InputError(f"unknown argument {rest[0]}; see `training data convert --help`")
@@ -100,6 +106,8 @@ def _build_parser(help_model: str) -> argparse.ArgumentParser:
                 allow_abbrev=False,
             )
         )
+    for command in _COMMANDS:
+        command.add(modes)
     data = modes.add_parser("data", help="prepare data sets", allow_abbrev=False)
     actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
     convert = actions.add_parser(

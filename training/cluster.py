@@ -63,7 +63,7 @@ def connect(target: Addresses | LocalTpu | NoTpu, wait: Wait, local_devices: int
         wait_for_workers(target.addresses, wait)
         cluster, reason = _connect_remote(target)
     elif isinstance(target, LocalTpu):
-        cluster, reason = _use_local_tpu(), f"{target.source} says local"
+        cluster, reason = _use_local_tpu(), target.reason
     else:
         cluster, reason = _use_this_machine(local_devices)
     logger.info(

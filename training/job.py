@@ -4,7 +4,8 @@ import os
 from dataclasses import dataclass
 
 from training.endpoint.environment import LocalTpu, NoTpu, find_target
-from training.endpoint.lookup import resolve
+from training.endpoint.lookup import choose_local, resolve
+from training.endpoint.machine import find_machine
 from training.endpoint.wait import Wait
 from training.model_registry import ModelDefinition
 from training.params import Params
@@ -41,7 +42,9 @@ def run_job(job: Job, shutdown: ShutdownRequest) -> str:
     wait = Wait(params.connect_tries, params.connect_interval)
     target = find_target(job.tpu, job.tpu_project, job.tpu_zone, os.environ)
     # A wrong name or a missing role is said before TensorFlow takes its seconds to load.
-    workers = resolve(target, wait)
+    workers = choose_local(
+        resolve(target, wait), find_machine(), split_cpu=params.local_devices > 0
+    )
     if not isinstance(workers, (LocalTpu, NoTpu)):
         # The TPU is another machine's: TensorFlow must not look for one here.
         os.environ.setdefault("TPU_LOAD_LIBRARY", "0")

@@ -20,6 +20,8 @@ _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _FULL_NAME = re.compile(r"projects/([^/]+)/locations/([^/]+)/nodes/([^/]+)")
 _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?)(:(?P<port>[0-9]{1,5}))?")
 _ADDRESS_VARIABLES = ("COLAB_TPU_ADDR", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
+# In the order in which they are looked at.
+VARIABLES = ("TPU_GRPC_URL", "TPU_NAME", "TPU_CONFIG", *_ADDRESS_VARIABLES)
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,10 @@ class NamedTpu:
 
 @dataclass(frozen=True)
 class LocalTpu:
-    """The TPU of the machine that this process runs on (a TPU VM)."""
+    """The TPU of the machine that this process runs on (a TPU VM), and why it is taken."""
 
     source: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ def _parse(value: str, project: str | None, zone: str | None, source: str) -> Ta
     """Tell a name from an address: only addresses have a scheme, a dot, a colon or a comma."""
     value = value.strip()
     if value == "local":
-        return LocalTpu(source)
+        return LocalTpu(source, f"{source} says local")
     if full := _FULL_NAME.fullmatch(value):
         project, zone, value = full.groups()
     if _NAME.fullmatch(value):

@@ -7,6 +7,7 @@ from typing import Protocol
 from training.endpoint.cloud_tpu import CloudTpuApi, DeniedForNow, NotYet, Tpu, TpuName
 from training.endpoint.credentials import application_default_tokens
 from training.endpoint.environment import Addresses, LocalTpu, NamedTpu, NoTpu, Target
+from training.endpoint.machine import Machine
 from training.endpoint.metadata import MetadataServer
 from training.endpoint.wait import Wait
 from training.errors import EndpointError, InputError, TpuStateError
@@ -47,6 +48,18 @@ def resolve(target: Target, wait: Wait) -> Addresses | LocalTpu | NoTpu:
     name = complete_name(target, MetadataServer.from_environment())
     tpu = wait_until_ready(CloudTpuApi(application_default_tokens()), name, wait)
     return Addresses(tpu.addresses, f"{target.source}={target.name}", tpu.tensorflow)
+
+
+def choose_local(
+    workers: Addresses | LocalTpu | NoTpu, machine: Machine, split_cpu: bool
+) -> Addresses | LocalTpu | NoTpu:
+    """Where nothing names a TPU, take this machine's own; `split_cpu` asks for its CPU instead."""
+    if not isinstance(workers, NoTpu) or split_cpu or not machine.has_usable_tpu:
+        return workers
+    chips = f"{machine.tpu_chips} TPU chips ({machine.tpu_generation})"
+    return LocalTpu(
+        "this machine", f"this machine has {chips} and libtpu, and nothing else is named"
+    )
 
 
 def complete_name(target: NamedTpu, metadata: MetadataServer) -> TpuName:

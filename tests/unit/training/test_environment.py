@@ -33,7 +33,7 @@ addresses = st.builds(lambda host, port: f"{host}:{port}", hosts, st.integers(1,
             NamedTpu("my-tpu", "p", "z", "TPU_NAME"),
         ),
         ({"TPU_NAME": "grpc://10.0.0.2:1"}, Addresses(("10.0.0.2:1",), "TPU_NAME")),
-        ({"TPU_NAME": "local"}, LocalTpu("TPU_NAME")),
+        ({"TPU_NAME": "local"}, LocalTpu("TPU_NAME", "TPU_NAME says local")),
         ({"TPU_CONFIG": CONFIG}, NamedTpu("conf", "p", "z", "TPU_CONFIG")),
         ({"COLAB_TPU_ADDR": "10.1.1.1:8470"}, Addresses(("10.1.1.1:8470",), "COLAB_TPU_ADDR")),
         (

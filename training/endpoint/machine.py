@@ -1,0 +1,133 @@
+"""What this machine has: CPUs, GPUs, TPU chips, and the TensorFlow that is installed.
+
+Read from files, so that it takes no seconds and grabs no device: a TPU's chips belong to the first
+process that opens them.
+"""
+
+import importlib.metadata
+import importlib.util
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# https://github.com/jax-ml/jax/blob/167d72d/jax/_src/hardware_utils.py; gVNIC has the same vendor.
+_GOOGLE_VENDOR = "0x1ae0"
+_TPU_DEVICES = {
+    "0x0027": "v2 or v3",
+    "0x005e": "v4",
+    "0x0062": "v5p",
+    "0x0063": "v5e",
+    "0x006f": "v6e",
+    "0x0076": "tpu7x",
+}
+_TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tf-nightly")
+_GS_PLUGINS = ("tensorflow-io-gcs-filesystem", "tensorflow-gcs-filesystem")
+# From this version on gs:// is a plug-in of its own.
+_GS_PLUGIN_SINCE = (2, 20)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Counts of devices. `libraries` are the versions of TensorFlow's distributions, by name."""
+
+    cpus: int = 1
+    gpus: int = 0
+    tpu_chips: int = 0
+    tpu_generation: str = ""
+    has_libtpu: bool = False
+    is_google_vm: bool = False
+    libraries: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def has_usable_tpu(self) -> bool:
+        """Whether there are chips and the library that drives them."""
+        return self.tpu_chips > 0 and self.has_libtpu
+
+    @property
+    def tensorflow(self) -> str | None:
+        """TensorFlow's version; None where it is not installed."""
+        return next((self.libraries[name] for name in _TENSORFLOWS if name in self.libraries), None)
+
+    @property
+    def reads_buckets(self) -> bool:
+        """Whether this TensorFlow can open gs:// paths."""
+        if self.tensorflow is None:
+            return False
+        version = tuple(int(part) for part in self.tensorflow.split(".")[:2])
+        return version < _GS_PLUGIN_SINCE or any(name in self.libraries for name in _GS_PLUGINS)
+
+    def __str__(self) -> str:
+        """`4 CPUs, no GPU, 4 TPU chips (v4)`."""
+        generation = f" ({self.tpu_generation})" if self.tpu_generation else ""
+        counts = [
+            _count(self.cpus, "CPU"),
+            _count(self.gpus, "GPU"),
+            _count(self.tpu_chips, "TPU chip") + generation,
+        ]
+        return ", ".join(counts)
+
+
+def find_machine(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> Machine:
+    """Look at this machine; `root` is where its files begin."""
+    generations = _tpu_generations(root)
+    return Machine(
+        cpus=_usable_cpus(),
+        gpus=_gpus(root),
+        tpu_chips=len(generations),
+        tpu_generation=generations[0] if generations else "",
+        has_libtpu=_has_libtpu(root, environ),
+        is_google_vm="Google" in _read(root / "sys/class/dmi/id/product_name"),
+        libraries=_versions((*_TENSORFLOWS, *_GS_PLUGINS)),
+    )
+
+
+def _usable_cpus() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _gpus(root: Path) -> int:
+    """NVIDIA's devices; /dev/dxg stands for one under Windows' Linux."""
+    cards = [path for path in (root / "dev").glob("nvidia*") if path.name[6:].isdigit()]
+    return len(cards) or int((root / "dev/dxg").exists())
+
+
+def _tpu_generations(root: Path) -> list[str]:
+    """The generation of each TPU chip on the PCI bus."""
+    generations = []
+    for vendor in sorted((root / "sys/bus/pci/devices").glob("*/vendor")):
+        generation = _TPU_DEVICES.get(_read(vendor.parent / "device"))
+        if generation and _read(vendor) == _GOOGLE_VENDOR:
+            generations.append(generation)
+    return generations
+
+
+def _has_libtpu(root: Path, environ: Mapping[str, str]) -> bool:
+    named = environ.get("TPU_LIBRARY_PATH")
+    files = [Path(named)] if named else [root / "lib/libtpu.so", root / "usr/lib/libtpu.so"]
+    return any(path.exists() for path in files) or importlib.util.find_spec("libtpu") is not None
+
+
+def _versions(distributions: tuple[str, ...]) -> dict[str, str]:
+    versions = {}
+    for name in distributions:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _count(number: int, what: str) -> str:
+    if number == 0:
+        return f"no {what}"
+    return f"{number} {what}{'s' if number > 1 else ''}"
