@@ -12,6 +12,7 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
 from localcloud.machines.machines import SETTING
 from localcloud.services.compute import catalog as compute_catalog
+from localcloud.services.sts.exchange import ISSUERS
 from localcloud.services.tpu import catalog as tpu_catalog
 
 Check = Callable[[Json], "list[str]"]
@@ -110,11 +111,20 @@ def _hosts(value: Json) -> list[str]:
     return _only("limit")(value) + _whole(value)
 
 
+def _issuers(value: Json) -> list[str]:
+    return [
+        f"the value of {issuer} must be a JSON Web Key Set, an object with `keys`"
+        for issuer, keys in value.items()
+        if not isinstance(keys, dict) or not isinstance(keys.get("keys"), list)
+    ]
+
+
 _CHECKS: dict[str, Check] = {
     "compute.quota": _cpus,
     "compute.stockout": _zones,
     "deny-tpu-nodes": _switch,
     "grace": _seconds,
+    ISSUERS: _issuers,
     "quota": _limits,
     "reservations": _types_by_zone,
     "stockout": _types_by_zone,

@@ -44,7 +44,7 @@ def members_of(principal: Principal) -> set[str]:
     """The names under which a policy may mean `principal`."""
     if principal is ANONYMOUS:
         return {"allUsers"}
-    return {principal.member, "allUsers", "allAuthenticatedUsers"}
+    return {principal.member, "allUsers", "allAuthenticatedUsers", *principal.sets}
 
 
 def permissions(cloud: Cloud, role: str) -> list[str]:

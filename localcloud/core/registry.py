@@ -137,16 +137,21 @@ class Api:
 
     def match(self, verb: str, host: str, path: str) -> tuple[Match, Route | None] | None:
         """The method at `path` and its route; the route is None when nobody handles it."""
+        unhandled: Match | None = None
         if host in self.hosts:
             for version in self.versions:
-                found = document(self.name, version).match(verb, path)
-                if found:
-                    return found, self._routes.get((version, found.method.name))
+                unhandled = document(self.name, version).match(verb, path)
+                if unhandled is None:
+                    continue
+                route = self._routes.get((version, unhandled.method.name))
+                if route:
+                    return unhandled, route
+                break
         for raw_verb, pattern, hosts, method, upload, route in self._raw:
             matched = pattern.fullmatch(path) if verb == raw_verb and host in hosts else None
             if matched:
                 return Match(method, matched.groupdict(), upload), route
-        return None
+        return (unhandled, None) if unhandled else None
 
     def permissions(self) -> set[str]:
         """The permissions that its methods ask for."""

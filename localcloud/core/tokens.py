@@ -27,6 +27,8 @@ class Principal:
 
     member: str
     scopes: frozenset[str] = field(default_factory=lambda: frozenset({CLOUD_PLATFORM}))
+    sets: frozenset[str] = frozenset()
+    """The sets (`principalSet:…`) by which a policy may mean a federated identity, too."""
 
     @property
     def email(self) -> str:
@@ -50,6 +52,8 @@ class Tokens:
     def issue(self, principal: Principal, *, expires: float) -> str:
         """A bearer token for `principal`, valid until `expires` (seconds since the epoch)."""
         claims = {"m": principal.member, "s": sorted(principal.scopes), "e": expires}
+        if principal.sets:
+            claims["g"] = sorted(principal.sets)
         payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode()
         return f"{_PREFIX}{payload}.{self._sign(payload)}"
 
@@ -60,10 +64,10 @@ class Tokens:
             ApiError: 401 when the token is not the emulator's, was altered or has expired.
         """
         claims = self.claims(token, now=now)
-        return Principal(claims["m"], frozenset(claims["s"]))
+        return Principal(claims["m"], frozenset(claims["s"]), frozenset(claims.get("g", ())))
 
     def claims(self, token: str, *, now: float) -> dict[str, Any]:
-        """What a token says: `m` its member, `s` its scopes, `e` when it ends; see `read`."""
+        """What a token says: `m` member, `s` scopes, `g` sets, `e` when it ends; see `read`."""
         payload, _, signature = token.removeprefix(_PREFIX).rpartition(".")
         if not token.startswith(_PREFIX) or not hmac.compare_digest(signature, self._sign(payload)):
             raise unauthenticated(INVALID, "ACCESS_TOKEN_TYPE_UNSUPPORTED")

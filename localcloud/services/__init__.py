@@ -12,6 +12,7 @@ from localcloud.services import (
     resourcemanager,
     serviceusage,
     storage,
+    sts,
     tpu,
 )
 
@@ -28,5 +29,6 @@ def all_apis() -> list[Api]:
         resourcemanager.API,
         serviceusage.API,
         storage.API,
+        sts.API,
         tpu.API,
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from localcloud.services.iam import accounts, credentials, roles
+from localcloud.services.iam import accounts, credentials, federation, roles
 from localcloud.services.iam.api import API, CREDENTIALS_API
 
-__all__ = ["API", "CREDENTIALS_API", "accounts", "credentials", "roles"]
+__all__ = ["API", "CREDENTIALS_API", "accounts", "credentials", "federation", "roles"]

@@ -1,0 +1,213 @@
+"""Workload identity pools and their OpenID Connect providers: whose tokens STS exchanges."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from localcloud.core import projects
+from localcloud.core.call import Call, Json
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError, invalid, not_found
+from localcloud.core.operations import effect
+from localcloud.core.store import Record
+from localcloud.services.iam.api import API
+from localcloud.services.paging import page
+
+POOL = "workload-identity-pool"
+"""The store's kind of pools; the key is `projects/ID/locations/global/workloadIdentityPools/P`."""
+PROVIDER = "workload-identity-provider"
+"""The store's kind of providers; the key is the pool's with `/providers/NAME`."""
+
+_POOLS = "projects.locations.workloadIdentityPools"
+_PROVIDERS = f"{_POOLS}.providers"
+_ID = re.compile(r"(?!gcp-)[a-z0-9-]{4,32}")
+_OTHER_KINDS = ("aws", "saml", "x509")
+# Everybody's tokens come from these: without a condition the whole world would be let in.
+_SHARED_ISSUERS = ("token.actions.githubusercontent.com", "gitlab.com", "app.terraform.io")
+_KEPT = ("displayName", "description", "disabled")
+_PROVIDER_KEPT = (*_KEPT, "oidc", "attributeMapping", "attributeCondition")
+
+
+def key_of(call: Call) -> str:
+    """The key of the pool or provider in the path.
+
+    Raises:
+        ApiError: 400 for a location other than `global`, where all pools are.
+    """
+    if call.params["locationsId"] != "global":
+        raise invalid(f"Location {call.params['locationsId']} must be 'global'.")
+    parts = [f"projects/{call.project}/locations/global/workloadIdentityPools"]
+    if "workloadIdentityPoolsId" in call.params:
+        parts.append(call.params["workloadIdentityPoolsId"])
+    if "providersId" in call.params:
+        parts += ["providers", call.params["providersId"]]
+    return "/".join(parts)
+
+
+def public_name(key: str) -> str:
+    """The name by which policies and audiences mean a pool or provider: with a project number."""
+    _, project, rest = key.split("/", 2)
+    return f"projects/{projects.number(project)}/{rest}"
+
+
+@API.method(f"{_POOLS}.create", permission="iam.workloadIdentityPools.create")
+def create_pool(cloud: Cloud, call: Call) -> Json:
+    """A new pool."""
+    if call.body.get("mode", "FEDERATION_ONLY") != "FEDERATION_ONLY":
+        raise ApiError(501, "the local cloud has pools of the mode FEDERATION_ONLY only")
+    return _create(cloud, call, POOL, key_of(call), call.arg("workloadIdentityPoolId"), _KEPT)
+
+
+@API.method(f"{_PROVIDERS}.create", permission="iam.workloadIdentityPoolProviders.create")
+def create_provider(cloud: Cloud, call: Call) -> Json:
+    """A new provider in a pool."""
+    pool = _require(cloud, POOL, key_of(call))
+    _check_provider(call.body)
+    short = call.arg("workloadIdentityPoolProviderId")
+    return _create(cloud, call, PROVIDER, f"{pool}/providers", short, _PROVIDER_KEPT)
+
+
+@API.method(f"{_POOLS}.get", permission="iam.workloadIdentityPools.get")
+@API.method(f"{_PROVIDERS}.get", permission="iam.workloadIdentityPoolProviders.get")
+def get(cloud: Cloud, call: Call) -> Json:
+    """One pool or provider; a deleted one is shown for thirty days."""
+    key = key_of(call)
+    record = cloud.store.get(_kind(call), key)
+    if record is None:
+        raise not_found(key)
+    return record
+
+
+@API.method(f"{_POOLS}.list", permission="iam.workloadIdentityPools.list")
+def list_pools(cloud: Cloud, call: Call) -> Json:
+    """The pools of a project."""
+    return page(call, "workloadIdentityPools", _listed(cloud, call, POOL, key_of(call)))
+
+
+@API.method(f"{_PROVIDERS}.list", permission="iam.workloadIdentityPoolProviders.list")
+def list_providers(cloud: Cloud, call: Call) -> Json:
+    """The providers of a pool."""
+    return page(call, "workloadIdentityPoolProviders", _listed(cloud, call, PROVIDER, key_of(call)))
+
+
+@API.method(f"{_POOLS}.patch", permission="iam.workloadIdentityPools.update")
+@API.method(f"{_PROVIDERS}.patch", permission="iam.workloadIdentityPoolProviders.update")
+def patch(cloud: Cloud, call: Call) -> Json:
+    """Change what the mask names; a field that is not sent is taken away."""
+    kind = _kind(call)
+    kept = _KEPT if kind == POOL else _PROVIDER_KEPT
+    with cloud.store.locked():
+        key = _require(cloud, kind, key_of(call))
+        record = cloud.store.get(kind, key) or {}
+        for path in call.arg("updateMask").split(","):
+            field = path.partition(".")[0]
+            if field not in kept:
+                raise invalid(f"updateMask: {path!r} is none of {', '.join(kept)}.")
+            record.pop(field, None)
+            if call.body.get(field):
+                record[field] = call.body[field]
+        if kind == PROVIDER:
+            _check_provider(record)
+        cloud.store.put(kind, key, record)
+    return _done(cloud, key, record)
+
+
+@API.method(f"{_POOLS}.delete", permission="iam.workloadIdentityPools.delete")
+@API.method(f"{_PROVIDERS}.delete", permission="iam.workloadIdentityPoolProviders.delete")
+def delete(cloud: Cloud, call: Call) -> Json:
+    """Delete; its id stays taken, and it can be brought back."""
+    key = _require(cloud, _kind(call), key_of(call))
+    return _moved(cloud, call, key, "DELETED")
+
+
+@API.method(f"{_POOLS}.undelete", permission="iam.workloadIdentityPools.undelete")
+@API.method(f"{_PROVIDERS}.undelete", permission="iam.workloadIdentityPoolProviders.undelete")
+def undelete(cloud: Cloud, call: Call) -> Json:
+    """Bring a deleted one back."""
+    key = key_of(call)
+    record = cloud.store.get(_kind(call), key)
+    if record is None or record["state"] != "DELETED":
+        raise ApiError(404, f"There is no deleted {key}.")
+    return _moved(cloud, call, key, "ACTIVE")
+
+
+@API.method(f"{_POOLS}.operations.get", f"{_PROVIDERS}.operations.get")
+def get_operation(cloud: Cloud, call: Call) -> Json:
+    """An operation by its name."""
+    name = call.params["name"]
+    record = cloud.operations.get(f"iam/{name}")
+    if record is None:
+        raise not_found(name)
+    return {"name": name, "done": True, "response": record["response"]}
+
+
+@effect("iam.report")
+def report(cloud: Cloud, response: Json) -> Json:
+    """What is already done only has to be told."""
+    return response
+
+
+def _kind(call: Call) -> str:
+    return PROVIDER if "providersId" in call.params else POOL
+
+
+def _create(
+    cloud: Cloud, call: Call, kind: str, parent: str, short: str, kept: Sequence[str]
+) -> Json:
+    if not _ID.fullmatch(short):
+        raise invalid(
+            f"The id {short!r} must have 4 to 32 lower-case letters, digits and hyphens, and not "
+            "begin with gcp-."
+        )
+    key = f"{parent}/{short}"
+    record = {"name": public_name(key), "state": "ACTIVE"}
+    record |= {field: call.body[field] for field in kept if call.body.get(field)}
+    with cloud.store.locked():
+        if cloud.store.get(kind, key) is not None:
+            # Also a deleted one: its id is free again only after thirty days.
+            raise ApiError(409, "Requested entity already exists")
+        cloud.store.put(kind, key, record)
+    return _done(cloud, key, record)
+
+
+def _check_provider(provider: Json) -> None:
+    for kind in _OTHER_KINDS:
+        if provider.get(kind):
+            raise ApiError(501, f"the local cloud has OpenID Connect providers only, not {kind}")
+    issuer = urlsplit((provider.get("oidc") or {}).get("issuerUri", ""))
+    if issuer.scheme != "https" or not issuer.netloc:
+        raise invalid("oidc.issuer_uri must be an https:// URL.")
+    if not (provider.get("attributeMapping") or {}).get("google.subject"):
+        raise invalid("The mapping must have google.subject.")
+    condition = provider.get("attributeCondition") or ""
+    if issuer.netloc in _SHARED_ISSUERS and "assertion." not in condition:
+        raise invalid("The attribute condition must reference one of the provider's claims.")
+
+
+def _require(cloud: Cloud, kind: str, key: str) -> str:
+    record = cloud.store.get(kind, key)
+    if record is None or record["state"] == "DELETED":
+        raise not_found(key)
+    return key
+
+
+def _listed(cloud: Cloud, call: Call, kind: str, parent: str) -> list[Json]:
+    found = cloud.store.items(kind, f"{parent}/")
+    return [one for _, one in found if call.flag("showDeleted") or one["state"] != "DELETED"]
+
+
+def _moved(cloud: Cloud, call: Call, key: str, state: str) -> Json:
+    with cloud.store.locked():
+        record = (cloud.store.get(_kind(call), key) or {}) | {"state": state}
+        cloud.store.put(_kind(call), key, record)
+    return _done(cloud, key, record)
+
+
+def _done(cloud: Cloud, key: str, record: Record) -> Json:
+    name = f"{key}/operations/{cloud.operations.number():x}"
+    started = cloud.operations.start(
+        f"iam/{name}", about={}, effect="iam.report", arguments={"response": record}
+    )
+    return {"name": name, "done": True, "response": started["response"]}
