@@ -82,7 +82,13 @@ class Vm(pulumi.ComponentResource):
             allow_stopping_for_update=True,
             opts=pulumi.ResourceOptions.merge(
                 pulumi.ResourceOptions(
-                    parent=self, delete_before_replace=True, depends_on=list(args.requires)
+                    parent=self,
+                    delete_before_replace=True,
+                    depends_on=list(args.requires),
+                    # The script runs at boot alone: a VM keeps the one that it was made with, so
+                    # that a new release replaces no VM, unless it gets another task.
+                    ignore_changes=["metadataStartupScript"],
+                    replacement_trigger="train" if args.startup_script else "none",
                 ),
                 replace_for_another_job(args.metadata),
             ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -57,7 +58,7 @@ class QueueEntryProvider(ResourceProvider):
 
     def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> DiffResult:
         """Another request, or one that is over, means another entry in the queue."""
-        replaces = [key for key in _IDENTITY if _olds.get(key) != _news.get(key)]
+        replaces = [key for key in _IDENTITY if _asked(_olds, key) != _asked(_news, key)]
         if _olds.get("loss"):
             replaces.append("loss")
         changed = any(_olds.get(key) != _news.get(key) for key in ("labels", "queueing"))
@@ -147,6 +148,17 @@ class QueueEntry(Resource, module="tpu", name="QueuedResource"):
     ) -> None:
         computed: Json = {"created": None, "loss": None}
         super().__init__(QueueEntryProvider(), name, {**props, **computed}, opts)
+
+
+def _asked(props: Mapping[str, Any], key: str) -> Any:
+    """What a request is known by. Another release's start-up script is no other request."""
+    value = props.get(key)
+    if key != "request" or value is None:
+        return value
+    specs = copy.deepcopy(value["tpu"]["nodeSpec"])
+    for spec in specs:
+        spec["node"].get("metadata", {}).pop("startup-script", None)
+    return {**value, "tpu": {"nodeSpec": specs}}
 
 
 def _body(props: Mapping[str, Any]) -> Json:

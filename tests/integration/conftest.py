@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import requests
 import yaml
@@ -20,6 +24,7 @@ from tpustack.toolchain import Toolchain
 
 Settings = dict[str, Any]
 Deploy = Callable[..., Engine]
+Pulumi = Callable[..., "subprocess.Popen[str]"]
 
 # Stands in for the trainer where a test is about the infrastructure: it says what it was given.
 TRAINER = """
@@ -102,6 +107,29 @@ def deploy(project: Path, environment: dict[str, str], trainer: Path) -> Deploy:
         return Engine(stack, environment, project)
 
     return make
+
+
+@pytest.fixture
+def pulumi(project: Path, environment: Mapping[str, str]) -> Iterator[Pulumi]:
+    """Starts the command line on a stack that `deploy` made."""
+    mark = {"TPUSTACK_TEST": str(project)}
+
+    def start(*arguments: str, stack: str = "local") -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            ["pulumi", *arguments, "--stack", stack],
+            cwd=project,
+            env={**os.environ, **environment, **mark},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    yield start
+    # The program, its language host and the provider outlive an engine that is killed.
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if mark.items() <= process.environ().items():
+                process.kill()
 
 
 def _key(name: str) -> str:

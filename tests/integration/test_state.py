@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 import requests
 
@@ -28,29 +25,6 @@ VM = f"{COMPUTE}/zones/us-central1-b/instances/tpu-stack-local-vm"
 
 def ignore(line: str) -> None:
     """The engine's output is not what these tests look at."""
-
-
-@pytest.fixture
-def pulumi(project: Path, environment: Mapping[str, str]) -> Iterator[Pulumi]:
-    """Starts the command line on the stack that `deploy` made."""
-    mark = {"TPUSTACK_TEST": str(project)}
-
-    def start(*arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            ["pulumi", *arguments, "--stack", "local"],
-            cwd=project,
-            env={**os.environ, **environment, **mark},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    yield start
-    # The program, its language host and the provider outlive an engine that is killed.
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if mark.items() <= process.environ().items():
-                process.kill()
 
 
 def test_a_change_from_outside_is_seen_by_refresh_and_undone_by_up(

@@ -162,6 +162,14 @@ def test_a_request_is_replaced_only_where_it_must_be(
     assert (diff.changes, diff.replaces, diff.delete_before_replace) == (True, replaces, True)
 
 
+def test_another_start_up_script_is_no_other_request() -> None:
+    def asks(script: str) -> dict[str, Any]:
+        node = SPEC["node"] | {"metadata": {"startup-script": script}}  # type: ignore[operator]
+        return {**ASKED, "request": {"tpu": {"nodeSpec": [{**SPEC, "node": node}]}}}
+
+    assert not QueueEntryProvider().diff(ENTRY, asks("of one release"), asks("of the next")).changes
+
+
 def test_a_refresh_sees_a_request_that_is_gone(google: Google) -> None:
     assert QueueEntryProvider().read(ENTRY, ASKED).id == ""
 
