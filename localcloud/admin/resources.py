@@ -7,16 +7,28 @@ from collections import Counter
 from localcloud.core.access import CUSTOM_ROLE
 from localcloud.core.accounts import ACCOUNT
 from localcloud.core.cloud import Cloud
+from localcloud.services.billing.api import BUDGET
 from localcloud.services.compute.api import STORE as COMPUTE
+from localcloud.services.iam.federation import POOL, PROVIDER
 from localcloud.services.kms.api import VERSION as KEY_VERSION
+from localcloud.services.monitoring.channels import CHANNEL
+from localcloud.services.pubsub.api import TOPIC
 from localcloud.services.storage.records import BUCKET, live_kind
 from localcloud.services.tpu.api import NODE, QUEUED
 
 _BY_KIND = {
     BUCKET: "buckets",
+    BUDGET: "budgets",
+    CHANNEL: "notification channels",
+    TOPIC: "topics",
     NODE: "tpu nodes",
     QUEUED: "tpu queued resources",
+}
+# Deleted ones can be brought back for a while.
+_KEPT_FOR_A_WHILE = {
     CUSTOM_ROLE: "roles",
+    POOL: "identity pools",
+    PROVIDER: "identity providers",
 }
 _OWN_ACCOUNTS = ".iam.gserviceaccount.com"
 
@@ -33,6 +45,10 @@ def names(cloud: Cloud) -> dict[str, list[str]]:
     for key in cloud.store.keys(ACCOUNT):
         if not _is_googles_account(key):
             found.setdefault("service accounts", []).append(key)
+    for kind, shown in _KEPT_FOR_A_WHILE.items():
+        for key, record in cloud.store.items(kind):
+            if record.get("state") != "DELETED" and not record.get("deleted"):
+                found.setdefault(shown, []).append(key)
     for key, version in cloud.store.items(KEY_VERSION):
         # Rings and keys can't be deleted, not even on Google: what costs is a version in use.
         if version["state"] in ("ENABLED", "DISABLED"):

@@ -1,0 +1,85 @@
+"""Billing accounts: there is one, on which the default project is."""
+
+from __future__ import annotations
+
+from localcloud.core import access, projects
+from localcloud.core.call import Call, Json
+from localcloud.core.cloud import DEVELOPER, Cloud
+from localcloud.core.errors import ApiError
+from localcloud.core.store import Record
+from localcloud.services import policies
+from localcloud.services.billing.api import ACCOUNT, API, account_name, account_resources
+from localcloud.services.paging import page
+
+DEFAULT_ACCOUNT = "billingAccounts/0A1B2C-3D4E5F-607182"
+LINK = "billing-link"
+"""The store's kind of projects' billing accounts, by `projects/ID`."""
+
+
+@API.at_start
+def start(cloud: Cloud) -> None:
+    """Open the account, once."""
+    with cloud.store.locked():
+        if cloud.store.get(ACCOUNT, DEFAULT_ACCOUNT) is not None:
+            return
+        record = {
+            "name": DEFAULT_ACCOUNT,
+            "displayName": "My Billing Account",
+            "open": True,
+            "currencyCode": "USD",
+        }
+        cloud.store.put(ACCOUNT, DEFAULT_ACCOUNT, record)
+        policies.grant(cloud, DEFAULT_ACCOUNT, "roles/billing.admin", DEVELOPER)
+        link = {"billingAccountName": DEFAULT_ACCOUNT}
+        cloud.store.put(LINK, f"projects/{projects.DEFAULT_PROJECT}", link)
+
+
+def load(cloud: Cloud, name: str) -> Record:
+    """The account; 403 when there is none, which Google doesn't tell from a missing permission."""
+    record = cloud.store.get(ACCOUNT, name)
+    if record is None:
+        raise ApiError(403, "The caller does not have permission")
+    return record
+
+
+@API.method("billingAccounts.get", permission="billing.accounts.get", resources=account_resources)
+def get(cloud: Cloud, call: Call) -> Json:
+    """One account."""
+    return load(cloud, account_name(call))
+
+
+@API.method("billingAccounts.list")
+def list_(cloud: Cloud, call: Call) -> Json:
+    """The accounts that the caller may see."""
+    found = [
+        record
+        for name, record in cloud.store.items(ACCOUNT)
+        if access.allowed(cloud, call.principal, "billing.accounts.get", [name])
+    ]
+    return page(call, "billingAccounts", found)
+
+
+@API.method(
+    "billingAccounts.getIamPolicy",
+    permission="billing.accounts.getIamPolicy",
+    resources=account_resources,
+)
+def get_iam_policy(cloud: Cloud, call: Call) -> Json:
+    """Who may do what with the account."""
+    return policies.read(cloud, load(cloud, account_name(call))["name"])
+
+
+@API.method(
+    "billingAccounts.setIamPolicy",
+    permission="billing.accounts.setIamPolicy",
+    resources=account_resources,
+)
+def set_iam_policy(cloud: Cloud, call: Call) -> Json:
+    """Replace the account's policy."""
+    return policies.write(cloud, load(cloud, account_name(call))["name"], call.body)
+
+
+@API.method("billingAccounts.testIamPermissions")
+def test_iam_permissions(cloud: Cloud, call: Call) -> Json:
+    """Which permissions the caller has on the account."""
+    return policies.granted(cloud, call.principal, [account_name(call)], call.body)
