@@ -9,7 +9,7 @@ SOURCES := infra training localcloud tpustack policy tools bench tests
 # Every command starts a Python; where its modules are compiled anew each time, that takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup toolchain demo test oldest lint format docs bench wheel lock clean
+.PHONY: help setup toolchain demo test oldest next lint format docs bench wheel lock clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -33,6 +33,13 @@ oldest: setup  ## Test training/ with the oldest TensorFlow it runs with
 	@.venv/bin/uv pip install --quiet --python .venv-oldest --require-hashes \
 	  -r requirements-oldest.txt
 	@.venv-oldest/bin/python -m pytest tests/unit/training
+
+next: setup  ## Test and type-check infra/ with the next generation of Google's provider
+	@test -d .venv-next || .venv/bin/uv venv --quiet --python '>=3.10,<3.13' .venv-next
+	@.venv/bin/uv pip install --quiet --python .venv-next --require-hashes \
+	  -r requirements-next.txt
+	@.venv-next/bin/python -m pytest tests/unit/infra -k "not properties"
+	@.venv-next/bin/python -m mypy --config-file mypy-next.ini infra
 
 lint: setup  ## Run ruff, the strict type checker and the structure checks
 	@$(PY) -m ruff check $(SOURCES)
@@ -61,6 +68,9 @@ lock: setup  ## Pin the dependencies again, with hashes
 	@.venv/bin/uv pip compile --quiet --python-version 3.10 --generate-hashes \
 	  --no-emit-index-url --custom-compile-command 'make lock' requirements-oldest.in \
 	  --output-file requirements-oldest.txt
+	@.venv/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
+	  --no-emit-index-url --custom-compile-command 'make lock' requirements-next.in \
+	  --output-file requirements-next.txt
 
 clean:  ## Stop the local cloud and remove all that was made here, except .venv
 	@if [ -x $(PY) ]; then $(PY) -m localcloud stop; fi

@@ -9,6 +9,7 @@ from infra.checks.context import Context
 from infra.checks.machines import check_bucket, check_image, check_machine_type
 from infra.checks.network import check_cidr, check_network, check_subnet
 from infra.checks.project import check_bucket_name, check_prefix, check_project
+from infra.checks.provider import check_provider
 from infra.checks.tpu import check_accelerator, check_capacity, check_form, check_zone
 from infra.checks.training import check_data, check_job, check_wheel
 from infra.checks.versions import (
@@ -28,6 +29,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     check_zone,
     check_accelerator,
     check_form,
+    check_provider,
     check_capacity,
     check_runtime,
     check_node_version,

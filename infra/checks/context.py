@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 
 from infra.catalog import Catalog
 from infra.names import Names
 
 
+def _installed_provider() -> str:
+    return version("pulumi-gcp")
+
+
 @dataclass(frozen=True)
 class Context:
-    """The stack's name, the project's root folder, the catalog and the names of the resources."""
+    """The stack's name, the project's root folder, the catalog and the names of the resources.
+
+    `provider` is the version of pulumi-gcp that will declare them.
+    """
 
     stack: str
     root: Path
     catalog: Catalog
     names: Names
+    provider: str = field(default_factory=_installed_provider)
 
 
 def nearest(value: str, known: Iterable[str], count: int = 3) -> str:

@@ -63,12 +63,12 @@ class TpuVm(Tpu):
     def declare(self, args: TpuArgs, opts: pulumi.ResourceOptions) -> None:
         """Declares a `gcp.tpu.V2Vm`."""
         tpu = args.settings
-        scheduling = {
+        tiers: Mapping[Capacity, gcp.tpu.V2VmSchedulingConfigArgsDict | None] = {
             Capacity.ON_DEMAND: None,
             Capacity.SPOT: {"spot": True},
             Capacity.PREEMPTIBLE: {"preemptible": True},
             Capacity.RESERVED: {"reserved": True},
-        }[tpu.capacity]
+        }
         vm = gcp.tpu.V2Vm(
             "tpu",
             name=args.name,
@@ -81,7 +81,7 @@ class TpuVm(Tpu):
                 "subnetwork": args.subnetwork,
                 "enable_external_ips": False,
             },
-            scheduling_config=scheduling,
+            scheduling_config=tiers[tpu.capacity],
             service_account={"email": args.account, "scopes": [CLOUD_PLATFORM]},
             metadata=dict(args.metadata),
             labels=dict(args.labels),
@@ -100,7 +100,9 @@ class TpuNode(Tpu):
     def declare(self, args: TpuArgs, opts: pulumi.ResourceOptions) -> None:
         """Declares a `gcp.tpu.Node`."""
         tpu = args.settings
-        node = gcp.tpu.Node(
+        # Newer generations of the provider have no such class; the checks have made sure of it.
+        provider: Any = gcp.tpu
+        node = provider.Node(
             "tpu",
             name=args.name,
             project=args.project,
