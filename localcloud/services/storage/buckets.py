@@ -12,6 +12,7 @@ from localcloud.core.errors import ApiError, invalid
 from localcloud.services.storage import (
     bucket_policy,
     bucket_settings,
+    encryption,
     locations,
     records,
     render,
@@ -56,6 +57,7 @@ def insert(cloud: Cloud, call: Call) -> Json:
             updated=now,
             settings=settings,
         )
+        encryption.check_default_key(cloud, bucket, {})
         records.put_bucket(cloud, bucket)
         bucket_policy.create(cloud, bucket)
     return render.bucket_resource(bucket)
@@ -165,5 +167,6 @@ def _change(cloud: Cloud, call: Call, *, merge: bool) -> Json:
             metageneration=bucket.metageneration + 1,
             updated=now,
         )
+        encryption.check_default_key(cloud, changed, bucket.settings)
         records.put_bucket(cloud, changed)
     return render.bucket_resource(changed)

@@ -9,7 +9,7 @@ from localcloud.core import access
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
-from localcloud.services.storage import api, object_fields, records, render, versions
+from localcloud.services.storage import api, encryption, object_fields, records, render, versions
 from localcloud.services.storage.acl import refuse_acl
 from localcloud.services.storage.api import API, bucket_in
 from localcloud.services.storage.conditions import Conditions
@@ -73,6 +73,7 @@ def compose(cloud: Cloud, call: Call) -> Json:
     """Make an object of the bytes of up to 32 others of the same bucket."""
     bucket = call.params["destinationBucket"]
     refuse_acl(call, records.require_bucket(cloud, bucket))
+    encryption.refuse_key_in_call(call)
     wanted = call.body.get("sourceObjects") or []
     if not 1 <= len(wanted) <= _SOURCES:
         raise invalid(
@@ -128,6 +129,7 @@ def restore(cloud: Cloud, call: Call) -> Json:
 
 def _copied(cloud: Cloud, call: Call, destination: str) -> Version:
     refuse_acl(call, records.require_bucket(cloud, destination))
+    encryption.refuse_key_in_call(call)
     source_bucket = call.params.get("sourceBucket", destination)
     _require(cloud, call, source_bucket, "storage.objects.get")
     with cloud.store.locked():
@@ -148,6 +150,7 @@ def _same(call: Call, source: Version, bucket: str, name: str) -> Write:
 def _duplicate(cloud: Cloud, source: Version, write: Write) -> Version:
     """Give the destination the source's bytes; a link takes no time however many there are."""
     write.check(cloud)
+    encryption.check_readable(cloud, records.require_bucket(cloud, source.bucket), source)
     contents = Contents(cloud)
     with contents.draft() as draft:
         contents.link(source.bucket, source.content, draft.path)
@@ -169,6 +172,7 @@ def _component(cloud: Cloud, bucket: str, source: Json) -> Version:
     )
     expected = (source.get("objectPreconditions") or {}).get("ifGenerationMatch")
     Conditions(generation_match=int(expected) if expected is not None else None).check(found)
+    encryption.check_readable(cloud, records.require_bucket(cloud, bucket), found)
     return found
 
 

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from localcloud.core.call import Request, Response
 from localcloud.core.cloud import Cloud
+from localcloud.services.storage import encryption, records
 from localcloud.services.storage.content import CHUNK, Contents
 from localcloud.services.storage.records import Version
 
@@ -28,6 +29,7 @@ def media(cloud: Cloud, version: Version, request: Request, etag: str) -> Respon
     Call it with the store locked: the file is opened here, and who deletes the object afterwards
     doesn't disturb the reader.
     """
+    encryption.check_readable(cloud, records.require_bucket(cloud, version.bucket), version)
     headers = media_headers(version, etag)
     path = Contents(cloud).path(version.bucket, version.content)
     if _must_decompress(version, request):

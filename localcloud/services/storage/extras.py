@@ -6,7 +6,7 @@ from localcloud.core import projects
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
-from localcloud.services.storage import records
+from localcloud.services.storage import encryption, records
 from localcloud.services.storage.api import API, HOSTS, bucket_in
 
 
@@ -59,7 +59,7 @@ def service_account(cloud: Cloud, call: Call) -> Json:
     number = found["projectNumber"]
     return {
         "kind": "storage#serviceAccount",
-        "email_address": f"service-{number}@gs-project-accounts.iam.gserviceaccount.com",
+        "email_address": encryption.agent(number),
     }
 
 

@@ -65,6 +65,7 @@ class Version:
         md5: base64; None for a composed object, as on Google.
         fields: what the user set, such as `contentType` and `metadata`.
         noncurrent_since: when it was replaced or deleted in a versioned bucket.
+        kms_version: version of the customer's key that it is encrypted with; None: Google's own.
         soft_deleted: when it was deleted, and `hard_delete` when it is gone for good.
     """
 
@@ -85,6 +86,7 @@ class Version:
     noncurrent_since: float | None = None
     soft_deleted: float | None = None
     hard_delete: float | None = None
+    kms_version: str | None = None
 
 
 def live_kind(bucket: str) -> str:

@@ -77,6 +77,8 @@ def object_resource(version: Version) -> Json:
     }
     if version.md5 is not None:
         shown["md5Hash"] = version.md5
+    if version.kms_version is not None:
+        shown["kmsKeyName"] = version.kms_version
     if version.components is not None:
         shown["componentCount"] = version.components
     for field, moment in (

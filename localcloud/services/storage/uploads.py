@@ -10,7 +10,7 @@ from localcloud.core.call import Call, Json, Response
 from localcloud.core.cloud import Cloud
 from localcloud.core.discovery import document
 from localcloud.core.errors import ApiError, invalid
-from localcloud.services.storage import records, render, resumable
+from localcloud.services.storage import encryption, records, render, resumable
 from localcloud.services.storage.acl import refuse_acl
 from localcloud.services.storage.api import API, bucket_in
 from localcloud.services.storage.conditions import Conditions
@@ -90,6 +90,7 @@ def _check_object(call: Call, body: object) -> None:
 
 
 def _write(call: Call, body: Json) -> Write:
+    encryption.refuse_key_in_call(call)
     encoding = call.arg("contentEncoding")
     if encoding:
         body = body | {"contentEncoding": encoding}

@@ -9,7 +9,7 @@ from localcloud.core import access
 from localcloud.core.call import Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.tokens import Principal
-from localcloud.services.storage import api, object_fields, records, versions
+from localcloud.services.storage import api, encryption, object_fields, records, versions
 from localcloud.services.storage.conditions import Conditions
 from localcloud.services.storage.content import Checksums, Contents, Hashes
 from localcloud.services.storage.names import check_object_name
@@ -76,6 +76,7 @@ class Write:
                 class_updated=now,
                 fields=fields,
                 components=components,
+                kms_version=encryption.encrypting_version(cloud, bucket),
             )
             versions.publish(cloud, bucket, version)
         return version
