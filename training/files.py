@@ -47,6 +47,13 @@ def write_text(path: str, text: str) -> None:
         file.write(text)
 
 
+def write_bytes(path: str, content: bytes) -> None:
+    """Write `path`; directories that it needs are made."""
+    tf.io.gfile.makedirs(path.rpartition("/")[0] or ".")
+    with tf.io.gfile.GFile(path, "wb") as file:
+        file.write(content)
+
+
 def size(path: str) -> int | None:
     """Return the bytes of `path`, or None when there is no such file."""
     try:

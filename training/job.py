@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 
-from training.endpoint.environment import LocalTpu, NoTpu, find_target
+from training.endpoint.environment import Addresses, LocalTpu, NoTpu, find_target
 from training.endpoint.lookup import choose_local, resolve
 from training.endpoint.machine import find_machine
 from training.endpoint.wait import Wait
@@ -38,16 +38,23 @@ class Job:
 
 def run_job(job: Job, shutdown: ShutdownRequest) -> str:
     """Run `job` and return a line that sums it up. Raises TrainingError or TensorFlow's errors."""
-    params = job.params
-    wait = Wait(params.connect_tries, params.connect_interval)
-    target = find_target(job.tpu, job.tpu_project, job.tpu_zone, os.environ)
-    # A wrong name or a missing role is said before TensorFlow takes its seconds to load.
-    workers = choose_local(
-        resolve(target, wait), find_machine(), split_cpu=params.local_devices > 0
-    )
-    if not isinstance(workers, (LocalTpu, NoTpu)):
-        # The TPU is another machine's: TensorFlow must not look for one here.
-        os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
+    workers, wait = find_workers(job)
     from training.run import run_on
 
     return run_on(workers, job, wait, shutdown)
+
+
+def find_workers(job: Job) -> tuple[Addresses | LocalTpu | NoTpu, Wait]:
+    """Return what `job` runs on, and how long to wait for it; waits for a TPU to be READY.
+
+    A wrong name or a missing role is said here, before TensorFlow takes its seconds to load.
+    """
+    params = job.params
+    wait = Wait(params.connect_tries, params.connect_interval)
+    target = find_target(job.tpu, job.tpu_project, job.tpu_zone, os.environ)
+    split_cpu = params.local_devices > 0
+    workers = choose_local(resolve(target, wait), find_machine(), split_cpu)
+    if isinstance(workers, Addresses):
+        # The TPU is another machine's: TensorFlow must not look for one here.
+        os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
+    return workers, wait
