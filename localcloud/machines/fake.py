@@ -15,6 +15,8 @@ class FakeMachines:
     def __init__(self) -> None:
         self.specs: dict[str, MachineSpec] = {}
         self.preempted: list[str] = []
+        self.answering: dict[str, tuple[str, int]] = {}
+        """Where machines serve, whichever of their ports is asked for."""
         self._sockets: dict[str, socket.socket] = {}
 
     def boot(self, spec: MachineSpec) -> None:
@@ -47,6 +49,10 @@ class FakeMachines:
     def running(self, key: str) -> bool:
         """Whether its port is open."""
         return key in self._sockets
+
+    def address(self, key: str, port: int) -> tuple[str, int] | None:
+        """Where a test lets the machine serve."""
+        return self.answering.get(key)
 
     def guest_attributes(self, key: str) -> dict[str, str]:
         """One that names the machine."""

@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING
 from localcloud.machines.image import Image, supervisor_command
 from localcloud.machines.spec import MachineSpec
 from localcloud.machines.supervisor.processes import descendants, kill_all, marked
+from localcloud.machines.supervisor.sockets import PORTS
 from localcloud.server.listener import Answer, Listener
 from localcloud.services.metadata.server import MetadataServer
 
@@ -90,6 +91,13 @@ class Machine:
         """Its processes, the first one included."""
         first = self._process.pid
         return {first} | descendants(first) | self._marked()
+
+    def address(self, port: int) -> tuple[str, int] | None:
+        """Where the host reaches a port of the machine; None if nobody listens at it."""
+        with contextlib.suppress(OSError, ValueError):
+            found = (self.image.run / PORTS / str(port)).read_text(encoding="utf-8")
+            return "127.0.0.1", int(found)
+        return None
 
     def halt(self, grace: float) -> None:
         """End all its processes: politely for `grace` seconds, then by force."""

@@ -124,6 +124,11 @@ class Machines:
         """
         return self._running[key].port
 
+    def address(self, key: str, port: int) -> tuple[str, int] | None:
+        """Where the host reaches a port of a machine; None if it is off or nobody listens."""
+        machine = self._running.get(key)
+        return machine.address(port) if machine else None
+
     def guest_attributes(self, key: str) -> dict[str, str]:
         """What the guest has written, by `namespace/key`."""
         return guest_attributes.all_of(self._cloud, key)

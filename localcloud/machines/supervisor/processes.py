@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from pathlib import Path
 _LINUX = sys.platform.startswith("linux")
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+# The descriptor of the first socket that systemd gives a service (SD_LISTEN_FDS_START).
+_FIRST_SOCKET = 3
 _LIBC = ctypes.CDLL(None) if _LINUX else None
 
 
@@ -28,6 +31,38 @@ def die_with_parent() -> None:
     """Let the kernel kill the calling process when its parent ends (Linux)."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _with_socket(command: list[str]) -> list[str]:
+    """A command that is told of its socket as systemd does: LISTEN_PID is its own process."""
+    return ["/bin/sh", "-c", f"export LISTEN_FDS=1 LISTEN_PID=$$; exec {shlex.join(command)}"]
+
+
+def start(
+    command: list[str], *, output: int, cwd: str, environment: dict[str, str], listener: int | None
+) -> subprocess.Popen[bytes]:
+    """Start a unit's process, in a session of its own and with the unit's socket if it has one.
+
+    Raises:
+        OSError: when there is no such program.
+    """
+
+    def prepare() -> None:
+        die_with_parent()
+        if listener is not None:
+            os.dup2(listener, _FIRST_SOCKET, inheritable=True)
+
+    return subprocess.Popen(
+        command if listener is None else _with_socket(command),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        cwd=cwd,
+        env=environment,
+        start_new_session=True,
+        preexec_fn=prepare,
+        pass_fds=() if listener is None else (_FIRST_SOCKET,),
+    )
 
 
 def descendants(ancestor: int) -> set[int]:

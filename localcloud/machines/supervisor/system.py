@@ -11,6 +11,7 @@ from typing import Any
 from localcloud.machines.supervisor import processes
 from localcloud.machines.supervisor.console import Console
 from localcloud.machines.supervisor.loop import Loop
+from localcloud.machines.supervisor.sockets import Socket, forget_ports
 from localcloud.machines.supervisor.unit import Unit
 from localcloud.machines.supervisor.unit_file import UnitError, UnitSpec, read
 
@@ -38,6 +39,7 @@ class System:
         self.environment: dict[str, str] = config["environment"]
         self.console = Console(Path(config["serial"]))
         self.units: dict[str, Unit] = {}
+        self.sockets: dict[int, Socket] = {}
         self.halting = False
         self._config = config
         self._emit = emit
@@ -46,6 +48,7 @@ class System:
 
     def boot(self) -> None:
         """Start the image's daemons, the enabled units and the start-up script."""
+        forget_ports()
         self.console.kernel(f"{self.host} boots: {self._config['banner']}")
         for name, command in self._config["daemons"].items():
             spec = UnitSpec(f"{name}.service", command=command, restart="always", restart_sec=1.0)
@@ -64,6 +67,16 @@ class System:
         unit = Unit(spec, self.loop, self.console, self.environment, self.root)
         self.units[spec.name] = unit
         return unit
+
+    def listen(self, port: int, unit: Unit) -> None:
+        """Let a unit have the connections to a port of the machine.
+
+        Raises:
+            UnitError: when the port is taken.
+        """
+        if port in self.sockets:
+            raise UnitError(f"Failed to create listening socket ({port}): Address already in use")
+        self.sockets[port] = Socket(self.loop, port, unit)
 
     def find(self, name: str) -> Unit:
         """The unit, read from its file if it isn't loaded.

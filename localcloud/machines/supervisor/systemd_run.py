@@ -1,4 +1,4 @@
-"""`systemd-run`: a command as a transient service."""
+"""`systemd-run`: a command as a transient service, at once or when somebody connects."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import uuid
 
 from localcloud.machines.supervisor.reply import Arguments, Reply
+from localcloud.machines.supervisor.sockets import port_of
 from localcloud.machines.supervisor.system import System, full_name
 from localcloud.machines.supervisor.unit import Unit
 from localcloud.machines.supervisor.unit_file import UnitError, UnitSpec
@@ -45,7 +46,13 @@ def run(system: System, reply: Reply, arguments: list[str]) -> None:
         spec.directory = reply.cwd
     spec.remain = spec.remain or parsed.remain_after_exit
     spec.collect = parsed.collect
+    listening = [port_of(assignment) for assignment in parsed.socket_property]
     unit = system.add(spec)
+    if listening:
+        system.listen(listening[0], unit)
+        socket_name = f"{unit_name.removesuffix('.service')}.socket"
+        reply.done(err=f"Running socket as unit: {socket_name}\n")
+        return
     unit.start()
     said = "" if parsed.quiet else f"Running as unit: {unit_name}\n"
     if parsed.wait:
@@ -63,6 +70,8 @@ def _code(unit: Unit) -> int:
 
 
 def _forgotten(unit: Unit) -> bool:
+    if unit.listener is not None:
+        return False
     # A transient unit is unloaded once it has ended; a failed one only with --collect.
     return unit.state == "inactive" or (unit.state == "failed" and unit.spec.collect)
 
@@ -71,6 +80,7 @@ def _parser() -> Arguments:
     parser = Arguments("systemd-run")
     parser.add_argument("--unit", "-u", default="")
     parser.add_argument("--property", "-p", action="append", default=[])
+    parser.add_argument("--socket-property", action="append", default=[])
     parser.add_argument("--setenv", "-E", action="append", default=[])
     parser.add_argument("--description", default="")
     parser.add_argument("--service-type", default="")

@@ -41,6 +41,8 @@ class Unit:
         self.code: int | None = None
         self.pid = 0
         self.restarts = 0
+        self.listener: int | None = None
+        """The socket that its process takes connections from; None for most units."""
         self._loop = loop
         self._console = console
         self._environment = environment
@@ -123,15 +125,12 @@ class Unit:
             "INVOCATION_ID": self._invocation,
         }
         try:
-            process = subprocess.Popen(
+            process = processes.start(
                 expand(self.spec.command, environment),
-                stdin=subprocess.DEVNULL,
-                stdout=write,
-                stderr=write,
+                output=write,
                 cwd=self.spec.directory or self._folder,
-                env=environment,
-                start_new_session=True,
-                preexec_fn=processes.die_with_parent,
+                environment=environment,
+                listener=self.listener,
             )
         except OSError as error:
             os.close(read)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import socket
 
 from tests.unit.localcloud.machines.conftest import Guest, spec, until
 
@@ -135,3 +136,24 @@ def test_an_enabled_unit_file_starts_at_the_next_boot(guest: Guest) -> None:
 def test_an_option_of_the_command_itself_is_not_taken_for_one_of_systemd_run(guest: Guest) -> None:
     text = guest.run(f"systemd-run --wait {CONSOLE} echo --unit=x -p -u '${{HOME}}'")
     assert re.search(r"echo\[\d+\]: --unit=x -p -u /\S+/root\n", text)
+
+
+def test_a_unit_with_a_socket_starts_when_somebody_connects(guest: Guest) -> None:
+    serve = (
+        "import os, socket; assert os.environ['LISTEN_PID'] == str(os.getpid());"
+        "taken, _ = socket.socket(fileno=3).accept(); taken.sendall(b'hello'); taken.close()"
+    )
+    run = f'systemd-run --unit=web --socket-property=ListenStream=80 python3 -c "{serve}"'
+    text = guest.run(f"{run}; systemctl is-active web.service; {run}")
+    assert "Running socket as unit: web.socket" in text
+    assert "startup-script: inactive" in text
+    assert "Unit web.service was already loaded" in text
+    key = spec().key
+    for _ in range(2):
+        address = guest.machines.address(key, 80)
+        assert address is not None
+        with socket.create_connection(address, timeout=10) as connection:
+            assert connection.recv(9) == b"hello"
+    assert guest.machines.address(key, 81) is None
+    guest.machines.halt(key)
+    assert guest.machines.address(key, 80) is None
