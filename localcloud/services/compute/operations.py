@@ -44,20 +44,42 @@ def start(
         arguments: the effect's arguments.
         seconds: how long the operation takes.
     """
-    number = cloud.operations.number()
-    key = f"{_PREFIX}projects/{call.project}/{scope}/operations/operation-{number}"
-    resource = cloud.store.get(STORE, target) or {}
-    about = {
-        "id": str(number),
-        "operationType": kind,
-        "target": target,
-        "targetId": resource.get("id", str(number)),
-        "user": call.principal.email,
-    }
+    key, about = _described(cloud, f"projects/{call.project}/{scope}", kind, target)
+    about["user"] = call.principal.email
     record = cloud.operations.start(
         key, about=about, effect=effect, arguments=arguments, seconds=seconds
     )
     return _show(call, key, record)
+
+
+def start_by_itself(
+    cloud: Cloud,
+    *,
+    kind: str,
+    target: str,
+    user: str,
+    effect: str,
+    arguments: dict[str, Any],
+    seconds: float,
+) -> None:
+    """Begin an operation that no call asked for; see `start`. `user` is as whom it is done."""
+    place = "/".join(target.split("/")[:4])
+    key, about = _described(cloud, place, kind, target)
+    about["user"] = user
+    cloud.operations.start(key, about=about, effect=effect, arguments=arguments, seconds=seconds)
+
+
+def _described(cloud: Cloud, place: str, kind: str, target: str) -> tuple[str, Record]:
+    """The key and description of a new operation in a place (`projects/p/zones/z`)."""
+    number = str(cloud.operations.number())
+    resource = cloud.store.get(STORE, target) or {}
+    about = {
+        "id": number,
+        "operationType": kind,
+        "target": target,
+        "targetId": resource.get("id", number),
+    }
+    return f"{_PREFIX}{place}/operations/operation-{number}", about
 
 
 def _show(call: Call, key: str, record: Record) -> Json:

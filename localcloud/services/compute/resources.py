@@ -89,6 +89,16 @@ def load(cloud: Cloud, path: str) -> Record:
     return record
 
 
+def load_named(cloud: Cloud, path: str) -> tuple[str, Record]:
+    """The path and record of the resource at `path`, whose last part may be its numeric id."""
+    collection, _, name = path.rpartition("/")
+    if name.isdigit():
+        for found, record in cloud.store.items(STORE, f"{collection}/"):
+            if record.get("id") == name:
+                return found, record
+    return path, load(cloud, path)
+
+
 def require_name(name: str) -> None:
     """Refuse a name that breaks Google's rules for resource names."""
     if not _NAME.fullmatch(name):
@@ -140,7 +150,7 @@ def serve(kind: Kind) -> None:
         return begin(cloud, call, kind, "insert", path, "compute.settle", "create")
 
     def get(cloud: Cloud, call: Call) -> Json:
-        return shown(call, load(cloud, _path(call, kind)))
+        return shown(call, load_named(cloud, _path(call, kind))[1])
 
     def list_(cloud: Cloud, call: Call) -> Json:
         path = f"projects/{call.project}/{place_of(call)}/{kind.collection}"

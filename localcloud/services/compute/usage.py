@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from localcloud.core.cloud import Cloud
@@ -39,6 +40,7 @@ def require_unused(cloud: Cloud, path: str) -> None:
 def in_use(path: str, user: str) -> ApiError:
     """The 400 for a resource that `user` uses."""
     kind = path.split("/")[-2].removesuffix("s").replace("addresse", "address")
+    kind = re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", kind)
     return ApiError(
         400,
         f"The {kind} resource '{path}' is already being used by '{user}'",
@@ -48,7 +50,9 @@ def in_use(path: str, user: str) -> ApiError:
 
 def _goes_along(cloud: Cloud, path: str) -> bool:
     # Routes and the subnets of an auto mode network go with what they belong to; a network lists
-    # its subnets without needing them.
+    # its subnets without needing them; a template only names what an instance of it will need.
     record = cloud.store.get(STORE, path) or {}
     collection = path.split("/")[-2]
-    return collection in ("routes", "networks") or bool(record.get("_automatic"))
+    return collection in ("routes", "networks", "instanceTemplates") or bool(
+        record.get("_automatic")
+    )

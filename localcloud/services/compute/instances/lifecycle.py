@@ -9,7 +9,7 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.operations import effect
 from localcloud.core.store import Record
-from localcloud.services.compute import catalog, ipam
+from localcloud.services.compute import catalog, instance_templates, ipam
 from localcloud.services.compute.api import API, STORE
 from localcloud.services.compute.fingerprints import stamp_labels
 from localcloud.services.compute.instances import (
@@ -20,6 +20,7 @@ from localcloud.services.compute.instances import (
     interfaces,
     machine,
     reserved,
+    watch,
 )
 from localcloud.services.compute.instances.records import (
     KIND,
@@ -45,10 +46,26 @@ _PLATFORMS = {"n2": "Intel Cascade Lake", "e2": "Intel Broadwell", "c3": "Intel 
 
 @API.method("instances.insert", permission="compute.instances.create")
 def insert_instance(cloud: Cloud, call: Call) -> Json:
-    """Create an instance and boot it."""
-    if call.arg("sourceInstanceTemplate") or call.arg("sourceMachineImage"):
-        raise ApiError(501, "the local cloud creates instances from their own settings only")
+    """Create an instance, from a template if one is named, and boot it."""
+    if call.arg("sourceMachineImage"):
+        raise ApiError(501, "the local cloud creates instances from settings and templates only")
     body = checks.tidy(call.body, ("labels", "metadata"))
+    source = call.arg("sourceInstanceTemplate")
+    if source:
+        template = load(cloud, instance_templates.require_template(cloud, call, source))
+        body = instance_templates.body_of(template, "") | body
+    path = add(cloud, call, body)
+    return begin(cloud, call, KIND, "insert", path, "compute.instance.create", "create")
+
+
+def add(cloud: Cloud, call: Call, body: Json) -> str:
+    """Check and store a new instance with its disks and addresses; its path.
+
+    Args:
+        cloud: the cloud.
+        call: names project and zone; its caller must be allowed what the instance uses.
+        body: the instance, without what means "not set".
+    """
     name = body.get("name", "")
     require_name(name)
     path = f"projects/{call.project}/{place_of(call)}/instances/{name}"
@@ -64,7 +81,7 @@ def insert_instance(cloud: Cloud, call: Call) -> Json:
             _release(cloud, path, record)
             raise
         save(cloud, path, record)
-    return begin(cloud, call, KIND, "insert", path, "compute.instance.create", "create")
+    return path
 
 
 def _new_record(cloud: Cloud, call: Call, path: str, body: Json) -> Record:
@@ -103,7 +120,7 @@ def _new_record(cloud: Cloud, call: Call, path: str, body: Json) -> Record:
 
 
 @effect("compute.instance.create")
-def _create(cloud: Cloud, path: str) -> None:
+def create(cloud: Cloud, path: str) -> None:
     """The instance boots, or goes away again when there is no room for it."""
     record = cloud.store.get(STORE, path)
     if record is None:
@@ -168,6 +185,7 @@ def delete(cloud: Cloud, path: str) -> None:
     record = cloud.store.get(STORE, path)
     if record is not None:
         _forget(cloud, path, record)
+        watch.ended(cloud, path)
 
 
 def _forget(cloud: Cloud, path: str, record: Record) -> None:

@@ -9,7 +9,7 @@ from localcloud.core.errors import ApiError
 from localcloud.core.operations import effect
 from localcloud.machines.hooks import on_power_off
 from localcloud.services.compute.api import API, STORE
-from localcloud.services.compute.instances import capacity, lifecycle, machine
+from localcloud.services.compute.instances import capacity, lifecycle, machine, watch
 from localcloud.services.compute.instances.records import (
     KIND,
     path_of_call,
@@ -119,6 +119,7 @@ def _went_off(cloud: Cloud, key: str) -> None:
 
 def _stopped(cloud: Cloud, path: str) -> None:
     set_status(cloud, path, "TERMINATED", lastStopTimestamp=rfc3339(cloud.clock.now()))
+    watch.ended(cloud, path)
 
 
 def _not_ready(record: Json, what: str) -> ApiError:

@@ -1,0 +1,135 @@
+"""What a group does with its instances: make them, make them anew, delete them; and when."""
+
+from __future__ import annotations
+
+import io
+
+from localcloud.core.call import Call, Json, Request
+from localcloud.core.cloud import Cloud
+from localcloud.core.discovery import document
+from localcloud.core.errors import ApiError
+from localcloud.core.operations import effect
+from localcloud.core.store import Record
+from localcloud.core.tokens import Principal
+from localcloud.services.compute import instance_templates, operations
+from localcloud.services.compute.api import STORE
+from localcloud.services.compute.groups.records import (
+    groups_of,
+    instance_path,
+    load_group,
+    lock,
+    note,
+    save,
+    target,
+)
+from localcloud.services.compute.instances import checks, lifecycle, watch
+from localcloud.services.compute.links import last, path_from
+
+# A group notices after a moment that an instance has ended, and asks again for one that it could
+# not have: also where nothing else takes time, or an instance that ends at once would end for ever.
+_NOTICE = 1.0
+_RETRY = 30.0
+_OPERATIONS = {
+    "CREATING": ("insert", "compute.create"),
+    "RECREATING": ("compute.instances.repair.recreateInstance", "compute.create"),
+    "DELETING": ("delete", "compute.delete"),
+}
+
+
+def begin(cloud: Cloud, group: str, name: str, action: str, *, pause: float = 0.0) -> None:
+    """Let the group act on an instance, after `pause` seconds and the time that it takes."""
+    note(cloud, group, name, action=action)
+    kind, latency = _OPERATIONS[action]
+    operations.start_by_itself(
+        cloud,
+        kind=kind,
+        target=instance_path(group, name),
+        user=_creator(cloud, group),
+        effect="compute.group.act",
+        arguments={"group": group, "name": name},
+        seconds=pause + cloud.seconds(latency),
+    )
+
+
+@effect("compute.group.act")
+def _act(cloud: Cloud, group: str, name: str) -> None:
+    with lock(group):
+        record = cloud.store.get(STORE, group) or {"_members": {}, "_deleting": True}
+        known = record["_members"].get(name)
+        if record.get("_deleting") or known is None or known["action"] == "NONE":
+            return
+        path = instance_path(group, name)
+        if known["action"] == "DELETING":
+            lifecycle.delete(cloud, path)
+            forget(cloud, group, name)
+            return
+        try:
+            _make(cloud, group, record, name)
+        except ApiError as error:
+            said = {"code": error.reason, "message": error.message}
+            note(cloud, group, name, errors=[said | {"at": cloud.clock.now()}])
+            begin(cloud, group, name, known["action"], pause=_RETRY)
+            raise
+
+
+def _make(cloud: Cloud, group: str, record: Record, name: str) -> None:
+    path, known = instance_path(group, name), record["_members"][name]
+    if cloud.store.get(STORE, path) is not None:
+        lifecycle.delete(cloud, path)
+    if record["instanceLifecyclePolicy"]["forceUpdateOnRepair"] == "YES":
+        known["template"] = target(record)
+    template = cloud.store.get(STORE, path_from(known["template"]))
+    if template is None:
+        raise ApiError(404, f"The resource '{path_from(known['template'])}' was not found")
+    body = instance_templates.body_of(template, name)
+    kept = record["_configs"].get(name, {}).get("preservedState", {}).get("metadata", {})
+    body["metadata"] = _metadata(body["metadata"], group, known["template"], kept)
+    call = _call(cloud, group)
+    lifecycle.add(cloud, call, checks.tidy(body, ("labels", "metadata")))
+    lifecycle.create(cloud, path)
+    now = cloud.clock.now()
+    fresh = {"errors": [], "health": "UNKNOWN", "streak": 0, "template": known["template"]}
+    note(cloud, group, name, action="NONE", since=now, **fresh)
+
+
+def _metadata(sent: Json, group: str, template: str, kept: dict[str, str]) -> Json:
+    """A template's metadata, with what Google adds for the instances of a group."""
+    added = {"created-by": group, "instance-template": path_from(template), **kept}
+    items = [item for item in sent.get("items", []) if item["key"] not in added]
+    return {"items": items + [{"key": key, "value": value} for key, value in added.items()]}
+
+
+def forget(cloud: Cloud, group: str, name: str) -> None:
+    """An instance that a group has no more to do with."""
+    with cloud.store.locked():
+        record = cloud.store.get(STORE, group)
+        if record is not None:
+            record["_members"].pop(name, None)
+            record["_configs"].pop(name, None)
+            save(cloud, group, record)
+
+
+def _creator(cloud: Cloud, group: str) -> str:
+    return Principal(str(load_group(cloud, group)["_creator"])).email
+
+
+def _call(cloud: Cloud, group: str) -> Call:
+    """A call as if the group's creator inserted an instance."""
+    parts = group.split("/")
+    request = Request("POST", "compute.googleapis.com", group, {}, {}, io.BytesIO(), 0)
+    return Call(
+        request,
+        document("compute", "v1").methods["instances.insert"],
+        {"project": parts[1], "zone": parts[3]},
+        Principal(str(load_group(cloud, group)["_creator"])),
+    )
+
+
+@watch.watcher
+def _ended(cloud: Cloud, instance: str) -> None:
+    """An instance of a group that ended without the group is made anew."""
+    for group, record in groups_of(cloud, instance):
+        repairs = record["instanceLifecyclePolicy"]["defaultActionOnFailure"] == "REPAIR"
+        idle = record["_members"][last(instance)]["action"] == "NONE"
+        if repairs and idle and not record.get("_deleting"):
+            begin(cloud, group, last(instance), "RECREATING", pause=_NOTICE)

@@ -1,0 +1,187 @@
+"""The instances of a group: added by name, deleted, made anew, and what is kept of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from localcloud.core.call import Call, Json
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError, invalid
+from localcloud.core.store import Record
+from localcloud.services.compute.api import API
+from localcloud.services.compute.groups import actions, lifecycle
+from localcloud.services.compute.groups.records import (
+    KIND,
+    instance_path,
+    load_group,
+    member,
+    names,
+    path_of_call,
+    save,
+    target,
+)
+from localcloud.services.compute.links import shown
+from localcloud.services.compute.resources import begin, require_name, require_new
+
+_UPDATE = KIND.permission("update")
+
+
+def _changed(cloud: Cloud, call: Call, type_: str, path: str) -> Json:
+    """The operation is done when the group knows what to do, not when it has done it."""
+    return begin(cloud, call, KIND, type_, path, "compute.settle", "update")
+
+
+def _chosen(cloud: Cloud, call: Call, path: str) -> list[str]:
+    """The group's instances that the request names."""
+    known = load_group(cloud, path)["_members"]
+    chosen = names(call.body.get("instances", []))
+    for name in chosen:
+        if name not in known:
+            raise invalid(
+                f"Invalid value for field 'instances': '{name}'. Instance is not a member of the "
+                f"managed instance group '{path}'."
+            )
+    return chosen
+
+
+def _act_on(cloud: Cloud, call: Call, type_: str, action: str) -> Json:
+    path = path_of_call(call)
+    chosen = _chosen(cloud, call, path)
+    operation = _changed(cloud, call, type_, path)
+    for name in chosen:
+        actions.begin(cloud, path, name, action)
+    return operation
+
+
+@API.method("instanceGroupManagers.createInstances", permission=_UPDATE)
+def create_instances(cloud: Cloud, call: Call) -> Json:
+    """Add instances with names of the caller's own, which they keep however often they are made."""
+    path = path_of_call(call)
+    sent: list[Json] = call.body.get("instances", [])
+    with cloud.store.locked():
+        record = load_group(cloud, path)
+        for config in sent:
+            require_name(config.get("name", ""))
+            require_new(cloud, instance_path(path, config["name"]))
+            if config["name"] in record["_members"]:
+                raise invalid(f"The group has an instance '{config['name']}' already.")
+        for config in sent:
+            record["_members"][config["name"]] = member(target(record), "CREATING")
+            record["_configs"][config["name"]] = _config(config)
+        save(cloud, path, record)
+    operation = _changed(cloud, call, "createInstances", path)
+    for config in sent:
+        actions.begin(cloud, path, config["name"], "CREATING")
+    return operation
+
+
+def _config(sent: Json) -> Json:
+    kept = sent.get("preservedState", {})
+    for field in ("disks", "internalIPs", "externalIPs"):
+        if kept.get(field):
+            raise ApiError(501, f"the local cloud's groups preserve metadata, but no {field}")
+    state = {"preservedState": {"metadata": kept["metadata"]}} if kept.get("metadata") else {}
+    return {"name": sent["name"], "status": "EFFECTIVE", **state}
+
+
+@API.method("instanceGroupManagers.deleteInstances", permission=_UPDATE)
+def delete_instances(cloud: Cloud, call: Call) -> Json:
+    """Delete instances; the group gets smaller."""
+    return _act_on(cloud, call, "deleteInstances", "DELETING")
+
+
+@API.method("instanceGroupManagers.recreateInstances", permission=_UPDATE)
+def recreate_instances(cloud: Cloud, call: Call) -> Json:
+    """Make instances anew."""
+    return _act_on(cloud, call, "recreateInstances", "RECREATING")
+
+
+@API.method("instanceGroupManagers.abandonInstances", permission=_UPDATE)
+def abandon_instances(cloud: Cloud, call: Call) -> Json:
+    """Take instances out of the group and leave them as they are."""
+    path = path_of_call(call)
+    for name in _chosen(cloud, call, path):
+        actions.forget(cloud, path, name)
+    return _changed(cloud, call, "abandonInstances", path)
+
+
+@API.method("instanceGroupManagers.applyUpdatesToInstances", permission=_UPDATE)
+def apply_updates(cloud: Cloud, call: Call) -> Json:
+    """Let instances follow the group's template now."""
+    path = path_of_call(call)
+    every = bool(call.body.get("allInstances"))
+    chosen = list(load_group(cloud, path)["_members"]) if every else _chosen(cloud, call, path)
+    if call.body.get("minimalAction") == "REPLACE":
+        for name in chosen:
+            actions.begin(cloud, path, name, "RECREATING")
+    else:
+        lifecycle.roll(cloud, path, chosen)
+    return _changed(cloud, call, "applyUpdatesToInstances", path)
+
+
+@API.method("instanceGroupManagers.resize", permission=_UPDATE)
+def resize_group(cloud: Cloud, call: Call) -> Json:
+    """Make the group larger or smaller."""
+    path = path_of_call(call)
+    record = load_group(cloud, path)
+    size = call.number("size") or 0
+    if size < 0:
+        raise invalid(f"Invalid value for field 'size': '{size}'. Must not be negative.")
+    operation = _changed(cloud, call, "resize", path)
+    staying = [name for name, known in record["_members"].items() if known["action"] != "DELETING"]
+    for name in staying[size:]:
+        actions.begin(cloud, path, name, "DELETING")
+    lifecycle.grow(cloud, path, max(0, size - len(staying)))
+    return operation
+
+
+@API.method("instanceGroupManagers.setInstanceTemplate", permission=_UPDATE)
+def set_template(cloud: Cloud, call: Call) -> Json:
+    """Give later instances another template."""
+    record = load_group(cloud, path_of_call(call))
+    versions = [{"instanceTemplate": call.body.get("instanceTemplate", "")}]
+    body = {"versions": versions, "fingerprint": record["fingerprint"]}
+    return lifecycle.change(cloud, call, body)
+
+
+@API.method("instanceGroupManagers.listPerInstanceConfigs", permission=KIND.permission("get"))
+def list_configs(cloud: Cloud, call: Call) -> Json:
+    """What the group keeps of each instance that has a name of the caller's own."""
+    configs = load_group(cloud, path_of_call(call))["_configs"]
+    return shown(call, {"items": [configs[name] for name in sorted(configs)]} if configs else {})
+
+
+@API.method("instanceGroupManagers.updatePerInstanceConfigs", permission=_UPDATE)
+@API.method("instanceGroupManagers.patchPerInstanceConfigs", permission=_UPDATE)
+def update_configs(cloud: Cloud, call: Call) -> Json:
+    """Keep something else of instances; they have it once they are made anew."""
+    path = path_of_call(call)
+
+    def edit(record: Record) -> None:
+        for sent in call.body.get("perInstanceConfigs", []):
+            if sent.get("name") not in record["_members"]:
+                raise invalid(f"The group has no instance '{sent.get('name')}'.")
+            record["_configs"][sent["name"]] = _config(sent)
+
+    return _edit(cloud, call, "updatePerInstanceConfigs", path, edit)
+
+
+@API.method("instanceGroupManagers.deletePerInstanceConfigs", permission=_UPDATE)
+def delete_configs(cloud: Cloud, call: Call) -> Json:
+    """Keep nothing of instances any more; they themselves stay."""
+    path = path_of_call(call)
+
+    def edit(record: Record) -> None:
+        for name in call.body.get("names", []):
+            if record["_configs"].pop(name, None) is None:
+                raise invalid(f"There is no per-instance config '{name}'.")
+
+    return _edit(cloud, call, "deletePerInstanceConfigs", path, edit)
+
+
+def _edit(cloud: Cloud, call: Call, type_: str, path: str, edit: Callable[[Record], None]) -> Json:
+    with cloud.store.locked():
+        record = load_group(cloud, path)
+        edit(record)
+        save(cloud, path, record)
+    return _changed(cloud, call, type_, path)

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import pytest
+
+from localcloud.app import LocalCloud
+from localcloud.core.clock import VirtualClock
+from localcloud.machines.fake import FakeMachines
+from localcloud.testing import Client
+from tests.unit.localcloud.groups.conftest import KEY, MANAGERS, PROJECT, ZONE, Groups
+
+SPOT = {"provisioningModel": "SPOT", "preemptible": True, "automaticRestart": False}
+
+
+def test_a_group_makes_as_many_instances_as_it_is_told_of_its_template(groups: Groups) -> None:
+    groups.insert(targetSize=2)
+    first, second = groups.managed()
+    assert first.startswith("g-")
+    assert first != second
+    assert groups.instance(first)["machineType"].endswith("/n1-standard-2")
+    assert groups.get()["status"]["isStable"]
+    groups.post("resize", size=1)
+    assert len(groups.managed()) == groups.get()["targetSize"] == 1
+    groups.instance(second, status=404)
+
+
+def test_an_instance_with_a_name_of_its_own_knows_its_group_and_what_is_kept_for_it(
+    groups: Groups,
+) -> None:
+    groups.insert()
+    groups.create("vm", preservedState={"metadata": {"role": "trainer"}})
+    items = {i["key"]: i["value"] for i in groups.instance("vm")["metadata"]["items"]}
+    assert items["role"] == "trainer"
+    assert items["created-by"].endswith("/instanceGroupManagers/g")
+    assert items["instance-template"].endswith("/instanceTemplates/t")
+    (config,) = groups.post("listPerInstanceConfigs")["items"]
+    assert (config["name"], config["status"]) == ("vm", "EFFECTIVE")
+    assert groups.get()["targetSize"] == 1
+    groups.create("vm", status=409)
+
+
+@pytest.mark.parametrize("action", ["STOP", "DELETE"])
+def test_a_preempted_instance_comes_back_under_its_name(
+    action: str, groups: Groups, clock: VirtualClock
+) -> None:
+    groups.template("spot", scheduling=SPOT | {"instanceTerminationAction": action})
+    groups.insert(instanceTemplate="global/instanceTemplates/spot")
+    groups.create("vm")
+    before = groups.instance("vm")["id"]
+    groups.api.post(f"{ZONE}/instances/vm/simulateMaintenanceEvent")
+    assert groups.managed()["vm"]["currentAction"] == "RECREATING"
+    clock.advance(2)
+    after = groups.instance("vm")
+    assert after["status"] == "RUNNING"
+    assert after["id"] != before
+    assert groups.managed()["vm"]["currentAction"] == "NONE"
+
+
+def test_an_instance_that_somebody_deletes_or_stops_comes_back(
+    groups: Groups, clock: VirtualClock
+) -> None:
+    groups.insert()
+    groups.create("vm")
+    for method in ("delete", "stop"):
+        before = groups.instance("vm")["id"]
+        if method == "delete":
+            groups.api.delete(f"{ZONE}/instances/vm")
+        else:
+            groups.api.post(f"{ZONE}/instances/vm/stop")
+        clock.advance(2)
+        assert groups.instance("vm")["id"] != before
+
+
+def test_a_group_that_finds_no_room_says_why_and_asks_again(
+    groups: Groups, clock: VirtualClock, local_cloud: LocalCloud
+) -> None:
+    local_cloud.cloud.store.put("setting", "compute.stockout", {"zones": ["us-central1-b"]})
+    groups.insert()
+    groups.create("vm")
+    managed = groups.managed()["vm"]
+    assert managed["currentAction"] == "CREATING"
+    (error,) = managed["lastAttempt"]["errors"]["errors"]
+    assert error["code"] == "ZONE_RESOURCE_POOL_EXHAUSTED"
+    (listed,) = groups.api.get(f"{MANAGERS}/g/listErrors")["items"]
+    assert listed["instanceActionDetails"]["action"] == "CREATING"
+    assert not groups.get()["status"]["isStable"]
+    local_cloud.cloud.store.delete("setting", "compute.stockout")
+    clock.advance(31)
+    assert groups.instance("vm")["status"] == "RUNNING"
+    assert groups.api.get(f"{MANAGERS}/g/listErrors") == {}
+
+
+def test_a_group_takes_its_instances_along_and_gives_its_template_free(groups: Groups) -> None:
+    groups.insert()
+    groups.create("vm")
+    url = f"{PROJECT}/global/instanceTemplates/t"
+    refusal = groups.api.delete(url, status=400)["error"]["message"]
+    assert "The instance_template resource" in refusal
+    assert "is already being used by" in refusal
+    groups.api.delete(f"{MANAGERS}/g")
+    groups.get(status=404)
+    groups.instance("vm", status=404)
+    groups.api.delete(url)
+
+
+def test_an_instance_that_the_group_deletes_or_abandons_does_not_come_back(
+    groups: Groups, clock: VirtualClock
+) -> None:
+    groups.insert()
+    groups.create("one", "two", "three")
+    url = "zones/us-central1-b/instances/"
+    groups.post("deleteInstances", {"instances": [f"{url}one"]})
+    groups.post("abandonInstances", {"instances": [f"{url}two"]})
+    groups.api.delete(f"{ZONE}/instances/two")
+    clock.advance(60)
+    assert list(groups.managed()) == ["three"]
+    groups.instance("one", status=404)
+    groups.instance("two", status=404)
+    groups.post("deleteInstances", {"instances": [f"{url}one"]}, status=400)
+
+
+def test_a_changed_template_reaches_the_instances_as_the_update_policy_says(
+    groups: Groups,
+) -> None:
+    groups.template("small", machineType="e2-standard-2")
+    groups.insert()
+    groups.create("vm")
+    versions = [{"instanceTemplate": "global/instanceTemplates/small"}]
+    stale = {"versions": versions, "fingerprint": "AAAA"}
+    groups.api.patch(f"{MANAGERS}/g", stale, status=412)
+    fresh = {"versions": versions, "fingerprint": groups.get()["fingerprint"]}
+    groups.api.patch(f"{MANAGERS}/g", fresh)
+    assert groups.instance("vm")["machineType"].endswith("/n1-standard-2")
+    assert not groups.get()["status"]["versionTarget"]["isReached"]
+    proactive = {"type": "PROACTIVE", "minimalAction": "REPLACE", "replacementMethod": "RECREATE"}
+    fingerprint = groups.get()["fingerprint"]
+    groups.api.patch(f"{MANAGERS}/g", {"updatePolicy": proactive, "fingerprint": fingerprint})
+    assert groups.instance("vm")["machineType"].endswith("/e2-standard-2")
+    assert groups.get()["status"]["versionTarget"]["isReached"]
+
+
+def test_an_action_that_was_still_to_come_is_done_after_a_restart(
+    groups: Groups, clock: VirtualClock, local_cloud: LocalCloud, machines: FakeMachines
+) -> None:
+    groups.insert()
+    groups.create("vm")
+    groups.api.delete(f"{ZONE}/instances/vm")
+    # What a restart does: the clock has forgotten everything, the store nothing.
+    clock._due.clear()
+    local_cloud.cloud.operations.resume()
+    clock.advance(2)
+    assert KEY + "vm" in machines.specs
+
+
+def test_what_the_local_cloud_does_not_emulate_is_refused(groups: Groups) -> None:
+    groups.insert(targetPools=["regions/us-central1/targetPools/p"], status=501)
+    groups.insert(updatePolicy={"minimalAction": "REFRESH"}, status=501)
+    groups.insert()
+    disks = {"disks": {"data": {"source": "zones/us-central1-b/disks/d"}}}
+    groups.create("vm", preservedState=disks, status=501)
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"name": "Group"}, 400),
+        ({"baseInstanceName": "a" * 59}, 400),
+        ({"instanceTemplate": ""}, 400),
+        ({"instanceTemplate": "global/instanceTemplates/missing"}, 404),
+        ({"autoHealingPolicies": [{"healthCheck": "global/healthChecks/missing"}]}, 404),
+    ],
+)
+def test_a_wrong_group_is_refused(groups: Groups, fields: dict[str, object], status: int) -> None:
+    groups.insert(status=status, **fields)
+
+
+def test_a_template_is_found_by_its_name_and_its_number_and_is_never_changed(
+    groups: Groups,
+) -> None:
+    url = f"{PROJECT}/global/instanceTemplates"
+    template = groups.api.get(f"{url}/t")
+    assert groups.api.get(f"{url}/{template['id']}") == template
+    assert template["properties"]["scheduling"]["provisioningModel"] == "STANDARD"
+    groups.template("t", status=409)
+    groups.template("u", machineType="zones/us-central1-b/machineTypes/n1-standard-2", status=400)
+    groups.template("u", disks=[], status=400)
+    groups.api.post(
+        f"{ZONE}/instances",
+        {"name": "by-itself"},
+        sourceInstanceTemplate="global/instanceTemplates/t",
+    )
+    assert groups.instance("by-itself")["status"] == "RUNNING"
+
+
+def test_the_plain_group_lists_what_the_managed_one_runs(groups: Groups) -> None:
+    groups.insert()
+    groups.create("vm")
+    plain = groups.api.get(groups.get()["instanceGroup"])
+    assert plain["size"] == 1
+    listed = groups.api.post(f"{ZONE}/instanceGroups/g/listInstances", {})["items"]
+    assert [item["status"] for item in listed] == ["RUNNING"]
+
+
+def test_a_viewer_sees_groups_and_makes_none(groups: Groups, api: Client) -> None:
+    groups.insert()
+    stranger = Groups(api.as_member("user:stranger@example.com"))
+    stranger.insert(status=403, name="h")
+    stranger.get(status=403)

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from localcloud.app import LocalCloud
+from localcloud.core.call import Json
+from localcloud.core.clock import VirtualClock
+from localcloud.machines.fake import FakeMachines
+from localcloud.services.compute.groups import health
+from tests.unit.localcloud.groups.conftest import KEY, PROJECT, Groups, Page
+
+HTTP: Json = {
+    "name": "h",
+    "type": "HTTP",
+    "checkIntervalSec": 10,
+    "unhealthyThreshold": 3,
+    "httpHealthCheck": {"port": 8475, "requestPath": "/health"},
+}
+CHECKS = f"{PROJECT}/global/healthChecks"
+
+
+def heal(groups: Groups, *, delay: int = 60, check: Json = HTTP) -> None:
+    groups.api.post(CHECKS, check)
+    policy = {"healthCheck": "global/healthChecks/h", "initialDelaySec": delay}
+    groups.insert(autoHealingPolicies=[policy])
+    groups.create("vm")
+
+
+def health_of(groups: Groups) -> str:
+    (found,) = groups.managed()["vm"]["instanceHealth"]
+    return str(found["detailedHealthState"])
+
+
+def test_an_instance_that_answers_is_left_alone(
+    groups: Groups, page: Page, clock: VirtualClock, machines: FakeMachines
+) -> None:
+    heal(groups)
+    machines.answering[f"{KEY}vm"] = page.address
+    before = groups.instance("vm")["id"]
+    assert health_of(groups) == "UNKNOWN"
+    clock.advance(600)
+    assert health_of(groups) == "HEALTHY"
+    assert groups.instance("vm")["id"] == before
+
+
+def test_one_that_answers_wrongly_is_made_anew_after_enough_checks(
+    groups: Groups, page: Page, clock: VirtualClock, machines: FakeMachines
+) -> None:
+    heal(groups)
+    machines.answering[f"{KEY}vm"] = page.address
+    clock.advance(100)
+    before = groups.instance("vm")["id"]
+    page.answers(503)
+    clock.advance(20)
+    assert groups.instance("vm")["id"] == before
+    clock.advance(10)
+    assert groups.instance("vm")["id"] != before
+
+
+def test_one_that_does_not_answer_yet_has_the_initial_delay(
+    groups: Groups, clock: VirtualClock
+) -> None:
+    heal(groups, delay=300)
+    before = groups.instance("vm")["id"]
+    clock.advance(290)
+    assert health_of(groups) == "UNHEALTHY"
+    assert groups.instance("vm")["id"] == before
+    clock.advance(20)
+    assert groups.instance("vm")["id"] != before
+    assert health_of(groups) == "UNKNOWN"
+
+
+def test_a_check_by_tcp_only_wants_somebody_to_listen(
+    groups: Groups, page: Page, clock: VirtualClock, machines: FakeMachines
+) -> None:
+    heal(groups, check={"name": "h", "type": "TCP", "tcpHealthCheck": {"port": 22}})
+    page.answers(503)
+    machines.answering[f"{KEY}vm"] = page.address
+    clock.advance(100)
+    assert health_of(groups) == "HEALTHY"
+
+
+def test_checks_go_on_after_a_restart_and_once_only(
+    groups: Groups, clock: VirtualClock, local_cloud: LocalCloud
+) -> None:
+    heal(groups, delay=300)
+    before = groups.instance("vm")["id"]
+    clock._due.clear()
+    health._resume(local_cloud.cloud)
+    health._resume(local_cloud.cloud)
+    clock.advance(10)
+    assert len([action for when, _, action in clock._due]) == 1
+    clock.advance(300)
+    assert groups.instance("vm")["id"] != before
+
+
+def test_a_health_check_is_changed_and_kept_while_a_group_uses_it(groups: Groups) -> None:
+    heal(groups)
+    groups.api.delete(f"{CHECKS}/h", status=400)
+    groups.api.patch(f"{CHECKS}/h", {"checkIntervalSec": 30})
+    changed = groups.api.get(f"{CHECKS}/h")
+    assert (changed["checkIntervalSec"], changed["unhealthyThreshold"]) == (30, 3)
+    replaced = {key: value for key, value in HTTP.items() if key != "unhealthyThreshold"}
+    groups.api.put(f"{CHECKS}/h", replaced)
+    assert groups.api.get(f"{CHECKS}/h")["unhealthyThreshold"] == 2
+    groups.api.put(f"{CHECKS}/h", {"name": "h", "type": "TCP"}, status=400)
+
+
+def test_a_wrong_health_check_is_refused(groups: Groups) -> None:
+    groups.api.post(CHECKS, HTTP | {"timeoutSec": 11}, status=400)
+    groups.api.post(CHECKS, HTTP | {"checkIntervalSec": 301}, status=400)
+    groups.api.post(CHECKS, HTTP | {"httpHealthCheck": {"port": 70000}}, status=400)
+    groups.api.post(CHECKS, {"name": "h", "type": "GRPC"}, status=501)
