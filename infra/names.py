@@ -19,6 +19,12 @@ class Names:
         """The TPU; a queued resource has the same name as its node."""
         return f"{self.prefix}-tpu"
 
+    def tpus(self, slices: int) -> tuple[str, ...]:
+        """The TPUs of several slices, named as Google names those of one request; or the one."""
+        return (
+            tuple(f"{self.tpu}-{index}" for index in range(slices)) if slices > 1 else (self.tpu,)
+        )
+
     @property
     def vm(self) -> str:
         """The VM."""

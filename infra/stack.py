@@ -138,6 +138,7 @@ class Builder:
             project=settings.project,
             zone=settings.zone,
             name=self.names.tpu,
+            names=self.names.tpus(settings.tpu.slices),
             settings=settings.tpu,
             network=place.network,
             subnetwork=place.subnetwork,
@@ -145,7 +146,11 @@ class Builder:
             metadata=metadata,
             labels=self.labels,
             grpc_port=self.context.catalog.network.grpc_port,
+            disk_type=self.context.catalog.accelerators[settings.tpu.accelerator_type].disk_types[
+                0
+            ],
             requires=(services.enabled[TPU_API], *needs),
+            disks_require=(services.enabled[COMPUTE_API],),
         )
         if settings.architecture is Architecture.NODE:
             node = TpuNode("tpu", args)
@@ -183,7 +188,8 @@ class Builder:
 
     def _job_metadata(self, bucket: Bucket) -> dict[str, pulumi.Input[str]]:
         settings = self.settings
-        return job_metadata(self.job(bucket), self.names.tpu, settings.zone, settings.project)
+        names = self.names.tpus(settings.tpu.slices)
+        return job_metadata(self.job(bucket), names, settings.zone, settings.project)
 
     def _tpu_metadata(self, bucket: Bucket) -> dict[str, pulumi.Input[str]]:
         """None is needed where the runtime serves gRPC by itself and the VM runs the trainer."""

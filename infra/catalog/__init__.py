@@ -145,5 +145,7 @@ def _accelerator(
         architectures=tuple(facts["architectures"]),
         cidr_prefix=entry.get("cidrPrefix"),
         grpc_worker=facts["grpcWorker"],
+        disk_types=tuple(facts["diskTypes"]),
+        data_disks=facts["disksPerHost"] - 1,
         sources=tuple(sources[key] for key in cited),
     )

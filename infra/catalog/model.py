@@ -33,6 +33,10 @@ class Accelerator:
     """Longest prefix (smallest block) that a classic node of this type fits in; None for others."""
     grpc_worker: bool
     """Whether `start_grpc_tpu_worker` runs on this family."""
+    disk_types: tuple[str, ...]
+    """Kinds of data disk, the first of them the default."""
+    data_disks: int
+    """How many data disks a host takes."""
     sources: tuple[Source, ...]
 
 

@@ -6,11 +6,19 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from infra.checks.context import Context
+from infra.checks.disks import check_data_disks
 from infra.checks.machines import check_bucket, check_image, check_machine_type
 from infra.checks.network import check_cidr, check_network, check_subnet
 from infra.checks.project import check_bucket_name, check_prefix, check_project
 from infra.checks.provider import check_provider
+from infra.checks.queue import check_queue, check_without_queue
 from infra.checks.tpu import check_accelerator, check_capacity, check_form, check_zone
+from infra.checks.tpu_vm import (
+    check_not_for_nodes,
+    check_scopes,
+    check_tags,
+    warn_about_slices,
+)
 from infra.checks.training import check_data, check_job, check_wheel
 from infra.checks.versions import (
     check_node_version,
@@ -31,6 +39,12 @@ CHECKS: Final[tuple[Check, ...]] = (
     check_form,
     check_provider,
     check_capacity,
+    check_not_for_nodes,
+    check_without_queue,
+    check_queue,
+    check_data_disks,
+    check_tags,
+    check_scopes,
     check_runtime,
     check_node_version,
     check_trainer_version,
@@ -56,4 +70,4 @@ def ensure_valid(settings: StackSettings, context: Context) -> list[str]:
     """Raises SettingsError with every problem; returns warnings if there is none."""
     if problems := find_problems(settings, context):
         raise SettingsError(context.stack, problems)
-    return list(warn_about_versions(settings, context))
+    return [*warn_about_versions(settings, context), *warn_about_slices(settings, context)]

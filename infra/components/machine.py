@@ -37,10 +37,17 @@ def replace_for_another_job(metadata: Iterable[str]) -> pulumi.ResourceOptions:
     return pulumi.ResourceOptions(replace_on_changes=[f'metadata["{key}"]' for key in keys])
 
 
-def job_metadata(job: Job, tpu: str, zone: str, project: str) -> dict[str, pulumi.Input[str]]:
-    """The metadata that the start-up scripts read (`startup/common.sh` names each key)."""
+def job_metadata(
+    job: Job, tpus: tuple[str, ...], zone: str, project: str
+) -> dict[str, pulumi.Input[str]]:
+    """The metadata that the start-up scripts read (`startup/common.sh` names each key).
+
+    `tpus` are the names of the slices.
+    """
+    several: dict[str, pulumi.Input[str]] = {"tpu-names": ",".join(tpus)} if len(tpus) > 1 else {}
     return {
-        "tpu-name": tpu,
+        "tpu-name": tpus[0],
+        **several,
         "tpu-zone": zone,
         "tpu-project": project,
         "bucket-url": job.bucket_url,

@@ -10,20 +10,24 @@ from typing import Any
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.components.machine import CLOUD_PLATFORM, replace_for_another_job
-from infra.settings.tpu import Capacity, TpuSettings
+from infra.components.disks import DataDisks, DataDisksArgs
+from infra.components.machine import replace_for_another_job
+from infra.settings.tpu import Capacity, TimeoutSettings, TpuSettings
 
 
 @dataclass(frozen=True)
 class TpuArgs:
-    """`metadata` and `account` are for TPU VMs; `grpc_port` is for endpoints without a port.
+    """`names` are the slices' names, of which `name` is what all of them begin with.
 
-    `requires` is what the TPU waits for although none of its properties names it.
+    `metadata`, `account` and `disk_type` (of data disks that name none) are for TPU VMs;
+    `grpc_port` is for endpoints without a port. `requires` is what the TPU waits for although none
+    of its properties names it, and `disks_require` what its data disks wait for.
     """
 
     project: str
     zone: str
     name: str
+    names: tuple[str, ...]
     settings: TpuSettings
     network: pulumi.Input[str]
     subnetwork: pulumi.Input[str]
@@ -31,15 +35,20 @@ class TpuArgs:
     metadata: Mapping[str, pulumi.Input[str]]
     labels: Mapping[str, str]
     grpc_port: int
+    disk_type: str
     requires: tuple[pulumi.Resource, ...] = ()
+    disks_require: tuple[pulumi.Resource, ...] = ()
 
 
 class Tpu(pulumi.ComponentResource):
     """What every form of TPU has."""
 
     name: pulumi.Output[str]
+    """Of the first slice."""
+    names: pulumi.Output[list[str]]
+    """Of all slices."""
     endpoints: pulumi.Output[list[str]]
-    """`grpc://IP:PORT` of every worker, worker 0 first."""
+    """`grpc://IP:PORT` of every worker, worker 0 of the first slice first, slice by slice."""
 
     def __init__(
         self, name: str, args: TpuArgs, opts: pulumi.ResourceOptions | None = None
@@ -47,48 +56,80 @@ class Tpu(pulumi.ComponentResource):
         super().__init__(f"tpu-stack:infra:{type(self).__name__}", name, None, opts)
         # The name is fixed, so the old one must be gone before the new one can be there.
         own = pulumi.ResourceOptions(
-            parent=self, delete_before_replace=True, depends_on=list(args.requires)
+            parent=self,
+            delete_before_replace=True,
+            depends_on=list(args.requires),
+            custom_timeouts=custom_timeouts(args.settings.timeouts),
         )
         self.declare(args, own)
-        self.register_outputs({"name": self.name, "endpoints": self.endpoints})
+        self.register_outputs({"name": self.name, "names": self.names, "endpoints": self.endpoints})
 
     @abstractmethod
     def declare(self, args: TpuArgs, opts: pulumi.ResourceOptions) -> None:
         """Declares the resource and sets the outputs."""
 
-
-class TpuVm(Tpu):
-    """A TPU VM, asked for at once: the update fails if there is no capacity."""
-
-    def declare(self, args: TpuArgs, opts: pulumi.ResourceOptions) -> None:
-        """Declares a `gcp.tpu.V2Vm`."""
-        tpu = args.settings
-        tiers: Mapping[Capacity, gcp.tpu.V2VmSchedulingConfigArgsDict | None] = {
-            Capacity.ON_DEMAND: None,
-            Capacity.SPOT: {"spot": True},
-            Capacity.PREEMPTIBLE: {"preemptible": True},
-            Capacity.RESERVED: {"reserved": True},
-        }
-        vm = gcp.tpu.V2Vm(
-            "tpu",
-            name=args.name,
+    def data_disks(self, args: TpuArgs) -> DataDisks:
+        """Declares the data disks."""
+        disks = DataDisksArgs(
             project=args.project,
             zone=args.zone,
-            accelerator_type=tpu.accelerator_type,
-            runtime_version=required(tpu.runtime_version),
-            network_config={
+            name=args.name,
+            tpus=args.names,
+            disks=args.settings.data_disks,
+            default_type=args.disk_type,
+            labels=args.labels,
+            requires=args.disks_require,
+        )
+        return DataDisks(disks, self)
+
+
+class TpuVm(Tpu):
+    """One or more TPU VMs, asked for at once: the update fails if there is no capacity."""
+
+    def declare(self, args: TpuArgs, opts: pulumi.ResourceOptions) -> None:
+        """Declares a `gcp.tpu.V2Vm` for each slice."""
+        tpu = args.settings
+        disks = self.data_disks(args)
+        own = pulumi.ResourceOptions.merge(opts, replace_for_another_job(args.metadata))
+        own = pulumi.ResourceOptions.merge(own, pulumi.ResourceOptions(depends_on=disks.made))
+        same: dict[str, Any] = {
+            "project": args.project,
+            "zone": args.zone,
+            "accelerator_type": tpu.accelerator_type,
+            "runtime_version": required(tpu.runtime_version),
+            "network_config": {
                 "network": args.network,
                 "subnetwork": args.subnetwork,
-                "enable_external_ips": False,
+                "enable_external_ips": tpu.external_ips,
             },
-            scheduling_config=tiers[tpu.capacity],
-            service_account={"email": args.account, "scopes": [CLOUD_PLATFORM]},
-            metadata=dict(args.metadata),
-            labels=dict(args.labels),
-            opts=pulumi.ResourceOptions.merge(opts, replace_for_another_job(args.metadata)),
-        )
-        self.name = vm.name
-        self.endpoints = vm.network_endpoints.apply(_endpoints(args.grpc_port))
+            "scheduling_config": {
+                Capacity.ON_DEMAND: None,
+                Capacity.SPOT: {"spot": True},
+                Capacity.PREEMPTIBLE: {"preemptible": True},
+                Capacity.RESERVED: {"reserved": True},
+            }[tpu.capacity],
+            "shielded_instance_config": {"enable_secure_boot": True} if tpu.secure_boot else None,
+            "service_account": {"email": args.account, "scopes": list(tpu.scopes)},
+            "tags": list(tpu.tags) or None,
+            "metadata": dict(args.metadata),
+            "labels": dict(args.labels),
+            "opts": own,
+        }
+        slices = [
+            gcp.tpu.V2Vm(
+                f"tpu{name.removeprefix(args.name)}",
+                name=name,
+                data_disks=[{"source_disk": d.source, "mode": d.mode} for d in attached] or None,
+                **same,
+            )
+            for name, attached in zip(args.names, disks.of_each, strict=True)
+        ]
+        self.name = slices[0].name
+        self.names = pulumi.Output.all(*(one.name for one in slices)).apply(list)
+        urls = _endpoints(args.grpc_port)
+        self.endpoints = pulumi.Output.all(
+            *(one.network_endpoints.apply(urls) for one in slices)
+        ).apply(lambda workers: [url for of_one in workers for url in of_one])
 
 
 class TpuNode(Tpu):
@@ -118,6 +159,7 @@ class TpuNode(Tpu):
             opts=opts,
         )
         self.name = node.name
+        self.names = node.name.apply(lambda name: [name])
         self.account = node.service_account
         self.endpoints = node.network_endpoints.apply(_endpoints(args.grpc_port))
 
@@ -127,6 +169,17 @@ def required(version: str | None) -> str:
     if version is None:
         raise AssertionError("the checks require a version")
     return version
+
+
+def custom_timeouts(timeouts: TimeoutSettings) -> pulumi.CustomTimeouts | None:
+    """What the settings say about time, as the engine takes it; None if they say nothing."""
+    given = {
+        "create": timeouts.create_minutes,
+        "update": timeouts.update_minutes,
+        "delete": timeouts.delete_minutes,
+    }
+    spans = {verb: f"{minutes:g}m" for verb, minutes in given.items() if minutes is not None}
+    return pulumi.CustomTimeouts(**spans) if spans else None
 
 
 def _endpoints(grpc_port: int) -> Any:

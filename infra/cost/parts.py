@@ -8,6 +8,7 @@ from infra.catalog import Catalog
 from infra.cost.estimate import Estimate, Line
 from infra.cost.table import dollars
 from infra.settings import StackSettings
+from infra.settings.disks import DiskMode
 from infra.settings.tpu import Architecture, Capacity
 from infra.settings.vm import VmCapacity
 
@@ -22,6 +23,7 @@ def of_stack(
         _tpu(settings, catalog),
         _vm(settings, catalog),
         _disk(settings, catalog),
+        *_data_disks(settings, catalog),
         *_address(settings),
         _bucket(settings, catalog),
         *_nat(settings, catalog),
@@ -39,12 +41,13 @@ def of_accelerator(
 
 def _tpu(settings: StackSettings, catalog: Catalog) -> Line:
     name, capacity = settings.tpu.accelerator_type, settings.tpu.capacity
+    slices = settings.tpu.slices
     if name not in catalog.accelerators:
         return Line.fixed("TPU", f"{name}, {capacity}", None)
     if settings.architecture is Architecture.NODE and capacity is Capacity.ON_DEMAND:
         # Classic nodes are preemptible, not spot; say so in the column of what may be taken away.
-        return _accelerator(name, settings.region, capacity, 1, catalog, Capacity.PREEMPTIBLE)
-    return _accelerator(name, settings.region, capacity, 1, catalog)
+        return _accelerator(name, settings.region, capacity, slices, catalog, Capacity.PREEMPTIBLE)
+    return _accelerator(name, settings.region, capacity, slices, catalog)
 
 
 def _accelerator(
@@ -89,8 +92,33 @@ def _disk(settings: StackSettings, catalog: Catalog) -> Line:
     return Line.fixed("Disk", f"{gib} GiB {kind}", price and price.times(gib))
 
 
+def _data_disks(settings: StackSettings, catalog: Catalog) -> list[Line]:
+    """Disks of the stack's own; one that is written to is there once for each slice."""
+    lines = []
+    tpu = catalog.accelerators.get(settings.tpu.accelerator_type)
+    for disk in settings.tpu.data_disks:
+        if disk.source:
+            continue
+        count = settings.tpu.slices if disk.mode is DiskMode.READ_WRITE else 1
+        kind = disk.type or (tpu.disk_types[0] if tpu else "")
+        price = catalog.prices.disk(kind, settings.region) if disk.size_gib else None
+        size = f"{disk.size_gib} GiB" if disk.size_gib else "as its snapshot"
+        times = f"{count} x " if count > 1 else ""
+        lines.append(
+            Line.fixed(
+                "Data disk",
+                f"{times}{size} {kind}",
+                price and price.times((disk.size_gib or 0) * count),
+            )
+        )
+    return lines
+
+
 def _address(settings: StackSettings) -> list[Line]:
-    return [Line.fixed("Address", "public, of the VM", None)] if settings.vm.public_ip else []
+    lines = [Line.fixed("Address", "public, of the VM", None)] if settings.vm.public_ip else []
+    if settings.tpu.external_ips:
+        lines.append(Line.fixed("Address", "public, of the TPU", None))
+    return lines
 
 
 def _bucket(settings: StackSettings, catalog: Catalog) -> Line:
@@ -102,7 +130,8 @@ def _bucket(settings: StackSettings, catalog: Catalog) -> Line:
 def _nat(settings: StackSettings, catalog: Catalog) -> list[Line]:
     tpu = catalog.accelerators.get(settings.tpu.accelerator_type)
     # A classic node is in a network of Google's, and never behind the stack's gateway.
-    hosts = tpu.hosts if tpu and settings.architecture is Architecture.VM else 0
+    inside = settings.architecture is Architecture.VM and not settings.tpu.external_ips
+    hosts = tpu.hosts * settings.tpu.slices if tpu and inside else 0
     machines = hosts + (not settings.vm.public_ip)
     if not (settings.network.create and machines):
         return []

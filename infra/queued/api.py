@@ -60,6 +60,17 @@ class TpuApi:
                 return None
             raise
 
+    def list_all(self, parent: str, collection: str) -> list[Json]:
+        """Everything of a kind in a place."""
+        found: list[Json] = []
+        query: dict[str, str] = {}
+        while True:
+            page = self._call("GET", f"{parent}/{collection}", None, query)
+            found += page.get(collection, [])
+            if not page.get("nextPageToken"):
+                return found
+            query = {"pageToken": page["nextPageToken"]}
+
     def post(self, name: str, body: Json, query: Mapping[str, str]) -> Json:
         """Creates something below a name; the answer is an operation."""
         return self._call("POST", name, body, query)

@@ -1,9 +1,7 @@
-"""A request in the queue, with the TPU VM that it becomes."""
+"""A request in the queue, with the TPU VMs that it becomes."""
 
 from __future__ import annotations
 
-import copy
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,37 +16,13 @@ from pulumi.dynamic import (
 )
 
 from infra.queued.api import Json, TpuApi, TpuApiError
+from infra.queued.changes import asked, why
+from infra.queued.state import loss, names, place, say, standing
 
-OVER = ("FAILED", "SUSPENDED", "SUSPENDING", "DELETING")
-"""States of a request that Google never takes up again; it holds its quota until it is deleted."""
-GONE = ("PREEMPTED", "TERMINATED")
-"""States of a TPU VM that Google has taken away."""
 _IDENTITY = ("project", "zone", "name", "request")
+_CHANGEABLE = ("labels", "queueing", "deleteMinutes")
 _DELETE_MINUTES = 30.0
 _UPDATE_MINUTES = 10.0
-
-
-def say(message: str) -> None:
-    """The engine shows what a dynamic provider prints."""
-    print(message, file=sys.stdout, flush=True)
-
-
-def place(props: Mapping[str, Any]) -> str:
-    """Where a request and its TPU VM are."""
-    return f"projects/{props['project']}/locations/{props['zone']}"
-
-
-def loss(api: TpuApi, props: Mapping[str, Any], entry: Json) -> str:
-    """Why a request does not lead to a TPU VM any more; empty if it does or still may."""
-    state = entry.get("state", {})
-    if state.get("state") in OVER:
-        reason = state.get("failedData", {}).get("error", {}).get("message", "")
-        return f"{state['state']}{f': {reason}' if reason else ''}"
-    if state.get("state") == "ACTIVE":
-        node = api.get(f"{place(props)}/nodes/{props['name']}")
-        if node is None or node.get("state") in GONE:
-            return f"its TPU VM is {node['state'] if node else 'gone'}"
-    return ""
 
 
 class QueueEntryProvider(ResourceProvider):
@@ -58,10 +32,12 @@ class QueueEntryProvider(ResourceProvider):
 
     def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> DiffResult:
         """Another request, or one that is over, means another entry in the queue."""
-        replaces = [key for key in _IDENTITY if _asked(_olds, key) != _asked(_news, key)]
+        replaces = [key for key in _IDENTITY if asked(_olds, key) != asked(_news, key)]
         if _olds.get("loss"):
             replaces.append("loss")
-        changed = any(_olds.get(key) != _news.get(key) for key in ("labels", "queueing"))
+        changed = any(_olds.get(key) != _news.get(key) for key in _CHANGEABLE)
+        if replaces:
+            say(f"{_olds['name']}: {why(_olds, _news)}. Its place in the queue is given up")
         return DiffResult(
             changes=bool(replaces) or changed, replaces=replaces, delete_before_replace=True
         )
@@ -93,29 +69,33 @@ class QueueEntryProvider(ResourceProvider):
         entry = api.get(id_)
         if entry is None:
             return ReadResult("", {})
-        node = api.get(f"{place(props)}/nodes/{props['name']}")
-        labels = props["labels"] if node is None else node.get("labels", {})
+        found = [node.get("labels", {}) for node in standing(api, props) if node]
+        # One TPU VM with others is enough to see that somebody has changed them.
+        labels = next((seen for seen in found if seen != props["labels"]), props["labels"])
         return ReadResult(id_, _outputs(api, props, entry) | {"labels": labels})
 
     def update(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> UpdateResult:
         """Labels change in place. A new deadline counts for the next request."""
         api = TpuApi()
         if _olds.get("labels") != _news["labels"]:
-            node = f"{place(_news)}/nodes/{_news['name']}"
-            if api.get(node) is None:
+            if not all(standing(api, _news)):
                 raise RuntimeError(
                     f"{_news['name']} still waits in the queue, and Google changes no labels there."
                     " Wait until it is READY, or take the change back."
                 )
-            operation = api.patch(node, {"labels": _news["labels"]}, {"updateMask": "labels"})
-            api.finish(operation, _UPDATE_MINUTES)
+            changes = [
+                api.patch(node, {"labels": _news["labels"]}, {"updateMask": "labels"})
+                for node in (f"{place(_news)}/nodes/{name}" for name in names(_news))
+            ]
+            for operation in changes:
+                api.finish(operation, _UPDATE_MINUTES)
         kept = {key: _olds[key] for key in ("created", "loss") if key in _olds}
         return UpdateResult(dict(_news) | kept)
 
     def delete(self, _id: str, _props: dict[str, Any]) -> None:
         """Deletes a request along with its TPU VM, whatever its state, and waits until both are."""
         api = TpuApi()
-        say(f"deleting {_props['name']} from the queue, along with its TPU VM if there is one")
+        say(f"deleting {_props['name']} from the queue, along with the TPU VMs that it became")
 
         def gone() -> bool:
             entry = api.get(_id)
@@ -131,7 +111,8 @@ class QueueEntryProvider(ResourceProvider):
                 return api.get(_id) is None
             return False
 
-        api.wait(gone, _DELETE_MINUTES, f"the deletion of {_id}")
+        minutes = float(_props.get("deleteMinutes") or _DELETE_MINUTES)
+        api.wait(gone, minutes, f"the deletion of {_id}")
 
 
 class QueueEntry(Resource, module="tpu", name="QueuedResource"):
@@ -150,21 +131,13 @@ class QueueEntry(Resource, module="tpu", name="QueuedResource"):
         super().__init__(QueueEntryProvider(), name, {**props, **computed}, opts)
 
 
-def _asked(props: Mapping[str, Any], key: str) -> Any:
-    """What a request is known by. Another release's start-up script is no other request."""
-    value = props.get(key)
-    if key != "request" or value is None:
-        return value
-    specs = copy.deepcopy(value["tpu"]["nodeSpec"])
-    for spec in specs:
-        spec["node"].get("metadata", {}).pop("startup-script", None)
-    return {**value, "tpu": {"nodeSpec": specs}}
-
-
 def _body(props: Mapping[str, Any]) -> Json:
     body: Json = {**props["request"]}
     (spec,) = body["tpu"]["nodeSpec"]
-    body["tpu"] = {"nodeSpec": [{**spec, "node": {**spec["node"], "labels": props["labels"]}}]}
+    spec = {**spec, "node": {**spec["node"], "labels": props["labels"]}}
+    if several := spec.get("multiNodeParams"):
+        spec["multiNodeParams"] = {**several, "nodeCount": int(several["nodeCount"])}
+    body["tpu"] = {"nodeSpec": [spec]}
     if props["queueing"]:
         body["queueingPolicy"] = props["queueing"]
     return body
@@ -177,7 +150,12 @@ def _outputs(api: TpuApi, props: Mapping[str, Any], entry: Json) -> Json:
 def _same(entry: Json, props: Mapping[str, Any]) -> bool:
     def asked(request: Mapping[str, Any]) -> list[tuple[object, ...]]:
         return [
-            (spec.get("nodeId"), spec["node"]["acceleratorType"], spec["node"]["runtimeVersion"])
+            (
+                spec.get("nodeId"),
+                (spec.get("multiNodeParams") or {}).get("nodeCount"),
+                spec["node"]["acceleratorType"],
+                spec["node"]["runtimeVersion"],
+            )
             for spec in request["tpu"]["nodeSpec"]
         ]
 

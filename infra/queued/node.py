@@ -1,8 +1,8 @@
-"""The TPU VM that a request in the queue becomes."""
+"""The TPU VMs that a request in the queue becomes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pulumi
@@ -16,11 +16,11 @@ from pulumi.dynamic import (
 )
 
 from infra.queued.api import Json, TpuApi
-from infra.queued.entry import GONE, loss, place, say
+from infra.queued.state import loss, lost, place, say, standing
 
 
 class QueuedNodeProvider(ResourceProvider):
-    """Waits for a TPU VM. Deliberately makes and deletes nothing: that is the request's."""
+    """Waits for TPU VMs. Deliberately makes and deletes nothing: that is the request's."""
 
     serialize_as_secret_always = False
 
@@ -28,7 +28,7 @@ class QueuedNodeProvider(ResourceProvider):
         """Another request has another TPU VM; how long to wait for it counts only once."""
         replaces = [
             key
-            for key in ("project", "zone", "name", "requested")
+            for key in ("project", "zone", "name", "nodes", "requested")
             if _olds.get(key) != _news.get(key)
         ]
         changed = _olds.get("waitMinutes") != _news.get("waitMinutes")
@@ -37,16 +37,16 @@ class QueuedNodeProvider(ResourceProvider):
         )
 
     def create(self, props: dict[str, Any]) -> CreateResult:
-        """Waits until the TPU VM is READY."""
-        node = await_ready(TpuApi(), props)
-        return CreateResult(node["name"], {**props, "endpoints": _endpoints(node)})
+        """Waits until all TPU VMs are READY."""
+        ready = await_ready(TpuApi(), props)
+        return CreateResult(ready[0]["name"], {**props, "endpoints": _endpoints(ready)})
 
     def read(self, id_: str, props: dict[str, Any]) -> ReadResult:
-        """The TPU VM as it is; one that Google has taken away is none."""
-        node = TpuApi().get(id_)
-        if node is None or node.get("state") in GONE:
+        """The TPU VMs as they are; where Google has taken one away, there are none."""
+        found = standing(TpuApi(), props)
+        if lost(props, found):
             return ReadResult("", {})
-        return ReadResult(id_, {**props, "endpoints": _endpoints(node)})
+        return ReadResult(id_, {**props, "endpoints": _endpoints(found)})
 
     def update(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> UpdateResult:
         """Another patience is only noted."""
@@ -54,10 +54,11 @@ class QueuedNodeProvider(ResourceProvider):
 
 
 class QueuedNode(Resource, module="tpu", name="QueuedNode"):
-    """A TPU VM out of the queue, READY."""
+    """The TPU VMs of one request, READY."""
 
     endpoints: pulumi.Output[list[Json]]
-    """`{ipAddress, port}` of every worker, worker 0 first; ports are texts, empty if unknown."""
+    """`{ipAddress, port}` of every worker, worker 0 of the first slice first, slice by slice; ports
+    are texts, empty if unknown."""
 
     def __init__(
         self, name: str, props: Mapping[str, Any], opts: pulumi.ResourceOptions | None = None
@@ -65,16 +66,15 @@ class QueuedNode(Resource, module="tpu", name="QueuedNode"):
         super().__init__(QueuedNodeProvider(), name, {**props, "endpoints": None}, opts)
 
 
-def await_ready(api: TpuApi, props: Mapping[str, Any]) -> Json:
-    """The TPU VM of a request, READY.
+def await_ready(api: TpuApi, props: Mapping[str, Any]) -> list[Json]:
+    """The TPU VMs of a request, all READY, in the order of the slices.
 
     Raises RuntimeError if the request fails or the time is up, with the cure.
     """
     name, minutes = props["name"], props["waitMinutes"]
     entry_name = f"{place(props)}/queuedResources/{name}"
-    node_name = f"{place(props)}/nodes/{name}"
     said = ""
-    ready: Json = {}
+    ready: list[Json] = []
 
     def over() -> bool:
         nonlocal said, ready
@@ -89,10 +89,12 @@ def await_ready(api: TpuApi, props: Mapping[str, Any]) -> Json:
             )
         state = str(entry.get("state", {}).get("state"))
         if state == "ACTIVE":
-            ready = api.get(node_name) or {}
-            if ready.get("state") == "READY":
+            ready = [node or {} for node in standing(api, props)]
+            waited_for = [node.get("state") for node in ready if node.get("state") != "READY"]
+            if not waited_for:
                 return True
-            state = f"ACTIVE, its TPU VM {ready.get('state')}"
+            many = f" and {len(waited_for) - 1} more" if len(waited_for) > 1 else ""
+            state = f"ACTIVE, its TPU VM {waited_for[0]}{many}"
         if state != said:
             say(f"{name}: {state}; waiting for READY, at most {minutes:g} minutes")
             said = state
@@ -108,9 +110,11 @@ def await_ready(api: TpuApi, props: Mapping[str, Any]) -> Json:
     return ready
 
 
-def _endpoints(node: Json) -> list[Json]:
+def _endpoints(ready: Sequence[Json | None]) -> list[Json]:
     return [
         # The engine knows no whole numbers: 8470 would come back as 8470.0.
         {"ipAddress": worker["ipAddress"], "port": str(worker.get("port") or "")}
+        for node in ready
+        if node
         for worker in node.get("networkEndpoints", [])
     ]

@@ -19,6 +19,7 @@ PROJECT_KEY: Final = "gcp:project"
 # Limits of pydantic's error types: what is wrong, and what would be right ({0} is the limit).
 _LIMITS: Final[Mapping[str, tuple[str, str, str]]] = {
     "greater_than_equal": ("ge", "is too small", "Use at least {0}"),
+    "greater_than": ("gt", "is too small", "Use more than {0}"),
     "less_than_equal": ("le", "is too large", "Use at most {0}"),
     "enum": ("expected", "is not known here", "Use {0}"),
 }
@@ -123,7 +124,9 @@ def _by_alias(section: type[BaseModel]) -> dict[str, FieldInfo]:
 def _section(path: tuple[int | str, ...]) -> type[BaseModel] | None:
     section: type[BaseModel] = StackSettings
     for part in path:
-        field = _by_alias(section).get(str(part))
+        if isinstance(part, int):
+            continue  # One of a list of sections, which are all alike.
+        field = _by_alias(section).get(part)
         below = _section_of(field.annotation) if field else None
         if below is None:
             return None
@@ -132,7 +135,7 @@ def _section(path: tuple[int | str, ...]) -> type[BaseModel] | None:
 
 
 def _section_of(annotation: Any) -> type[BaseModel] | None:
-    """The section that a field holds, also if it may be left out (`Section | None`)."""
+    """The section that a field holds, also if it may be left out or holds a list of them."""
     for kind in (annotation, *get_args(annotation)):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind
@@ -140,6 +143,7 @@ def _section_of(annotation: Any) -> type[BaseModel] | None:
 
 
 def _field(path: tuple[int | str, ...]) -> FieldInfo | None:
+    path = tuple(part for part in path if isinstance(part, str))
     for end in range(len(path), 0, -1):
         section = _section(path[: end - 1])
         if section and (field := _by_alias(section).get(str(path[end - 1]))):

@@ -110,6 +110,10 @@ def _settings(
             )
         if grouped:
             yield from _settings(whole, definitions, f"{here}.")
+        if reference := whole.get("items", {}).get("$ref"):
+            yield from _settings(
+                definitions[reference.rpartition("/")[2]], definitions, f"{here}[]."
+            )
 
 
 def _resolved(entry: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,7 +130,7 @@ def _resolved(entry: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[
 
 def _kind(entry: Mapping[str, Any]) -> str:
     if entry["type"] == "array":
-        return f"list of {entry['items']['type']}"
+        return f"list of {entry['items'].get('type', 'object')}"
     if entry.get("format") == "date-time":
         return "date and time"
     return str(entry["type"])

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pydantic import AwareDatetime, Field
 
 from infra.settings.base import Section, StrEnum, Text
+from infra.settings.disks import DataDisk
+
+FULL_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 
 class Architecture(StrEnum):
@@ -23,6 +26,13 @@ class Capacity(StrEnum):
     RESERVED = "reserved"
 
 
+class Workload(StrEnum):
+    """What Google's maintenance of several slices goes by."""
+
+    THROUGHPUT = "throughput"
+    AVAILABILITY = "availability"
+
+
 class QueueSettings(Section):
     """How long to queue for the TPU. All of it may be left out: `queued: {}`."""
 
@@ -38,6 +48,49 @@ class QueueSettings(Section):
         description="When Google gives the request up, for example 2026-12-31T18:00:00Z. It "
         "queues for as long as it takes if that is not set.",
     )
+    reservation: Text | None = Field(
+        default=None,
+        description="Reservation to take the TPU from: its name, or "
+        "projects/PROJECT/locations/ZONE/reservations/NAME of another project. With "
+        "`tpu.capacity: reserved` only; any reservation of the project if it is not set.",
+    )
+    guaranteed_hours: float | None = Field(
+        default=None,
+        gt=0,
+        le=365 * 24,
+        description="Take only a TPU that is free for at least so many hours (at most 8760). With "
+        "`tpu.capacity: on-demand` or `reserved` only.",
+    )
+    workload: Workload | None = Field(
+        default=None,
+        description="How Google maintains several slices: throughput (all at once, for a training "
+        "that needs all of them) or availability (one after the other). With more than one of "
+        "`tpu.slices` only.",
+    )
+
+
+class TimeoutSettings(Section):
+    """How many minutes an operation on the TPU may take, as Google counts it."""
+
+    create_minutes: float | None = Field(
+        default=None,
+        ge=1,
+        le=24 * 60,
+        description="Creation (1 to 1440; 20 if it is not set). A TPU that queues has "
+        "`tpu.queued.waitMinutes` instead.",
+    )
+    update_minutes: float | None = Field(
+        default=None,
+        ge=1,
+        le=24 * 60,
+        description="Changes in place, a reimage among them (1 to 1440; 20 if it is not set).",
+    )
+    delete_minutes: float | None = Field(
+        default=None,
+        ge=1,
+        le=24 * 60,
+        description="Deletion (1 to 1440; 20 if it is not set, 30 of a TPU that queues).",
+    )
 
 
 class TpuSettings(Section):
@@ -45,6 +98,13 @@ class TpuSettings(Section):
 
     accelerator_type: Text = Field(
         default="v2-8", description="Type and size of the TPU, for example v2-8 or v3-32."
+    )
+    slices: int = Field(
+        default=1,
+        ge=1,
+        le=256,
+        description="How many TPUs of that type (1 to 256). Several are called NAME-0, NAME-1 and "
+        "so on. With architecture vm only.",
     )
     runtime_version: Text | None = Field(
         default=None,
@@ -70,4 +130,44 @@ class TpuSettings(Section):
         default=None,
         description="A group of settings, which may be empty: {}. Queue for the TPU instead of "
         "failing when there is no capacity. With architecture vm only.",
+    )
+    data_disks: tuple[DataDisk, ...] = Field(
+        default=(),
+        description="Disks of a TPU VM beside the one that it boots from. With architecture vm "
+        "only.",
+    )
+    boot_disk_gib: int | None = Field(
+        default=None,
+        ge=100,
+        le=65536,
+        description="Size of the disk that a TPU VM boots from, in GiB (100 to 65536; 100 if it is "
+        "not set). With `tpu.queued` only.",
+    )
+    external_ips: bool = Field(
+        default=False,
+        description="Give every host of a TPU VM a public address. Not needed for the training. "
+        "With architecture vm only.",
+    )
+    tags: tuple[Text, ...] = Field(
+        default=(),
+        description="Network tags of a TPU VM, for firewall rules of a given network. With "
+        "architecture vm only.",
+    )
+    scopes: tuple[Text, ...] = Field(
+        default=(FULL_SCOPE,),
+        description="Access scopes of a TPU VM's service account. IAM decides what it may do; the "
+        "full scope is what a trainer on the TPU VM needs. With architecture vm only.",
+    )
+    secure_boot: bool = Field(
+        default=False,
+        description="Let a TPU VM boot signed software alone (shielded VM). With architecture vm "
+        "only.",
+    )
+    autocheckpoint: bool = Field(
+        default=False,
+        description="Have the trainer told to save a checkpoint before maintenance, where its "
+        "framework can. With `tpu.queued` only.",
+    )
+    timeouts: TimeoutSettings = Field(
+        default_factory=TimeoutSettings, description="How long operations on the TPU may take."
     )

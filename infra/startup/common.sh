@@ -2,6 +2,7 @@
 # Functions that the start-up scripts of the VM (vm.sh) and of the TPU VM (tpu_vm.sh) share; infra
 # puts this file in front of either. Everything that differs between machines is in their metadata:
 #   tpu-name, tpu-zone, tpu-project    the TPU that the training uses
+#   tpu-names                          all slices, with commas between them, if there are several
 #   bucket-url                         gs://BUCKET
 #   training-wheel, training-wheel-sha256
 #   training-args                      JSON list of further arguments
@@ -187,9 +188,13 @@ PYTHON
 # (exit code 2), and its output goes to the journal and the serial port.
 # Arguments: the TPU for --tpu, then NAME=VALUE of the environment.
 start_training() {
-  local tpu="$1" bucket job finished setting
+  local tpu="$1" bucket job finished setting names
   local -a arguments=() settings=()
   shift
+  # For programs that use several slices.
+  if names="$(attribute tpu-names)"; then
+    set -- "$@" "TPU_NAMES=$names"
+  fi
   bucket="$(attribute bucket-url)"
   job="$(attribute training-job)"
   finished="$bucket/jobs/$job/finished"

@@ -19,11 +19,17 @@ serve_grpc() {
     "$PYTHON" -m tensorflow.python.tools.grpc_tpu_worker
 }
 
+# Whether this is a slice after the first: TensorFlow drives one TPU, so that the others only serve.
+is_further_slice() {
+  attribute tpu-names >/dev/null &&
+    ! attribute tpu-env | grep --quiet "^NODE_ID: '$(attribute tpu-name)'$"
+}
+
 # Runs the trainer on worker 0. With gRPC the whole slice is one TPU for it, as Google documents for
 # -pod runtimes; without, it drives the chips of its own host through libtpu.
 train_here() {
-  if [[ "$(attribute agent-worker-number)" != 0 ]]; then
-    log "worker 0 runs the trainer"
+  if [[ "$(attribute agent-worker-number)" != 0 ]] || is_further_slice; then
+    log "worker 0 of $(attribute tpu-name) runs the trainer"
   elif [[ "$(attribute tpu-serves-grpc)" == true ]]; then
     start_training "$(attribute tpu-name)" \
       "TPU_NAME=$(attribute tpu-name)" "TPU_LOAD_LIBRARY=0"

@@ -30,6 +30,21 @@ ASKED: dict[str, Any] = {
     "labels": {"team": "vision"},
 }
 WAITED_FOR: dict[str, Any] = {**WHERE, "requested": "then", "waitMinutes": 90}
+SLICES: dict[str, Any] = {
+    **ASKED,
+    "request": {
+        "tpu": {
+            "nodeSpec": [
+                # The engine knows no whole numbers.
+                {
+                    "multiNodeParams": {"nodeIdPrefix": "a-tpu", "nodeCount": 2.0},
+                    "node": SPEC["node"],
+                }
+            ]
+        }
+    },
+}
+SLICES_WAITED_FOR = {**WAITED_FOR, "nodes": ["a-tpu-0", "a-tpu-1"]}
 ENDPOINTS = [{"ipAddress": f"10.10.0.{host}", "port": 8470} for host in (2, 3)]
 
 
@@ -62,6 +77,13 @@ class Google(requests.Session):
         self.puts("ACTIVE")
         self.there[NODE] = {"name": NODE, "state": state, "networkEndpoints": ENDPOINTS}
 
+    def serves_slices(self, *states: str) -> None:
+        self.puts("ACTIVE")
+        for number, state in enumerate(states):
+            name = f"{NODE}-{number}"
+            endpoint = {"ipAddress": f"10.10.{number}.2", "port": 8470}
+            self.there[name] = {"name": name, "state": state, "networkEndpoints": [endpoint]}
+
     def request(self, method: str, url: str, **given: Any) -> requests.Response:  # type: ignore[override]
         name = url.removeprefix("https://tpu.googleapis.com/v2alpha1/")
         self.calls.append((method, name, given["params"], given["json"]))
@@ -71,11 +93,23 @@ class Google(requests.Session):
             if ENTRY in self.there:
                 return answer(409, "ALREADY_EXISTS", "it exists")
             self.puts("ACCEPTED")
+            self.there[ENTRY]["tpu"] = given["json"]["tpu"]
         elif method == "DELETE":
             self.there.clear()
+        elif method == "GET" and name == f"{PLACE}/nodes":
+            return self.page(given["params"].get("pageToken"))
         elif method == "GET" and name not in self.there:
             return answer(404, "NOT_FOUND", "not found")
         return answer(200, body={"name": "op", "done": True, **self.there.get(name, {})})
+
+    def page(self, token: str | None) -> requests.Response:
+        """The TPU VMs that are there, one a page, last first."""
+        names = sorted((name for name in self.there if "/nodes/" in name), reverse=True)
+        number = int(token or 0)
+        more = {"nextPageToken": str(number + 1)} if number + 1 < len(names) else {}
+        return answer(
+            200, body={"nodes": [self.there[name] for name in names[number:][:1]], **more}
+        )
 
 
 def answer(
@@ -273,3 +307,70 @@ def test_another_request_means_another_tpu_vm_and_another_patience_does_not() ->
     stored = {**WAITED_FOR, "endpoints": ENDPOINTS}
     kept = QueuedNodeProvider().update(NODE, stored, {**WAITED_FOR, "waitMinutes": 5})
     assert kept.outs == {**stored, "waitMinutes": 5}
+
+
+def test_a_request_for_slices_asks_for_a_whole_number_of_them(google: Google) -> None:
+    QueueEntryProvider().create(SLICES)
+    _, _, _, body = google.calls[0]
+    (spec,) = body["tpu"]["nodeSpec"]
+    assert json.dumps(spec["multiNodeParams"]) == '{"nodeIdPrefix": "a-tpu", "nodeCount": 2}'
+    assert spec["node"]["labels"] == {"team": "vision"}
+
+
+def test_the_endpoints_are_those_of_all_slices_once_all_are_ready(
+    google: Google, capsys: pytest.CaptureFixture[str]
+) -> None:
+    google.puts("PROVISIONING")
+    google.at(60, lambda: google.serves_slices("READY", "CREATING"))
+    google.at(90, lambda: google.serves_slices("READY", "READY"))
+    made = QueuedNodeProvider().create(SLICES_WAITED_FOR)
+    assert made.outs is not None
+    assert [worker["ipAddress"] for worker in made.outs["endpoints"]] == ["10.10.0.2", "10.10.1.2"]
+    assert 90 <= google.now <= 105
+    assert "ACTIVE, its TPU VM CREATING" in capsys.readouterr().out
+
+
+def test_a_slice_that_was_taken_away_is_the_loss_of_the_whole_request(google: Google) -> None:
+    google.serves_slices("READY", "PREEMPTED")
+    outs = QueueEntryProvider().read(ENTRY, SLICES).outs
+    assert outs is not None
+    assert outs["loss"] == "its TPU VM a-tpu-1 is PREEMPTED"
+    assert QueuedNodeProvider().read(f"{NODE}-0", SLICES_WAITED_FOR).id == ""
+
+
+def test_labels_change_on_every_slice_and_are_seen_on_every_slice(google: Google) -> None:
+    google.serves_slices("READY", "READY")
+    QueueEntryProvider().update(ENTRY, SLICES, {**SLICES, "labels": {"team": "audio"}})
+    patched = [name for method, name, _, _ in google.calls if method == "PATCH"]
+    assert patched == [f"{NODE}-0", f"{NODE}-1"]
+    google.there[f"{NODE}-0"]["labels"] = {"team": "vision"}
+    google.there[f"{NODE}-1"]["labels"] = {"team": "theirs"}
+    outs = QueueEntryProvider().read(ENTRY, SLICES).outs
+    assert outs is not None
+    assert outs["labels"] == {"team": "theirs"}
+
+
+def test_another_number_of_slices_is_another_request_and_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    more = json.loads(json.dumps(SLICES).replace("2.0", "3"))
+    diff = QueueEntryProvider().diff(ENTRY, SLICES, more)
+    assert diff.replaces == ["request"]
+    assert (
+        "another request is made for another multiNodeParams.nodeCount" in capsys.readouterr().out
+    )
+    again = json.loads(json.dumps(SLICES).replace("2.0", "2"))
+    assert not QueueEntryProvider().diff(ENTRY, SLICES, again).changes
+
+
+def test_a_deletion_has_the_time_that_the_stack_gives_it(google: Google) -> None:
+    google.serves()
+    original = google.request
+
+    def stays(method: str, url: str, **given: Any) -> requests.Response:
+        return answer(200, body={}) if method == "DELETE" else original(method, url, **given)
+
+    google.request = stays  # type: ignore[method-assign]
+    with pytest.raises(TimeoutError, match="after 5 minutes"):
+        QueueEntryProvider().delete(ENTRY, {**ASKED, "deleteMinutes": 5.0})
+    assert google.now == pytest.approx(300)

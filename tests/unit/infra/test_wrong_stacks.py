@@ -16,9 +16,15 @@ from .conftest import config, context_of
 VM = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.18.0-pod-se"}
 NODE = {"acceleratorType": "v2-8", "tensorflowVersion": "2.12.1"}
 
+DISK = "projects/some-project/zones/us-central1-b/disks/corpus"
+
 
 def node(**tpu: object) -> dict[str, object]:
     return config(architecture="node", tpu={**NODE, **tpu})
+
+
+def disks(*disks: dict[str, object], **tpu: object) -> dict[str, object]:
+    return config(tpu={**VM, "dataDisks": list(disks), **tpu})
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
@@ -184,6 +190,263 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         config(tpu={**VM, "queued": {"validUntil": "tomorrow"}}),
         'tpu.queued.validUntil: "tomorrow" is not a time. It is: When Google gives the request up, '
         "for example 2026-12-31T18:00:00Z. It queues for as long as it takes if that is not set.",
+    ),
+    (
+        "slices of a node",
+        node(slices=2),
+        "tpu.slices: 2 is for architecture vm; a classic node has none. Remove it, or use "
+        "architecture vm.",
+    ),
+    (
+        "a disk of a node",
+        node(dataDisks=[{"name": "corpus", "sizeGib": 100}]),
+        'tpu.dataDisks: [{"name": "corpus", "sizeGib": 100}] is for architecture vm; a classic '
+        "node has none. Remove it, or use architecture vm.",
+    ),
+    (
+        "tags of a node",
+        node(tags=["workers"]),
+        'tpu.tags: ["workers"] is for architecture vm; a classic node has none. Remove it, or use '
+        "architecture vm.",
+    ),
+    (
+        "more slices than there are",
+        config(tpu={**VM, "slices": 257}),
+        "tpu.slices: 257 is too large. Use at most 256.",
+    ),
+    (
+        "a boot disk that the provider cannot ask for",
+        config(tpu={**VM, "bootDiskGib": 200}),
+        "tpu.bootDiskGib: 200 is only for a TPU out of the queue: Google's provider has no field "
+        "for it. Set tpu.queued: {}, or remove it.",
+    ),
+    (
+        "a boot disk that is smaller than its image",
+        config(tpu={**VM, "queued": {}, "bootDiskGib": 50}),
+        "tpu.bootDiskGib: 50 is too small. Use at least 100.",
+    ),
+    (
+        "checkpoints that the provider cannot ask for",
+        config(tpu={**VM, "autocheckpoint": True}),
+        "tpu.autocheckpoint: true is only for a TPU out of the queue: Google's provider has no "
+        "field for it. Set tpu.queued: {}, or remove it.",
+    ),
+    (
+        "a reservation that is not used",
+        config(tpu={**VM, "queued": {"reservation": "ours"}}),
+        'tpu.queued.reservation: "ours" contradicts tpu.capacity: on-demand. Set tpu.capacity: '
+        "reserved, or remove it.",
+    ),
+    (
+        "a reservation that is no name",
+        config(tpu={**VM, "capacity": "reserved", "queued": {"reservation": "zones/ours"}}),
+        'tpu.queued.reservation: "zones/ours" is no reservation\'s name. Use NAME, or '
+        "projects/PROJECT/locations/ZONE/reservations/NAME.",
+    ),
+    (
+        "a guarantee for what may be taken away",
+        config(tpu={**VM, "capacity": "spot", "queued": {"guaranteedHours": 24}}),
+        "tpu.queued.guaranteedHours: 24.0 contradicts tpu.capacity: spot, which Google may take "
+        "away. Set tpu.capacity: on-demand or reserved, or remove it.",
+    ),
+    (
+        "a guarantee for no time",
+        config(tpu={**VM, "queued": {"guaranteedHours": 0}}),
+        "tpu.queued.guaranteedHours: 0 is too small. Use more than 0.0.",
+    ),
+    (
+        "maintenance of slices that are one",
+        config(tpu={**VM, "queued": {"workload": "availability"}}),
+        'tpu.queued.workload: "availability" is for several slices, but there is one. Set '
+        "tpu.slices, or remove it.",
+    ),
+    (
+        "a creation that waits in the queue",
+        config(tpu={**VM, "queued": {}, "timeouts": {"createMinutes": 60}}),
+        "tpu.timeouts.createMinutes: 60.0 is for a TPU that does not queue. Set "
+        "tpu.queued.waitMinutes instead.",
+    ),
+    (
+        "no time to delete",
+        config(tpu={**VM, "timeouts": {"deleteMinutes": 0}}),
+        "tpu.timeouts.deleteMinutes: 0 is too small. Use at least 1.0.",
+    ),
+    (
+        "a time that is not one of the operations'",
+        config(tpu={**VM, "timeouts": {"delete": 5}}),
+        "tpu.timeouts.delete: 5 is a setting that does not exist. Did you mean "
+        "tpu.timeouts.deleteMinutes?",
+    ),
+    (
+        "a tag in capitals",
+        config(tpu={**VM, "tags": ["ok", "Workers"]}),
+        'tpu.tags[1]: "Workers" is no network tag (at most 63 lower-case letters, digits and '
+        "hyphens, a letter first, no hyphen last). Use one like tpu-workers.",
+    ),
+    (
+        "a scope's short name",
+        config(tpu={**VM, "scopes": ["cloud-platform"]}),
+        'tpu.scopes[0]: "cloud-platform" is no access scope of Google\'s. Use URLs such as '
+        "https://www.googleapis.com/auth/cloud-platform.",
+    ),
+    (
+        "no scopes",
+        config(tpu={**VM, "scopes": []}),
+        "tpu.scopes: [] are none, which Google takes for all. Leave it out for "
+        "https://www.googleapis.com/auth/cloud-platform.",
+    ),
+    (
+        "scopes that the trainer cannot work with",
+        config(
+            tpu={**VM, "scopes": ["https://www.googleapis.com/auth/logging.write"]},
+            training={"runOn": "tpu"},
+        ),
+        'tpu.scopes: ["https://www.googleapis.com/auth/logging.write"] lack what the trainer '
+        "needs, which runs on the TPU VM (training.runOn). Add "
+        "https://www.googleapis.com/auth/cloud-platform: IAM, not the scope, decides what it may "
+        "do.",
+    ),
+    (
+        "disks that are no list",
+        config(tpu={**VM, "dataDisks": {"name": "corpus"}}),
+        'tpu.dataDisks: {"name": "corpus"} is not a list. It is: Disks of a TPU VM beside the one '
+        "that it boots from. With architecture vm only.",
+    ),
+    (
+        "a disk with a misspelled size",
+        disks({"name": "corpus", "sizeGb": 100}),
+        "tpu.dataDisks[0].sizeGb: 100 is a setting that does not exist. Did you mean "
+        "tpu.dataDisks[0].sizeGib?",
+    ),
+    (
+        "a small disk",
+        disks({"name": "corpus", "sizeGib": 1}),
+        "tpu.dataDisks[0].sizeGib: 1 is too small. Use at least 10.",
+    ),
+    (
+        "a disk of no kind",
+        disks({"name": "corpus", "sizeGib": 100, "type": "pd-extreme"}),
+        "tpu.dataDisks[0].type: \"pd-extreme\" is not known here. Use 'pd-balanced', "
+        "'hyperdisk-balanced' or 'hyperdisk-ml'.",
+    ),
+    (
+        "a disk that the TPU does not take",
+        disks({"name": "corpus", "sizeGib": 100, "type": "hyperdisk-ml"}),
+        'tpu.dataDisks[0].type: "hyperdisk-ml" is no disk that a v2-8 takes. Use pd-balanced.',
+    ),
+    (
+        "a disk that is none",
+        disks({"mode": "read-only"}),
+        "tpu.dataDisks[0].name: (not set) and no source either. Set name and sizeGib of a disk to "
+        "make, or source of one that is there already.",
+    ),
+    (
+        "a disk without its size",
+        disks({"name": "corpus"}),
+        "tpu.dataDisks[0].sizeGib: (not set) is required for a disk to make. Set its size in GiB.",
+    ),
+    (
+        "a disk that is made and there already",
+        disks({"name": "corpus", "source": DISK}),
+        'tpu.dataDisks[0].name: "corpus" is of a disk to make, but tpu.dataDisks[0].source names '
+        "one that is there already. Remove one of the two.",
+    ),
+    (
+        "a disk's short name",
+        disks({"source": "corpus"}),
+        'tpu.dataDisks[0].source: "corpus" is no disk\'s full name. Use one like '
+        "projects/some-project/zones/us-central1-b/disks/corpus.",
+    ),
+    (
+        "a disk in another zone",
+        disks({"source": DISK.replace("-b", "-c")}),
+        'tpu.dataDisks[0].source: "projects/some-project/zones/us-central1-c/disks/corpus" is not '
+        "in the TPU's zone us-central1-b. Use a disk of that zone; a snapshot makes one from a "
+        "disk elsewhere.",
+    ),
+    (
+        "a disk twice",
+        disks({"source": DISK, "mode": "read-only"}, {"source": DISK, "mode": "read-only"}),
+        f'tpu.dataDisks[1].source: "{DISK}" is there twice. Name each disk once.',
+    ),
+    (
+        "a disk with a name that is none",
+        disks({"name": "Corpus", "sizeGib": 100}),
+        'tpu.dataDisks[0].name: "Corpus" is no name for a disk (lower-case letters, digits and '
+        "hyphens, a letter first, no hyphen last). Set one like corpus.",
+    ),
+    (
+        "a disk with a long name",
+        disks({"name": "c" * 40, "sizeGib": 100}),
+        f'tpu.dataDisks[0].name: "{"c" * 40}" has 40 characters, too many with the TPU\'s name '
+        "before them. Set one of at most 39.",
+    ),
+    (
+        "a snapshot's short name",
+        disks({"name": "corpus", "snapshot": "corpus-1"}),
+        'tpu.dataDisks[0].snapshot: "corpus-1" is no snapshot\'s full name. Use one like '
+        "projects/some-project/global/snapshots/corpus-1.",
+    ),
+    (
+        "a disk that nobody could ever fill",
+        disks({"name": "corpus", "sizeGib": 100, "mode": "read-only"}),
+        'tpu.dataDisks[0].mode: "read-only" would leave the new disk empty for ever. Set snapshot '
+        "to begin with, source to use a disk with data on it, or read-write.",
+    ),
+    (
+        "a disk that all hosts would write to",
+        config(
+            zone="europe-west4-a",
+            tpu={
+                **VM,
+                "acceleratorType": "v3-32",
+                "dataDisks": [{"name": "corpus", "sizeGib": 100}],
+            },
+        ),
+        'tpu.dataDisks[0].mode: "read-write" is for a TPU with one host, but a v3-32 has 4. Use '
+        "read-only, with a disk that has its data already.",
+    ),
+    (
+        "a disk that all slices would write to",
+        disks({"source": DISK}, slices=2),
+        'tpu.dataDisks[0].mode: "read-write" is for one TPU, but there are 2 slices. Use '
+        "read-only, with a disk that has its data already, or name for a new disk for each slice.",
+    ),
+    (
+        "a disk that all slices of a request would write to",
+        disks({"name": "corpus", "sizeGib": 100}, slices=2, queued={}),
+        'tpu.dataDisks[0].mode: "read-write" is for one TPU, but all slices of a request in the '
+        "queue have the same disks. Use read-only, with a disk that has its data already.",
+    ),
+    (
+        "a disk that cannot be shared",
+        config(
+            tpu={
+                "acceleratorType": "v6e-8",
+                "runtimeVersion": "tpu-vm-tf-2.18.0-pod-pjrt-v5e-and-v6",
+                "slices": 2,
+                "dataDisks": [
+                    {
+                        "name": "corpus",
+                        "mode": "read-only",
+                        "snapshot": "projects/some-project/global/snapshots/corpus",
+                    }
+                ],
+            },
+        ),
+        "tpu.dataDisks[0].type: (not set) and would be hyperdisk-balanced, which can be attached "
+        "to one machine only, but there are 2. Use hyperdisk-ml.",
+    ),
+    (
+        "more disks than a host takes",
+        config(
+            tpu={
+                "acceleratorType": "v6e-8",
+                "runtimeVersion": "tpu-vm-tf-2.18.0-pod-pjrt-v5e-and-v6",
+                "dataDisks": [{"name": f"d{n}", "sizeGib": 10} for n in range(32)],
+            },
+        ),
+        "tpu.dataDisks: 32 disks are more than a host of a v6e-8 takes. Use at most 31.",
     ),
     (
         "a given bucket without a name",

@@ -70,11 +70,11 @@ def test_choices_and_ranges_are_those_that_are_enforced(path: str, value: object
     first, *rest = path.split(".")
     nested: object = value
     for part in reversed(rest):
-        nested = {part: nested}
+        nested = {part.removesuffix("[]"): [nested] if part.endswith("[]") else nested}
     config = {"gcp:project": "some-project", "tpu-stack:zone": "us-central1-b"}
     with pytest.raises(SettingsError) as refused:
         parse({**config, f"tpu-stack:{first}": nested}, "test")
-    assert [problem.setting for problem in refused.value.problems] == [path]
+    assert [problem.setting for problem in refused.value.problems] == [path.replace("[]", "[0]")]
 
 
 def test_the_text_has_each_setting_with_its_facts(run: Run) -> None:

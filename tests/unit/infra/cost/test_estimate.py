@@ -50,6 +50,41 @@ def estimate_of(stack: str, hours: int = 24) -> Estimate:
     return of_stack(load_stack_file(path), stack, CATALOG, Decimal(hours))
 
 
+def lines_of(**tpu: object) -> dict[str, str]:
+    """What each part of a stack is, with the price of an hour as far as it is known."""
+    wanted = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.18.0-pod-se", **tpu}
+    config = {"tpu-stack:zone": "us-central1-b", "tpu-stack:tpu": wanted}
+    parsed = parse({"gcp:project": "some-project", **config}, "test")
+    return {
+        f"{line.part}: {line.what}": dollars(line.configured.amount, 4) if line.configured else ""
+        for line in of_stack(parsed, "test", CATALOG).lines
+    }
+
+
+def test_slices_cost_as_many_times_and_their_hosts_are_behind_the_nat() -> None:
+    lines = lines_of(slices=4)
+    assert lines["TPU: 4 x v2-8, on-demand"] == "$18.0000"
+    assert "NAT: 5 machines" in lines
+
+
+def test_data_disks_of_the_stacks_own_cost_and_given_ones_do_not() -> None:
+    given = {"source": "projects/p/zones/us-central1-b/disks/d", "mode": "read-only"}
+    own = {"name": "scratch", "sizeGib": 730}
+    copy = {"name": "corpus", "snapshot": "projects/p/global/snapshots/s", "mode": "read-only"}
+    lines = lines_of(slices=2, dataDisks=[own, given, copy])
+    disks = {what: price for what, price in lines.items() if what.startswith("Data disk")}
+    assert disks == {
+        "Data disk: 2 x 730 GiB pd-balanced": "$0.2000",
+        "Data disk: as its snapshot pd-balanced": "",
+    }
+
+
+def test_public_addresses_of_a_tpu_are_counted_and_need_no_nat() -> None:
+    lines = lines_of(externalIps=True, slices=2)
+    assert lines["Address: public, of the TPU"] == ""
+    assert "NAT: 1 machine" in lines
+
+
 def test_a_stack_is_tpu_vm_disk_bucket_and_nat() -> None:
     lines = estimate_of("prod").lines
     assert [line.part for line in lines] == ["TPU", "VM", "Disk", "Bucket", "NAT"]

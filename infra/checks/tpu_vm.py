@@ -1,0 +1,94 @@
+"""What only TPU VMs have, not classic nodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from infra.checks.context import Context
+from infra.settings import StackSettings
+from infra.settings.problems import Problem
+from infra.settings.tpu import FULL_SCOPE, Architecture
+from infra.settings.training import RunOn
+
+_TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_SCOPES = "https://www.googleapis.com/auth/"
+_MAIL = "https://mail.google.com/"
+
+
+def check_not_for_nodes(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """A classic node is not asked for what it has not."""
+    if settings.architecture is Architecture.VM:
+        return
+    tpu = settings.tpu
+    disks = [
+        disk.model_dump(mode="json", by_alias=True, exclude_unset=True) for disk in tpu.data_disks
+    ]
+    for name, value, default in (
+        ("slices", tpu.slices, 1),
+        ("dataDisks", disks, []),
+        ("bootDiskGib", tpu.boot_disk_gib, None),
+        ("externalIps", tpu.external_ips, False),
+        ("tags", list(tpu.tags), []),
+        ("scopes", list(tpu.scopes), [FULL_SCOPE]),
+        ("secureBoot", tpu.secure_boot, False),
+        ("autocheckpoint", tpu.autocheckpoint, False),
+    ):
+        if value != default:
+            yield Problem(
+                f"tpu.{name}",
+                value,
+                "is for architecture vm; a classic node has none",
+                "Remove it, or use architecture vm",
+            )
+
+
+def check_tags(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Network tags keep Google's rules."""
+    for number, tag in enumerate(settings.tpu.tags):
+        if not _TAG.fullmatch(tag):
+            yield Problem(
+                f"tpu.tags[{number}]",
+                tag,
+                "is no network tag (at most 63 lower-case letters, digits and hyphens, a letter "
+                "first, no hyphen last)",
+                "Use one like tpu-workers",
+            )
+
+
+def check_scopes(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Scopes are Google's, and a trainer on the TPU VM has the one that it needs."""
+    scopes = settings.tpu.scopes
+    for number, scope in enumerate(scopes):
+        if not scope.startswith(_SCOPES) and scope != _MAIL:
+            yield Problem(
+                f"tpu.scopes[{number}]",
+                scope,
+                "is no access scope of Google's",
+                f"Use URLs such as {FULL_SCOPE}",
+            )
+    if not scopes:
+        yield Problem(
+            "tpu.scopes",
+            [],
+            "are none, which Google takes for all",
+            f"Leave it out for {FULL_SCOPE}",
+        )
+    elif settings.training.run_on is RunOn.TPU and FULL_SCOPE not in scopes:
+        yield Problem(
+            "tpu.scopes",
+            list(scopes),
+            "lack what the trainer needs, which runs on the TPU VM (training.runOn)",
+            f"Add {FULL_SCOPE}: IAM, not the scope, decides what it may do",
+        )
+
+
+def warn_about_slices(settings: StackSettings, context: Context) -> Iterator[str]:
+    """TensorFlow's TPUStrategy drives one TPU: the trainer of this project uses the first slice."""
+    if settings.tpu.slices > 1:
+        first, *_ = context.names.tpus(settings.tpu.slices)
+        yield (
+            f"tpu.slices is {settings.tpu.slices}, and TensorFlow's TPUStrategy drives one TPU: "
+            f"the trainer of this project uses {first}. The output tpu_endpoints and the metadata "
+            "tpu-names name all slices, for programs that use several."
+        )

@@ -1,0 +1,98 @@
+"""The disks that a TPU VM has beside the one that it boots from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_gcp as gcp
+
+from infra.settings.disks import DataDisk, DiskMode, TpuDiskType
+
+_API_MODES = {DiskMode.READ_WRITE: "READ_WRITE", DiskMode.READ_ONLY: "READ_ONLY"}
+
+
+@dataclass(frozen=True)
+class DataDisksArgs:
+    """`tpus` are the slices' names; `default_type` is for disks that name none.
+
+    `requires` is what a disk waits for although none of its properties names it.
+    """
+
+    project: str
+    zone: str
+    name: str
+    tpus: tuple[str, ...]
+    disks: tuple[DataDisk, ...]
+    default_type: str
+    labels: Mapping[str, str]
+    requires: Sequence[pulumi.Resource] = ()
+
+
+@dataclass(frozen=True)
+class Attached:
+    """A disk as the TPU API wants it."""
+
+    source: str
+    """`projects/P/zones/Z/disks/N`"""
+    mode: str
+    """`READ_WRITE` or `READ_ONLY`"""
+
+
+class DataDisks:
+    """Declares the disks of the stack's own and says which TPU gets which.
+
+    A disk that is written to belongs to one slice, so that every slice has its own; one that is
+    only read is the same for all.
+    """
+
+    def __init__(self, args: DataDisksArgs, parent: pulumi.Resource) -> None:
+        self.made: list[pulumi.Resource] = []
+        """What a TPU waits for: it names its disks by what they will be called."""
+        self._args = args
+        self._parent = parent
+        shared = {
+            disk: self._shared(disk) for disk in args.disks if disk.mode is DiskMode.READ_ONLY
+        }
+        self.of_each = tuple(
+            tuple(
+                shared.get(disk) or Attached(self._source(disk, tpu), _API_MODES[disk.mode])
+                for disk in args.disks
+            )
+            for tpu in args.tpus
+        )
+        """The disks of every slice, in the order of the settings."""
+
+    def _shared(self, disk: DataDisk) -> Attached:
+        return Attached(self._source(disk, self._args.name), _API_MODES[disk.mode])
+
+    def _source(self, disk: DataDisk, owner: str) -> str:
+        if disk.source:
+            return disk.source
+        args = self._args
+        kind = disk.type or args.default_type
+        name = f"{owner}-{disk.name}-{_fingerprint(kind, disk.snapshot)}"
+        shared = disk.mode is DiskMode.READ_ONLY and kind == TpuDiskType.HYPERDISK_ML.value
+        slice_name = owner.removeprefix(args.name)
+        self.made.append(
+            gcp.compute.Disk(
+                f"tpu{slice_name}-{disk.name}",
+                name=name,
+                project=args.project,
+                zone=args.zone,
+                size=disk.size_gib,
+                type=str(kind),
+                snapshot=disk.snapshot,
+                access_mode="READ_ONLY_MANY" if shared else None,
+                labels=dict(args.labels),
+                opts=pulumi.ResourceOptions(parent=self._parent, depends_on=list(args.requires)),
+            )
+        )
+        return f"projects/{args.project}/zones/{args.zone}/disks/{name}"
+
+
+def _fingerprint(kind: str, snapshot: str | None) -> str:
+    """Another one for another disk, which is made and attached before the old one is deleted."""
+    return hashlib.sha256(f"{kind} {snapshot or ''}".encode()).hexdigest()[:4]

@@ -1,0 +1,48 @@
+"""What differs between the request that is in the queue and the one that is wanted."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from infra.queued.api import Json
+
+
+def asked(props: Mapping[str, Any], key: str) -> Any:
+    """What a request is known by. Another release's start-up script is no other request."""
+    value = props.get(key)
+    if key != "request" or value is None:
+        return value
+    specs = copy.deepcopy(value["tpu"]["nodeSpec"])
+    for spec in specs:
+        spec["node"].get("metadata", {}).pop("startup-script", None)
+    return {**value, "tpu": {"nodeSpec": specs}}
+
+
+def why(olds: Mapping[str, Any], news: Mapping[str, Any]) -> str:
+    """Why a request is replaced by another one, for people."""
+    if olds.get("loss"):
+        return f"Google takes it up no more ({olds['loss']})"
+    changed = sorted(_changes("", _flat(olds), _flat(news)))
+    return f"another request is made for another {', '.join(changed)}"
+
+
+def _flat(props: Mapping[str, Any]) -> Json:
+    request = asked(props, "request")
+    (spec,) = request["tpu"]["nodeSpec"]
+    where = {key: props[key] for key in ("project", "zone", "name")}
+    rest = {key: value for key, value in request.items() if key != "tpu"}
+    names = {key: value for key, value in spec.items() if key != "node"}
+    return {**where, **rest, **names, **spec["node"]}
+
+
+def _changes(path: str, olds: Json, news: Json) -> set[str]:
+    found = set()
+    for key in {*olds, *news}:
+        old, new = olds.get(key), news.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found |= _changes(f"{path}{key}.", old, new)
+        elif old != new:
+            found.add(path + key)
+    return found

@@ -1,0 +1,68 @@
+"""Where a request in the queue stands, and the TPU VMs that it became."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from infra.queued.api import Json, TpuApi
+
+OVER = ("FAILED", "SUSPENDED", "SUSPENDING", "DELETING")
+"""States of a request that Google never takes up again; it holds its quota until it is deleted."""
+GONE = ("PREEMPTED", "TERMINATED")
+"""States of a TPU VM that Google has taken away."""
+
+
+def say(message: str) -> None:
+    """The engine shows what a dynamic provider prints."""
+    print(message, file=sys.stdout, flush=True)
+
+
+def place(props: Mapping[str, Any]) -> str:
+    """Where a request and its TPU VMs are."""
+    return f"projects/{props['project']}/locations/{props['zone']}"
+
+
+def names(props: Mapping[str, Any]) -> list[str]:
+    """Names of a request's TPU VMs in the order of the slices.
+
+    `props` are those of the request, or of its TPU VMs (with `nodes`, if there are several).
+    """
+    if "request" not in props:
+        return list(props.get("nodes") or [props["name"]])
+    (spec,) = props["request"]["tpu"]["nodeSpec"]
+    several = spec.get("multiNodeParams")
+    if not several:
+        return [props["name"]]
+    # The engine knows no whole numbers.
+    return [f"{several['nodeIdPrefix']}-{n}" for n in range(int(several["nodeCount"]))]
+
+
+def standing(api: TpuApi, props: Mapping[str, Any]) -> list[Json | None]:
+    """A request's TPU VMs in the order of the slices, in whatever state; None for one that is not
+    there. Several cost one call, not one each."""
+    wanted = names(props)
+    if len(wanted) == 1:
+        return [api.get(f"{place(props)}/nodes/{wanted[0]}")]
+    there = {node["name"].rpartition("/")[2]: node for node in api.list_all(place(props), "nodes")}
+    return [there.get(name) for name in wanted]
+
+
+def loss(api: TpuApi, props: Mapping[str, Any], entry: Json) -> str:
+    """Why a request does not lead to TPU VMs any more; empty if it does or still may."""
+    state = entry.get("state", {})
+    if state.get("state") in OVER:
+        reason = state.get("failedData", {}).get("error", {}).get("message", "")
+        return f"{state['state']}{f': {reason}' if reason else ''}"
+    return lost(props, standing(api, props)) if state.get("state") == "ACTIVE" else ""
+
+
+def lost(props: Mapping[str, Any], nodes: list[Json | None]) -> str:
+    """What became of the first TPU VM of an ACTIVE request that is no more; empty if all are."""
+    wanted = names(props)
+    for name, node in zip(wanted, nodes, strict=True):
+        if node is None or node.get("state") in GONE:
+            which = f" {name}" if len(wanted) > 1 else ""
+            return f"its TPU VM{which} is {node['state'] if node else 'gone'}"
+    return ""

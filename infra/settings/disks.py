@@ -1,0 +1,57 @@
+"""Settings of the disks that a TPU VM has beside the one that it boots from."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from infra.settings.base import Section, StrEnum, Text
+
+
+class TpuDiskType(StrEnum):
+    """Kinds of disk that TPU VMs take; which of them depends on the TPU."""
+
+    PD_BALANCED = "pd-balanced"
+    HYPERDISK_BALANCED = "hyperdisk-balanced"
+    HYPERDISK_ML = "hyperdisk-ml"
+
+
+class DiskMode(StrEnum):
+    """How a disk is attached."""
+
+    READ_WRITE = "read-write"
+    READ_ONLY = "read-only"
+
+
+class DataDisk(Section):
+    """A disk of the stack's own (`name`), or one that is there already (`source`)."""
+
+    name: Text | None = Field(
+        default=None, description="Name of a disk to make; its full name has the TPU's before it."
+    )
+    size_gib: int | None = Field(
+        default=None,
+        ge=10,
+        le=65536,
+        description="Size of a disk to make, in GiB (10 to 65536). It can grow later, not shrink. "
+        "Required without `snapshot`, whose size is taken otherwise.",
+    )
+    type: TpuDiskType | None = Field(
+        default=None,
+        description="Kind of a disk to make; the first that the TPU takes if it is not set "
+        "(pd-balanced up to v5p, hyperdisk-balanced for v6e).",
+    )
+    snapshot: Text | None = Field(
+        default=None,
+        description="Snapshot that a disk to make begins with, for example "
+        "projects/PROJECT/global/snapshots/NAME.",
+    )
+    source: Text | None = Field(
+        default=None,
+        description="A disk that is there already: projects/PROJECT/zones/ZONE/disks/NAME, in the "
+        "TPU's zone.",
+    )
+    mode: DiskMode = Field(
+        default=DiskMode.READ_WRITE,
+        description="read-write (for a TPU with one host), or read-only (for any number of hosts "
+        "and slices).",
+    )
