@@ -1,5 +1,6 @@
 """Evaluation, exact over the whole test set."""
 
+import dataclasses
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -25,12 +26,13 @@ def evaluate(cluster: Cluster, params: Params, data: DataSet, state: TrainState)
     replica_batch = params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
     next_batch, steps = evaluation_batches(data, cluster, replica_batch)
     strategy, model = cluster.strategy, state.model
+    unsmoothed = dataclasses.replace(params, label_smoothing=0.0)
 
     def replica_step(
         features: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         logits = model(features, training=False)
-        losses = state.losses(logits, labels, params)
+        losses = state.losses(logits, labels, unsmoothed)
         right = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), labels)
         return (
             tf.reduce_sum(losses * weights),

@@ -29,8 +29,32 @@ class Params:
     epochs: float = param(3.0, "passes over the training set", 0.001, 100_000)
     global_batch_size: int = param(256, "examples per step over all replicas", 1, 1 << 20)
     evaluation_batch_size: int = param(2048, "the same for evaluation", 1, 1 << 20)
-    learning_rate: float = param(0.004, "peak of the schedule", 1e-9, 10.0)
+    gradient_accumulation: int = param(
+        1, "parts that a replica takes its batch in, one after the other, for less memory", 1, 4096
+    )
+    optimizer: str = param(
+        "adam", "adam (with weight decay: AdamW), sgd or lars", choices=("adam", "sgd", "lars")
+    )
+    learning_rate: float = param(0.004, "peak of the schedule", 1e-9, 100.0)
     warmup_fraction: float = param(0.2, "part of the steps in which it rises to the peak", 0, 0.9)
+    schedule: str = param(
+        "cosine",
+        "constant, cosine and linear (to 0), step and exponential (by decay_factor)",
+        choices=("constant", "cosine", "linear", "step", "exponential"),
+    )
+    decay_factor: float = param(0.1, "of the schedules step and exponential", 1e-6, 1.0)
+    decay_interval: float = param(
+        0.333, "part of the steps in which the rate falls by decay_factor", 1e-4, 1.0
+    )
+    momentum: float = param(0.9, "memory of gradients", 0, 0.9999)
+    squares_momentum: float = param(
+        0.99, "adam's memory of squares; long runs and noisy data profit from 0.999", 0, 0.99999
+    )
+    weight_decay: float = param(0.0, "of all but biases and normalisations", 0, 10.0)
+    clip_norm: float = param(0.0, "longest global norm of the gradients; 0 does not clip", 0, 1e6)
+    label_smoothing: float = param(
+        0.0, "share of each label that is spread over all classes", 0, 0.9
+    )
     steps_per_loop: int = param(50, "steps per call of the compiled loop", 1, 1_000_000)
     checkpoint_interval: int = param(500, "steps between two checkpoints", 1, 1 << 40)
     keep_checkpoints: int = param(3, "checkpoints kept; the oldest goes first", 1, 1000)
@@ -46,6 +70,21 @@ class Params:
     connect_tries: int = param(40, "times connect_interval: how long to wait for a TPU", 1, 100_000)
     connect_interval: float = param(10.0, "seconds, longest pause between two tries", 0.01, 600)
 
+    def part_batch_size(self, replicas: int) -> int:
+        """Return how many examples a replica takes at a time.
+
+        Raises InputError with the nearest sizes that would do when the batch does not divide.
+        """
+        share = self.replica_batch_size(replicas)
+        if share % self.gradient_accumulation:
+            raise InputError(
+                f"--global_batch_size={self.global_batch_size} gives each of the {replicas} "
+                f"replicas {share}, which do not divide by "
+                f"--gradient_accumulation={self.gradient_accumulation}; take "
+                f"{_nearest(self.global_batch_size, replicas * self.gradient_accumulation)}"
+            )
+        return share // self.gradient_accumulation
+
     def replica_batch_size(self, replicas: int, name: str = "global_batch_size") -> int:
         """Return the share of one replica of the batch size called `name`.
 
@@ -54,12 +93,17 @@ class Params:
         size = int(getattr(self, name))
         share, remainder = divmod(size, replicas)
         if remainder:
-            nearest = [n * replicas for n in (share, share + 1) if n]
             raise InputError(
                 f"--{name}={size} does not divide by the {replicas} replicas in sync; "
-                f"take {' or '.join(map(str, nearest))}"
+                f"take {_nearest(size, replicas)}"
             )
         return share
+
+
+def changed(name: str, default: Any) -> Any:
+    """Declare the parameter `name` of Params again, with another default."""
+    metadata = Params.__dataclass_fields__[name].metadata
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def build_params(
@@ -104,6 +148,12 @@ def describe_params(kind: type[Params] = Params) -> str:
     return "parameters (on the command line as --name=value, or in a --config file):\n" + "\n".join(
         lines
     )
+
+
+def _nearest(size: int, divisor: int) -> str:
+    """The multiples of `divisor` on both sides of `size`."""
+    below = size // divisor * divisor
+    return " or ".join(str(multiple) for multiple in (below, below + divisor) if multiple)
 
 
 def suggest(name: str, known: Iterable[str], prefix: str = "") -> str:

@@ -10,8 +10,11 @@ from training.cluster import Cluster
 from training.data.manifest import Manifest
 from training.losses import softmax_cross_entropy
 from training.model_registry import Losses, ModelDefinition
-from training.optimizer import Adam, warmup_cosine
+from training.optimizers.base import Optimizer
+from training.optimizers.create import create_optimizer
 from training.params import Params
+from training.schedules import create_schedule
+from training.seeds import derive_seed
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class TrainState:
     """
 
     model: tf.Module
-    optimizer: Adam
+    optimizer: Optimizer
     step: tf.Variable
     losses: Losses
 
@@ -39,11 +42,13 @@ def create_train_state(
     steps: int,
 ) -> TrainState:
     """Initialise everything on the cluster's devices, for a run of `steps` steps."""
-    schedule = warmup_cosine(params.learning_rate, params.warmup_fraction, steps)
+    schedule = create_schedule(params, steps)
     resolved = dataclasses.replace(params, precision=compute_dtype(params, cluster).name)
     with cluster.strategy.scope():
-        model = definition.create_model(resolved, manifest.spec, params.seed)
-        optimizer = Adam(model.trainable_variables, schedule)
+        model = definition.create_model(
+            resolved, manifest.spec, derive_seed(params.seed, "weights")
+        )
+        optimizer = create_optimizer(params, model.trainable_variables, schedule)
         step = tf.Variable(
             0,
             dtype=tf.int64,

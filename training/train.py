@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -11,13 +11,11 @@ from training.callbacks import Callback, LoopReport, started
 from training.checkpoints import Checkpoints
 from training.cluster import Cluster
 from training.errors import DivergedError, Interrupted
-from training.input_pipeline import DataSet, NextBatch, training_batches
+from training.input_pipeline import DataSet, training_batches
 from training.params import Params
 from training.shutdown import ShutdownRequest
 from training.state import TrainState, total_steps
-
-# number of steps -> (mean loss, share of right answers) over those steps
-TrainLoop = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+from training.train_loop import create_train_loop
 
 
 @dataclass(frozen=True)
@@ -81,37 +79,3 @@ def train(
             if shutdown.requested and step < steps:
                 raise Interrupted(f"SIGTERM came; step {step} is saved, start again to go on")
     return TrainResult(step, loss)
-
-
-def create_train_loop(
-    cluster: Cluster, params: Params, state: TrainState, next_batch: NextBatch
-) -> TrainLoop:
-    """Return a compiled function that does a given number of steps without leaving the device."""
-    strategy, model = cluster.strategy, state.model
-
-    def replica_step(
-        features: tf.Tensor, labels: tf.Tensor, step: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        with tf.GradientTape() as tape:
-            logits = model(features, training=True)
-            # Gradients are summed over the replicas: the mean is over the global batch.
-            losses = state.losses(logits, labels, params)
-            loss = tf.reduce_sum(losses) / params.global_batch_size
-        gradients = tape.gradient(loss, model.trainable_variables)
-        state.optimizer.apply(gradients, step)
-        right = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), labels)
-        return loss, tf.reduce_sum(tf.cast(right, tf.float32)) / params.global_batch_size
-
-    def loop(count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        loss_sum, accuracy_sum = tf.constant(0.0), tf.constant(0.0)
-        for _ in tf.range(count):
-            features, labels = next_batch()
-            losses, accuracies = strategy.run(replica_step, (features, labels, state.step))
-            loss_sum += strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
-            accuracy_sum += strategy.reduce(tf.distribute.ReduceOp.SUM, accuracies, axis=None)
-            state.step.assign_add(1)
-        steps = tf.cast(count, tf.float32)
-        return loss_sum / steps, accuracy_sum / steps
-
-    compiled: TrainLoop = tf.function(loop)
-    return compiled

@@ -10,10 +10,10 @@ from training.cluster import Cluster
 from training.input_pipeline import DataSet, training_batches
 from training.lr_range_test.curve import Curve, Point, exponential_rates
 from training.model_registry import ModelDefinition
-from training.optimizer import Schedule
 from training.params import Params
+from training.schedules import Schedule
 from training.state import create_train_state
-from training.train import create_train_loop
+from training.train_loop import create_train_loop
 
 _LINES = 20
 

@@ -23,7 +23,6 @@ from training.input_pipeline import (
     training_batches,
 )
 from training.model_registry import load_model
-from training.optimizer import Adam, warmup_cosine
 from training.params import Params
 from training.progress import Progress
 from training.scalars import Scalars
@@ -166,37 +165,6 @@ def test_a_manifest_that_announces_other_examples_than_the_files_hold_is_an_erro
     wrong = dataclasses.replace(data.manifest, splits={**data.manifest.splits, "test": split})
     with pytest.raises(DataError, match="manifest says 900"):
         evaluate(cluster, PARAMS, dataclasses.replace(data, manifest=wrong), state)
-
-
-def test_adam_follows_its_paper(cluster: Cluster) -> None:
-    with cluster.strategy.scope():
-        variable = tf.Variable([1.0, -2.0])
-        optimizer = Adam([variable], lambda step: tf.constant(0.1))
-    step = tf.function(
-        lambda number: cluster.strategy.run(
-            lambda: optimizer.apply([2.0 * variable / cluster.replicas], number)
-        )
-    )
-    expected, first, second = np.array([1.0, -2.0]), np.zeros(2), np.zeros(2)
-    for count in range(1, 6):
-        step(tf.constant(count - 1, tf.int64))
-        gradient = 2.0 * expected
-        first = 0.9 * first + 0.1 * gradient
-        second = 0.99 * second + 0.01 * gradient**2
-        mean, square = first / (1 - 0.9**count), second / (1 - 0.99**count)
-        expected = expected - 0.1 * mean / np.sqrt(square)
-    assert variable.numpy() == pytest.approx(expected, rel=1e-4)
-
-
-def test_the_learning_rate_rises_to_its_peak_and_falls_to_zero() -> None:
-    rate = warmup_cosine(0.5, 0.2, steps=100)
-    values = [float(rate(tf.constant(step))) for step in range(100)]
-    assert values[0] == pytest.approx(0.5 / 20)
-    assert np.argmax(values) == 19
-    assert values[19] == pytest.approx(0.5)
-    assert all(np.diff(values[:20]) > 0)
-    assert all(np.diff(values[19:]) < 0)
-    assert values[-1] == pytest.approx(0, abs=1e-6)
 
 
 def test_a_loss_that_is_no_number_ends_the_job_and_spares_the_last_checkpoint(
