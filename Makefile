@@ -4,7 +4,7 @@ ARCH ?= vm
 KEEP ?=
 ONLY ?=
 PY := .venv/bin/python
-SOURCES := infra training localcloud tpustack policy tools bench tests
+SOURCES := infra bootstrap training localcloud tpustack policy tools bench tests
 
 # Every command starts a Python; where its modules are compiled anew each time, that takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
@@ -16,7 +16,7 @@ help:  ## List the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
 
 setup:  ## Make .venv with the locked dependencies
-	@$(PYTHON) tools/bootstrap.py
+	@$(PYTHON) tools/make_venv.py
 
 toolchain: setup  ## Find, download or build the Pulumi engine
 	@$(PY) tools/install.py

@@ -10,8 +10,10 @@ import click
 from tpustack.errors import TpustackError
 
 COMMANDS = {
+    "bootstrap": "Make what the pipeline needs: state bucket, key, identities.",
     "catalog": "Browse TPU types, runtimes, machine types and prices.",
     "check": "Check stack files: every problem at once, without engine or cloud.",
+    "ci": "What the pipeline runs: preview, deploy, drift, sweep.",
     "cost": "What a stack or a TPU costs an hour, a day and a run.",
     "demo": "From nothing to a trained model on the local Google Cloud.",
     "doctor": "Find the known errors in a log, or in a stack's logs and states.",

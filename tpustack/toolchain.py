@@ -49,10 +49,16 @@ def find() -> Toolchain:
 def environment(toolchain: Toolchain, state: Path = STATE) -> dict[str, str]:
     """The variables with which Pulumi keeps its state in `state`, beside PATH."""
     state.mkdir(parents=True, exist_ok=True)
-    variables = {
-        "PATH": f"{toolchain.bin}{os.pathsep}{os.environ.get('PATH', '')}",
+    return engine(toolchain) | {
         "PULUMI_BACKEND_URL": f"file://{state}",
         "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
+    }
+
+
+def engine(toolchain: Toolchain) -> dict[str, str]:
+    """The variables with which this engine is found; where its state is, the user says."""
+    variables = {
+        "PATH": f"{toolchain.bin}{os.pathsep}{os.environ.get('PATH', '')}",
         "PULUMI_SKIP_UPDATE_CHECK": "true",
     }
     built = toolchain.bin / "pulumi-resource-gcp"

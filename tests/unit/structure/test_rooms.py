@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-OURS = {"infra", "training", "localcloud", "tpustack", "policy", "tools", "bench", "tests"}
+OURS = {"infra", "training", "localcloud", "tpustack", "policy", "bootstrap", "tools", "bench", "tests"}
 # What a room may import of the others, and which libraries are not for it.
 MAY_IMPORT = {
     "infra": set(),
     "training": set(),
     "localcloud": set(),
     "policy": {"infra.catalog", "infra.cost"},
+    "bootstrap": {"infra.components.services", "infra.settings.base", "infra.settings.problems"},
     "tpustack": {
+        "bootstrap.settings",
         "infra.settings",
         "infra.catalog",
         "infra.checks",
@@ -30,6 +32,7 @@ NOT_FOR = {
     "infra": {"tensorflow", "google", "googleapiclient"},
     "training": {"pulumi", "pulumi_gcp"},
     "localcloud": {"pulumi", "pulumi_gcp"},
+    "bootstrap": {"tensorflow", "google", "googleapiclient"},
     # It looks at any program's resources, by the names that the engine has for them.
     "policy": {"tensorflow", "google", "googleapiclient", "pulumi_gcp"},
     "tpustack": {"tensorflow"},

@@ -1,6 +1,6 @@
 """Makes the virtual environment `.venv` with the locked dependencies.
 
-Runs with any Python 3.8 or newer and needs nothing else: `python3 tools/bootstrap.py`. It looks for
+Runs with any Python 3.8 or newer and needs nothing else: `python3 tools/make_venv.py`. It looks for
 an interpreter that TensorFlow has a wheel for, and does nothing when `.venv` is up to date.
 """
 

@@ -1,0 +1,61 @@
+"""A budget over the projects of the stacks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_gcp as gcp
+
+from bootstrap.settings import BootstrapSettings, BudgetSettings
+
+_MAILS_AT = (0.5, 0.9, 1.0)
+
+
+@dataclass(frozen=True)
+class BudgetArgs:
+    """`requires` are the APIs that it waits for."""
+
+    settings: BootstrapSettings
+    budget: BudgetSettings
+    requires: tuple[pulumi.Resource, ...] = ()
+
+
+class Budget(pulumi.ComponentResource):
+    """Mails the billing administrators. Deliberately stops nothing: Google's data is a day late."""
+
+    def __init__(
+        self, name: str, args: BudgetArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("tpu-stack:bootstrap:Budget", name, None, opts)
+        # Google counts a person's calls of this API against a project that the caller names.
+        billing = gcp.Provider(
+            "billing",
+            project=args.settings.project,
+            billing_project=args.settings.project,
+            user_project_override=True,
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        # Budgets name projects by number.
+        projects = [
+            gcp.organizations.get_project_output(
+                project_id=project, opts=pulumi.InvokeOptions(parent=self)
+            ).number
+            for project in args.settings.all_projects
+        ]
+        gcp.billing.Budget(
+            "budget",
+            billing_account=args.budget.billing_account,
+            display_name=args.settings.name_prefix,
+            amount={
+                "specified_amount": {"currency_code": "USD", "units": str(args.budget.dollars)}
+            },
+            budget_filter={
+                "projects": [pulumi.Output.concat("projects/", number) for number in projects]
+            },
+            threshold_rules=[{"threshold_percent": percent} for percent in _MAILS_AT],
+            opts=pulumi.ResourceOptions(
+                parent=self, provider=billing, depends_on=list(args.requires)
+            ),
+        )
+        self.register_outputs({})

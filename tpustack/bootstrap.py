@@ -1,0 +1,65 @@
+"""Makes what the pipeline needs, its state bucket included, and keeps its own state in there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import yaml
+
+from bootstrap.settings import BootstrapError, BootstrapSettings, parse
+from tpustack.ci.engine import BACKEND, Pipeline
+from tpustack.engine import Engine, Update
+from tpustack.errors import TpustackError, UsageError
+from tpustack.project import ROOT, STATE
+from tpustack.toolchain import PASSPHRASE
+
+_PASSPHRASE_VARIABLE = "PULUMI_CONFIG_PASSPHRASE"
+
+
+def load(stack: str, root: Path = ROOT) -> BootstrapSettings:
+    """The settings of a bootstrap stack. Raises UsageError with every problem."""
+    path = root / "bootstrap" / f"Pulumi.{stack}.yaml"
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        return parse(document.get("config") or {}, stack)
+    except FileNotFoundError:
+        there = sorted(each.stem.partition(".")[2] for each in path.parent.glob("Pulumi.*.yaml"))
+        raise UsageError(
+            f"bootstrap/ has no {path.name}. There are: {', '.join(there) or 'none'}"
+        ) from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path.name} is no YAML: {' '.join(str(error).split())}") from None
+    except BootstrapError as error:
+        raise UsageError(str(error)) from None
+
+
+def bootstrap(
+    stack: str, environment: Mapping[str, str], line: Callable[[str], None], root: Path = ROOT
+) -> Update:
+    """Create or update everything; a run that was interrupted is taken up by the next.
+
+    The state of the first run lies in a folder, until there is a bucket to move it to.
+    """
+    settings = load(stack, root)
+    program, folder = root / "bootstrap", STATE / "bootstrap"
+    known = {_PASSPHRASE_VARIABLE: os.environ.get(_PASSPHRASE_VARIABLE, PASSPHRASE), **environment}
+    there = Pipeline(program, {**known, BACKEND: f"gs://{settings.bucket}"})
+    if _has(there, stack):
+        return Engine(stack, there.environment, program).up(line)
+    folder.mkdir(parents=True, exist_ok=True)
+    here = there.backend_elsewhere(folder)
+    update = Engine(stack, here.environment, program).up(line)
+    here.copy(stack, there)
+    shutil.rmtree(folder)
+    return update
+
+
+def _has(pipeline: Pipeline, stack: str) -> bool:
+    try:
+        return stack in pipeline.stacks()
+    except TpustackError:
+        # There is no such bucket yet. Whatever else is wrong, `up` says.
+        return False

@@ -1,0 +1,67 @@
+"""What is wrong with a stack before the engine is even asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import yaml
+
+from infra.catalog import Catalog
+from infra.checks import ensure_valid
+from infra.checks.context import Context
+from infra.names import names_of
+from infra.settings import StackSettings
+from infra.settings.problems import SettingsError
+from infra.settings.stack_file import Loader, load_stack_file
+from tpustack.ci.engine import BACKEND
+from tpustack.errors import UsageError
+
+_PASSPHRASES = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
+
+
+class StackError(Exception):
+    """Why nothing can be done with a stack."""
+
+
+def path_of(root: Path, stack: str) -> Path:
+    """The stack's file."""
+    return root / "stacks" / f"Pulumi.{stack}.yaml"
+
+
+def checked(
+    root: Path, stack: str, catalog: Catalog, environment: Mapping[str, str]
+) -> StackSettings:
+    """The stack's settings. Raises StackError with everything that is wrong with them."""
+    try:
+        settings = load_stack_file(path_of(root, stack))
+        ensure_valid(settings, Context(stack, root, catalog, names_of(settings, stack)))
+    except SettingsError as error:
+        raise StackError(str(error)) from None
+    if problem := missing_secret(path_of(root, stack), environment):
+        raise StackError(problem)
+    return settings
+
+
+def missing_secret(path: Path, environment: Mapping[str, str]) -> str:
+    """What is missing to read the secrets of a stack file; empty if nothing is."""
+    known = {**os.environ, **environment}
+    provider = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader).get("secretsprovider")
+    if provider not in (None, "passphrase") or any(known.get(name) for name in _PASSPHRASES):
+        return ""
+    return (
+        f"{_PASSPHRASES[0]}: (not set), but the secrets of {path.name} are kept with a passphrase. "
+        "Hand it to the pipeline as a secret of that name, or keep them with a key: "
+        "`pulumi stack change-secrets-provider gcpkms://KEY` (docs/gitops.md). "
+        "Nothing was created or changed."
+    )
+
+
+def require_backend(environment: Mapping[str, str]) -> None:
+    """Raises UsageError if it is not said where the state is."""
+    if not {**os.environ, **environment}.get(BACKEND):
+        raise UsageError(
+            f"{BACKEND} is not set. It says where the stacks' state is kept, for example "
+            "gs://MY-STATE-BUCKET, the output backend_url of the stack of bootstrap/"
+        )

@@ -1,0 +1,45 @@
+"""What a change does to a stack's cost."""
+
+from __future__ import annotations
+
+import yaml
+
+from infra.catalog import Catalog
+from infra.cost.estimate import Total
+from infra.cost.parts import of_stack
+from infra.cost.table import dollars
+from infra.settings import StackSettings
+from infra.settings.parse import parse
+from infra.settings.problems import SettingsError
+from infra.settings.stack_file import Loader
+from tpustack.ci.result import CostChange
+
+
+def cost_change(
+    stack: str, before: str | None, after: StackSettings, catalog: Catalog
+) -> CostChange:
+    """The cost of an hour with the stack file as it was (its text, if there was one) and is."""
+    now = of_stack(after, stack, catalog).configured
+    settings = _settings(stack, before)
+    if settings is None:
+        return CostChange(None, _shown(now), f"+{_shown(now)}")
+    then = of_stack(settings, stack, catalog).configured
+    complete = now.complete and then.complete
+    change = now.hour - then.hour
+    sign = "-" if change < 0 else "+"
+    difference = f"{sign}{dollars(abs(change), 4)}" if change else dollars(change, 4)
+    return CostChange(_shown(then), _shown(now), difference if complete else None)
+
+
+def _settings(stack: str, text: str | None) -> StackSettings | None:
+    try:
+        document = yaml.load(text, Loader=Loader) if text else None
+        config = document.get("config") if isinstance(document, dict) else None
+        return parse(config, stack) if isinstance(config, dict) else None
+    except (yaml.YAMLError, SettingsError):
+        return None
+
+
+def _shown(total: Total) -> str:
+    amount = dollars(total.hour, 4)
+    return amount if total.complete else f"over {amount}"

@@ -1,0 +1,101 @@
+"""`tpustack ci deploy`: exactly what was reviewed, one stack after the other."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tpustack.ci import plan
+from tpustack.ci.checks import checked
+from tpustack.ci.job import Job, explained
+from tpustack.ci.outcome import Outcome
+from tpustack.ci.preview import plan_of, result_of
+from tpustack.ci.repair import Repair
+from tpustack.ci.result import Result, failed
+
+_GOES_ON = (Outcome.NO_CHANGE, Outcome.CHANGES)
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """How to deploy.
+
+    Attributes:
+        plans: the folder of the reviewed plans; None: what a preview says now is deployed.
+        refresh: take what the cloud has into the state first, so that drift is repaired.
+        tags: noted with a stack that is made.
+    """
+
+    plans: Path | None = None
+    refresh: bool = False
+    tags: dict[str, str] | None = None
+
+
+def deploy(job: Job, stacks: Sequence[str], how: Deployment) -> Iterator[Result]:
+    """Deploy one stack after the other; after one that failed, none of the rest."""
+    known = job.pipeline.stacks()
+    stopped = ""
+    for stack in stacks:
+        if stopped:
+            yield failed(stack, f"not deployed: stack {stopped} comes before it, and failed")
+            continue
+        result = explained(stack, lambda: _Deploy(job, stack, how).run(stack in known))  # noqa: B023
+        stopped = "" if result.outcome in _GOES_ON else stack
+        yield result
+
+
+class _Deploy:
+    def __init__(self, job: Job, stack: str, how: Deployment) -> None:
+        self.job, self.stack, self.how = job, stack, how
+        self.pipeline = job.pipeline
+        self.line = job.line(stack)
+        self.repair = Repair(job, stack)
+
+    def run(self, known: bool) -> Result:
+        reviewed = self._reviewed()
+        checked(self.job.root, self.stack, self.job.catalog, self.pipeline.environment)
+        if not known:
+            self.pipeline.create(self.stack)
+            self.pipeline.tag(self.stack, **(self.how.tags or {}))
+        self.repair.take_up()
+        if self.how.refresh:
+            self.repair.when_unlocked(lambda: self.pipeline.refresh(self.stack, self.line))
+        with tempfile.TemporaryDirectory() as folder:
+            fresh = plan_of(Path(folder), self.stack)
+            done = self.pipeline.preview(self.stack, fresh, self.line, refresh=False)
+            result = result_of(self.stack, done)
+            if result.outcome is Outcome.CHANGES:
+                if reviewed is not None and (more := plan.surplus(plan.load(fresh), reviewed)):
+                    result = failed(self.stack, _does_not_fit(self.stack, more))
+                else:
+                    self.job.report(f"{self.stack}: updating")
+                    result = result_of(
+                        self.stack,
+                        self.repair.when_unlocked(
+                            lambda: self.pipeline.up(self.stack, fresh, self.line)
+                        ),
+                    )
+        return result.noting(*self.repair.notes)
+
+    def _reviewed(self) -> plan.Plan | None:
+        """The plan to keep to; empty if nothing was planned for this stack."""
+        if self.how.plans is None:
+            return None
+        path = plan_of(self.how.plans, self.stack)
+        if not path.exists():
+            self.repair.notes.append(
+                f"`{path.name}` is not among the reviewed plans, so nothing may change."
+            )
+            return {}
+        return plan.load(path)
+
+
+def _does_not_fit(stack: str, more: Sequence[str]) -> str:
+    lines = "\n".join(f"  - {line}" for line in more)
+    return (
+        f"the reviewed plan of stack {stack} no longer fits: since the review, something else was "
+        f"deployed or changed. Now this would be done, too:\n{lines}\nNothing was changed. Preview "
+        "again, have the new plan reviewed, and deploy that."
+    )

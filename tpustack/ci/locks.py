@@ -1,0 +1,86 @@
+"""Locks of a bucket or folder as backend: whose they are, and which nobody holds any more."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+
+import psutil
+
+# A run of the pipeline is ended long before that (`timeout-minutes` in the workflows).
+LONGEST_RUN = timedelta(hours=2)
+# pulumi/pkg/backend/diy/lock.go
+_LOCK = re.compile(
+    r"(?P<url>\S+): created by (?P<who>\S*)@(?P<host>\S*) \(pid (?P<pid>\d+)\) at (?P<at>\S+)"
+)
+
+
+@dataclass(frozen=True)
+class Lock:
+    """One lock, as the engine tells of it."""
+
+    url: str
+    user: str
+    host: str
+    pid: int
+    since: datetime
+
+    def __str__(self) -> str:
+        when = self.since.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+        return f"{self.user}@{self.host} (process {self.pid}) since {when}"
+
+    def is_orphaned(
+        self, now: datetime, host: str, started: Callable[[int], datetime | None]
+    ) -> bool:
+        """Whether its holder is gone: dead on this machine, or older than any run can be.
+
+        Args:
+            now: the time.
+            host: this machine's name.
+            started: when a process of this machine began; None if there is none.
+        """
+        if now - self.since > LONGEST_RUN:
+            return True
+        if self.host != host:
+            return False
+        begin = started(self.pid)
+        return begin is None or begin > self.since
+
+
+def locks_in(message: str) -> list[Lock]:
+    """The locks that the engine's refusal names."""
+    return [
+        Lock(
+            found["url"],
+            found["who"],
+            found["host"],
+            int(found["pid"]),
+            datetime.fromisoformat(found["at"].replace("Z", "+00:00")),
+        )
+        for found in _LOCK.finditer(message)
+    ]
+
+
+def orphaned(locks: list[Lock]) -> bool:
+    """Whether nobody holds any of the locks."""
+    now, host = datetime.now(timezone.utc), socket.gethostname()
+    return all(lock.is_orphaned(now, host, _started) for lock in locks)
+
+
+def held(stack: str, locks: list[Lock]) -> str:
+    """The message about locks that are held."""
+    holders = ", ".join(map(str, locks)) or "somebody who is not named"
+    return (
+        f"stack {stack} is locked by {holders}. Nothing was changed. Wait for that run and start "
+        f"this one again; if it is dead, release the lock with `tpustack recover --stack {stack}`"
+    )
+
+
+def _started(pid: int) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(psutil.Process(pid).create_time(), timezone.utc)
+    except psutil.Error:
+        return None

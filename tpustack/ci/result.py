@@ -1,0 +1,116 @@
+"""What became of one stack, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tpustack.ci.outcome import Outcome, worst
+
+
+@dataclass(frozen=True)
+class Change:
+    """One resource that changes, or that somebody has changed.
+
+    Attributes:
+        operation: the engine's word: `create`, `update`, `replace`, `delete` …
+        type: Pulumi's type token.
+        name: its name in the program.
+        properties: paths of what differs; their values may be secret, and are not kept.
+        because: paths of what forces a replacement.
+    """
+
+    operation: str
+    type: str
+    name: str
+    properties: tuple[str, ...] = ()
+    because: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Violation:
+    """What a rule of the policy pack has against a resource."""
+
+    rule: str
+    level: str
+    resource: str
+    message: str
+
+    @property
+    def mandatory(self) -> bool:
+        """Whether it stops the run."""
+        return self.level == "mandatory"
+
+
+@dataclass(frozen=True)
+class CostChange:
+    """US dollars an hour before and after, as texts; None: unknown, or no such stack."""
+
+    before: str | None
+    after: str | None
+    difference: str | None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one stack.
+
+    Attributes:
+        stack: its name.
+        outcome: how it ended.
+        changes: what was or will be done; for drift, what somebody else did.
+        violations: what the policies say; None if they were not asked.
+        cost: what changes about the cost; None if nobody asked.
+        problem: why it failed.
+        notes: what a reader should know beside that.
+        seconds: how long it took.
+    """
+
+    stack: str
+    outcome: Outcome
+    changes: tuple[Change, ...] = ()
+    violations: tuple[Violation, ...] | None = None
+    cost: CostChange | None = None
+    problem: str = ""
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def replaced(self) -> tuple[Change, ...]:
+        """What is deleted and made again."""
+        return tuple(change for change in self.changes if change.operation == "replace")
+
+    def noting(self, *notes: str) -> Result:
+        """The same with more notes, first."""
+        return replace(self, notes=(*notes, *self.notes))
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "stack": self.stack,
+            "outcome": self.outcome.value,
+            "changes": [vars(change) for change in self.changes],
+            "violations": self.violations and [vars(violation) for violation in self.violations],
+            "cost": self.cost and vars(self.cost),
+            "problem": self.problem,
+            "notes": list(self.notes),
+            "seconds": round(self.seconds, 2),
+        }
+
+
+def failed(stack: str, problem: str, *notes: str) -> Result:
+    """A stack about which nothing could be done."""
+    return Result(stack, Outcome.FAILURE, problem=problem, notes=notes)
+
+
+def document(command: str, results: Sequence[Result], seconds: float) -> dict[str, Any]:
+    """What a run writes to result.json."""
+    outcome = worst(result.outcome for result in results)
+    return {
+        "command": command,
+        "outcome": outcome.value,
+        "exitCode": outcome.exit_code,
+        "stacks": [result.as_json() for result in results],
+        "seconds": round(seconds, 2),
+    }

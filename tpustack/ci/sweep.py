@@ -1,0 +1,45 @@
+"""`tpustack ci sweep` and `destroy`: stacks that nobody needs any more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from tpustack.ci import requests
+from tpustack.ci.job import Job, explained
+from tpustack.ci.outcome import Outcome
+from tpustack.ci.preview import result_of
+from tpustack.ci.repair import Repair
+from tpustack.ci.result import Result, failed
+
+
+def sweep(job: Job, branches: set[str], now: datetime) -> list[Result]:
+    """Remove the stacks of requests whose branch is gone or whose time is up."""
+    results = []
+    for stack in sorted(filter(requests.NAME.fullmatch, job.pipeline.stacks())):
+        why = requests.reason_to_sweep(job.pipeline.tags(stack), branches, now)
+        if why:
+            results.append(explained(stack, lambda: _gone(job, stack)).noting(why))  # noqa: B023
+    return results
+
+
+def destroy(job: Job, stack: str) -> Result:
+    """Delete everything of a stack that is not protected; a stack with nothing left goes, too."""
+    if stack not in job.pipeline.stacks():
+        return failed(stack, f"the backend has no stack {stack}")
+    return explained(stack, lambda: _gone(job, stack))
+
+
+def _gone(job: Job, stack: str) -> Result:
+    pipeline, line, repair = job.pipeline, job.line(stack), Repair(job, stack)
+    repair.take_up()
+    done = repair.when_unlocked(lambda: pipeline.destroy(stack, line))
+    result = result_of(stack, done).noting(*repair.notes)
+    if done.failure:
+        return result
+    left = pipeline.state(stack).get("resources") or []
+    if left:
+        names = ", ".join(f"`{each['urn'].rpartition('::')[2]}`" for each in left)
+        return result.noting(f"Left standing because it is protected: {names}.")
+    pipeline.remove(stack)
+    return replace(result, outcome=Outcome.CHANGES)

@@ -1,0 +1,56 @@
+"""Which stacks a change touches, by what git says."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tpustack.ci.settings import FILE
+from tpustack.errors import UsageError
+
+# What every stack is made of. Whatever else changes (docs, tests, workflows), changes no stack.
+_ALL = ("infra/", "policy/", "training/")
+_ALL_FILES = {"Pulumi.yaml", "requirements.txt", str(FILE)}
+
+
+def touched(paths: Iterable[str], stacks: Sequence[str]) -> list[str]:
+    """Those of `stacks` that a change of the files `paths` (relative to the root) touches."""
+    changed = set(paths)
+    if changed & _ALL_FILES or any(path.startswith(_ALL) for path in changed):
+        return list(stacks)
+    return [stack for stack in stacks if f"stacks/Pulumi.{stack}.yaml" in changed]
+
+
+def changed_files(root: Path, base: str) -> list[str]:
+    """The files that differ from where the branch left `base`, those not committed included."""
+    merge_base = _git(root, "merge-base", base, "HEAD").strip()
+    changed = _git(root, "diff", "--name-only", "--relative", "-z", merge_base, "--", ".")
+    new = _git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", ".")
+    return [path for path in (changed + new).split("\0") if path]
+
+
+def file_at(root: Path, base: str, path: str) -> str | None:
+    """A file as it was where the branch left `base`; None if it was not there."""
+    merge_base = _git(root, "merge-base", base, "HEAD").strip()
+    if not _git(root, "ls-tree", merge_base, "--", path):
+        return None
+    return _git(root, "show", f"{merge_base}:./{path}")
+
+
+def branches(root: Path, remote: str) -> set[str]:
+    """The branches that a remote repository has."""
+    lines = _git(root, "ls-remote", "--heads", remote).splitlines()
+    return {line.partition("refs/heads/")[2] for line in lines}
+
+
+def _git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *arguments], cwd=root, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise UsageError(
+            f"`git {' '.join(arguments)}` failed: {done.stderr.strip() or 'no answer'}. "
+            "The whole history must be there (in a pipeline: fetch depth 0)"
+        )
+    return done.stdout

@@ -1,0 +1,27 @@
+"""`tpustack bootstrap`: what the pipeline needs."""
+
+from __future__ import annotations
+
+import click
+
+from tpustack import bootstrap, toolchain
+
+
+@click.command("bootstrap")
+@click.option(
+    "--stack",
+    "-s",
+    default="pipeline",
+    show_default=True,
+    help="Its settings are bootstrap/Pulumi.STACK.yaml.",
+)
+def command(stack: str) -> None:
+    """Make the state bucket, the key, the identities of the pipeline and its budget.
+
+    May be run again at any time; prints what the pipeline is to be told.
+    """
+    environment = toolchain.engine(toolchain.find())
+    update = bootstrap.bootstrap(stack, environment, lambda line: click.echo(line, err=True))
+    click.echo(f"{update.changed} changes" if update.changed else "nothing changed")
+    for name, value in sorted(update.outputs.items()):
+        click.echo(f"{name}: {value}")
