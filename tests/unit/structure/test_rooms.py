@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-OURS = {"infra", "training", "localcloud", "tpustack", "policy", "bootstrap", "tools", "bench", "tests"}
+OURS = {
+    "infra",
+    "training",
+    "localcloud",
+    "tpustack",
+    "policy",
+    "bootstrap",
+    "tools",
+    "bench",
+    "tests",
+}
 # What a room may import of the others, and which libraries are not for it.
 MAY_IMPORT = {
     "infra": set(),
