@@ -22,24 +22,27 @@ class Dense(tf.Module):  # type: ignore[misc]
         self.bias = tf.Variable(tf.zeros(outputs), name="bias")
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Map (batch, inputs) to (batch, outputs)."""
+        """Map (…, inputs) to (…, outputs)."""
         return tf.nn.bias_add(x @ tf.cast(self.kernel, x.dtype), tf.cast(self.bias, x.dtype))
 
 
 class Conv2D(tf.Module):  # type: ignore[misc]
-    """A convolution with stride 1 that keeps height and width."""
+    """A convolution that keeps height and width, or divides them by its stride."""
 
-    def __init__(self, size: int, inputs: int, outputs: int, seed: int) -> None:
+    def __init__(
+        self, size: int, inputs: int, outputs: int, seed: int, stride: int = 1, bias: bool = True
+    ) -> None:
         """Initialise a `size` x `size` kernel from `inputs` to `outputs` channels."""
         super().__init__()
+        self.stride = stride
         shape = (size, size, inputs, outputs)
         self.kernel = tf.Variable(_he_normal(shape, size * size * inputs, seed), name="kernel")
-        self.bias = tf.Variable(tf.zeros(outputs), name="bias")
+        self.bias = tf.Variable(tf.zeros(outputs), name="bias") if bias else None
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Map (batch, height, width, inputs) to (batch, height, width, outputs)."""
-        x = tf.nn.conv2d(x, tf.cast(self.kernel, x.dtype), strides=1, padding="SAME")
-        return tf.nn.bias_add(x, tf.cast(self.bias, x.dtype))
+        x = tf.nn.conv2d(x, tf.cast(self.kernel, x.dtype), strides=self.stride, padding="SAME")
+        return x if self.bias is None else tf.nn.bias_add(x, tf.cast(self.bias, x.dtype))
 
 
 def normalise(images: tf.Tensor, dtype: tf.DType) -> tf.Tensor:

@@ -1,0 +1,104 @@
+"""The networks are those of their papers, and learn."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+
+from training.data.spec import DataSpec
+from training.errors import InputError
+from training.model_registry import load_model
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from training.cluster import Cluster
+
+IMAGENET = DataSpec("image", (224, 224, 3), "uint8", 1000)
+CIFAR = DataSpec("image", (32, 32, 3), "uint8", 10)
+SENTENCES = DataSpec("text", (12,), "int32", 2, vocabulary=40)
+
+
+def create(name: str, spec: DataSpec, **changes: object) -> tf.Module:
+    definition = load_model(name)
+    values = {"precision": "float32", **changes}
+    return definition.create_model(dataclasses.replace(definition.params(), **values), spec, 0)
+
+
+def weights(model: tf.Module) -> int:
+    return sum(int(variable.shape.num_elements()) for variable in model.trainable_variables)
+
+
+# The counts of torchvision's models of the same names.
+@pytest.mark.parametrize(
+    ("depth", "count"),
+    [(18, 11_689_512), (34, 21_797_672), (50, 25_557_032), (101, 44_549_160), (152, 60_192_808)],
+)
+def test_a_resnet_for_imagenet_has_the_published_number_of_weights(depth: int, count: int) -> None:
+    assert weights(create("resnet", IMAGENET, depth=depth)) == count
+
+
+# Table 6 of arXiv:1512.03385 says 0.27, 0.46, 0.66 and 0.85 million; its shortcuts are identities.
+@pytest.mark.parametrize(("depth", "millions"), [(20, 0.27), (32, 0.46), (44, 0.66), (56, 0.85)])
+def test_a_small_resnet_has_the_published_number_of_weights(depth: int, millions: float) -> None:
+    assert weights(create("resnet", CIFAR, depth=depth)) / 1e6 == pytest.approx(millions, abs=0.01)
+
+
+def test_a_depth_that_no_resnet_has_is_named_with_those_there_are() -> None:
+    with pytest.raises(InputError, match=r"--depth=21: .* expected one of 8, 14, 18, 20"):
+        create("resnet", CIFAR, depth=21)
+
+
+def test_heads_have_to_divide_the_hidden_size() -> None:
+    with pytest.raises(InputError, match=r"--hidden_size=100 .* --heads=3; take 99"):
+        create("bert", SENTENCES, hidden_size=100, heads=3)
+
+
+def test_a_model_of_text_says_so_when_it_gets_images() -> None:
+    with pytest.raises(InputError, match="takes text, and the data set holds image"):
+        create("bert", CIFAR)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_padding_changes_nothing() -> None:
+    import tensorflow as tf
+
+    model = create("bert", SENTENCES, heads=4)
+    longer = DataSpec("text", (20,), "int32", 2, vocabulary=40)
+    wider = create("bert", longer, heads=4)
+    for name in ("tokens", "norm", "layers", "head"):
+        for mine, others in zip(
+            tf.nest.flatten([v.variables for v in _modules(wider, name)]),
+            tf.nest.flatten([v.variables for v in _modules(model, name)]),
+            strict=True,
+        ):
+            mine.assign(others)
+    wider.positions.table[:12].assign(model.positions.table)
+    ids = tf.constant([[7, 3, 9, 1, 4, 0, 0, 0, 0, 0, 0, 0], [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3]])
+    padded = tf.pad(ids, [[0, 0], [0, 8]])
+    assert model(ids).numpy() == pytest.approx(wider(padded).numpy(), abs=1e-5)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_row_of_nothing_but_padding_stays_finite() -> None:
+    import tensorflow as tf
+
+    logits = create("bert", SENTENCES)(tf.zeros((1, 12), tf.int32))
+    assert bool(tf.reduce_all(tf.math.is_finite(logits)))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_arithmetic_is_done_in_the_precision_and_the_logits_are_float32() -> None:
+    import tensorflow as tf
+
+    for name, spec in (("resnet", CIFAR), ("bert", SENTENCES)):
+        changes = {"depth": 8} if name == "resnet" else {}
+        model = create(name, spec, precision="bfloat16", **changes)
+        exact = create(name, spec, **changes)
+        features = tf.cast(tf.ones((2, *spec.shape)), spec.dtype)
+        logits = model(features)
+        assert logits.dtype == tf.float32
+        assert logits.numpy() == pytest.approx(exact(features).numpy(), abs=0.05)
+        assert bool(tf.reduce_any(logits != exact(features)))
