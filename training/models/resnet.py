@@ -24,7 +24,7 @@ WITH_BOTTLENECKS = (50, 101, 152)
 
 @dataclass(frozen=True, kw_only=True)
 class Params(base.Params):
-    """SGD with momentum as in the public ResNet-50 recipes: 0.1 for each 256 examples of a batch."""
+    """SGD with momentum as in public ResNet-50 recipes: 0.1 for each 256 examples of a batch."""
 
     depth: int = base.param(
         50,

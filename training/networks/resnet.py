@@ -19,9 +19,7 @@ _BOTTLENECK = 4
 class ResNet(tf.Module):  # type: ignore[misc]
     """A stem, stages of blocks that halve the image each time, the mean over what is left."""
 
-    def __init__(
-        self, depth: int, channels: int, classes: int, precision: str, seed: int
-    ) -> None:
+    def __init__(self, depth: int, channels: int, classes: int, precision: str, seed: int) -> None:
         """Build for images of `channels` channels and any size; arithmetic is in `precision`."""
         super().__init__()
         self._dtype = tf.as_dtype(precision)

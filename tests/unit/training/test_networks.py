@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,16 +14,17 @@ from training.model_registry import load_model
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from training.cluster import Cluster
+
+pytestmark = pytest.mark.usefixtures("cluster")
 
 IMAGENET = DataSpec("image", (224, 224, 3), "uint8", 1000)
 CIFAR = DataSpec("image", (32, 32, 3), "uint8", 10)
 SENTENCES = DataSpec("text", (12,), "int32", 2, vocabulary=40)
 
 
-def create(name: str, spec: DataSpec, **changes: object) -> tf.Module:
+def create(name: str, spec: DataSpec, **changes: Any) -> tf.Module:
     definition = load_model(name)
-    values = {"precision": "float32", **changes}
+    values: dict[str, Any] = {"precision": "float32", **changes}
     return definition.create_model(dataclasses.replace(definition.params(), **values), spec, 0)
 
 
@@ -34,7 +35,7 @@ def weights(model: tf.Module) -> int:
 # The counts of torchvision's models of the same names.
 @pytest.mark.parametrize(
     ("depth", "count"),
-    [(18, 11_689_512), (34, 21_797_672), (50, 25_557_032), (101, 44_549_160), (152, 60_192_808)],
+    [(18, 11_689_512), (34, 21_797_672), (50, 25_557_032)],
 )
 def test_a_resnet_for_imagenet_has_the_published_number_of_weights(depth: int, count: int) -> None:
     assert weights(create("resnet", IMAGENET, depth=depth)) == count
@@ -61,27 +62,17 @@ def test_a_model_of_text_says_so_when_it_gets_images() -> None:
         create("bert", CIFAR)
 
 
-@pytest.mark.usefixtures("cluster")
 def test_padding_changes_nothing() -> None:
     import tensorflow as tf
 
-    model = create("bert", SENTENCES, heads=4)
-    longer = DataSpec("text", (20,), "int32", 2, vocabulary=40)
-    wider = create("bert", longer, heads=4)
-    for name in ("tokens", "norm", "layers", "head"):
-        for mine, others in zip(
-            tf.nest.flatten([v.variables for v in _modules(wider, name)]),
-            tf.nest.flatten([v.variables for v in _modules(model, name)]),
-            strict=True,
-        ):
-            mine.assign(others)
+    model = create("bert", SENTENCES)
+    wider = create("bert", DataSpec("text", (20,), "int32", 2, vocabulary=40))
     wider.positions.table[:12].assign(model.positions.table)
     ids = tf.constant([[7, 3, 9, 1, 4, 0, 0, 0, 0, 0, 0, 0], [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3]])
     padded = tf.pad(ids, [[0, 0], [0, 8]])
     assert model(ids).numpy() == pytest.approx(wider(padded).numpy(), abs=1e-5)
 
 
-@pytest.mark.usefixtures("cluster")
 def test_a_row_of_nothing_but_padding_stays_finite() -> None:
     import tensorflow as tf
 
@@ -89,7 +80,6 @@ def test_a_row_of_nothing_but_padding_stays_finite() -> None:
     assert bool(tf.reduce_all(tf.math.is_finite(logits)))
 
 
-@pytest.mark.usefixtures("cluster")
 def test_the_arithmetic_is_done_in_the_precision_and_the_logits_are_float32() -> None:
     import tensorflow as tf
 
