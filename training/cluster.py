@@ -51,6 +51,10 @@ class Cluster:
         """The strategy's class."""
         return type(self.strategy).__name__
 
+    def worker_hosts(self) -> list[str]:
+        """The devices that read the data, of other processes than this one."""
+        return _worker_devices("CPU", suffix="CPU:0") if self.endpoint else []
+
     def on_loop_device(self) -> AbstractContextManager[object]:
         """A context in which the loop and its data are placed on `loop_device`."""
         return tf.device(self.loop_device) if self.loop_device else nullcontext()
@@ -118,8 +122,9 @@ def _mirror(devices: list[str], kind: str) -> tf.distribute.MirroredStrategy:
     return tf.distribute.MirroredStrategy(devices, cross_device_ops=reduction)
 
 
-def _worker_devices(kind: str) -> list[str]:
-    return [d.name for d in tf.config.list_logical_devices(kind) if _WORKER_JOB in d.name]
+def _worker_devices(kind: str, suffix: str = "") -> list[str]:
+    names = [device.name for device in tf.config.list_logical_devices(kind)]
+    return [name for name in names if _WORKER_JOB in name and name.endswith(suffix)]
 
 
 def _resolver(tpu: str) -> tf.distribute.cluster_resolver.TPUClusterResolver:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from training.cluster import Cluster
+from training.data_set import DataSet
 from training.errors import DataError
-from training.input_pipeline import DataSet, evaluation_batches
+from training.input_pipeline import evaluation_batches
 from training.params import Params
 from training.state import TrainState
 
@@ -23,8 +24,7 @@ class Evaluation:
 
 def evaluate(cluster: Cluster, params: Params, data: DataSet, state: TrainState) -> Evaluation:
     """Evaluate the state's model; every test image counts exactly once."""
-    replica_batch = params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
-    next_batch, steps = evaluation_batches(data, cluster, replica_batch)
+    next_batch, steps = evaluation_batches(data, cluster, params)
     strategy, model = cluster.strategy, state.model
     unsmoothed = dataclasses.replace(params, label_smoothing=0.0)
 

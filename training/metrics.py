@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from training import files
 from training.cluster import Cluster
+from training.data_set import DataSet
 from training.evaluate import Evaluation
-from training.input_pipeline import DataSet
 from training.job import Job
 from training.progress import Progress
 from training.train import TrainResult

@@ -9,6 +9,10 @@ from typing import Any, get_type_hints
 
 from training.errors import InputError, ParamsError
 
+NO_AUGMENTATION, PAD_CROP_FLIP, RESIZED_CROP_FLIP = "none", "pad_crop_flip", "resized_crop_flip"
+CACHE_AUTO, CACHE_MEMORY, CACHE_NONE = "auto", "memory", "none"
+EXACT, FAST = "exact", "fast"
+
 
 def param(
     default: Any,
@@ -63,6 +67,28 @@ class Params:
         "auto",
         "of the model's arithmetic; auto is bfloat16 on TPUs, float32 elsewhere",
         choices=("auto", "float32", "bfloat16"),
+    )
+    image_size: int = param(
+        0, "height and width that images are brought to; 0 leaves them as they are", 0, 4096
+    )
+    augmentation: str = param(
+        NO_AUGMENTATION,
+        "of training images: pad_crop_flip for small ones, resized_crop_flip for photographs",
+        choices=(NO_AUGMENTATION, PAD_CROP_FLIP, RESIZED_CROP_FLIP),
+    )
+    cache: str = param(
+        CACHE_AUTO,
+        "training examples in memory, read once; auto: up to 512 MiB",
+        choices=(CACHE_AUTO, CACHE_MEMORY, CACHE_NONE),
+    )
+    order: str = param(
+        EXACT,
+        "of the examples; fast takes what is ready first and can't be repeated",
+        choices=(EXACT, FAST),
+    )
+    data_service: str = param("", "grpc://HOST:PORT of a tf.data service that prepares batches")
+    skip_corrupt_records: int = param(
+        0, "corrupt records to leave out; one more ends the job", 0, 1 << 40
     )
     local_devices: int = param(
         0, "without a TPU: logical CPUs to split this machine into; 0 takes it as it is", 0, 64

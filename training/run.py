@@ -7,11 +7,11 @@ import tensorflow as tf
 from training import files
 from training.checkpoints import Checkpoints
 from training.cluster import connect
+from training.data_set import DataSet, check_readable, corrupt_files, open_data
 from training.endpoint.environment import Addresses, LocalTpu, NoTpu
 from training.endpoint.wait import Wait
 from training.errors import DataError, InputError
 from training.evaluate import evaluate
-from training.input_pipeline import DataSet, corrupt_files, open_data
 from training.job import Job
 from training.metrics import Metrics
 from training.progress import Progress
@@ -30,6 +30,7 @@ def run_on(
     data = open_data(job.data)
     files.check_bucket(job.model_dir, "--model-dir")
     cluster = connect(workers, wait, job.params.local_devices)
+    check_readable(data, cluster)
     job.params.part_batch_size(cluster.replicas)
     job.params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
     state = create_train_state(

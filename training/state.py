@@ -46,7 +46,7 @@ def create_train_state(
     resolved = dataclasses.replace(params, precision=compute_dtype(params, cluster).name)
     with cluster.strategy.scope():
         model = definition.create_model(
-            resolved, manifest.spec, derive_seed(params.seed, "weights")
+            resolved, manifest.input_spec(params.image_size), derive_seed(params.seed, "weights")
         )
         optimizer = create_optimizer(params, model.trainable_variables, schedule)
         step = tf.Variable(

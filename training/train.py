@@ -10,8 +10,9 @@ import tensorflow as tf
 from training.callbacks import Callback, LoopReport, started
 from training.checkpoints import Checkpoints
 from training.cluster import Cluster
+from training.data_set import DataSet
 from training.errors import DivergedError, Interrupted
-from training.input_pipeline import DataSet, training_batches
+from training.input_pipeline import training_batches
 from training.params import Params
 from training.shutdown import ShutdownRequest
 from training.state import TrainState, total_steps

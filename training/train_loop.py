@@ -5,7 +5,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from training.cluster import Cluster
-from training.input_pipeline import NextBatch
+from training.input.deal import NextBatch
 from training.params import Params
 from training.seeds import derive_seed
 from training.state import TrainState

@@ -6,7 +6,7 @@ import math
 import os
 from pathlib import Path
 
-from training.data.manifest import FILE_NAME, DataFile, Manifest, Split
+from training.data.manifest import FILE_NAME, RAW, DataFile, Manifest, Split, stored_spec
 from training.data.sources import LabelledImages, Source, load_source
 from training.errors import InputError
 
@@ -29,7 +29,8 @@ def convert(source: str, output: str, name: str | None) -> Manifest:
         (directory / FILE_NAME).unlink(missing_ok=True)
         splits = {split: _write_split(directory, data, split) for split in data.splits}
         height, width = data.splits["train"].images.shape[1:]
-        manifest = Manifest(data.name, (height, width, 1), data.classes, splits)
+        spec = stored_spec(RAW, (height, width, 1), data.classes)
+        manifest = Manifest(data.name, spec, RAW, splits)
         (directory / FILE_NAME).write_text(manifest.to_json())
     except OSError as error:
         raise InputError(f"--output={output}: can't be written ({error})") from error

@@ -7,10 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from training.data.spec import DataSpec
-from training.errors import DataError
+from training.errors import DataError, InputError
 
 FILE_NAME = "manifest.json"
-_FORMAT = 1
+# How an example keeps its features: unsigned bytes of one shape, JPEG or PNG files, token ids.
+RAW, ENCODED, TOKENS = "raw", "encoded", "tokens"
+_DTYPES = {RAW: "uint8", ENCODED: "uint8", TOKENS: "int32"}
+_KINDS = {RAW: "image", ENCODED: "image", TOKENS: "text"}
+_FORMAT = 2
+# Written up to version 0.1.0: raw images only, their shape as `image_shape`.
+_OLD_FORMAT = 1
+_CURE = "write it again with `python -m training data convert`"
 
 
 @dataclass(frozen=True)
@@ -30,23 +37,27 @@ class Split:
     examples: int
     files: tuple[DataFile, ...]
 
+    @property
+    def bytes(self) -> int:
+        """The size of all files."""
+        return sum(file.bytes for file in self.files)
+
 
 @dataclass(frozen=True)
 class Manifest:
-    """A data set of images with one label each.
+    """A data set of images or texts with one label each.
 
-    `image_shape` is (height, width, channels) of unsigned bytes; labels are 0 to `classes` - 1.
+    `spec` describes the examples as they are stored; height and width are 0 where the images have
+    different sizes. `class_names` is empty or has a name for each class. `vocabulary` is the name
+    of the vocabulary's file beside the manifest, for texts.
     """
 
     name: str
-    image_shape: tuple[int, int, int]
-    classes: int
+    spec: DataSpec
+    encoding: str
     splits: Mapping[str, Split]
-
-    @property
-    def spec(self) -> DataSpec:
-        """What a model has to know of the data set."""
-        return DataSpec("image", self.image_shape, "uint8", self.classes)
+    class_names: tuple[str, ...] = ()
+    vocabulary: str = ""
 
     def split(self, name: str) -> Split:
         """Return the split called `name`; DataError when there is none."""
@@ -56,36 +67,82 @@ class Manifest:
             )
         return self.splits[name]
 
+    def input_spec(self, image_size: int) -> DataSpec:
+        """What a model gets when images are brought to `image_size`; 0 leaves them as they are.
+
+        Raises InputError when they have different sizes and none is given.
+        """
+        if self.spec.kind != "image":
+            return self.spec
+        if image_size:
+            shape = (image_size, image_size, self.spec.shape[2])
+            return dataclasses.replace(self.spec, shape=shape)
+        if not all(self.spec.shape):
+            raise InputError(
+                f"--image_size=0: the images of the data set {self.name} have different sizes; "
+                "say to which one they are to be brought, such as --image_size=224"
+            )
+        return self.spec
+
     def to_json(self) -> str:
         """The manifest file's content."""
-        return json.dumps({"format": _FORMAT, **dataclasses.asdict(self)}, indent=2) + "\n"
+        content = {
+            "format": _FORMAT,
+            "name": self.name,
+            "encoding": self.encoding,
+            "shape": self.spec.shape,
+            "classes": self.spec.classes,
+            "class_names": self.class_names,
+            "vocabulary": self.vocabulary,
+            "vocabulary_size": self.spec.vocabulary,
+            "splits": {name: dataclasses.asdict(split) for name, split in self.splits.items()},
+        }
+        return json.dumps(content, indent=2) + "\n"
+
+
+def stored_spec(
+    encoding: str, shape: tuple[int, ...], classes: int, vocabulary_size: int = 0
+) -> DataSpec:
+    """The spec of examples that are kept as `encoding` says."""
+    return DataSpec(_KINDS[encoding], shape, _DTYPES[encoding], classes, vocabulary_size)
 
 
 def parse_manifest(text: str, path: str) -> Manifest:
     """Read a manifest file's content; DataError names `path` and the field that is wrong."""
-    cure = "write it again with `python -m training data convert`"
     try:
-        content = json.loads(text)
-        if content["format"] != _FORMAT:
-            raise DataError(f"{path} has format {content['format']}, expected {_FORMAT}; {cure}")
-        height, width, channels = content["image_shape"]
-        manifest = Manifest(
-            name=str(content["name"]),
-            image_shape=(int(height), int(width), int(channels)),
-            classes=int(content["classes"]),
-            splits={name: _parse_split(split) for name, split in content["splits"].items()},
-        )
+        manifest = _parse(json.loads(text), path)
     except KeyError as error:
-        raise DataError(f"{path} has no field {error}; {cure}") from error
+        raise DataError(f"{path} has no field {error}; {_CURE}") from error
     except (ValueError, TypeError, AttributeError) as error:
-        raise DataError(f"{path} is no manifest of a data set ({error}); {cure}") from error
+        raise DataError(f"{path} is no manifest of a data set ({error}); {_CURE}") from error
     for name, split in manifest.splits.items():
         if split.examples != sum(file.examples for file in split.files) or not split.examples:
             raise DataError(
                 f"{path}: split {name} announces {split.examples} examples, its files "
-                f"{sum(file.examples for file in split.files)}; {cure}"
+                f"{sum(file.examples for file in split.files)}; {_CURE}"
             )
     return manifest
+
+
+def _parse(content: Mapping[str, Any], path: str) -> Manifest:
+    if content["format"] not in (_FORMAT, _OLD_FORMAT):
+        raise DataError(f"{path} has format {content['format']}, expected {_FORMAT}; {_CURE}")
+    old = content["format"] == _OLD_FORMAT
+    encoding = RAW if old else content["encoding"]
+    if encoding not in _KINDS:
+        raise ValueError(f"encoding {encoding}, expected one of {', '.join(_KINDS)}")
+    shape = tuple(int(size) for size in content["image_shape" if old else "shape"])
+    if len(shape) != (1 if encoding == TOKENS else 3):
+        raise ValueError(f"shape {shape} of {_KINDS[encoding]}s")
+    vocabulary_size = 0 if old else int(content["vocabulary_size"])
+    return Manifest(
+        name=str(content["name"]),
+        spec=stored_spec(encoding, shape, int(content["classes"]), vocabulary_size),
+        encoding=encoding,
+        splits={name: _parse_split(split) for name, split in content["splits"].items()},
+        class_names=tuple(map(str, content.get("class_names", ()))),
+        vocabulary=str(content.get("vocabulary", "")),
+    )
 
 
 def _parse_split(content: Mapping[str, Any]) -> Split:

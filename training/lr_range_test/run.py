@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from training import files
 from training.cluster import Cluster, connect
+from training.data_set import DataSet, open_data
 from training.endpoint.environment import Addresses, LocalTpu, NoTpu
 from training.endpoint.wait import Wait
-from training.input_pipeline import DataSet, open_data
 from training.job import Job
 from training.lr_range_test.curve import Point, Verdict, judge
 from training.lr_range_test.sweep import Sweep, run_sweep

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from training.cluster import Cluster
-from training.input_pipeline import DataSet, training_batches
+from training.data_set import DataSet
+from training.input_pipeline import training_batches
 from training.lr_range_test.curve import Curve, Point, exponential_rates
 from training.model_registry import ModelDefinition
 from training.params import Params

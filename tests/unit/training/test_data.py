@@ -12,6 +12,7 @@ import pytest
 from training.data.convert import convert
 from training.data.idx import read_idx
 from training.data.manifest import parse_manifest
+from training.data.spec import DataSpec
 from training.errors import DataError, InputError
 
 WriteImages = Callable[..., None]
@@ -26,7 +27,8 @@ def test_idx_files_become_tfrecords_with_a_manifest_that_describes_them(
     write_mnist(tmp_path / "idx", train=64, test=30)
     convert(str(tmp_path / "idx"), str(tmp_path / "out"), None)
     manifest = parse_manifest((tmp_path / "out" / "manifest.json").read_text(), "manifest.json")
-    assert (manifest.name, manifest.image_shape, manifest.classes) == ("mnist", (28, 28, 1), 10)
+    assert (manifest.name, manifest.encoding) == ("mnist", "raw")
+    assert manifest.spec == DataSpec("image", (28, 28, 1), "uint8", 10)
     assert {name: split.examples for name, split in manifest.splits.items()} == {
         "train": 64,
         "test": 30,
@@ -65,7 +67,7 @@ def test_gzipped_files_give_the_same_data_set(tmp_path: Path, write_mnist: Write
 
 def test_the_digits_of_scikit_learn_get_mnists_shape(tmp_path: Path) -> None:
     manifest = convert("digits", str(tmp_path), None)
-    assert manifest.image_shape == (28, 28, 1)
+    assert manifest.spec.shape == (28, 28, 1)
     assert manifest.split("train").examples + manifest.split("test").examples == 1797
 
 
@@ -130,10 +132,14 @@ def test_an_output_that_is_a_file_is_refused(tmp_path: Path, write_mnist: WriteI
 
 
 GOOD = {
-    "format": 1,
+    "format": 2,
     "name": "n",
-    "image_shape": [28, 28, 1],
+    "encoding": "raw",
+    "shape": [28, 28, 1],
     "classes": 10,
+    "class_names": [],
+    "vocabulary": "",
+    "vocabulary_size": 0,
     "splits": {
         "train": {
             "examples": 2,
@@ -146,8 +152,11 @@ GOOD = {
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"format": 2}, "format 2, expected 1"),
-        ({"image_shape": [28, 28]}, "no manifest"),
+        ({"format": 3}, "format 3, expected 2"),
+        ({"shape": [28, 28]}, "shape (28, 28) of images"),
+        ({"shape": [28, 28, "x"]}, "no manifest"),
+        ({"encoding": "tokens"}, "shape (28, 28, 1) of texts"),
+        ({"encoding": "mp3"}, "encoding mp3, expected one of raw, encoded, tokens"),
         ({"classes": "many"}, "no manifest"),
         ({"splits": {"train": {"examples": 2, "files": []}}}, "2 examples, its files 0"),
         ({"splits": {"train": {"files": []}}}, "no field 'examples'"),
@@ -160,6 +169,15 @@ def test_a_wrong_manifest_is_named_with_its_field(change: dict[str, object], wor
         parse_manifest(json.dumps({**GOOD, **change}), "gs://b/data/manifest.json")
     assert words in str(caught.value)
     assert "gs://b/data/manifest.json" in str(caught.value)
+
+
+def test_a_manifest_of_the_first_version_is_read_as_raw_images() -> None:
+    """As buckets hold it that were filled before texts and encoded images came."""
+    old = {"format": 1, "name": "mnist", "image_shape": [28, 28, 1], "classes": 10}
+    manifest = parse_manifest(json.dumps({**old, "splits": GOOD["splits"]}), "m")
+    assert (manifest.encoding, manifest.spec.shape) == ("raw", (28, 28, 1))
+    assert (manifest.class_names, manifest.vocabulary) == ((), "")
+    assert parse_manifest(manifest.to_json(), "m") == manifest
 
 
 def test_a_split_that_is_not_there_is_an_error() -> None:

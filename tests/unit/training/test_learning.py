@@ -12,16 +12,11 @@ import pytest
 import tensorflow as tf
 
 from training.checkpoints import Checkpoints
-from training.data.manifest import Manifest
+from training.data.manifest import RAW, stored_spec
+from training.data_set import DataSet, corrupt_files, open_data
 from training.errors import CheckpointError, DataError, DivergedError, Interrupted
 from training.evaluate import evaluate
-from training.input_pipeline import (
-    DataSet,
-    corrupt_files,
-    evaluation_batches,
-    open_data,
-    training_batches,
-)
+from training.input_pipeline import evaluation_batches, training_batches
 from training.model_registry import load_model
 from training.params import Params
 from training.progress import Progress
@@ -142,7 +137,7 @@ def test_evaluation_counts_every_image_exactly_once(
 def test_every_batch_has_the_static_shape_of_its_replica(cluster: Cluster, data: DataSet) -> None:
     for next_batch in (
         training_batches(data, cluster, batch_of(32)),
-        evaluation_batches(data, cluster, 4)[0],
+        evaluation_batches(data, cluster, dataclasses.replace(PARAMS, evaluation_batch_size=32))[0],
     ):
         parts = next_batch()
         for image in parts[0].values:
@@ -224,7 +219,7 @@ def test_a_checkpoint_of_another_model_is_refused(
     cluster: Cluster, data: DataSet, state: TrainState, tmp_path: Path
 ) -> None:
     checkpoints_of(cluster, state, tmp_path).save(1)
-    other = Manifest("other", (14, 14, 1), 10, data.manifest.splits)
+    other = dataclasses.replace(data.manifest, spec=stored_spec(RAW, (14, 14, 1), 10))
     fresh = create_train_state(cluster, MNIST_CNN, PARAMS, other, steps=10)
     with pytest.raises(CheckpointError, match="ckpt-1 belongs to another model"):
         checkpoints_of(cluster, fresh, tmp_path).restore_latest()

@@ -136,7 +136,7 @@ def test_without_matplotlib_it_says_what_to_install_and_what_to_leave_out(
 def test_a_sweep_over_eight_replicas_leaves_curve_verdict_and_tensorboard(
     cluster: Cluster, bars: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from training.input_pipeline import open_data
+    from training.data_set import open_data
     from training.lr_range_test.run import run_lr_range_test
     from training.lr_range_test.sweep import Sweep
 

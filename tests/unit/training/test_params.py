@@ -21,7 +21,8 @@ def allowed(draw: st.DrawFn) -> tuple[str, object]:
     metadata = FIELDS[name].metadata
     low, high = metadata["low"], metadata["high"]
     if TYPES[name] is str:
-        return name, draw(st.sampled_from(metadata["choices"]))
+        words = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1)
+        return name, draw(st.sampled_from(metadata["choices"]) if metadata["choices"] else words)
     if TYPES[name] is int:
         return name, draw(st.integers(int(low), int(high)))
     return name, draw(st.floats(low, high))

@@ -12,8 +12,9 @@ import pytest
 import tensorflow as tf
 
 from training.data.spec import DataSpec
+from training.data_set import DataSet, open_data
 from training.errors import InputError
-from training.input_pipeline import DataSet, open_data, training_batches
+from training.input_pipeline import training_batches
 from training.layers import Dense
 from training.losses import softmax_cross_entropy
 from training.model_registry import ModelDefinition, load_model

@@ -1,0 +1,51 @@
+"""Preprocessing of batches, in parallel: example by example where it must be, else at once."""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from training.input import order
+from training.input.order import Plan
+from training.preprocessing.evaluate import Preprocessing
+
+_AUTOTUNE = tf.data.AUTOTUNE
+_LARGEST_SEED = tf.int32.max
+
+
+def prepare(batches: tf.data.Dataset, preprocessing: Preprocessing, plan: Plan) -> tf.data.Dataset:
+    """Return the elements (step, features, *others) of `batches` as (features, *others).
+
+    The random state of each example comes from the seed, the step and the row in the global batch.
+    """
+    batches = batches.map(_with_seeds(plan))
+    if preprocessing.example:
+        batches = _each_example(batches, preprocessing.example, plan.rows)
+    batch = preprocessing.batch
+
+    def finish(seeds: tf.Tensor, features: tf.Tensor, *others: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        return (batch(features, seeds) if batch else features), *others
+
+    return batches.map(finish, num_parallel_calls=_AUTOTUNE if batch else None)
+
+
+def _with_seeds(plan: Plan) -> Callable[..., tuple[tf.Tensor, ...]]:
+    def draw(step: tf.Tensor, *content: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        seeds = tf.random.stateless_uniform(
+            (plan.batch, 2),
+            order.key(plan.seed, order.AUGMENTATION, step),
+            maxval=_LARGEST_SEED,
+            dtype=tf.int32,
+        )
+        return seeds[plan.begin : plan.end], *content
+
+    return draw
+
+
+def _each_example(
+    batches: tf.data.Dataset, example: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], rows: int
+) -> tf.data.Dataset:
+    def apply(seed: tf.Tensor, feature: tf.Tensor, *others: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        return seed, example(feature, seed), *others
+
+    examples = batches.unbatch().map(apply, num_parallel_calls=_AUTOTUNE)
+    return examples.batch(rows, drop_remainder=True, num_parallel_calls=_AUTOTUNE)

@@ -1,0 +1,65 @@
+"""The TFRecord files of a split, as serialised examples."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import tensorflow as tf
+
+_READ_BUFFER_BYTES = 8 << 20
+_PARALLEL_READS = 4
+
+# Offset and length of each record that can be read, in a file with others that can't.
+Readable = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The files of one split: their paths, the examples in each, their bytes in all.
+
+    `damaged` has, for the files with corrupt records, where the others are.
+    """
+
+    paths: tuple[str, ...]
+    counts: tuple[int, ...]
+    bytes: int
+    damaged: Mapping[str, Readable] = field(default_factory=dict)
+
+    @property
+    def examples(self) -> int:
+        """Examples in all files."""
+        return sum(self.counts)
+
+    @property
+    def bytes_per_example(self) -> int:
+        """The mean, at least 1."""
+        return max(1, self.bytes // self.examples)
+
+    def read_all(self) -> tf.data.Dataset:
+        """Every example, always in the same order."""
+        if self.damaged:
+            return tf.data.Dataset.range(len(self.paths)).flat_map(self.read)
+        return tf.data.TFRecordDataset(
+            list(self.paths), buffer_size=_READ_BUFFER_BYTES, num_parallel_reads=_PARALLEL_READS
+        )
+
+    def read(self, shard: tf.Tensor) -> tf.data.Dataset:
+        """The examples of the file with the number `shard`, in its order."""
+        path = tf.gather(tf.constant(self.paths), shard)
+        if not self.damaged:
+            return tf.data.TFRecordDataset(path, buffer_size=_READ_BUFFER_BYTES)
+        # TensorFlow's reader can't go on after a corrupt record. Of such a file the others are cut
+        # out by their places; one of the two data sets is empty.
+        damaged = tf.gather(tf.constant([path in self.damaged for path in self.paths]), shard)
+        whole = tf.data.TFRecordDataset(tf.boolean_mask([path], [tf.logical_not(damaged)]))
+        places = tf.ragged.constant(
+            [[list(place) for place in self.damaged.get(path, ())] for path in self.paths],
+            ragged_rank=1,
+            inner_shape=(2,),
+            dtype=tf.int32,
+        )[shard]
+        rest = tf.cond(
+            damaged,
+            lambda: tf.strings.substr(tf.io.read_file(path), places[:, 0], places[:, 1]),
+            lambda: tf.zeros((0,), tf.string),
+        )
+        return whole.concatenate(tf.data.Dataset.from_tensor_slices(rest))
