@@ -17,6 +17,7 @@ from localcloud.services.compute import (
     projects,
     routers,
     routes,
+    snapshots,
     subnetworks,
     zones,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "projects",
     "routers",
     "routes",
+    "snapshots",
     "subnetworks",
     "zones",
 ]

@@ -14,6 +14,11 @@ from localcloud.services.compute.usage import in_use
 
 _LARGEST_GB = 65536
 _DEFAULT_GB = 500
+# Source: cloud.google.com/compute/docs/disks/hyperdisks, "Sharing hyperdisks between VMs".
+_ACCESS_MODES = {
+    "hyperdisk-balanced": ("READ_WRITE_SINGLE", "READ_WRITE_MANY"),
+    "hyperdisk-ml": ("READ_WRITE_SINGLE", "READ_ONLY_MANY"),
+}
 
 
 def complete(project: str, zone: str, record: Json) -> None:
@@ -54,8 +59,39 @@ def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
     query_image = call.arg("sourceImage")
     if query_image:
         record["sourceImage"] = query_image
+    if record.get("sourceSnapshot"):
+        _from_snapshot(cloud, call, record)
     complete(call.project, call.params["zone"], record)
+    _require_access_mode(record)
     record["status"] = "CREATING"
+
+
+def _from_snapshot(cloud: Cloud, call: Call, record: Json) -> None:
+    """A new disk has the snapshot's size, or a larger one."""
+    path = path_of(record["sourceSnapshot"], call.project)
+    snapshot = load(cloud, path)
+    least = int(snapshot["diskSizeGb"])
+    size = int(record.get("sizeGb") or least)
+    if size < least:
+        raise invalid(
+            f"Invalid value for field 'resource.sizeGb': '{size}'. Requested disk size cannot be "
+            f"smaller than the snapshot size ({least} GB)"
+        )
+    record |= {
+        "sizeGb": str(size),
+        "sourceSnapshot": url_of(path),
+        "sourceSnapshotId": snapshot["id"],
+    }
+
+
+def _require_access_mode(record: Json) -> None:
+    """Refuse an access mode that the kind of disk has not."""
+    mode, kind = record.get("accessMode"), last(record["type"])
+    if mode not in (None, *_ACCESS_MODES.get(kind, ("READ_WRITE_SINGLE",))):
+        raise invalid(
+            f"Invalid value for field 'resource.accessMode': '{mode}'. Access mode {mode} is not "
+            f"supported for disk type {kind}."
+        )
 
 
 def _remove(cloud: Cloud, path: str, record: Json) -> None:

@@ -18,6 +18,7 @@ _DISK_TYPES = {
     "pd-balanced": "Balanced Persistent Disk",
     "pd-ssd": "SSD Persistent Disk",
     "hyperdisk-balanced": "Hyperdisk Balanced",
+    "hyperdisk-ml": "Hyperdisk ML",
 }
 _DISK_SIZE = "10GB-65536GB"
 

@@ -30,9 +30,16 @@ def users(cloud: Cloud, path: str) -> list[str]:
     return found
 
 
+def holders(cloud: Cloud, path: str) -> list[str]:
+    """The users that keep the resource at `path` from being deleted, or from being written to."""
+    if path.split("/")[-2] == "snapshots":
+        return []  # A disk that was made from one needs it no more.
+    return [user for user in users(cloud, path) if not _goes_along(cloud, user)]
+
+
 def require_unused(cloud: Cloud, path: str) -> None:
     """Refuse to delete a resource that another one uses."""
-    used_by = [user for user in users(cloud, path) if not _goes_along(cloud, user)]
+    used_by = holders(cloud, path)
     if used_by:
         raise in_use(path, used_by[0])
 
@@ -50,9 +57,9 @@ def in_use(path: str, user: str) -> ApiError:
 
 def _goes_along(cloud: Cloud, path: str) -> bool:
     # Routes and the subnets of an auto mode network go with what they belong to; a network lists
-    # its subnets without needing them; a template only names what an instance of it will need.
+    # its subnets without needing them; a template only names what an instance of it will need; a
+    # snapshot only names what it was made of.
     record = cloud.store.get(STORE, path) or {}
     collection = path.split("/")[-2]
-    return collection in ("routes", "networks", "instanceTemplates") or bool(
-        record.get("_automatic")
-    )
+    alone = ("routes", "networks", "instanceTemplates", "snapshots")
+    return collection in alone or bool(record.get("_automatic"))

@@ -27,6 +27,7 @@ class Accelerator:
         hosts: how many machines a slice has.
         devices: logical devices of one host.
         zones: where it is to be had.
+        disks: kinds of data disk that a host takes, and `disk_count` how many.
     """
 
     name: str
@@ -37,6 +38,8 @@ class Accelerator:
     hosts: int
     devices: int
     zones: tuple[str, ...]
+    disks: tuple[str, ...]
+    disk_count: int
 
     @property
     def prefix(self) -> int:
@@ -74,6 +77,8 @@ def accelerators() -> dict[str, Accelerator]:
                 hosts=about["hosts"],
                 devices=about.get("devices", family["devices"]),
                 zones=tuple(about.get("zones", family["zones"])),
+                disks=tuple(family["disks"]),
+                disk_count=family["diskCount"],
             )
     return found
 
@@ -90,14 +95,22 @@ def in_zone(zone: str) -> list[Accelerator]:
 
 
 @lru_cache(maxsize=1)
+def _runtimes() -> dict[str, tuple[str, ...]]:
+    """The runtime versions of TPU VMs with the generations that each runs on."""
+    data = _load("tpu-runtimes.yaml")
+    found = {name: tuple(generations) for name, generations in data["other"].items()}
+    for entry in data["tensorflow"]:
+        for version in entry["versions"]:
+            for name in entry["names"]:
+                for pod in ("", "-pod"):
+                    found[f"tpu-vm-tf-{version}{pod}{name}"] = tuple(entry["generations"])
+    return found
+
+
+@lru_cache(maxsize=1)
 def runtime_versions() -> tuple[str, ...]:
     """The runtime versions of TPU VMs."""
-    data = _load("tpu-runtimes.yaml")
-    found = list(data["other"])
-    for interface, versions in data["tensorflow"].items():
-        for version in versions:
-            found += [f"tpu-vm-tf-{version}{pod}{interface}" for pod in ("", "-pod")]
-    return tuple(sorted(found))
+    return tuple(sorted(_runtimes()))
 
 
 @lru_cache(maxsize=1)
@@ -108,13 +121,7 @@ def tensorflow_versions() -> tuple[str, ...]:
 
 def runs_on(runtime: str, accelerator: Accelerator) -> bool:
     """Whether a runtime version supports a TPU type."""
-    generations: list[str] | None = _load("tpu-runtimes.yaml")["other"].get(runtime)
-    if generations is not None:
-        return accelerator.generation in generations
-    new = accelerator.generation in ("v5litepod", "v6e")
-    if runtime.endswith("-v5p-and-below"):
-        return not new
-    return new or not runtime.endswith("-v5e-and-v6")
+    return accelerator.generation in _runtimes()[runtime]
 
 
 def serves_grpc(runtime: str) -> bool:

@@ -8,7 +8,6 @@ from localcloud.core import access, accounts, projects
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
-from localcloud.services.compute.disks import require_disk
 from localcloud.services.compute.networks import require_network
 from localcloud.services.compute.projects import default_service_account
 from localcloud.services.compute.subnetworks import require_subnetwork
@@ -21,6 +20,11 @@ _TAG = _NAME
 _MOST_LABELS = 64
 _LONGEST_DESCRIPTION = 512
 _DEFAULT_TYPE = "v2-8"
+_SCOPE = "https://www.googleapis.com/auth/"
+# A scope that is no URL of that form.
+_MAIL = "https://mail.google.com/"
+# What the image of a TPU VM takes.
+_SMALLEST_BOOT_GB = 100
 _ALL_APIS = ["https://www.googleapis.com/auth/cloud-platform"]
 
 
@@ -127,7 +131,14 @@ def service_account(cloud: Cloud, call: Call, sent: Json) -> Json:
             f"'{call.principal.email}' lacks iam.serviceAccounts.actAs (role "
             "roles/iam.serviceAccountUser).",
         )
-    return {"email": email, "scope": sent.get("scope") or _ALL_APIS}
+    scopes = sent.get("scope") or _ALL_APIS
+    for scope in scopes:
+        if not scope.startswith(_SCOPE) and scope != _MAIL:
+            raise invalid(
+                f'Cloud TPU received an invalid scope, "{scope}". Scopes are URLs such as '
+                f"{_ALL_APIS[0]}."
+            )
+    return {"email": email, "scope": scopes}
 
 
 def by_id(cloud: Cloud, reference: str) -> str:
@@ -138,12 +149,13 @@ def by_id(cloud: Cloud, reference: str) -> str:
     return f"projects/{projects.identifier(cloud, match.group(1))}/{match.group(2)}"
 
 
-def require_disks(cloud: Cloud, call: Call, zone: str, disks: list[Json]) -> None:
-    """Refuse data disks that do not exist or lie in another zone."""
-    for disk in disks:
-        path = require_disk(cloud, call.project, disk.get("sourceDisk", ""))
-        if f"/zones/{zone}/" not in path:
-            raise invalid(f"Disk '{path}' is not in zone {zone}.")
+def require_boot_disk(config: Json) -> None:
+    """Refuse a boot disk that is smaller than the image."""
+    size = config.get("diskSizeGb")
+    if size is not None and int(size) < _SMALLEST_BOOT_GB:
+        raise invalid(
+            f"Invalid boot_disk_config.disk_size_gb {size}: the image has {_SMALLEST_BOOT_GB} GB."
+        )
 
 
 def scheduling(config: Json) -> Json:

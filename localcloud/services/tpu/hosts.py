@@ -132,6 +132,7 @@ def _attributes(record: Record, index: int) -> dict[str, str]:
         "WORKER_ID": str(index),
         "WORKER_NETWORK_ENDPOINTS": endpoints,
         "ZONE": zone,
+        **_megascale(record),
     }
     return {
         **record.get("metadata", {}),
@@ -140,6 +141,17 @@ def _attributes(record: Record, index: int) -> dict[str, str]:
         "instance-id": last(record["name"]),
         "tpu-env": "".join(f"{name}: '{value}'\n" for name, value in known.items()),
         "worker-network-endpoints": endpoints,
+    }
+
+
+def _megascale(record: Record) -> dict[str, str]:
+    """What a slice of several is told of the others, as JAX and libtpu read it."""
+    if "_slices" not in record:
+        return {}
+    return {
+        "MEGASCALE_COORDINATOR_ADDRESS": ports.ADDRESS,
+        "MEGASCALE_NUM_SLICES": str(record["_slices"]),
+        "MEGASCALE_SLICE_ID": str(record["_slice"]),
     }
 
 

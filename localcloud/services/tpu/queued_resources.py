@@ -19,6 +19,7 @@ from localcloud.services.tpu.views import queued_view
 _TIERS = ("spot", "guaranteed", "bestEffort")
 _KEPT = ("tpu", *_TIERS, "queueingPolicy", "reservationName", "provisioningModel", "runDuration")
 _AT = "projects.locations.queuedResources."
+_RESERVATION = re.compile(r"projects/[^/]+/locations/[^/]+/reservations/[a-z][-a-z0-9]{0,62}")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)s")
 
 
@@ -152,11 +153,15 @@ def _nodes(cloud: Cloud, call: Call, name: str) -> list[Record]:
         body = spec.get("node", {})
         if scheduling:
             body = body | {"schedulingConfig": body.get("schedulingConfig", {}) | scheduling}
-        record = vms.accepted(cloud, call, zone_of(name), body) | {"queuedResource": name}
         names = _names(spec)
+        record = vms.accepted(cloud, call, zone_of(name), body, len(names))
+        record["queuedResource"] = name
         if len(names) > 1:
-            record["multisliceNode"] = True
-        found += [record | {"name": f"{place(call)}/nodes/{short}"} for short in names]
+            record |= {"multisliceNode": True, "_slices": len(names)}
+        found += [
+            record | {"name": f"{place(call)}/nodes/{short}", "_slice": number}
+            for number, short in enumerate(names)
+        ]
     return found
 
 
@@ -190,9 +195,16 @@ def _scheduling(body: Json) -> Json:
         return {"spot": True}
     if "bestEffort" in body:
         return {"preemptible": True}
-    if body.get("guaranteed", {}).get("reserved") or body.get("reservationName"):
-        return {"reserved": True}
-    return {}
+    guaranteed = body.get("guaranteed", {})
+    if "minDuration" in guaranteed:
+        _seconds(guaranteed["minDuration"])
+    reservation = body.get("reservationName", "")
+    if reservation and not _RESERVATION.fullmatch(reservation):
+        raise invalid(
+            f"Invalid reservation_name '{reservation}': "
+            "projects/{project}/locations/{zone}/reservations/{reservation}."
+        )
+    return {"reserved": True} if guaranteed.get("reserved") or reservation else {}
 
 
 def _interval(policy: Json, now: float) -> tuple[float, float | None]:

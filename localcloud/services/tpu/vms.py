@@ -10,7 +10,15 @@ from localcloud.core.errors import invalid
 from localcloud.core.operations import effect
 from localcloud.core.store import Record
 from localcloud.services.compute.links import path_of, url_of
-from localcloud.services.tpu import capacity, checks, hosts, nodes, operations
+from localcloud.services.tpu import (
+    capacity,
+    catalog,
+    checks,
+    disks,
+    hosts,
+    nodes,
+    operations,
+)
 from localcloud.services.tpu.api import API, NODE, V2, bad_state, load, place, zone_of
 from localcloud.services.tpu.common import node_name
 
@@ -42,8 +50,10 @@ def create_node(cloud: Cloud, call: Call) -> Json:
         return nodes.begin_create(cloud, call, record)
 
 
-def accepted(cloud: Cloud, call: Call, zone: str, body: Json) -> Record:
+def accepted(cloud: Cloud, call: Call, zone: str, body: Json, slices: int = 1) -> Record:
     """A TPU VM as it will be stored, checked and completed, still without a name.
+
+    `slices` is how many of them there will be.
 
     Raises:
         ApiError: 400, 403 or 404 for what is wrong with it.
@@ -51,8 +61,13 @@ def accepted(cloud: Cloud, call: Call, zone: str, body: Json) -> Record:
     accelerator = checks.accelerator(zone, body)
     checks.require_common(body)
     checks.require_runtime(body.get("runtimeVersion", ""), accelerator)
-    checks.require_disks(cloud, call, zone, body.get("dataDisks", []))
+    checks.require_boot_disk(body.get("bootDiskConfig", {}))
+    attached = disks.accepted(
+        cloud, call, zone, accelerator, body.get("dataDisks", []), slices=slices
+    )
     record: Record = {key: body[key] for key in _KEPT if body.get(key)}
+    if attached:
+        record["dataDisks"] = attached
     configs = body.get("networkConfigs") or [body.get("networkConfig", {})]
     if body.get("networkConfigs") and body.get("networkConfig"):
         raise invalid("Only one of network_config and network_configs may be given.")
@@ -76,14 +91,17 @@ def accepted(cloud: Cloud, call: Call, zone: str, body: Json) -> Record:
     }
 
 
-def _uses(call: Call, networks: list[tuple[Json, str]], disks: list[Json]) -> list[str]:
+def _uses(call: Call, networks: list[tuple[Json, str]], attached: list[Json]) -> list[str]:
     used = []
     for config, path in networks:
         region = f"regions/{call.params['locationsId'].rpartition('-')[0]}/subnetworks/"
         subnet = config["subnetwork"]
         used += [path, path_of(subnet if "/" in subnet else region + subnet, call.project)]
-    used += [path_of(disk["sourceDisk"], call.project) for disk in disks]
-    return [url_of(path) for path in used]
+    return [url_of(path) for path in used] + _disk_urls(call.project, attached)
+
+
+def _disk_urls(project: str, attached: list[Json]) -> list[str]:
+    return [url_of(path_of(disk["sourceDisk"], project)) for disk in attached]
 
 
 @API.method("projects.locations.nodes.patch", permission="tpu.nodes.update", versions=V2)
@@ -101,14 +119,21 @@ def patch_node(cloud: Cloud, call: Call) -> Json:
     if record["state"] not in ("READY", "STOPPED"):
         raise bad_state("update", record["state"])
     checks.require_common(call.body)
-    checks.require_disks(cloud, call, zone_of(name), call.body.get("dataDisks", []))
+    changes = {field: call.body.get(field) for field in fields}
+    if "dataDisks" in changes:
+        accelerator = catalog.accelerators()[record["acceleratorType"]]
+        sent = call.body.get("dataDisks", [])
+        attached = disks.accepted(cloud, call, zone_of(name), accelerator, sent, node=name)
+        before = _disk_urls(call.project, record.get("dataDisks", []))
+        kept = [url for url in record["_uses"] if url not in before]
+        changes |= {"dataDisks": attached, "_uses": kept + _disk_urls(call.project, attached)}
     return operations.start(
         cloud,
         call,
         verb="update",
         target=name,
         effect="tpu.node.update",
-        arguments={"name": name, "changes": {field: call.body.get(field) for field in fields}},
+        arguments={"name": name, "changes": changes},
         seconds=cloud.seconds("tpu.update"),
     )
 

@@ -524,7 +524,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "a version of the first nodes",
         node(tensorflowVersion="1.8"),
         'tpu.tensorflowVersion: "1.8" is no longer served on TPU nodes since 2019-03-11. '
-        "Use 1.13, 1.12 or 1.11.",
+        "Use 1.15, 1.13 or 1.12.",
     ),
     (
         "a trainer's version that is none",

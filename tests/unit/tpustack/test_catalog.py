@@ -25,7 +25,7 @@ def test_without_a_filter_every_zone_has_its_families(run: Run) -> None:
     assert lines[0].split() == ["zone", "family", "types"]
     zones = {zone for tpu in CATALOG.accelerators.values() for zone in tpu.zones}
     assert {line.split()[0] for line in lines[1:]} == zones
-    assert "us-central2-b         v4      v4-8 to v4-4096" in lines
+    assert "us-central2-b         v4      v4-8 to v4-8192" in lines
 
 
 def test_a_zone_has_its_types_with_what_they_are_made_of_and_cost(run: Run) -> None:

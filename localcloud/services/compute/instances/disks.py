@@ -14,7 +14,7 @@ from localcloud.services.compute.instances import checks
 from localcloud.services.compute.instances.records import change, path_of_call, policies
 from localcloud.services.compute.links import last, path_from, url_of
 from localcloud.services.compute.resources import identity, load, require_name, require_new
-from localcloud.services.compute.usage import in_use
+from localcloud.services.compute.usage import holders, in_use
 
 
 def attach_all(cloud: Cloud, call: Call, instance: str, sent: list[Json]) -> list[Json]:
@@ -54,8 +54,9 @@ def _plan(cloud: Cloud, call: Call, instance: str, disk: Json) -> Record:
     if disk.get("source"):
         path = require_disk(cloud, call.project, disk["source"])
         record = load(cloud, path)
-        if record.get("users") and disk.get("mode", "READ_WRITE") == "READ_WRITE":
-            raise in_use(path, path_from(record["users"][0]))
+        others = holders(cloud, path)
+        if others and disk.get("mode", "READ_WRITE") == "READ_WRITE":
+            raise in_use(path, others[0])
         record["users"] = [*record.get("users", []), url_of(instance)]
         return record
     return _new(cloud, call, instance, disk.get("initializeParams", {}), disk)

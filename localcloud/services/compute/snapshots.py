@@ -1,0 +1,72 @@
+"""Snapshots of disks. As a disk, a snapshot is a record without contents."""
+
+from __future__ import annotations
+
+from localcloud.core.call import Call, Json
+from localcloud.core.cloud import Cloud
+from localcloud.services.compute import operations
+from localcloud.services.compute.api import API
+from localcloud.services.compute.disks import require_disk
+from localcloud.services.compute.links import last, url_of
+from localcloud.services.compute.resources import (
+    Kind,
+    add,
+    load,
+    place_of,
+    require_name,
+    require_new,
+    require_permission,
+    serve,
+)
+
+
+def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
+    source = require_disk(cloud, call.project, record.get("sourceDisk", ""))
+    disk = load(cloud, source)
+    record |= {
+        "sourceDisk": url_of(source),
+        "sourceDiskId": disk["id"],
+        "diskSizeGb": disk["sizeGb"],
+        "storageBytes": "0",
+        "storageBytesStatus": "UP_TO_DATE",
+        "storageLocations": [last(disk["zone"]).rpartition("-")[0]],
+        "snapshotType": record.get("snapshotType", "STANDARD"),
+        "status": "CREATING",
+    }
+
+
+KIND = Kind(
+    methods="snapshots",
+    collection="snapshots",
+    parameter="snapshot",
+    kind="compute#snapshot",
+    scope="global",
+    prepare=_prepare,
+    labelled=True,
+    latency="compute",
+)
+serve(KIND)
+
+
+@API.method("disks.createSnapshot", permission="compute.disks.createSnapshot")
+def create_snapshot(cloud: Cloud, call: Call) -> Json:
+    """Make a snapshot of a disk."""
+    require_permission(cloud, call, KIND.permission("create"))
+    name = call.body.get("name", "")
+    require_name(name)
+    path = f"projects/{call.project}/global/snapshots/{name}"
+    disk = f"projects/{call.project}/{place_of(call)}/disks/{call.params['disk']}"
+    load(cloud, disk)
+    with cloud.store.locked():
+        require_new(cloud, path)
+        add(cloud, KIND, call, path, call.body | {"sourceDisk": disk})
+    return operations.start(
+        cloud,
+        call,
+        scope=place_of(call),
+        kind="createSnapshot",
+        target=path,
+        effect="compute.settle",
+        arguments={"path": path},
+        seconds=cloud.seconds("compute.create"),
+    )
