@@ -36,6 +36,11 @@ class Names:
         return f"{self.prefix}-sa"
 
     @property
+    def limits_role(self) -> str:
+        """Id of the role that limits need; such ids have no hyphens."""
+        return f"{self.prefix.replace('-', '_')}_limits"
+
+    @property
     def network(self) -> str:
         """The stack's own network, its subnet, its router and its NAT."""
         return f"{self.prefix}-net"

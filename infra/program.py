@@ -24,6 +24,7 @@ def declare(settings: StackSettings, context: Context) -> dict[str, pulumi.Input
     network = stack.network(services)
     bucket = stack.bucket(services)
     identity = stack.identity(services, bucket)
+    stack.limits(services, identity)
     tpu = stack.tpu(services, network, identity, bucket)
     vm = stack.vm(services, network, identity, bucket)
     return export(settings, bucket, identity, vm, tpu)

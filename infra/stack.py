@@ -13,7 +13,8 @@ from infra.checks.training import data_files, find_wheel
 from infra.checks.versions import tpu_tensorflow
 from infra.components.bucket import Bucket, BucketArgs
 from infra.components.identity import Identity, IdentityArgs, grant_bucket_to
-from infra.components.machine import Job, job_metadata, startup_script
+from infra.components.limits import Limits, LimitsArgs
+from infra.components.machine import Job, job_metadata, limits_metadata, startup_script
 from infra.components.network import Network, NetworkArgs
 from infra.components.services import ProjectServices, ProjectServicesArgs
 from infra.components.tpu import Tpu, TpuArgs, TpuNode, TpuVm
@@ -112,6 +113,20 @@ class Builder:
         )
         return Identity("identity", args)
 
+    def limits(self, services: ProjectServices, identity: Identity) -> None:
+        """What the machines may do when a limit is reached."""
+        if not self.settings.limits.any:
+            return
+        apis = (services.enabled[IAM_API], services.enabled[PROJECTS_API])
+        args = LimitsArgs(
+            project=self.settings.project,
+            role_id=self.names.limits_role,
+            queued=self.settings.tpu.queued is not None,
+            account=identity.email,
+            requires=apis,
+        )
+        Limits("limits", args)
+
     def job(self, bucket: Bucket) -> Job:
         """What the machine that runs the trainer is told."""
         training = self.settings.training
@@ -178,6 +193,7 @@ class Builder:
             startup_script=startup_script("vm.sh") if runs_trainer else None,
             metadata=self._job_metadata(bucket),
             labels=self.labels,
+            comes_back=runs_trainer and settings.limits.time_to_live_hours is not None,
             requires=(services.enabled[COMPUTE_API], *self._needs_of_startup(place, bucket)),
         )
         return Vm("vm", args)
@@ -189,7 +205,11 @@ class Builder:
     def _job_metadata(self, bucket: Bucket) -> dict[str, pulumi.Input[str]]:
         settings = self.settings
         names = self.names.tpus(settings.tpu.slices)
-        return job_metadata(self.job(bucket), names, settings.zone, settings.project)
+        turn_off = settings.training.run_on is RunOn.VM
+        return {
+            **job_metadata(self.job(bucket), names, settings.zone, settings.project),
+            **limits_metadata(settings.limits, names, turn_off=turn_off),
+        }
 
     def _tpu_metadata(self, bucket: Bucket) -> dict[str, pulumi.Input[str]]:
         """None is needed where the runtime serves gRPC by itself and the VM runs the trainer."""

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pulumi
 
+from infra.settings.limits import LimitsSettings
+
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 _PREFIX = "training-"
 _STARTUP = Path(__file__).parent.parent / "startup"
@@ -29,6 +31,27 @@ class Job:
 def startup_script(script: str) -> str:
     """A start-up script with the functions that all of them share in front of it."""
     return "\n".join((_STARTUP / part).read_text("utf-8") for part in ("common.sh", script))
+
+
+def limits_metadata(
+    limits: LimitsSettings, tpus: tuple[str, ...], *, turn_off: bool
+) -> dict[str, pulumi.Input[str]]:
+    """The metadata of a machine that watches over the limits; none without limits.
+
+    `turn_off` says whether the machine goes off when the TPU's time is up.
+    """
+    if not limits.any:
+        return {}
+    said = {
+        "tpus": tpus,
+        "timeToLiveHours": limits.time_to_live_hours,
+        "idleMinutes": limits.idle_minutes,
+        "turnOff": turn_off,
+    }
+    return {
+        "limits": json.dumps({key: value for key, value in said.items() if value is not None}),
+        "watchdog": (_STARTUP / "watchdog.py").read_text("utf-8"),
+    }
 
 
 def replace_for_another_job(metadata: Iterable[str]) -> pulumi.ResourceOptions:

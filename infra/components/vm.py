@@ -14,7 +14,10 @@ from infra.settings.vm import VmCapacity, VmSettings
 
 @dataclass(frozen=True)
 class VmArgs:
-    """`requires` is what the VM waits for although none of its properties names it."""
+    """`requires` is what the VM waits for although none of its properties names it.
+
+    `comes_back` lets an update that refreshes start a VM that was turned off.
+    """
 
     project: str
     zone: str
@@ -26,6 +29,7 @@ class VmArgs:
     startup_script: str | None
     metadata: Mapping[str, pulumi.Input[str]]
     labels: Mapping[str, str]
+    comes_back: bool
     requires: tuple[pulumi.Resource, ...]
 
 
@@ -79,6 +83,7 @@ class Vm(pulumi.ComponentResource):
             metadata={**args.metadata, "enable-oslogin": "TRUE"},
             metadata_startup_script=args.startup_script,
             labels=dict(args.labels),
+            desired_status="RUNNING" if args.comes_back else None,
             allow_stopping_for_update=True,
             opts=pulumi.ResourceOptions.merge(
                 pulumi.ResourceOptions(
@@ -88,10 +93,17 @@ class Vm(pulumi.ComponentResource):
                     # The script runs at boot alone: a VM keeps the one that it was made with, so
                     # that a new release replaces no VM, unless it gets another task.
                     ignore_changes=["metadataStartupScript"],
-                    replacement_trigger="train" if args.startup_script else "none",
+                    replacement_trigger=_task(args),
                 ),
                 replace_for_another_job(args.metadata),
             ),
         )
         self.name = instance.name
         self.register_outputs({"name": self.name})
+
+
+def _task(args: VmArgs) -> str:
+    """What the start-up script does."""
+    if args.startup_script is None:
+        return "nothing"
+    return "train and watch" if "watchdog" in args.metadata else "train"

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 
 from infra.settings.base import Section, Text
 from infra.settings.bucket import BucketSettings
+from infra.settings.limits import LimitsSettings
 from infra.settings.network import NetworkSettings
 from infra.settings.tpu import Architecture, TpuSettings
 from infra.settings.training import TrainingSettings
@@ -36,6 +37,10 @@ class StackSettings(Section):
     network: NetworkSettings = Field(default_factory=NetworkSettings, description="The network.")
     training: TrainingSettings = Field(
         default_factory=TrainingSettings, description="The training."
+    )
+    limits: LimitsSettings = Field(
+        default_factory=LimitsSettings,
+        description="When the TPU is taken down although nobody runs `pulumi destroy`.",
     )
     labels: dict[str, str] = Field(
         default_factory=dict, description="Labels of every resource that can have them."

@@ -8,6 +8,7 @@
 #   training-args                      JSON list of further arguments
 #   training-tensorflow                version that the trainer needs
 #   training-job                       name of this run; results lie under BUCKET/jobs/NAME
+#   limits, watchdog                   when the TPU is taken down, and the program that does it
 # A script may run at every boot: what is done already is not done again.
 set -euo pipefail
 
@@ -184,6 +185,24 @@ print(f"https://storage.googleapis.com/upload/storage/v1/b/{quote(bucket)}/o?{qu
 PYTHON
 }
 
+# Starts the program that takes the TPU down when a limit is reached, if there is one.
+start_watchdog() {
+  attribute limits >/dev/null || return 0
+  mkdir -p "$BASE"
+  attribute watchdog >"$BASE/watchdog.py"
+  systemd-run --unit=watchdog --description="tpu-stack limits" --collect \
+    --property=Restart=always --property=RestartSec=60 \
+    --property=StandardOutput=journal+console --property=StandardError=journal+console \
+    --setenv=PYTHONUNBUFFERED=1 "$(command -v python3)" "$BASE/watchdog.py"
+}
+
+# Starts a TPU that was stopped because nothing trained.
+wake_tpu() {
+  if [[ -e "$BASE/watchdog.py" ]]; then
+    python3 "$BASE/watchdog.py" wake
+  fi
+}
+
 # Runs the trainer as a systemd unit: it is started again after a crash, not after wrong input
 # (exit code 2), and its output goes to the journal and the serial port.
 # Arguments: the TPU for --tpu, then NAME=VALUE of the environment.
@@ -198,12 +217,14 @@ start_training() {
   bucket="$(attribute bucket-url)"
   job="$(attribute training-job)"
   finished="$bucket/jobs/$job/finished"
+  start_watchdog
   require_scope
   await_grants
   if object_exists "$finished"; then
     log "the job $job has finished already ($finished); set training.job to run another one"
     return
   fi
+  wake_tpu
   mkdir -p "$BASE"
   ensure_tensorflow "$(attribute training-tensorflow)" "$TENSORFLOW_PACKAGE"
   install_training

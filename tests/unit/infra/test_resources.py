@@ -277,3 +277,40 @@ def test_labels_are_on_everything_that_can_have_them(run: Run) -> None:
     engine, _ = run(config(labels={"team": "vision"}))
     for kind in ("Bucket", "Instance", "V2Vm"):
         assert engine.one(kind)["labels"]["team"] == "vision"
+
+
+def test_a_stack_without_limits_lets_its_machines_do_nothing_to_the_tpu(run: Run) -> None:
+    engine, _ = run(config())
+    assert engine.of("IAMCustomRole") == []
+    assert "limits" not in engine.one("Instance")["metadata"]
+    assert "desiredStatus" not in engine.one("Instance")
+
+
+def test_limits_reach_the_machine_that_trains_with_the_role_to_keep_them(run: Run) -> None:
+    limits = {"timeToLiveHours": 8, "idleMinutes": 30}
+    engine, outputs = run(config(limits=limits))
+    metadata = engine.one("Instance")["metadata"]
+    names = {"tpus": ["tpu-stack-test-tpu"], "turnOff": True}
+    assert json.loads(metadata["limits"]) == {**limits, **names}
+    compile(metadata["watchdog"], "watchdog.py", "exec")
+    assert engine.one("Instance")["desiredStatus"] == "RUNNING"
+    role = engine.one("IAMCustomRole")
+    assert role["roleId"] == "tpu_stack_test_limits"
+    assert role["permissions"] == ["tpu.nodes.delete", "tpu.nodes.start", "tpu.nodes.stop"]
+    members = [grant.inputs["member"] for grant in engine.of("IAMMember")]
+    assert f"serviceAccount:{outputs['service_account']}" in members
+
+
+def test_a_vm_that_only_watches_for_idleness_is_not_started_again_by_an_update(run: Run) -> None:
+    engine, _ = run(config(limits={"idleMinutes": 30}))
+    assert "desiredStatus" not in engine.one("Instance")
+
+
+def test_a_tpu_vm_that_trains_watches_over_itself(run: Run) -> None:
+    engine, _ = run(config(tpu=ON_TPU, training={"runOn": "tpu"}, limits={"idleMinutes": 30}))
+    assert json.loads(engine.one("V2Vm")["metadata"]["limits"])["turnOff"] is False
+
+
+def test_the_request_of_a_queued_tpu_may_be_deleted_when_a_limit_is_reached(run: Run) -> None:
+    engine, _ = run(config(tpu={**POD, "queued": {}}, limits={"idleMinutes": 30}))
+    assert "tpu.queuedResources.delete" in engine.one("IAMCustomRole")["permissions"]

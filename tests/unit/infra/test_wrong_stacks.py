@@ -657,6 +657,16 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "already.",
     ),
     (
+        "a limit that would stop every training",
+        config(limits={"idleMinutes": 1}),
+        "limits.idleMinutes: 1 is too small. Use at least 10.0.",
+    ),
+    (
+        "a life without end",
+        config(limits={"timeToLiveHours": 10000}),
+        "limits.timeToLiveHours: 10000 is too large. Use at most 8760.0.",
+    ),
+    (
         "a job that is no name",
         config(training={"job": "a/b"}),
         'training.job: "a/b" is no job name (at most 63 lower-case letters, digits, hyphens, dots, '

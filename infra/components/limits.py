@@ -1,0 +1,54 @@
+"""What the machines may do to the TPU so that limits can be kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_gcp as gcp
+
+_PERMISSIONS = ("tpu.nodes.delete", "tpu.nodes.start", "tpu.nodes.stop")
+_IN_THE_QUEUE = ("tpu.queuedResources.delete",)
+
+
+@dataclass(frozen=True)
+class LimitsArgs:
+    """`role_id` names the stack's own role; `queued` says whether its TPU is out of the queue.
+
+    `requires` are the APIs that the role waits for.
+    """
+
+    project: str
+    role_id: str
+    queued: bool
+    account: pulumi.Input[str]
+    requires: tuple[pulumi.Resource, ...]
+
+
+class Limits(pulumi.ComponentResource):
+    """A role of the stack's own, with which its machines take their TPU down and start it again.
+
+    Deliberately not `roles/tpu.admin`, which could also make TPUs.
+    """
+
+    def __init__(
+        self, name: str, args: LimitsArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("tpu-stack:infra:Limits", name, None, opts)
+        own = pulumi.ResourceOptions(parent=self, depends_on=list(args.requires))
+        role = gcp.projects.IAMCustomRole(
+            "watchdog",
+            project=args.project,
+            role_id=args.role_id,
+            title="Keeps the limits of a tpu-stack",
+            permissions=[*_PERMISSIONS, *(_IN_THE_QUEUE if args.queued else ())],
+            opts=own,
+        )
+        gcp.projects.IAMMember(
+            "watchdog",
+            project=args.project,
+            role=role.name,
+            member=pulumi.Output.concat("serviceAccount:", args.account),
+            opts=own,
+        )
+        self.register_outputs({})

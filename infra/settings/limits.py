@@ -1,0 +1,33 @@
+"""Settings that end what a stack costs."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from infra.settings.base import Section
+
+
+class LimitsSettings(Section):
+    """The limits: what ends a TPU that is used no more, or for too long."""
+
+    time_to_live_hours: float | None = Field(
+        default=None,
+        ge=0.5,
+        le=8760,
+        description="How many hours a TPU lives (0.5 to 8760). Then it is deleted and the VM that "
+        "ran the training is turned off; `pulumi up --refresh` brings both back. Without end if "
+        "it is not set.",
+    )
+    idle_minutes: float | None = Field(
+        default=None,
+        ge=10,
+        le=10080,
+        description="How many minutes a TPU may be READY while nothing trains (10 to 10080). Then "
+        "it is stopped, or deleted where Google stops none (several hosts, several slices, out "
+        "of the queue). Without end if it is not set.",
+    )
+
+    @property
+    def any(self) -> bool:
+        """Whether there is a limit."""
+        return self.time_to_live_hours is not None or self.idle_minutes is not None

@@ -1,0 +1,87 @@
+"""A stack with limits, on the real engine: what ends, what comes back, what is left."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import requests
+
+from tpustack.engine import Engine
+from tpustack.localcloud import LocalCloudCommand
+
+Deploy = Callable[..., Engine]
+PLACE = "projects/tpu-stack-local"
+VM = f"https://compute.googleapis.com/compute/v1/{PLACE}/zones/us-central1-b/instances"
+VM += "/tpu-stack-local-vm"
+NODE = f"https://tpu.googleapis.com/v2/{PLACE}/locations/us-central1-b/nodes/tpu-stack-local-tpu"
+SECONDS = 30.0
+
+
+def ignore(line: str) -> None:
+    """The engine's output is not what these tests look at."""
+
+
+class Limited:
+    """The machines of a stack with limits, as Google shows them."""
+
+    def __init__(self, google: requests.Session, cloud: LocalCloudCommand) -> None:
+        self._google, self._cloud = google, cloud
+
+    def tpu(self) -> str:
+        answer = self._google.get(NODE)
+        return str(answer.json()["state"]) if answer.ok else "gone"
+
+    def vm(self) -> str:
+        return str(self._google.get(VM).json()["status"])
+
+    def says(self, text: str) -> None:
+        """Wait until the VM's serial port says it."""
+        vm = f"{PLACE}/zones/us-central1-b/instances/tpu-stack-local-vm"
+        wait(lambda: text in self._cloud.run("logs", vm), text)
+
+    def shorten(self, **limits: Any) -> None:
+        """Change the limits on the VM itself, where shorter ones than the stack's can be set."""
+        metadata = self._google.get(VM).json()["metadata"]
+        items = {item["key"]: item["value"] for item in metadata["items"]}
+        items["limits"] = json.dumps(json.loads(items["limits"]) | limits)
+        changed = [{"key": key, "value": value} for key, value in items.items()]
+        body = {"fingerprint": metadata["fingerprint"], "items": changed}
+        self._google.post(f"{VM}/setMetadata", json=body).raise_for_status()
+
+
+def wait(until: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not until():
+        assert time.monotonic() < deadline, f"waited in vain: {what}"
+        time.sleep(0.2)
+
+
+def test_a_tpu_is_stopped_when_idle_deleted_when_its_time_is_up_and_comes_back_by_a_refresh(
+    deploy: Deploy, google: requests.Session, cloud: LocalCloudCommand
+) -> None:
+    before = cloud.status()["resources"]
+    engine = deploy(limits={"timeToLiveHours": 8, "idleMinutes": 30})
+    bucket = engine.up(ignore).outputs["bucket_name"]
+    stack = Limited(google, cloud)
+    stack.says("training finished")
+
+    stack.shorten(idleMinutes=0.01)
+    stack.says("tpu-stack-local-tpu is stopped: nothing has trained for 0.01 minutes")
+    wait(lambda: stack.tpu() == "STOPPED", "the TPU stops")
+    assert engine.up(ignore).changed == 0
+    assert stack.tpu() == "STOPPED"
+
+    stack.shorten(timeToLiveHours=0.0001)
+    wait(lambda: (stack.tpu(), stack.vm()) == ("gone", "TERMINATED"), "TPU and VM go")
+    objects = google.get(f"https://storage.googleapis.com/storage/v1/b/{bucket}/o?prefix=limits/")
+    assert len(objects.json()["items"]) == 2
+
+    assert engine.refresh(ignore)["delete"] == 1
+    assert engine.up(ignore).changes["create"] == 1
+    assert (stack.tpu(), stack.vm()) == ("READY", "RUNNING")
+    assert engine.up(ignore).changed == 0
+    engine.destroy(ignore)
+    assert cloud.status()["resources"] == before

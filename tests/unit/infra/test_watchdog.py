@@ -1,0 +1,221 @@
+"""The program that keeps limits, against the local cloud in virtual time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from infra.startup.watchdog import Place, Watchdog
+from localcloud.app import LocalCloud
+from localcloud.core import enablement
+from localcloud.core.clock import VirtualClock
+from localcloud.machines.fake import FakeMachines
+from localcloud.services.tpu import nodes
+from localcloud.testing import Client, session
+
+PROJECT, ZONE = "tpu-stack-local", "us-central1-b"
+PARENT = f"projects/{PROJECT}/locations/{ZONE}"
+TPU = f"tpu.googleapis.com/v2/{PARENT}"
+MINUTE, HOUR = 60.0, 3600.0
+VM = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.19.0-pod-pjrt"}
+POD = VM | {"acceleratorType": "v2-32"}
+ONE = {"tpus": ["t"]}
+
+
+class Watch:
+    """A watchdog on a machine that trains or not, in virtual time."""
+
+    def __init__(self, cloud: LocalCloud, clock: VirtualClock) -> None:
+        self.clock = clock
+        self.trains = False
+        self.lines: list[str] = []
+        self._session = session(cloud)
+        self.watchdog = Watchdog(
+            Place(PROJECT, ZONE, "a-bucket"),
+            self.call,
+            lambda: self.trains,
+            clock.now,
+            self.lines.append,
+        )
+
+    def call(self, method: str, url: str, body: str | None) -> tuple[int, dict[str, Any]]:
+        answer = self._session.request(method, url, data=body)
+        return answer.status_code, answer.json() if answer.content else {}
+
+    def looks(self, limits: dict[str, Any], seconds: float) -> bool:
+        """Look every minute for so long; whether the time was up."""
+        over = False
+        end = self.clock.now() + seconds
+        while not over and self.clock.now() < end:
+            self.clock.advance(MINUTE)
+            over = self.watchdog.look(limits)
+        return over
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def local_cloud(tmp_path: Path, clock: VirtualClock) -> Iterator[LocalCloud]:
+    running = LocalCloud(tmp_path / "home", clock=clock)
+    running.start()
+    enablement.enable(running.cloud, PROJECT, ("tpu.googleapis.com",))
+    running.cloud.machines = machines = FakeMachines()  # type: ignore[assignment]
+    yield running
+    machines.suspend_all()
+    running.stop()
+
+
+@pytest.fixture
+def google(local_cloud: LocalCloud) -> Client:
+    client = Client(local_cloud)
+    bucket = {"name": "a-bucket", "location": "US-CENTRAL1"}
+    client.post("storage.googleapis.com/storage/v1/b", bucket, project=PROJECT)
+    return client
+
+
+@pytest.fixture
+def watch(local_cloud: LocalCloud, google: Client, clock: VirtualClock) -> Watch:
+    return Watch(local_cloud, clock)
+
+
+def state(google: Client, name: str = "t") -> str:
+    nodes = google.get(f"{TPU}/nodes").get("nodes", [])
+    return next((node["state"] for node in nodes if node["name"].endswith(f"/{name}")), "gone")
+
+
+def notes(google: Client) -> list[str]:
+    found = google.get("storage.googleapis.com/storage/v1/b/a-bucket/o", prefix="limits/")
+    return [item["name"].partition("-")[2] for item in found.get("items", [])]
+
+
+def test_a_tpu_is_stopped_once_nothing_has_trained_for_so_long(
+    google: Client, watch: Watch
+) -> None:
+    google.post(f"{TPU}/nodes", VM, nodeId="t")
+    limits = ONE | {"idleMinutes": 30}
+    watch.trains = True
+    watch.looks(limits, 2 * HOUR)
+    watch.trains = False
+    watch.looks(limits, 29 * MINUTE)
+    assert state(google) == "READY"
+    watch.looks(limits, MINUTE)
+    assert state(google) == "STOPPED"
+    assert watch.lines == ["t is stopped: nothing has trained for 30 minutes"]
+    assert notes(google) == ["t.txt"]
+    watch.looks(limits, 2 * HOUR)
+    assert len(watch.lines) == 1
+
+
+def test_a_stopped_tpu_is_started_for_the_next_job(google: Client, watch: Watch) -> None:
+    google.post(f"{TPU}/nodes", VM, nodeId="t")
+    google.post(f"{TPU}/nodes/t:stop", {})
+    watch.watchdog.wake(ONE)
+    assert state(google) == "READY"
+
+
+def test_whoever_trains_elsewhere_is_seen_by_what_a_job_writes(
+    google: Client, watch: Watch, clock: VirtualClock
+) -> None:
+    google.post(f"{TPU}/nodes", VM, nodeId="t")
+    limits = ONE | {"idleMinutes": 30}
+    watch.looks(limits, 20 * MINUTE)
+    upload = "https://storage.googleapis.com/upload/storage/v1/b/a-bucket/o"
+    watch.call("POST", f"{upload}?uploadType=media&name=jobs/by-hand/ckpt-1", "x")
+    watch.looks(limits, 29 * MINUTE)
+    assert state(google) == "READY"
+    watch.looks(limits, 2 * MINUTE)
+    assert state(google) == "STOPPED"
+
+
+@pytest.mark.parametrize("what", ["a slice of several hosts", "one out of the queue"])
+def test_what_google_does_not_stop_is_deleted(google: Client, watch: Watch, what: str) -> None:
+    if what == "one out of the queue":
+        spec = {"parent": PARENT, "nodeId": "t", "node": VM}
+        request = {"tpu": {"nodeSpec": [spec]}}
+        google.post(f"{TPU}/queuedResources", request, queuedResourceId="t")
+        zone = PARENT
+    else:
+        zone = PARENT.replace(ZONE, "us-central1-a")
+        google.post(f"tpu.googleapis.com/v2/{zone}/nodes", POD, nodeId="t")
+        watch.watchdog._place = Place(PROJECT, "us-central1-a", "a-bucket")
+    watch.looks(ONE | {"idleMinutes": 10}, 10 * MINUTE)
+    google.get(f"tpu.googleapis.com/v2/{zone}/nodes/t", status=404)
+    google.get(f"tpu.googleapis.com/v2/{zone}/queuedResources/t", status=404)
+    assert "t is deleted" in watch.lines[0]
+
+
+def test_a_classic_node_is_stopped_by_the_version_of_the_api_that_knows_it(
+    google: Client, watch: Watch
+) -> None:
+    node = {"acceleratorType": "v2-8", "tensorflowVersion": "2.12.1", "network": "default"}
+    google.post(f"tpu.googleapis.com/v1/{PARENT}/nodes", node, nodeId="t")
+    watch.looks(ONE | {"idleMinutes": 10}, 10 * MINUTE)
+    assert state(google) == "STOPPED"
+
+
+def test_a_tpu_that_google_took_away_is_not_idle(
+    google: Client, watch: Watch, local_cloud: LocalCloud
+) -> None:
+    spot = VM | {"schedulingConfig": {"spot": True}}
+    google.post(f"{TPU}/nodes", spot, nodeId="t")
+    limits = ONE | {"idleMinutes": 30}
+    watch.looks(limits, 20 * MINUTE)
+    nodes.preempt(local_cloud.cloud, f"{PARENT}/nodes/t")
+    watch.looks(limits, 3 * HOUR)
+    assert (state(google), watch.lines) == ("PREEMPTED", [])
+    google.delete(f"{TPU}/nodes/t")
+    google.post(f"{TPU}/nodes", spot, nodeId="t")
+    watch.looks(limits, 29 * MINUTE)
+    assert state(google) == "READY"
+
+
+def test_a_tpu_whose_time_is_up_is_deleted_even_while_it_trains(
+    google: Client, watch: Watch
+) -> None:
+    google.post(f"{TPU}/nodes", VM, nodeId="t")
+    limits = ONE | {"timeToLiveHours": 8.0, "idleMinutes": 30}
+    watch.trains = True
+    assert not watch.looks(limits, 8 * HOUR - MINUTE)
+    assert watch.looks(limits, MINUTE)
+    assert state(google) == "gone"
+    assert watch.lines == ["t is deleted: its 8 hours are over"]
+    google.post(f"{TPU}/nodes", VM, nodeId="t")
+    assert not watch.looks(limits, 7 * HOUR)
+
+
+def test_slices_go_together(google: Client, watch: Watch) -> None:
+    specs = [{"parent": PARENT, "nodeId": f"t-{index}", "node": VM} for index in range(2)]
+    google.post(f"{TPU}/queuedResources", {"tpu": {"nodeSpec": specs}}, queuedResourceId="t")
+    watch.looks({"tpus": ["t-0", "t-1"], "timeToLiveHours": 1.0}, HOUR)
+    assert (state(google, "t-0"), state(google, "t-1")) == ("gone", "gone")
+    google.get(f"{TPU}/queuedResources/t", status=404)
+
+
+def test_without_a_limit_nothing_is_touched(google: Client, watch: Watch) -> None:
+    google.post(f"{TPU}/nodes", VM, nodeId="t")
+    watch.looks(ONE, 24 * HOUR)
+    assert state(google) == "READY"
+
+
+def test_a_refusal_is_told_and_nothing_is_taken_for_done(google: Client, watch: Watch) -> None:
+    google.post(f"{TPU}/nodes", VM, nodeId="t")
+    refusing = requests.Session()
+    refusing.request = lambda *a, **k: _refusal()  # type: ignore[method-assign]
+    watch._session = refusing
+    with pytest.raises(OSError, match="HTTP status 403 for t: you may not"):
+        watch.watchdog.look(ONE | {"timeToLiveHours": 1.0})
+
+
+def _refusal() -> requests.Response:
+    response = requests.Response()
+    response.status_code = 403
+    response._content = json.dumps({"error": {"message": "you may not"}}).encode()
+    return response
