@@ -21,6 +21,7 @@ def declare(settings: StackSettings, context: Context) -> dict[str, pulumi.Input
         pulumi.log.info(table(of_stack(settings, context.stack, context.catalog)))
     stack = Builder(settings, context)
     services = stack.services()
+    stack.budget(services)
     network = stack.network(services)
     bucket = stack.bucket(services)
     identity = stack.identity(services, bucket)

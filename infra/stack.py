@@ -7,11 +7,22 @@ from dataclasses import dataclass
 
 import pulumi
 
+from infra.apis import (
+    COMPUTE_API,
+    IAM_API,
+    KMS_API,
+    PROJECTS_API,
+    STORAGE_API,
+    TPU_API,
+    apis_of,
+)
 from infra.checks.context import Context
 from infra.checks.network import subnet_range
 from infra.checks.training import data_files, find_wheel
 from infra.checks.versions import tpu_tensorflow
 from infra.components.bucket import Bucket, BucketArgs
+from infra.components.budget import Budget, BudgetArgs
+from infra.components.encryption import Encryption, EncryptionArgs
 from infra.components.identity import Identity, IdentityArgs, grant_bucket_to
 from infra.components.limits import Limits, LimitsArgs
 from infra.components.machine import Job, job_metadata, limits_metadata, startup_script
@@ -22,12 +33,6 @@ from infra.components.vm import Vm, VmArgs
 from infra.settings import StackSettings
 from infra.settings.tpu import Architecture
 from infra.settings.training import RunOn
-
-TPU_API = "tpu.googleapis.com"
-COMPUTE_API = "compute.googleapis.com"
-STORAGE_API = "storage.googleapis.com"
-IAM_API = "iam.googleapis.com"
-PROJECTS_API = "cloudresourcemanager.googleapis.com"
 
 
 @dataclass(frozen=True)
@@ -50,8 +55,9 @@ class Builder:
 
     def services(self) -> ProjectServices:
         """The APIs."""
-        apis = (TPU_API, COMPUTE_API, STORAGE_API, IAM_API, PROJECTS_API)
-        return ProjectServices("services", ProjectServicesArgs(self.settings.project, apis))
+        settings = self.settings
+        args = ProjectServicesArgs(settings.project, apis_of(settings), settings.enable_apis)
+        return ProjectServices("services", args)
 
     def network(self, services: ProjectServices) -> Place:
         """The stack's own network, or the one that the settings name."""
@@ -93,10 +99,45 @@ class Builder:
             force_destroy=self.settings.bucket.force_destroy,
             protect=self.settings.bucket.protect,
             versioning=self.settings.bucket.versioning,
+            soft_delete_days=self.settings.bucket.soft_delete_days,
+            lifecycle=self.settings.bucket.lifecycle,
+            encryption=self._encryption(services),
             labels=self.labels,
             requires=(services.enabled[STORAGE_API],),
         )
         return Bucket("bucket", args)
+
+    def _encryption(self, services: ProjectServices) -> Encryption | None:
+        """The bucket's key, where it has one that is not Google's."""
+        bucket = self.settings.bucket
+        if bucket.encryption is None:
+            return None
+        args = EncryptionArgs(
+            project=self.settings.project,
+            region=self.settings.region,
+            prefix=self.names.prefix,
+            key=bucket.encryption.key,
+            rotation_days=bucket.encryption.rotation_days,
+            kept=not bucket.force_destroy,
+            protect=bucket.protect,
+            labels=self.labels,
+            requires=(services.enabled[KMS_API], services.enabled[STORAGE_API]),
+        )
+        return Encryption("encryption", args)
+
+    def budget(self, services: ProjectServices) -> None:
+        """The budget, where the stack has one."""
+        if self.settings.budget is None:
+            return
+        args = BudgetArgs(
+            project=self.settings.project,
+            name=self.names.prefix,
+            settings=self.settings.budget,
+            label=("tpu-stack", self.context.stack),
+            labels=self.labels,
+            requires=services.enabled,
+        )
+        Budget("budget", args)
 
     def identity(self, services: ProjectServices, bucket: Bucket) -> Identity:
         """The account of VM and TPU VM."""

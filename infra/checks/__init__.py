@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from infra.checks.bucket import check_bucket, check_encryption, check_lifecycle, check_soft_delete
+from infra.checks.budget import check_budget
 from infra.checks.context import Context
 from infra.checks.disks import check_data_disks
-from infra.checks.machines import check_bucket, check_image, check_machine_type
+from infra.checks.machines import check_image, check_machine_type
 from infra.checks.network import check_cidr, check_network, check_subnet
 from infra.checks.project import check_bucket_name, check_prefix, check_project
 from infra.checks.provider import check_provider
@@ -54,6 +56,10 @@ CHECKS: Final[tuple[Check, ...]] = (
     check_machine_type,
     check_image,
     check_bucket,
+    check_soft_delete,
+    check_lifecycle,
+    check_encryption,
+    check_budget,
     check_bucket_name,
     check_wheel,
     check_data,

@@ -1,4 +1,4 @@
-"""The VM and the bucket."""
+"""The VM."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from infra.checks.context import Context, nearest
 from infra.settings import StackSettings
-from infra.settings.problems import UNSET, Problem
+from infra.settings.problems import Problem
 from infra.settings.training import RunOn
 
 _IMAGE = re.compile(r"[a-z0-9.:-]+/[a-z0-9-]+")
@@ -45,49 +45,3 @@ def check_image(settings: StackSettings, context: Context) -> Iterator[Problem]:
             "is not PROJECT/FAMILY",
             "Use one like debian-cloud/debian-12",
         )
-
-
-def check_bucket(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """The bucket is in the TPU's region, and its settings agree with each other."""
-    bucket = settings.bucket
-    if bucket.location and bucket.location.lower() != settings.region:
-        yield Problem(
-            "bucket.location",
-            bucket.location,
-            f"is not the TPU's region: reading across regions is slow and costs egress "
-            f"(the zone is {settings.zone})",
-            f"Use {settings.region}, or leave it out",
-        )
-    if not bucket.create:
-        yield from _check_given_bucket(settings)
-    elif bucket.protect and bucket.force_destroy:
-        yield Problem(
-            "bucket.forceDestroy",
-            True,
-            "contradicts bucket.protect: true",
-            "Set one of the two to false",
-        )
-
-
-def _check_given_bucket(settings: StackSettings) -> Iterator[Problem]:
-    """A bucket that is not the stack's has a name, and nothing that only its owner decides."""
-    bucket = settings.bucket
-    if bucket.name is None:
-        yield Problem(
-            "bucket.name",
-            UNSET,
-            "is required with bucket.create: false",
-            "Set the name of the bucket to use",
-        )
-    for name, value in (
-        ("forceDestroy", bucket.force_destroy),
-        ("protect", bucket.protect),
-        ("versioning", bucket.versioning),
-    ):
-        if value:
-            yield Problem(
-                f"bucket.{name}",
-                value,
-                "is of a bucket that the stack makes, but bucket.create is false",
-                "Remove one of the two",
-            )

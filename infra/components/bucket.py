@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pulumi
 import pulumi_gcp as gcp
+
+from infra.components.encryption import Encryption
+from infra.settings.bucket import LifecycleAction, LifecycleRule
+
+_DAY = 86400
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,9 @@ class BucketArgs:
     force_destroy: bool
     protect: bool
     versioning: bool
+    soft_delete_days: int | None
+    lifecycle: Sequence[LifecycleRule]
+    encryption: Encryption | None
     labels: Mapping[str, str]
     requires: tuple[pulumi.Resource, ...] = ()
 
@@ -77,6 +85,8 @@ class Bucket(pulumi.ComponentResource):
         self.register_outputs({"url": self.url})
 
     def _declare(self, args: BucketArgs, kept: bool) -> gcp.storage.Bucket:
+        key, deleted = args.encryption, args.soft_delete_days
+        requires = [*args.requires, key.usable] if key else list(args.requires)
         return gcp.storage.Bucket(
             "bucket",
             name=args.name,
@@ -86,11 +96,34 @@ class Bucket(pulumi.ComponentResource):
             uniform_bucket_level_access=True,
             public_access_prevention="enforced",
             versioning={"enabled": args.versioning},
+            soft_delete_policy=None
+            if deleted is None
+            else {"retention_duration_seconds": deleted * _DAY},
+            lifecycle_rules=[_rule(rule) for rule in args.lifecycle] or None,
+            encryption={"default_kms_key_name": key.key} if key else None,
             labels=dict(args.labels),
             opts=pulumi.ResourceOptions(
                 parent=self,
-                depends_on=list(args.requires),
+                depends_on=requires,
                 protect=args.protect,
                 retain_on_delete=kept,
             ),
         )
+
+
+def _rule(rule: LifecycleRule) -> gcp.storage.BucketLifecycleRuleArgs:
+    delete = rule.action is LifecycleAction.DELETE
+    old_versions = rule.noncurrent_days is not None or rule.newer_versions is not None
+    return gcp.storage.BucketLifecycleRuleArgs(
+        action=gcp.storage.BucketLifecycleRuleActionArgs(
+            type="Delete" if delete else "SetStorageClass",
+            storage_class=None if delete else rule.action.value.upper(),
+        ),
+        condition=gcp.storage.BucketLifecycleRuleConditionArgs(
+            age=rule.age_days,
+            days_since_noncurrent_time=rule.noncurrent_days,
+            num_newer_versions=rule.newer_versions,
+            matches_prefixes=[rule.prefix] if rule.prefix else None,
+            with_state="ARCHIVED" if old_versions else "ANY",
+        ),
+    )

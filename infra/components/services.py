@@ -11,16 +11,20 @@ import pulumi_gcp as gcp
 
 @dataclass(frozen=True)
 class ProjectServicesArgs:
-    """`services` are names of APIs, for example `tpu.googleapis.com`."""
+    """`services` are names of APIs, for example `tpu.googleapis.com`.
+
+    Without `enable` somebody else has enabled them.
+    """
 
     project: str
     services: tuple[str, ...]
+    enable: bool
 
 
 class ProjectServices(pulumi.ComponentResource):
     """Enables APIs. Deliberately never disables one: others in the project may use it."""
 
-    enabled: Mapping[str, gcp.projects.Service]
+    enabled: Mapping[str, pulumi.Resource]
     """By name, so that each resource waits for the API that it needs and for no other."""
 
     def __init__(
@@ -30,14 +34,16 @@ class ProjectServices(pulumi.ComponentResource):
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("tpu-stack:infra:ProjectServices", name, None, opts)
-        self.enabled = {
-            service: gcp.projects.Service(
-                service,
-                project=args.project,
-                service=service,
-                disable_on_destroy=False,
-                opts=pulumi.ResourceOptions(parent=self),
-            )
-            for service in args.services
-        }
+        self.enabled = dict.fromkeys(args.services, self)
+        if args.enable:
+            self.enabled = {service: self._enable(service, args) for service in args.services}
         self.register_outputs({})
+
+    def _enable(self, service: str, args: ProjectServicesArgs) -> gcp.projects.Service:
+        return gcp.projects.Service(
+            service,
+            project=args.project,
+            service=service,
+            disable_on_destroy=False,
+            opts=pulumi.ResourceOptions(parent=self),
+        )

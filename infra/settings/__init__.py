@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 
 from infra.settings.base import Section, Text
 from infra.settings.bucket import BucketSettings
+from infra.settings.budget import BudgetSettings
 from infra.settings.limits import LimitsSettings
 from infra.settings.network import NetworkSettings
 from infra.settings.tpu import Architecture, TpuSettings
@@ -41,6 +42,13 @@ class StackSettings(Section):
     limits: LimitsSettings = Field(
         default_factory=LimitsSettings,
         description="When the TPU is taken down although nobody runs `pulumi destroy`.",
+    )
+    budget: BudgetSettings | None = Field(
+        default=None, description="A budget with alerts. None if it is not set."
+    )
+    enable_apis: bool = Field(
+        default=True,
+        description="Enable the Google APIs that the stack needs. false: somebody else does.",
     )
     labels: dict[str, str] = Field(
         default_factory=dict, description="Labels of every resource that can have them."

@@ -4,7 +4,65 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from infra.settings.base import Section, Text
+from infra.settings.base import Section, StrEnum, Text
+
+
+class LifecycleAction(StrEnum):
+    """What becomes of an object."""
+
+    DELETE = "delete"
+    NEARLINE = "nearline"
+    COLDLINE = "coldline"
+    ARCHIVE = "archive"
+
+
+class LifecycleRule(Section):
+    """What Google does with old objects. Of several conditions all must hold."""
+
+    action: LifecycleAction = Field(
+        default=LifecycleAction.DELETE,
+        description="delete, or the storage class to move to: nearline, coldline or archive "
+        "(cheaper to keep, dearer to read).",
+    )
+    prefix: Text | None = Field(
+        default=None,
+        description="Only objects whose name begins so, for example jobs/mnist-1/tensorboard/.",
+    )
+    age_days: int | None = Field(
+        default=None, ge=1, le=36500, description="Days since the object was written (1 to 36500)."
+    )
+    noncurrent_days: int | None = Field(
+        default=None,
+        ge=1,
+        le=36500,
+        description="Only what was replaced or deleted, that many days ago (1 to 36500). With "
+        "`bucket.versioning` only.",
+    )
+    newer_versions: int | None = Field(
+        default=None,
+        ge=1,
+        le=1000,
+        description="Only what was replaced at least that often since (1 to 1000). With "
+        "`bucket.versioning` only.",
+    )
+
+
+class EncryptionSettings(Section):
+    """The key of the bucket's objects. All of it may be left out: `encryption: {}`."""
+
+    key: Text | None = Field(
+        default=None,
+        description="A key that is there already, in the bucket's region: "
+        "projects/P/locations/REGION/keyRings/R/cryptoKeys/K. One of the stack's own if it is not "
+        "set.",
+    )
+    rotation_days: int | None = Field(
+        default=None,
+        ge=1,
+        le=36500,
+        description="After how many days the stack's own key gets a new version (1 to 36500; 90 "
+        "if it is not set). What older versions encrypted stays readable.",
+    )
 
 
 class BucketSettings(Section):
@@ -34,4 +92,20 @@ class BucketSettings(Section):
     )
     versioning: bool = Field(
         default=False, description="Keep the old generations of overwritten and deleted objects."
+    )
+    soft_delete_days: int | None = Field(
+        default=None,
+        ge=0,
+        le=90,
+        description="How long what was deleted can be restored, in days: 7 to 90, or 0 for not at "
+        "all. Google's default, 7, if it is not set.",
+    )
+    lifecycle: tuple[LifecycleRule, ...] = Field(
+        default=(),
+        description="What Google deletes or moves to a cheaper storage class by itself.",
+    )
+    encryption: EncryptionSettings | None = Field(
+        default=None,
+        description="A group of settings, which may be empty: {}. Encrypt with a key of Cloud KMS "
+        "that you control instead of one of Google's.",
     )

@@ -78,7 +78,8 @@ def pulumi_config() -> dict[str, dict[str, Any]]:
     for name, entry in schema["properties"].items():
         required = name in schema.get("required", ())
         whole = _resolved(entry, schema["$defs"])
-        default = {} if whole["type"] == "object" else whole.get("default")
+        optional = any(way.get("type") == "null" for way in entry.get("anyOf", ()))
+        default = {} if whole["type"] == "object" and not optional else whole.get("default")
         if name == _PROJECT or (default is None and not required):
             continue
         declared[f"{NAMESPACE}:{name}"] = {

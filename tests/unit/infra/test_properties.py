@@ -24,6 +24,44 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
     max_leaves=5,
 )
+RULES = st.fixed_dictionaries(
+    {},
+    optional={
+        "action": st.sampled_from(["delete", "nearline", "coldline", "archive"]),
+        "prefix": st.text(alphabet="jobs/acheckpointsd*", min_size=1, max_size=12),
+        "ageDays": st.integers(0, 400),
+        "noncurrentDays": st.integers(0, 400),
+        "newerVersions": st.integers(0, 5),
+    },
+)
+KEYS = st.sampled_from(["us-central1", "europe-west4", "US"]).map(
+    lambda place: f"projects/p/locations/{place}/keyRings/r/cryptoKeys/k"
+)
+BUCKETS = st.fixed_dictionaries(
+    {},
+    optional={
+        "create": st.booleans(),
+        "name": st.text(alphabet="abg-._/0", max_size=6),
+        "versioning": st.booleans(),
+        "softDeleteDays": st.integers(-1, 100),
+        "lifecycle": st.lists(RULES, max_size=4),
+        "encryption": st.fixed_dictionaries(
+            {}, optional={"key": KEYS | st.text(max_size=6), "rotationDays": st.integers(0, 400)}
+        ),
+    },
+)
+BUDGETS = st.fixed_dictionaries(
+    {},
+    optional={
+        "amount": st.integers(-1, 10**6),
+        "currency": st.sampled_from(["USD", "eur", ""]),
+        "scope": st.sampled_from(["project", "stack"]),
+        "thresholds": st.lists(st.integers(0, 1001), max_size=4),
+        "emails": st.lists(st.text(alphabet="a@.b ", max_size=8), max_size=7),
+        "pubsubTopic": st.text(alphabet="projects/topics-a1", max_size=20),
+        "billingAccount": st.text(alphabet="0AF-x", max_size=20),
+    },
+)
 NAMES = st.sampled_from(sorted(StackSettings.model_json_schema()["properties"])) | st.text(
     max_size=8
 )
@@ -91,6 +129,20 @@ def test_checks_never_fail_and_always_say_what_would_be_right(
             ),
             "test",
         )
+    except SettingsError:
+        return
+    for problem in find_problems(parsed, context_of(parsed, Path("nowhere"))):
+        assert problem.why
+        assert problem.cure
+
+
+@given(bucket=BUCKETS, budget=st.none() | BUDGETS)
+@settings(max_examples=200, deadline=None)
+def test_any_bucket_and_budget_are_right_or_refused_saying_what_would_be(
+    bucket: dict[str, object], budget: dict[str, object] | None
+) -> None:
+    try:
+        parsed = parse(config(bucket=bucket, budget=budget), "test")
     except SettingsError:
         return
     for problem in find_problems(parsed, context_of(parsed, Path("nowhere"))):

@@ -73,7 +73,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "a setting like no other",
         config(bucket={"xyz": 1}),
         "bucket.xyz: 1 is a setting that does not exist. "
-        "There are: create, forceDestroy, location, name, protect, versioning.",
+        "There are: create, encryption, forceDestroy, lifecycle, location, name, protect, "
+        "softDeleteDays, versioning.",
     ),
     (
         "an unknown architecture",
@@ -671,6 +672,150 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         config(training={"job": "a/b"}),
         'training.job: "a/b" is no job name (at most 63 lower-case letters, digits, hyphens, dots, '
         "underscores). Use one like mnist-1.",
+    ),
+    (
+        "a rule that deletes a job's last checkpoint because it is old",
+        config(bucket={"lifecycle": [{"ageDays": 30}]}),
+        "bucket.lifecycle[0].ageDays: 30 would delete jobs/JOB/checkpoints by age alone, and with "
+        "it what a job that rests needs to go on. Set a prefix beside it, such as "
+        "jobs/mnist-1/tensorboard/, or delete only old versions with noncurrentDays, or move to "
+        "nearline instead.",
+    ),
+    (
+        "a rule that deletes the data because it is old",
+        config(bucket={"lifecycle": [{"ageDays": 30, "prefix": "data/mnist"}]}),
+        "bucket.lifecycle[0].ageDays: 30 would delete data by age alone, and with it what a job "
+        "that rests needs to go on. Set a prefix beside it, such as jobs/mnist-1/tensorboard/, or "
+        "delete only old versions with noncurrentDays, or move to nearline instead.",
+    ),
+    (
+        "a rule without a condition",
+        config(bucket={"lifecycle": [{"action": "nearline"}]}),
+        'bucket.lifecycle[0]: {"action": "nearline"} does not say when. '
+        "Set ageDays, noncurrentDays or newerVersions.",
+    ),
+    (
+        "a rule about old versions without versioning",
+        config(bucket={"lifecycle": [{"noncurrentDays": 30}]}),
+        "bucket.lifecycle[0].noncurrentDays: 30 is of replaced and deleted objects, which there "
+        "are none of with bucket.versioning: false. Set bucket.versioning: true, or use ageDays.",
+    ),
+    (
+        "a misspelled condition of a rule",
+        config(bucket={"lifecycle": [{"agedays": 30}]}),
+        "bucket.lifecycle[0].agedays: 30 is a setting that does not exist. "
+        "Did you mean bucket.lifecycle[0].ageDays?",
+    ),
+    (
+        "an unknown action of a rule",
+        config(bucket={"lifecycle": [{"ageDays": 30, "action": "burn"}]}),
+        'bucket.lifecycle[0].action: "burn" is not known here. '
+        "Use 'delete', 'nearline', 'coldline' or 'archive'.",
+    ),
+    (
+        "more rules than a bucket has",
+        config(bucket={"lifecycle": [{"ageDays": 30, "action": "archive"}] * 101}),
+        'bucket.lifecycle: "101 rules" are too many: a bucket has at most 100. Leave some out.',
+    ),
+    (
+        "deleted objects kept for three days",
+        config(bucket={"softDeleteDays": 3}),
+        "bucket.softDeleteDays: 3 is too short: Google keeps what was deleted for 7 days at least. "
+        "Use 7 or more, or 0 to keep nothing.",
+    ),
+    (
+        "a key by its short name",
+        config(bucket={"encryption": {"key": "my-key"}}),
+        'bucket.encryption.key: "my-key" is no full name of a key. '
+        "Use projects/PROJECT/locations/REGION/keyRings/RING/cryptoKeys/KEY, as "
+        "`gcloud kms keys list` shows it.",
+    ),
+    (
+        "a key in another region",
+        config(bucket={"encryption": {"key": "projects/p/locations/us/keyRings/r/cryptoKeys/k"}}),
+        'bucket.encryption.key: "projects/p/locations/us/keyRings/r/cryptoKeys/k" is in us, but '
+        "the bucket is in us-central1. Use a key in us-central1.",
+    ),
+    (
+        "the rotation of a key that is not the stack's",
+        config(
+            bucket={
+                "encryption": {
+                    "key": "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k",
+                    "rotationDays": 30,
+                }
+            }
+        ),
+        "bucket.encryption.rotationDays: 30 is of a key that the stack makes, but "
+        "bucket.encryption.key names one that is there. Remove one of the two.",
+    ),
+    (
+        "rules for a bucket that is not the stack's",
+        config(
+            bucket={
+                "create": False,
+                "name": "our-data",
+                "lifecycle": [{"ageDays": 30, "action": "nearline"}],
+            }
+        ),
+        'bucket.lifecycle: [{"action": "nearline", "ageDays": 30}] is of a bucket that the stack '
+        "makes, but bucket.create is false. Remove one of the two.",
+    ),
+    (
+        "a key for a bucket that is not the stack's",
+        config(bucket={"create": False, "name": "our-data", "encryption": {}}),
+        "bucket.encryption: {} is of a bucket that the stack makes, but bucket.create is false. "
+        "Remove one of the two.",
+    ),
+    (
+        "a budget without an amount",
+        config(budget={}),
+        "budget.amount: (not set) is required in a budget. Set what may be spent in a month, in "
+        "whole units of the currency.",
+    ),
+    (
+        "a budget with a currency sign",
+        config(budget={"amount": 500, "currency": "$"}),
+        'budget.currency: "$" is no currency. Use a code like USD or EUR.',
+    ),
+    (
+        "a billing account by its display name",
+        config(budget={"amount": 500, "billingAccount": "My Billing Account"}),
+        'budget.billingAccount: "My Billing Account" is no billing account. Use one like '
+        "01ABCD-234567-89EF01: `gcloud billing accounts list` shows them.",
+    ),
+    (
+        "a budget that tells a name instead of an address",
+        config(budget={"amount": 500, "emails": ["the team"]}),
+        'budget.emails: "the team" is no e-mail address. Use one like me@example.com.',
+    ),
+    (
+        "a budget that tells too many",
+        config(budget={"amount": 5, "emails": [f"{n}@example.com" for n in range(6)]}),
+        'budget.emails: ["0@example.com", "1@example.com", "2@example.com", "3@example.com", '
+        '"4@example.com", "5@example.com"] are too many: a budget tells at most 5 addresses. '
+        "Use the address of a group.",
+    ),
+    (
+        "a budget that tells one address twice",
+        config(budget={"amount": 5, "emails": ["a@example.com", "a@example.com"]}),
+        'budget.emails: ["a@example.com", "a@example.com"] has one twice. Name each of them once.',
+    ),
+    (
+        "a budget that never tells anything",
+        config(budget={"amount": 500, "thresholds": []}),
+        "budget.thresholds: [] tells nobody anything. Name at least one, such as 100.",
+    ),
+    (
+        "a threshold of nothing",
+        config(budget={"amount": 500, "thresholds": [0]}),
+        "budget.thresholds[0]: 0 is too small. Use at least 1.",
+    ),
+    (
+        "a topic with a name that Google keeps for itself",
+        config(budget={"amount": 500, "pubsubTopic": "google-budget"}),
+        'budget.pubsubTopic: "google-budget" is no name of a topic. Use one like tpu-budget, or '
+        "projects/PROJECT/topics/NAME of one that is there.",
     ),
 ]
 

@@ -1,0 +1,30 @@
+"""The Google APIs that a stack needs."""
+
+from __future__ import annotations
+
+from infra.settings import StackSettings
+
+TPU_API = "tpu.googleapis.com"
+COMPUTE_API = "compute.googleapis.com"
+STORAGE_API = "storage.googleapis.com"
+IAM_API = "iam.googleapis.com"
+PROJECTS_API = "cloudresourcemanager.googleapis.com"
+KMS_API = "cloudkms.googleapis.com"
+BILLING_API = "cloudbilling.googleapis.com"
+BUDGETS_API = "billingbudgets.googleapis.com"
+MONITORING_API = "monitoring.googleapis.com"
+PUBSUB_API = "pubsub.googleapis.com"
+
+
+def apis_of(settings: StackSettings) -> tuple[str, ...]:
+    """What has to be enabled for what the settings ask for."""
+    apis = [TPU_API, COMPUTE_API, STORAGE_API, IAM_API, PROJECTS_API]
+    if settings.bucket.encryption is not None:
+        apis.append(KMS_API)
+    if settings.budget is not None:
+        apis += [BILLING_API, BUDGETS_API]
+        if settings.budget.emails:
+            apis.append(MONITORING_API)
+        if settings.budget.own_topic:
+            apis.append(PUBSUB_API)
+    return tuple(apis)

@@ -1,0 +1,181 @@
+"""The bucket: where it is, what its settings say together, its key and what it loses when."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+
+from infra.checks.context import Context
+from infra.settings import StackSettings
+from infra.settings.bucket import LifecycleAction, LifecycleRule
+from infra.settings.problems import UNSET, Problem
+
+_KEY = re.compile(r"projects/[^/]+/locations/([^/]+)/keyRings/[\w-]{1,63}/cryptoKeys/[\w-]{1,63}")
+_SHORTEST_SOFT_DELETE = 7
+_MOST_RULES = 100
+# What must not go by its age alone: the last checkpoint of a job that rests (jobs/JOB/checkpoints),
+# the mark of a finished job (without it the job runs again), and what the stack itself has put
+# there. `*` is any one folder.
+_NEEDED = (("jobs", "*", "checkpoints"), ("jobs", "*", "finished"), ("data",), ("wheels",))
+
+
+def check_bucket(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """The bucket is in the TPU's region, and its settings agree with each other."""
+    bucket = settings.bucket
+    if bucket.location and bucket.location.lower() != settings.region:
+        yield Problem(
+            "bucket.location",
+            bucket.location,
+            f"is not the TPU's region: reading across regions is slow and costs egress "
+            f"(the zone is {settings.zone})",
+            f"Use {settings.region}, or leave it out",
+        )
+    if not bucket.create:
+        yield from _check_given_bucket(settings)
+    elif bucket.protect and bucket.force_destroy:
+        yield Problem(
+            "bucket.forceDestroy",
+            True,
+            "contradicts bucket.protect: true",
+            "Set one of the two to false",
+        )
+
+
+def _check_given_bucket(settings: StackSettings) -> Iterator[Problem]:
+    """A bucket that is not the stack's has a name, and nothing that only its owner decides."""
+    bucket = settings.bucket
+    if bucket.name is None:
+        yield Problem(
+            "bucket.name",
+            UNSET,
+            "is required with bucket.create: false",
+            "Set the name of the bucket to use",
+        )
+    for name, value in (
+        ("forceDestroy", bucket.force_destroy),
+        ("protect", bucket.protect),
+        ("versioning", bucket.versioning),
+        ("softDeleteDays", bucket.soft_delete_days),
+        (
+            "lifecycle",
+            [rule.model_dump(by_alias=True, exclude_none=True) for rule in bucket.lifecycle],
+        ),
+        (
+            "encryption",
+            bucket.encryption and bucket.encryption.model_dump(by_alias=True, exclude_none=True),
+        ),
+    ):
+        if value not in (None, False, []):
+            yield Problem(
+                f"bucket.{name}",
+                value,
+                "is of a bucket that the stack makes, but bucket.create is false",
+                "Remove one of the two",
+            )
+
+
+def check_soft_delete(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Google keeps what was deleted for a week at least, or not at all."""
+    days = settings.bucket.soft_delete_days
+    if days and days < _SHORTEST_SOFT_DELETE:
+        yield Problem(
+            "bucket.softDeleteDays",
+            days,
+            "is too short: Google keeps what was deleted for 7 days at least",
+            "Use 7 or more, or 0 to keep nothing",
+        )
+
+
+def check_lifecycle(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Every rule can match something, and none deletes what is still needed."""
+    rules = settings.bucket.lifecycle
+    if len(rules) > _MOST_RULES:
+        yield Problem(
+            "bucket.lifecycle",
+            f"{len(rules)} rules",
+            f"are too many: a bucket has at most {_MOST_RULES}",
+            "Leave some out",
+        )
+    for number, rule in enumerate(rules):
+        yield from _check_rule(f"bucket.lifecycle[{number}]", rule, settings)
+
+
+def _check_rule(name: str, rule: LifecycleRule, settings: StackSettings) -> Iterator[Problem]:
+    versions = {"noncurrentDays": rule.noncurrent_days, "newerVersions": rule.newer_versions}
+    of_old_versions = {key: value for key, value in versions.items() if value is not None}
+    if rule.age_days is None and not of_old_versions:
+        yield Problem(
+            name,
+            rule.model_dump(by_alias=True, exclude_none=True),
+            "does not say when",
+            "Set ageDays, noncurrentDays or newerVersions",
+        )
+    if not settings.bucket.versioning:
+        for key, value in of_old_versions.items():
+            yield Problem(
+                f"{name}.{key}",
+                value,
+                "is of replaced and deleted objects, which there are none of with "
+                "bucket.versioning: false",
+                "Set bucket.versioning: true, or use ageDays",
+            )
+    if rule.action is LifecycleAction.DELETE and rule.age_days and not of_old_versions:
+        for path in _NEEDED:
+            if _may_hold(rule.prefix or "", path):
+                yield Problem(
+                    f"{name}.ageDays",
+                    rule.age_days,
+                    f"would delete {_shown(path)} by age alone, and with it what a job that rests "
+                    "needs to go on",
+                    "Set a prefix beside it, such as jobs/mnist-1/tensorboard/, or delete only old "
+                    "versions with noncurrentDays, or move to nearline instead",
+                )
+                return
+
+
+def _may_hold(prefix: str, path: Sequence[str]) -> bool:
+    """Whether a name that begins with `prefix` can be `path` or in it."""
+    *folders, last = prefix.split("/")
+    for folder, wanted in zip_longest(folders, path):
+        if wanted is None:
+            return True
+        if folder is None:
+            return wanted == "*" or wanted.startswith(last)
+        if wanted not in ("*", folder):
+            return False
+    return True
+
+
+def _shown(path: Sequence[str]) -> str:
+    return "/".join(path).replace("*", "JOB")
+
+
+def check_encryption(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """The key is named in full, and in the bucket's region."""
+    encryption = settings.bucket.encryption
+    if encryption is None or encryption.key is None:
+        return
+    named = _KEY.fullmatch(encryption.key)
+    if named is None:
+        yield Problem(
+            "bucket.encryption.key",
+            encryption.key,
+            "is no full name of a key",
+            "Use projects/PROJECT/locations/REGION/keyRings/RING/cryptoKeys/KEY, as "
+            "`gcloud kms keys list` shows it",
+        )
+    elif named.group(1) != settings.region:
+        yield Problem(
+            "bucket.encryption.key",
+            encryption.key,
+            f"is in {named.group(1)}, but the bucket is in {settings.region}",
+            f"Use a key in {settings.region}",
+        )
+    if encryption.rotation_days is not None:
+        yield Problem(
+            "bucket.encryption.rotationDays",
+            encryption.rotation_days,
+            "is of a key that the stack makes, but bucket.encryption.key names one that is there",
+            "Remove one of the two",
+        )

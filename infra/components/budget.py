@@ -1,0 +1,137 @@
+"""The budget, and who is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pulumi
+import pulumi_gcp as gcp
+
+from infra.apis import BILLING_API, BUDGETS_API, MONITORING_API, PROJECTS_API, PUBSUB_API
+from infra.settings.budget import BudgetScope, BudgetSettings
+
+_EMAIL = "email"
+# What the stack's own provider takes from the settings of the one that everything else uses.
+_CREDENTIALS = ("accessToken", "credentials", "impersonateServiceAccount")
+
+
+@dataclass(frozen=True)
+class BudgetArgs:
+    """`label` is the stack's own; `requires` are APIs by name."""
+
+    project: str
+    name: str
+    settings: BudgetSettings
+    label: tuple[str, str]
+    labels: Mapping[str, str]
+    requires: Mapping[str, pulumi.Resource]
+
+
+class Budget(pulumi.ComponentResource):
+    """A monthly budget of the project's billing account, with alerts by e-mail and Pub/Sub.
+
+    Deliberately stops nothing: Google's costs come in hours late, and a TPU that is switched off by
+    a bill loses what it has computed.
+    """
+
+    def __init__(
+        self, name: str, args: BudgetArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("tpu-stack:infra:Budget", name, None, opts)
+        settings = args.settings
+        if settings.amount is None:
+            raise AssertionError("the checks require an amount")
+        project = gcp.organizations.get_project_output(
+            project_id=args.project,
+            opts=pulumi.InvokeOutputOptions(
+                parent=self, depends_on=[args.requires[BILLING_API], args.requires[PROJECTS_API]]
+            ),
+        )
+        labels = {args.label[0]: args.label[1]} if settings.scope is BudgetScope.STACK else None
+        account = settings.billing_account or project.billing_account.apply(_required)
+        gcp.billing.Budget(
+            "budget",
+            billing_account=account,
+            display_name=args.name,
+            amount={
+                "specified_amount": {
+                    "units": str(settings.amount),
+                    "currency_code": settings.currency,
+                }
+            },
+            budget_filter={
+                # By its number: Google answers with that, whatever it was told.
+                "projects": [pulumi.Output.concat("projects/", project.number)],
+                "labels": labels,
+            },
+            threshold_rules=[
+                {"threshold_percent": percent / 100, "spend_basis": basis}
+                for basis, percents in (
+                    ("CURRENT_SPEND", settings.thresholds),
+                    ("FORECASTED_SPEND", settings.forecast_thresholds),
+                )
+                for percent in sorted(percents)
+            ],
+            all_updates_rule=self._told(args),
+            opts=pulumi.ResourceOptions.merge(
+                self._after(args, BUDGETS_API),
+                pulumi.ResourceOptions(provider=self._asking_for(args.project)),
+            ),
+        )
+        self.register_outputs({})
+
+    def _told(self, args: BudgetArgs) -> gcp.billing.BudgetAllUpdatesRuleArgs | None:
+        settings = args.settings
+        channels = [
+            gcp.monitoring.NotificationChannel(
+                address,
+                project=args.project,
+                type=_EMAIL,
+                display_name=f"{args.name}: {address}",
+                labels={"email_address": address},
+                opts=self._after(args, MONITORING_API),
+            ).name
+            for address in settings.emails
+        ]
+        topic: pulumi.Input[str] | None = settings.pubsub_topic
+        if settings.own_topic:
+            topic = gcp.pubsub.Topic(
+                "topic",
+                name=settings.own_topic,
+                project=args.project,
+                labels=dict(args.labels),
+                opts=self._after(args, PUBSUB_API),
+            ).id
+        if not channels and topic is None:
+            return None
+        return gcp.billing.BudgetAllUpdatesRuleArgs(
+            monitoring_notification_channels=channels or None, pubsub_topic=topic
+        )
+
+    def _after(self, args: BudgetArgs, api: str) -> pulumi.ResourceOptions:
+        return pulumi.ResourceOptions(parent=self, depends_on=[args.requires[api]])
+
+    def _asking_for(self, project: str) -> gcp.Provider:
+        """Google's provider, told in whose name it asks: the budgets' API needs a quota project."""
+        config = pulumi.Config("gcp")
+        access_token, credentials, account = (config.get(name) for name in _CREDENTIALS)
+        return gcp.Provider(
+            "billing",
+            project=project,
+            billing_project=project,
+            user_project_override=True,
+            access_token=access_token,
+            credentials=credentials,
+            impersonate_service_account=account,
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+
+
+def _required(account: str) -> str:
+    if not account:
+        raise pulumi.RunError(
+            "budget.billingAccount: (not set) and the project has no billing account, or you may "
+            "not see it. Set budget.billingAccount: `gcloud billing accounts list` shows them."
+        )
+    return account

@@ -1,0 +1,71 @@
+"""A bucket with a key and rules of its own, and a budget, on the real engine and provider."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import requests
+
+from tpustack.engine import Engine
+from tpustack.localcloud import LocalCloudCommand
+
+PROJECT = "tpu-stack-local"
+BUCKET: dict[str, Any] = {
+    "forceDestroy": True,
+    "versioning": True,
+    "softDeleteDays": 0,
+    "encryption": {},
+    "lifecycle": [
+        {"noncurrentDays": 30, "newerVersions": 2},
+        {"prefix": "jobs/mnist/tensorboard/", "ageDays": 90},
+        {"action": "nearline", "prefix": "jobs/", "ageDays": 60},
+    ],
+}
+BUDGET: dict[str, Any] = {
+    "amount": 500,
+    "scope": "stack",
+    "forecastThresholds": [100],
+    "emails": ["team@example.com"],
+    "pubsubTopic": "tpu-budget",
+}
+
+
+def ignore(line: str) -> None:
+    """The engine's output is not what these tests look at."""
+
+
+def test_key_rules_and_budget_come_up_as_they_are_set_stay_and_go(
+    deploy: Callable[..., Engine], cloud: LocalCloudCommand, google: requests.Session
+) -> None:
+    def get(url: str) -> dict[str, Any]:
+        headers = {"X-Goog-User-Project": PROJECT}
+        answer: dict[str, Any] = google.get(f"https://{url}", headers=headers, timeout=30).json()
+        return answer
+
+    before = cloud.status()["resources"]
+    engine = deploy(bucket=BUCKET, budget=BUDGET)
+    name = engine.up(ignore).outputs["bucket_name"]
+    bucket = get(f"storage.googleapis.com/storage/v1/b/{name}")
+    key = bucket["encryption"]["defaultKmsKeyName"]
+    assert key.startswith(f"projects/{PROJECT}/locations/us-central1/keyRings/tpu-stack-local-")
+    (wheel,) = get(f"storage.googleapis.com/storage/v1/b/{name}/o?prefix=wheels/")["items"]
+    assert wheel["kmsKeyName"] == f"{key}/cryptoKeyVersions/1"
+    assert bucket["softDeletePolicy"]["retentionDurationSeconds"] == "0"
+    assert [rule["action"]["type"] for rule in bucket["lifecycle"]["rule"]] == [
+        "Delete",
+        "Delete",
+        "SetStorageClass",
+    ]
+    account = get(f"cloudbilling.googleapis.com/v1/projects/{PROJECT}/billingInfo")
+    budgets = f"billingbudgets.googleapis.com/v1/{account['billingAccountName']}/budgets"
+    (budget,) = get(budgets)["budgets"]
+    assert budget["amount"]["specifiedAmount"] == {"units": "500", "currencyCode": "USD"}
+    assert len(budget["thresholdRules"]) == 4
+    assert budget["notificationsRule"]["pubsubTopic"] == f"projects/{PROJECT}/topics/tpu-budget"
+    assert engine.up(ignore).changed == 0
+    engine.destroy(ignore)
+    assert cloud.status()["resources"] == before
+    # Google deletes no key, so neither does a destroy: what it can do is to make it useless.
+    (version,) = get(f"cloudkms.googleapis.com/v1/{key}/cryptoKeyVersions")["cryptoKeyVersions"]
+    assert version["state"] == "DESTROY_SCHEDULED"

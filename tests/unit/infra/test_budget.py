@@ -1,0 +1,71 @@
+"""The budget, and which APIs the stack enables for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .conftest import Declared, Run, config
+
+ACCOUNT = "0A1B2C-3D4E5F-607182"
+
+
+def services(declared: list[Declared]) -> set[str]:
+    return {one.inputs["service"].partition(".")[0] for one in declared}
+
+
+def test_without_the_setting_there_is_no_budget_and_nothing_is_enabled_for_it(run: Run) -> None:
+    engine, _ = run(config())
+    assert engine.of("Budget") == []
+    assert services(engine.of("Service")) == {
+        "tpu", "compute", "storage", "iam", "cloudresourcemanager",
+    }  # fmt: skip
+
+
+def test_a_budget_counts_the_project_and_tells_at_the_thresholds(run: Run) -> None:
+    settings = {"amount": 500, "thresholds": [100, 50], "forecastThresholds": [120]}
+    engine, _ = run(config(budget=settings))
+    budget = engine.one("Budget")
+    assert budget["billingAccount"] == ACCOUNT
+    assert budget["amount"] == {"specifiedAmount": {"units": "500"}}
+    assert budget["budgetFilter"] == {"projects": ["projects/123456789012"]}
+    told = [(rule["spendBasis"], rule["thresholdPercent"]) for rule in budget["thresholdRules"]]
+    assert told == [("CURRENT_SPEND", 0.5), ("CURRENT_SPEND", 1.0), ("FORECASTED_SPEND", 1.2)]
+    assert "allUpdatesRule" not in budget
+
+
+@pytest.mark.parametrize(
+    ("settings", "filtered"),
+    [({}, None), ({"scope": "stack"}, {"tpu-stack": "test"})],
+)
+def test_a_budget_of_the_stack_counts_what_carries_its_label(
+    run: Run, settings: dict[str, Any], filtered: dict[str, str] | None
+) -> None:
+    engine, _ = run(config(budget={"amount": 5, **settings}))
+    assert engine.one("Budget")["budgetFilter"].get("labels") == filtered
+    assert engine.one("Instance")["labels"]["tpu-stack"] == "test"
+
+
+def test_addresses_and_a_topic_of_the_stacks_own_are_told(run: Run) -> None:
+    told = {"emails": ["a@example.com", "b@example.com"], "pubsubTopic": "alerts"}
+    engine, _ = run(config(budget={"amount": 5, **told}))
+    channels = {one.inputs["labels"]["email_address"] for one in engine.of("NotificationChannel")}
+    assert channels == {"a@example.com", "b@example.com"}
+    rule = engine.one("Budget")["allUpdatesRule"]
+    assert len(rule["monitoringNotificationChannels"]) == 2
+    assert rule["pubsubTopic"] == "topic-id"
+    assert services(engine.of("Service")) >= {"monitoring", "pubsub", "billingbudgets"}
+
+
+def test_a_given_topic_is_told_and_none_is_made(run: Run) -> None:
+    topic = "projects/ops/topics/alerts"
+    engine, _ = run(config(budget={"amount": 5, "pubsubTopic": topic}))
+    assert engine.of("Topic") == []
+    assert engine.one("Budget")["allUpdatesRule"]["pubsubTopic"] == topic
+
+
+def test_apis_that_somebody_else_enables_are_left_alone(run: Run) -> None:
+    engine, _ = run(config(enableApis=False, budget={"amount": 5}, bucket={"encryption": {}}))
+    assert engine.of("Service") == []
+    assert len(engine.of("Budget")) == len(engine.of("CryptoKey")) == 1
