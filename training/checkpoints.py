@@ -85,7 +85,7 @@ class Checkpoints:
     def _restore(self, path: str) -> None:
         try:
             status = self._checkpoint.restore(path, options=self._options)
-            status.assert_existing_objects_matched()
+            status.assert_existing_objects_matched().expect_partial()
         except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
             raise CheckpointError(
                 f"{path} belongs to another model ({str(error).partition(chr(10))[0]}); choose "

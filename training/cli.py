@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from training import __version__
-from training.commands import doctor, lr_range_test
+from training.commands import doctor, export, lr_range_test, predict, serve
 from training.commands.command import Command
 from training.errors import InputError
 from training.job import Job
@@ -19,7 +19,7 @@ _MODES = {
     "evaluate": "evaluate the last checkpoint",
     "train-and-evaluate": "train, then evaluate",
 }
-_COMMANDS = (doctor, lr_range_test)
+_COMMANDS = (lr_range_test, export, predict, serve, doctor)
 _EXIT_CODES = (
     "exit codes: 0 done, 1 failure, 2 wrong input, 75 interrupted by SIGTERM with its progress "
     "saved (start it again)"

@@ -47,6 +47,12 @@ def write_text(path: str, text: str) -> None:
         file.write(text)
 
 
+def read_bytes(path: str) -> bytes:
+    """Return the content of `path`."""
+    with tf.io.gfile.GFile(path, "rb") as file:
+        return bytes(file.read())
+
+
 def write_bytes(path: str, content: bytes) -> None:
     """Write `path`; directories that it needs are made."""
     tf.io.gfile.makedirs(path.rpartition("/")[0] or ".")

@@ -14,6 +14,7 @@ from training.errors import DataError, InputError
 from training.evaluate import evaluate
 from training.job import Job
 from training.metrics import Metrics
+from training.model_description import describe_model
 from training.progress import Progress
 from training.scalars import Scalars, write_scalars
 from training.shutdown import ShutdownRequest
@@ -44,6 +45,8 @@ def run_on(
         raise InputError(
             f"--model-dir={job.model_dir}: there is no checkpoint in it to evaluate; train first"
         )
+    if job.trains:
+        describe_model(job.model, job.params, data.manifest.spec, job.data).write(job.model_dir)
     metrics = Metrics.of(cluster, job, data)
     with tf.device(cluster.this_process):
         writer = tf.summary.create_file_writer(f"{job.model_dir.rstrip('/')}/tensorboard")

@@ -77,6 +77,33 @@ def cluster() -> Cluster:
     return connect(NoTpu(), Wait(), local_devices=8)
 
 
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """scikit-learn's digits: 1,437 training and 360 test images of 28 x 28 bytes."""
+    folder = tmp_path_factory.mktemp("digits")
+    convert("digits", str(folder), "digits")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def digits_model(cluster: Cluster, digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model directory of a training on the digits that was carried to its end."""
+    from training.endpoint.environment import NoTpu
+    from training.endpoint.wait import Wait
+    from training.job import Job
+    from training.model_registry import load_model
+    from training.params import Params
+    from training.run import run_on
+    from training.shutdown import ShutdownRequest
+
+    folder = tmp_path_factory.mktemp("digits-model")
+    params = Params(epochs=6, global_batch_size=64, evaluation_batch_size=64, steps_per_loop=20)
+    model = load_model("mnist_cnn")
+    job = Job("train-and-evaluate", None, None, None, str(digits), str(folder), model, params)
+    run_on(NoTpu(), job, Wait(), ShutdownRequest())
+    return folder
+
+
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a gRPC worker with eight devices."""

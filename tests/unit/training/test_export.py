@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from training.__main__ import main
+from training.errors import InputError
+from training.export.edge_tpu import check_operations
+from training.export.restore import restore_model
+from training.model_description import read_description
+from training.serving.predictor import Predictor
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_a_saved_model_takes_bytes_and_gives_the_probabilities_of_the_trained_model(
+    digits_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run(capsys, "export", f"--model-dir={digits_model}", f"--output={tmp_path}")
+    step = restore_model(str(digits_model)).step
+    assert code == 0
+    assert out.splitlines()[-1] == f"export finished saved_model={tmp_path}/{step}"
+    predictor = Predictor(str(tmp_path))
+    assert predictor.version == str(step)
+    assert predictor.input.dtype == "uint8"
+    assert predictor.input.shape == (None, 28, 28, 1)
+    images = np.random.default_rng(0).integers(0, 256, (3, 28, 28, 1), np.uint8)
+    outputs = predictor.predict(images)
+    expected = restore_model(str(digits_model)).predict(tf.constant(images))
+    np.testing.assert_allclose(outputs["probabilities"], expected["probabilities"], rtol=1e-4)
+    assert outputs["classes"].tolist() == expected["classes"].numpy().tolist()
+
+
+def test_a_static_batch_is_filled_up_and_gives_the_same(
+    digits_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for batch in (4, 3):
+        output = tmp_path / str(batch)
+        run(capsys, "export", f"--model-dir={digits_model}", f"--output={output}", "--batch-size=4")
+    images = np.random.default_rng(1).integers(0, 256, (6, 28, 28, 1), np.uint8)
+    first, second = (Predictor(str(tmp_path / str(batch))) for batch in (4, 3))
+    assert first.input.shape == (4, 28, 28, 1)
+    assert first.predict(images)["probabilities"].shape == (6, 10)
+    np.testing.assert_allclose(
+        first.predict(images)["probabilities"][4:], second.predict(images[4:])["probabilities"]
+    )
+
+
+def test_int8_for_the_edge_tpu_costs_less_than_a_point_and_every_operation_is_supported(
+    digits_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(
+        capsys, "export", f"--model-dir={digits_model}", f"--output={tmp_path}", "--format=tflite"
+    )
+    assert code == 0, err
+    values = dict(word.split("=") for word in out.splitlines()[-1].split()[2:])
+    assert values["examples"] == "360"
+    assert float(values["float_accuracy"]) > 0.9
+    assert float(values["float_accuracy"]) - float(values["int8_accuracy"]) < 0.01
+    content = (tmp_path / "model_int8.tflite").read_bytes()
+    operations = check_operations(content)
+    assert {"CONV_2D", "MAX_POOL_2D", "RELU", "SOFTMAX"} <= {o.name for o in operations}
+    assert [operation for operation in operations if operation.problem] == []
+    interpreter = tf.lite.Interpreter(model_content=content)
+    for details in (*interpreter.get_input_details(), *interpreter.get_output_details()):
+        assert details["dtype"] == np.uint8
+
+
+def test_what_the_edge_tpu_can_not_run_is_named() -> None:
+    def floats(x: tf.Tensor) -> tf.Tensor:
+        return tf.nn.softmax(tf.cos(x))
+
+    signature = [tf.TensorSpec((1, 4), tf.float32)]
+    function = tf.function(floats, input_signature=signature).get_concrete_function()
+    content = tf.lite.TFLiteConverter.from_concrete_functions([function]).convert()
+    cosine, softmax = check_operations(content)
+    assert cosine.problem == "not in the Edge TPU's list"
+    assert "is not an integer" in softmax.problem
+
+
+def test_the_list_of_operations_has_a_source_a_date_and_names_that_tensorflow_knows() -> None:
+    from tensorflow.lite.python import schema_py_generated as schema
+
+    file = Path(restore_model.__code__.co_filename).with_name("edge_tpu_ops.json")
+    content = json.loads(file.read_text())
+    assert content["source"].startswith("https://coral.ai/")
+    assert content["date"]
+    unknown = [n for n in content["operations"] if not hasattr(schema.BuiltinOperator, n)]
+    assert unknown == []
+
+
+def test_onnx_gives_the_same_probabilities(
+    digits_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tf2onnx", reason="an optional library")
+    reference = pytest.importorskip("onnx.reference", reason="an optional library")
+    code, out, err = run(
+        capsys, "export", f"--model-dir={digits_model}", f"--output={tmp_path}", "--format=onnx"
+    )
+    assert code == 0, err
+    assert out.splitlines()[-1] == f"export finished onnx={tmp_path}/model.onnx"
+    images = np.random.default_rng(2).integers(0, 256, (2, 28, 28, 1), np.uint8)
+    expected = restore_model(str(digits_model)).predict(tf.constant(images))
+    evaluator = reference.ReferenceEvaluator(str(tmp_path / "model.onnx"))
+    got = dict(zip(evaluator.output_names, evaluator.run(None, {"images": images}), strict=True))
+    np.testing.assert_allclose(got["probabilities"], expected["probabilities"], atol=1e-5)
+    assert got["classes"].tolist() == expected["classes"].numpy().tolist()
+
+
+def test_the_description_of_a_model_keeps_the_parameters_that_were_changed(
+    digits_model: Path,
+) -> None:
+    description = read_description(str(digits_model))
+    _, params = description.definition()
+    assert description.model == "mnist_cnn"
+    assert description.spec.shape == (28, 28, 1)
+    assert params.global_batch_size == 64
+    assert "seed" not in description.params
+
+
+def test_wrong_input_is_said_at_once(
+    digits_model: Path, bars: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export = ("export", f"--output={tmp_path}/o")
+    code, _, err = run(capsys, *export, f"--model-dir={tmp_path}")
+    assert (code, "there is no model.json in it" in err) == (2, True)
+    code, _, err = run(
+        capsys, *export, "--model-dir=m", "--batch-size=0", "--format=tflite", "--test-examples=0"
+    )
+    assert code == 2
+    for words in ("--batch-size=0: tflite takes one", "--batch-size=0: must", "--test-examples=0"):
+        assert words in err
+    (tmp_path / "model.json").write_text("{}")
+    with pytest.raises(InputError, match="is broken"):
+        read_description(str(tmp_path))
+    (tmp_path / "model.json").write_text((digits_model / "model.json").read_text())
+    code, _, err = run(capsys, *export, f"--model-dir={tmp_path}")
+    assert (code, "there is no checkpoint in it" in err) == (2, True)
+    assert not (tmp_path / "o").exists()

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import csv
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import requests
+import tensorflow as tf
+
+from training.__main__ import main
+from training.export.restore import restore_model
+from training.export.saved_model import export_saved_model
+from training.serving.predictor import Predictor
+from training.serving.rest import RestApi
+from training.serving.server import LOOPBACK, create_server
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (3, 28, 28, 1), np.uint8)
+
+
+@pytest.fixture(scope="module")
+def saved_model(digits_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("saved")
+    export_saved_model(restore_model(str(digits_model)), str(output), None)
+    return output
+
+
+@pytest.fixture(scope="module")
+def predictor(saved_model: Path) -> Predictor:
+    return Predictor(str(saved_model))
+
+
+@pytest.fixture(scope="module")
+def url(predictor: Predictor) -> Iterator[str]:
+    """Where a real server answers for the model `digits`."""
+    with create_server(RestApi("digits", predictor), LOOPBACK, 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://{LOOPBACK}:{server.server_port}/v1/models/digits"
+        server.shutdown()
+        thread.join()
+
+
+def predict(url: str, request: object) -> Any:
+    answer = requests.post(f"{url}:predict", json=request, timeout=30)
+    assert answer.ok, answer.text
+    return answer.json()
+
+
+def test_rows_and_columns_give_the_model_s_own_answers(url: str, predictor: Predictor) -> None:
+    expected = predictor.predict(IMAGES)
+    rows = predict(url, {"instances": IMAGES.tolist()})["predictions"]
+    assert [row["classes"] for row in rows] == expected["classes"].tolist()
+    np.testing.assert_allclose(
+        [row["probabilities"] for row in rows], expected["probabilities"], rtol=1e-5
+    )
+    columns = predict(url, {"inputs": IMAGES.tolist()})["outputs"]
+    assert columns["classes"] == expected["classes"].tolist()
+    assert np.shape(columns["probabilities"]) == (3, 10)
+
+
+def test_the_input_may_be_named_and_the_version_given(url: str, predictor: Predictor) -> None:
+    plain = predict(url, {"instances": IMAGES.tolist()})
+    named = [{"images": image.tolist()} for image in IMAGES]
+    versioned = f"{url}/versions/{predictor.version}"
+    request = {"signature_name": "serving_default", "instances": named}
+    assert predict(versioned, request) == plain
+    columns = predict(url, {"inputs": {"images": IMAGES.tolist()}})["outputs"]
+    assert columns["classes"] == [row["classes"] for row in plain["predictions"]]
+
+
+def test_status_and_metadata_are_those_of_tensorflow_serving(
+    url: str, predictor: Predictor
+) -> None:
+    status = requests.get(url, timeout=30).json()["model_version_status"]
+    assert status == [
+        {
+            "version": predictor.version,
+            "state": "AVAILABLE",
+            "status": {"error_code": "OK", "error_message": ""},
+        }
+    ]
+    metadata = requests.get(f"{url}/metadata", timeout=30).json()
+    assert metadata["model_spec"]["name"] == "digits"
+    signature = metadata["metadata"]["signature_def"]["signature_def"]["serving_default"]
+    images = signature["inputs"]["images"]
+    assert images["dtype"] == "DT_UINT8"
+    assert [size["size"] for size in images["tensor_shape"]["dim"]] == ["-1", "28", "28", "1"]
+    assert set(signature["outputs"]) == {"probabilities", "classes"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        (":predict", b"{", 400, "JSON Parse error"),
+        (":predict", b"[]", 400, "not an object"),
+        (":predict", b"{}", 400, "either 'instances'"),
+        (":predict", b'{"instances": []}', 400, "at least one example"),
+        (":predict", b'{"instances": [[1, 2]]}', 400, "the model takes (28, 28, 1)"),
+        (":predict", b'{"instances": 7}', 400, "must be a list"),
+        (":predict", b'{"instances": [[1], [1, 2]]}', 400, "images: "),
+        (":predict", b'{"instances": [{"image": 1}]}', 400, "one input, 'images'"),
+        (":predict", b'{"inputs": "x"}', 400, "numbers of type uint8"),
+        (":predict", b'{"inputs": [[[[256]]]]}', 400, "numbers of type uint8"),
+        (":predict", b'{"inputs": [], "signature_name": "x"}', 400, "not found in signature def"),
+        ("/versions/999:predict", b"{}", 404, "Servable not found for request: 999(digits)"),
+        ("/labels/stable:predict", b"{}", 404, "Servable not found for request: stable(digits)"),
+        ("s:predict", b"{}", 404, "Servable not found for request: Latest(digitss)"),
+        (":classify", b"{}", 404, "Malformed request: POST"),
+    ],
+)
+def test_a_wrong_request_is_answered_with_an_error_in_json(
+    url: str, path: str, body: bytes, status: int, words: str
+) -> None:
+    answer = requests.post(f"{url}{path}", data=body, timeout=30)
+    assert answer.status_code == status
+    assert words in answer.json()["error"]
+
+
+def test_a_data_set_is_predicted_with_its_labels(
+    digits: Path, saved_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["predict", f"--saved-model={saved_model}", "--input", str(digits)]
+    assert main([*arguments, f"--output={tmp_path}/p.csv"]) == 0
+    assert "predict finished examples=360 accuracy=0.9" in capsys.readouterr().out
+    rows = list(csv.DictReader((tmp_path / "p.csv").open()))
+    assert len(rows) == 360
+    assert rows[0]["example"] == "test/0"
+    right = sum(row["class"] == row["label"] for row in rows)
+    assert main([*arguments, f"--output={tmp_path}/p.jsonl"]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    assert sum(line["class"] == line["label"] for line in lines) == right
+    assert sum(lines[0]["probabilities"]) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_picture_files_are_predicted_in_any_size(
+    saved_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for name, size in (("a.png", 28), ("b.png", 56)):
+        picture = tf.image.resize(IMAGES[0], (size, size), method="nearest")
+        (folder / name).write_bytes(tf.io.encode_png(tf.cast(picture, tf.uint8)).numpy())
+    (folder / "notes.txt").write_text("no picture")
+    predict = ["predict", f"--saved-model={saved_model}", f"--output={tmp_path}/p.csv"]
+    assert main([*predict, "--input", str(folder), str(folder / "a.png")]) == 0
+    rows = list(csv.DictReader((tmp_path / "p.csv").open()))
+    assert [Path(row["example"]).name for row in rows] == ["a.png", "b.png", "a.png"]
+    assert rows[0]["class"] == rows[2]["class"]
+    capsys.readouterr()
+    assert main([*predict, "--input", str(folder / "notes.txt")]) == 2
+    assert "notes.txt: is no picture" in capsys.readouterr().err
+    assert main([*predict, "--input", str(tmp_path / "none.png")]) == 2
+    assert "there is no such file" in capsys.readouterr().err
+
+
+def test_a_directory_without_a_saved_model_is_wrong_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["serve", f"--saved-model={tmp_path}", "--port=0"]
+    assert main(arguments) == 2
+    assert "neither a saved_model.pb nor a numbered version" in capsys.readouterr().err
+    assert main(["serve", f"--saved-model={tmp_path}/x", "--port=0"]) == 2
+    assert "there is no such directory" in capsys.readouterr().err

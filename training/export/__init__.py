@@ -1,0 +1,1 @@
+"""From a model directory to what others can run: SavedModel, TFLite for the Edge TPU, ONNX."""

@@ -1,0 +1,65 @@
+"""The trained model of a model directory, on this machine's CPU."""
+
+import dataclasses
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from training.checkpoints import Checkpoints
+from training.cluster import Cluster
+from training.data.spec import DataSpec
+from training.errors import InputError
+from training.model_description import ModelDescription, read_description
+
+_INPUT_NAMES = {"image": "images", "text": "token_ids"}
+
+
+def this_machine() -> Cluster:
+    """One replica on this machine, without looking for more."""
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    return Cluster(strategy, "", None, has_tpu=False)
+
+
+@dataclass(frozen=True)
+class RestoredModel:
+    """A model with the weights of `checkpoint`, which was written after `step` steps."""
+
+    module: tf.Module
+    description: ModelDescription
+    checkpoint: str
+    step: int
+
+    @property
+    def spec(self) -> DataSpec:
+        """What it was trained on."""
+        return self.description.spec
+
+    def input_spec(self, batch: int | None, dtype: str | None = None) -> tf.TensorSpec:
+        """Its input: `batch` examples, None for any number; named after what it is."""
+        shape = (batch, *self.spec.shape)
+        return tf.TensorSpec(shape, dtype or self.spec.dtype, name=_INPUT_NAMES[self.spec.kind])
+
+    def predict(self, features: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Probabilities, float32 (batch, classes), and the likeliest class, int32 (batch,)."""
+        probabilities = tf.nn.softmax(self.module(features, training=False))
+        classes = tf.argmax(probabilities, axis=1, output_type=tf.int32)
+        return {"probabilities": probabilities, "classes": classes}
+
+
+def restore_model(model_dir: str, model_file: str | None = None) -> RestoredModel:
+    """Build the model that `model_dir` describes and restore its newest whole checkpoint.
+
+    `model_file` is where a model of the user's own is now, if not where it was. Raises InputError
+    when there is no checkpoint, CheckpointError when it is another model's.
+    """
+    description = read_description(model_dir)
+    definition, params = description.definition(model_file)
+    # Trained in bfloat16 or not: where it is exported to, float32 is what there is.
+    params = dataclasses.replace(params, precision="float32")
+    module = definition.create_model(params, description.spec, params.seed)
+    step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
+    checkpoint = tf.train.Checkpoint(model=module, step=step)
+    path = Checkpoints(model_dir, checkpoint, 1, this_machine().this_process).restore_latest()
+    if path is None:
+        raise InputError(f"--model-dir={model_dir}: there is no checkpoint in it; train first")
+    return RestoredModel(module, description, path, int(step.numpy()))

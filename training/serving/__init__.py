@@ -1,0 +1,1 @@
+"""Predictions from a SavedModel: for files, and over TensorFlow Serving's REST API."""
