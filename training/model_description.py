@@ -59,7 +59,7 @@ def read_description(model_dir: str) -> ModelDescription:
         return ModelDescription(
             model=str(content["model"]),
             params=dict(content["params"]),
-            spec=DataSpec(spec["kind"], tuple(spec["shape"]), spec["dtype"], int(spec["classes"])),
+            spec=DataSpec(**spec | {"shape": tuple(spec["shape"])}),
             data=str(content["data"]),
         )
     except (ValueError, KeyError, TypeError) as error:

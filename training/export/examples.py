@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from training.data_set import DataSet
 from training.export.restore import this_machine
-from training.input_pipeline import DataSet, evaluation_batches, training_batches
+from training.input_pipeline import evaluation_batches, training_batches
 from training.params import Params
 
 
@@ -33,7 +34,8 @@ def training_examples(data: DataSet, params: Params, count: int) -> list[Labelle
 
 def test_examples(data: DataSet, params: Params, batch: int) -> Iterator[LabelledBatch]:
     """Every test example once, in its order, in batches of at most `batch`."""
-    next_batch, steps = evaluation_batches(data, this_machine(), batch)
+    params = dataclasses.replace(params, evaluation_batch_size=batch)
+    next_batch, steps = evaluation_batches(data, this_machine(), params)
     for _ in range(steps):
         features, labels, weights = (part.numpy() for part in next_batch())
         real = weights > 0

@@ -5,13 +5,13 @@ import logging
 from collections.abc import Iterable
 
 from training import files
+from training.data_set import open_data
 from training.errors import DataError, TrainingError
 from training.export.examples import LabelledBatch, test_examples, training_examples
 from training.export.onnx import export_onnx
 from training.export.restore import RestoredModel, restore_model
 from training.export.saved_model import export_saved_model
 from training.export.tflite import TfliteModel, export_tflite
-from training.input_pipeline import open_data
 
 # Google's guide to post-training quantization asks for 100 to 500 representative examples.
 _REPRESENTATIVE = 200

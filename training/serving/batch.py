@@ -12,9 +12,9 @@ import tensorflow as tf
 
 from training import files
 from training.data.manifest import FILE_NAME
+from training.data_set import open_data
 from training.errors import DataError, InputError
 from training.export.examples import test_examples
-from training.input_pipeline import open_data
 from training.params import Params
 from training.serving.predictor import Array, Predictor
 

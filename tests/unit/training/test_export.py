@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -13,6 +14,9 @@ from training.export.edge_tpu import check_operations
 from training.export.restore import restore_model
 from training.model_description import read_description
 from training.serving.predictor import Predictor
+
+if TYPE_CHECKING:
+    from training.cluster import Cluster
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -74,7 +78,7 @@ def test_int8_for_the_edge_tpu_costs_less_than_a_point_and_every_operation_is_su
         assert details["dtype"] == np.uint8
 
 
-def test_what_the_edge_tpu_can_not_run_is_named() -> None:
+def test_what_the_edge_tpu_can_not_run_is_named(cluster: Cluster) -> None:
     def floats(x: tf.Tensor) -> tf.Tensor:
         return tf.nn.softmax(tf.cos(x))
 
