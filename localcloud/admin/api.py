@@ -68,6 +68,8 @@ class Admin:
             ("GET", "faults"): self._faults,
             ("POST", "faults"): self._add_fault,
             ("DELETE", "faults"): self._clear_faults,
+            ("GET", "permissions"): self._permissions,
+            ("DELETE", "permissions"): self._clear_permissions,
             ("POST", "preempt"): self._preempt,
             ("POST", "setting"): self._set,
         }
@@ -139,6 +141,15 @@ class Admin:
     def _clear_faults(self, sent: Json) -> Json:
         self._cloud.faults.clear()
         settings.clear(self._cloud)
+        return {}
+
+    def _permissions(self, sent: Json) -> Json:
+        with self._cloud.store.locked():
+            return {member: dict(asked) for member, asked in self._cloud.asked.items()}
+
+    def _clear_permissions(self, sent: Json) -> Json:
+        with self._cloud.store.locked():
+            self._cloud.asked.clear()
         return {}
 
     def _preempt(self, sent: Json) -> Json:

@@ -1,4 +1,4 @@
-"""`python -m localcloud start|status|stop|reset|env|logs|faults`."""
+"""`python -m localcloud start|status|stop|reset|env|logs|faults|permissions`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from localcloud.cli import environment, faults, lifecycle, logs
+from localcloud.cli import environment, faults, lifecycle, logs, permissions
 from localcloud.cli.client import CommandError
 
 
@@ -41,6 +41,6 @@ def _parser() -> argparse.ArgumentParser:
         epilog='Point this shell\'s clients at it: eval "$(python -m localcloud env)"',
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (lifecycle, environment, logs, faults):
+    for module in (lifecycle, environment, logs, faults, permissions):
         module.add_commands(commands, common)
     return parser

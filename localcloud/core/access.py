@@ -69,6 +69,14 @@ def grants(cloud: Cloud, role: str, permission: str) -> bool:
 
 
 def allowed(cloud: Cloud, principal: Principal, permission: str, resources: Sequence[str]) -> bool:
+    """Whether `has`, for a call that depends on it: that it was asked for is noted."""
+    granted = has(cloud, principal, permission, resources)
+    with cloud.store.locked():
+        cloud.asked.setdefault(principal.member, {})[permission] = granted
+    return granted
+
+
+def has(cloud: Cloud, principal: Principal, permission: str, resources: Sequence[str]) -> bool:
     """Whether a policy on one of `resources` grants `permission` to `principal`."""
     members = members_of(principal)
     for resource in resources:

@@ -54,6 +54,8 @@ class Cloud:
         """What the emulator's own command line shows to be let in."""
         self.operations = Operations(self)
         self.faults = Faults(self)
+        self.asked: dict[str, dict[str, bool]] = {}
+        """By member: which permissions its calls asked for since the start, and if it had them."""
 
     def seconds(self, what: str) -> float:
         """How long `what` (a key of data/latencies.yaml, such as `tpu.create`) takes."""

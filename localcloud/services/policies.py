@@ -72,7 +72,7 @@ def _put(cloud: Cloud, resource: str, bindings: list[Json]) -> Json:
 def granted(cloud: Cloud, principal: Principal, resources: list[str], sent: Json) -> Json:
     """Which of the permissions in `sent` the caller has on one of `resources`."""
     wanted = sent.get("permissions", [])
-    have = [name for name in wanted if access.allowed(cloud, principal, name, resources)]
+    have = [name for name in wanted if access.has(cloud, principal, name, resources)]
     return {"permissions": have} if have else {}
 
 

@@ -54,7 +54,7 @@ def list_(cloud: Cloud, call: Call) -> Json:
     found = [
         record
         for name, record in cloud.store.items(ACCOUNT)
-        if access.allowed(cloud, call.principal, "billing.accounts.get", [name])
+        if access.has(cloud, call.principal, "billing.accounts.get", [name])
     ]
     return page(call, "billingAccounts", found)
 

@@ -58,7 +58,7 @@ def enabled(cloud: Cloud, version: str) -> Record:
 
 def may_use(cloud: Cloud, member: str, key: str, permission: str) -> bool:
     """Whether `member` may encrypt or decrypt with a key."""
-    return access.allowed(cloud, Principal(member), permission, levels(key))
+    return access.has(cloud, Principal(member), permission, levels(key))
 
 
 @API.method(f"{_KEYS}.encrypt", permission=ENCRYPT, resources=resources)

@@ -62,7 +62,7 @@ def _visible(cloud: Cloud, call: Call, filter_: str) -> list[Record]:
     return [
         record
         for key, record in cloud.store.items(PROJECT)
-        if access.allowed(cloud, call.principal, "resourcemanager.projects.get", [key])
+        if access.has(cloud, call.principal, "resourcemanager.projects.get", [key])
         and all(fnmatchcase(record[field], pattern) for field, pattern in wanted)
     ]
 

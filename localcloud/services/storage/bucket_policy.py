@@ -80,7 +80,7 @@ def test_permissions(cloud: Cloud, call: Call) -> Json:
     held = [
         permission
         for permission in call.request.query.get("permissions", [])
-        if access.allowed(cloud, call.principal, permission, resources)
+        if access.has(cloud, call.principal, permission, resources)
     ]
     answer: Json = {"kind": "storage#testIamPermissionsResponse"}
     return answer | {"permissions": held} if held else answer

@@ -139,7 +139,7 @@ def _refuse_taken(cloud: Cloud, call: Call, name: str) -> None:
     taken = records.find_bucket(cloud, name)
     if taken is None:
         return
-    if access.allowed(cloud, call.principal, "storage.buckets.get", (f"projects/{taken.project}",)):
+    if access.has(cloud, call.principal, "storage.buckets.get", (f"projects/{taken.project}",)):
         raise ApiError(
             409,
             "Your previous request to create the named bucket succeeded and you already own it.",

@@ -38,9 +38,18 @@ from localcloud.services.compute.resources import (
     place_of,
     require_name,
     require_new,
+    require_permission,
 )
 
 _OUTPUT = ("id", "kind", "status", "fingerprint", "creationTimestamp", "cpuPlatform", "params")
+# What a caller must be allowed beside the creation, if the new instance has it. Source:
+# cloud.google.com/compute/docs/reference/rest/v1/instances/insert.
+_SETS = {
+    "labels": "setLabels",
+    "metadata": "setMetadata",
+    "serviceAccounts": "setServiceAccount",
+    "tags": "setTags",
+}
 _PLATFORMS = {"n2": "Intel Cascade Lake", "e2": "Intel Broadwell", "c3": "Intel Sapphire Rapids"}
 
 
@@ -72,6 +81,9 @@ def add(cloud: Cloud, call: Call, body: Json) -> str:
     zone = call.params["zone"]
     with cloud.store.locked():
         require_new(cloud, path)
+        for field, permission in _SETS.items():
+            if body.get(field):
+                require_permission(cloud, call, f"compute.instances.{permission}")
         record = _new_record(cloud, call, path, body)
         planned = interfaces.plan(cloud, call, zone, body.get("networkInterfaces", []))
         record["disks"] = disks.attach_all(cloud, call, path, body.get("disks", []))
