@@ -8,6 +8,7 @@ import pulumi
 
 from infra.components.bucket import Bucket
 from infra.components.identity import Identity
+from infra.components.managed_vm import ManagedVm
 from infra.components.tpu import Tpu
 from infra.components.vm import Vm
 from infra.settings import StackSettings
@@ -32,7 +33,7 @@ OUTPUTS: Mapping[str, str] = {
 
 
 def export(
-    settings: StackSettings, bucket: Bucket, identity: Identity, vm: Vm, tpu: Tpu
+    settings: StackSettings, bucket: Bucket, identity: Identity, vm: Vm | ManagedVm, tpu: Tpu
 ) -> dict[str, pulumi.Input[object]]:
     """Exports every output and returns them."""
     values: dict[str, pulumi.Input[object]] = {

@@ -26,6 +26,7 @@ from infra.components.encryption import Encryption, EncryptionArgs
 from infra.components.identity import Identity, IdentityArgs, grant_bucket_to
 from infra.components.limits import Limits, LimitsArgs
 from infra.components.machine import Job, job_metadata, limits_metadata, startup_script
+from infra.components.managed_vm import ManagedVm, ManagedVmArgs
 from infra.components.network import Network, NetworkArgs
 from infra.components.services import ProjectServices, ProjectServicesArgs
 from infra.components.tpu import Tpu, TpuArgs, TpuNode, TpuVm
@@ -149,6 +150,7 @@ class Builder:
             project=self.settings.project,
             account_id=self.names.account,
             bucket=bucket.name,
+            project_roles=("roles/monitoring.metricWriter",) if self.settings.vm.ops_agent else (),
             bucket_deleted_with=bucket.deleted_with,
             requires=requires,
         )
@@ -219,8 +221,10 @@ class Builder:
 
         return QueuedTpu("tpu", args)
 
-    def vm(self, services: ProjectServices, place: Place, identity: Identity, bucket: Bucket) -> Vm:
-        """The VM; it runs the trainer unless the TPU VM does."""
+    def vm(
+        self, services: ProjectServices, place: Place, identity: Identity, bucket: Bucket
+    ) -> Vm | ManagedVm:
+        """The VM, by itself or in a group; it runs the trainer unless the TPU VM does."""
         settings = self.settings
         runs_trainer = settings.training.run_on is RunOn.VM
         args = VmArgs(
@@ -237,7 +241,13 @@ class Builder:
             comes_back=runs_trainer and settings.limits.time_to_live_hours is not None,
             requires=(services.enabled[COMPUTE_API], *self._needs_of_startup(place, bucket)),
         )
-        return Vm("vm", args)
+        managed = settings.vm.managed
+        if managed is None:
+            return Vm("vm", args)
+        ranges = self.context.catalog.network.health_check_ranges
+        return ManagedVm(
+            "vm", ManagedVmArgs(args, managed, ranges, (services.enabled[COMPUTE_API],))
+        )
 
     def _needs_of_startup(self, place: Place, bucket: Bucket) -> tuple[pulumi.Resource, ...]:
         """A start-up script reads the bucket and installs packages."""
@@ -246,7 +256,8 @@ class Builder:
     def _job_metadata(self, bucket: Bucket) -> dict[str, pulumi.Input[str]]:
         settings = self.settings
         names = self.names.tpus(settings.tpu.slices)
-        turn_off = settings.training.run_on is RunOn.VM
+        # A group would turn on again what turns itself off.
+        turn_off = settings.training.run_on is RunOn.VM and settings.vm.managed is None
         return {
             **job_metadata(self.job(bucket), names, settings.zone, settings.project),
             **limits_metadata(settings.limits, names, turn_off=turn_off),

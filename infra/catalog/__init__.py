@@ -106,6 +106,7 @@ class Catalog:
             smallest_subnet_prefix=document["smallestSubnetPrefix"],
             iap_range=IPv4Network(document["iapRange"]),
             ssh_port=document["sshPort"],
+            health_check_ranges=tuple(map(IPv4Network, document["healthCheckRanges"])),
             grpc_port=document["grpcPort"],
             mesh_port=document["meshPort"],
             sources=tuple(_sources(document).values()),

@@ -84,6 +84,7 @@ class NetworkFacts:
     smallest_subnet_prefix: int
     iap_range: IPv4Network
     ssh_port: int
+    health_check_ranges: tuple[IPv4Network, ...]
     grpc_port: int
     mesh_port: int
     sources: tuple[Source, ...]

@@ -28,6 +28,7 @@ from infra.checks.versions import (
     check_trainer_version,
     warn_about_versions,
 )
+from infra.checks.vm import check_managed, check_ops_agent, check_shielded, check_vm_capacity
 from infra.settings import StackSettings
 from infra.settings.problems import Problem, SettingsError
 
@@ -55,6 +56,10 @@ CHECKS: Final[tuple[Check, ...]] = (
     check_cidr,
     check_machine_type,
     check_image,
+    check_vm_capacity,
+    check_shielded,
+    check_managed,
+    check_ops_agent,
     check_bucket,
     check_soft_delete,
     check_lifecycle,

@@ -19,12 +19,14 @@ class IdentityArgs:
     """`account_id` is the part of the account's address before the @.
 
     `requires` are what each kind of grant waits for: `account` and `project` are APIs.
+    `project_roles` are roles on the project beside those that every stack's machines need.
     `bucket_deleted_with` is what takes the bucket's policy along on `destroy`.
     """
 
     project: str
     account_id: str
     bucket: pulumi.Input[str]
+    project_roles: tuple[str, ...] = ()
     bucket_deleted_with: pulumi.Resource | None = None
     requires: Mapping[str, pulumi.Resource] = field(default_factory=dict)
 
@@ -62,7 +64,7 @@ class Identity(pulumi.ComponentResource):
                 member=member,
                 opts=pulumi.ResourceOptions(parent=self, deleted_with=args.bucket_deleted_with),
             )
-        for role in _PROJECT_ROLES:
+        for role in (*_PROJECT_ROLES, *args.project_roles):
             gcp.projects.IAMMember(
                 role.rpartition("/")[2],
                 project=args.project,

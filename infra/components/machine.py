@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import pulumi
 
@@ -26,6 +27,28 @@ class Job:
     bucket_url: pulumi.Input[str]
     wheel_url: pulumi.Input[str]
     wheel_sha256: str
+
+
+class Timeouts(Protocol):
+    """How many minutes each operation on a machine may take; None: as long as the provider says."""
+
+    @property
+    def create_minutes(self) -> float | None: ...  # noqa: D102
+    @property
+    def update_minutes(self) -> float | None: ...  # noqa: D102
+    @property
+    def delete_minutes(self) -> float | None: ...  # noqa: D102
+
+
+def custom_timeouts(timeouts: Timeouts) -> pulumi.CustomTimeouts | None:
+    """What the settings say about time, as the engine takes it; None if they say nothing."""
+    given = {
+        "create": timeouts.create_minutes,
+        "update": timeouts.update_minutes,
+        "delete": timeouts.delete_minutes,
+    }
+    spans = {verb: f"{minutes:g}m" for verb, minutes in given.items() if minutes is not None}
+    return pulumi.CustomTimeouts(**spans) if spans else None
 
 
 def startup_script(script: str) -> str:

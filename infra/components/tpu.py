@@ -11,8 +11,8 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra.components.disks import DataDisks, DataDisksArgs
-from infra.components.machine import replace_for_another_job
-from infra.settings.tpu import Capacity, TimeoutSettings, TpuSettings
+from infra.components.machine import custom_timeouts, replace_for_another_job
+from infra.settings.tpu import Capacity, TpuSettings
 
 
 @dataclass(frozen=True)
@@ -169,17 +169,6 @@ def required(version: str | None) -> str:
     if version is None:
         raise AssertionError("the checks require a version")
     return version
-
-
-def custom_timeouts(timeouts: TimeoutSettings) -> pulumi.CustomTimeouts | None:
-    """What the settings say about time, as the engine takes it; None if they say nothing."""
-    given = {
-        "create": timeouts.create_minutes,
-        "update": timeouts.update_minutes,
-        "delete": timeouts.delete_minutes,
-    }
-    spans = {verb: f"{minutes:g}m" for verb, minutes in given.items() if minutes is not None}
-    return pulumi.CustomTimeouts(**spans) if spans else None
 
 
 def _endpoints(grpc_port: int) -> Any:

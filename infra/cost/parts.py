@@ -82,7 +82,8 @@ def _vm(settings: StackSettings, catalog: Catalog) -> Line:
     on_demand, spot = (
         catalog.prices.machine(machine, settings.region, spot=spot) for spot in (False, True)
     )
-    configured = spot if settings.vm.capacity is VmCapacity.SPOT else on_demand
+    # Preemptible VMs cost what spot VMs cost.
+    configured = on_demand if settings.vm.capacity is VmCapacity.ON_DEMAND else spot
     return Line("VM", what, configured, on_demand, spot)
 
 

@@ -15,8 +15,8 @@ class LimitsSettings(Section):
         ge=0.5,
         le=8760,
         description="How many hours a TPU lives (0.5 to 8760). Then it is deleted and the VM that "
-        "ran the training is turned off; `pulumi up --refresh` brings both back. Without end if "
-        "it is not set.",
+        "ran the training is turned off (not one with `vm.managed`); `pulumi up --refresh` brings "
+        "both back. Without end if it is not set.",
     )
     idle_minutes: float | None = Field(
         default=None,

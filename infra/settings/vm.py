@@ -8,10 +8,25 @@ from infra.settings.base import Section, StrEnum, Text
 
 
 class VmCapacity(StrEnum):
-    """How the VM is paid for."""
+    """How the VM is paid for, and whether Google may take it away."""
 
     ON_DEMAND = "on-demand"
     SPOT = "spot"
+    PREEMPTIBLE = "preemptible"
+
+
+class TerminationAction(StrEnum):
+    """What Google does with a spot VM that it takes away."""
+
+    STOP = "stop"
+    DELETE = "delete"
+
+
+class HostMaintenance(StrEnum):
+    """What Google does with the VM while it maintains the machine below."""
+
+    MIGRATE = "migrate"
+    TERMINATE = "terminate"
 
 
 class DiskType(StrEnum):
@@ -20,6 +35,55 @@ class DiskType(StrEnum):
     BALANCED = "pd-balanced"
     STANDARD = "pd-standard"
     SSD = "pd-ssd"
+
+
+class ShieldedSettings(Section):
+    """What keeps the VM's software from being changed unseen."""
+
+    secure_boot: bool = Field(
+        default=True, description="Boot signed software alone; drivers of one's own need false."
+    )
+    vtpm: bool = Field(default=True, description="A virtual trusted platform module.")
+    integrity_monitoring: bool = Field(
+        default=True, description="Compare every boot with the first. Needs `vm.shielded.vtpm`."
+    )
+
+
+class ManagedSettings(Section):
+    """A managed instance group of one. All of it may be left out: `managed: {}`."""
+
+    initial_delay_seconds: int = Field(
+        default=300,
+        ge=0,
+        le=3600,
+        description="How long a new VM may take until it must answer its health check (0 to 3600).",
+    )
+    check_interval_seconds: int = Field(
+        default=30, ge=5, le=300, description="How often the VM's health is asked for (5 to 300)."
+    )
+    failed_checks: int = Field(
+        default=3,
+        ge=1,
+        le=10,
+        description="After how many checks in a row that fail the VM is made anew (1 to 10).",
+    )
+
+
+class VmTimeoutSettings(Section):
+    """How many minutes an operation on the VM may take, as Google counts it."""
+
+    create_minutes: float | None = Field(
+        default=None, ge=1, le=1440, description="Creation (1 to 1440; 20 if it is not set)."
+    )
+    update_minutes: float | None = Field(
+        default=None,
+        ge=1,
+        le=1440,
+        description="Changes in place (1 to 1440; 20 if it is not set).",
+    )
+    delete_minutes: float | None = Field(
+        default=None, ge=1, le=1440, description="Deletion (1 to 1440; 20 if it is not set)."
+    )
 
 
 class VmSettings(Section):
@@ -31,7 +95,23 @@ class VmSettings(Section):
     )
     capacity: VmCapacity = Field(
         default=VmCapacity.ON_DEMAND,
-        description="on-demand, or spot (cheaper, can be stopped by Google at any moment).",
+        description="on-demand, spot (cheaper, can be stopped by Google at any moment) or "
+        "preemptible (as spot, for at most 24 hours).",
+    )
+    termination_action: TerminationAction | None = Field(
+        default=None,
+        description="What Google does with a spot VM that it takes away: stop (the default), or "
+        "delete. With `vm.capacity: spot` only.",
+    )
+    host_maintenance: HostMaintenance | None = Field(
+        default=None,
+        description="What Google does while it maintains the machine below: migrate (the default) "
+        "or terminate. With `vm.capacity: on-demand` only; all others are terminated.",
+    )
+    managed: ManagedSettings | None = Field(
+        default=None,
+        description="A group of settings, which may be empty: {}. Let a managed instance group "
+        "keep the VM: one that was preempted, deleted or has failed comes back and trains on.",
     )
     image: Text = Field(
         default="debian-cloud/debian-12",
@@ -43,6 +123,23 @@ class VmSettings(Section):
     boot_disk_type: DiskType = Field(
         default=DiskType.BALANCED, description="pd-balanced, pd-standard or pd-ssd."
     )
+    keep_boot_disk: bool = Field(
+        default=False,
+        description="Keep the boot disk when the VM is deleted or replaced; the next VM boots from "
+        "it, with all that was installed. `pulumi destroy` deletes it.",
+    )
     public_ip: bool = Field(
         default=False, description="Give the VM a public address. Not needed for the training."
+    )
+    os_login: bool = Field(
+        default=True, description="Let IAM say who may log in by SSH, instead of keys in metadata."
+    )
+    shielded: ShieldedSettings = Field(default_factory=ShieldedSettings, description="Shielded VM.")
+    ops_agent: bool = Field(
+        default=False,
+        description="Install Google's Ops Agent for metrics of memory and disk and for logs. "
+        "Training goes on without it where that fails.",
+    )
+    timeouts: VmTimeoutSettings = Field(
+        default_factory=VmTimeoutSettings, description="How long operations on the VM may take."
     )

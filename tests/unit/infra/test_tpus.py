@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from infra.components.tpu import custom_timeouts
+from infra.components.machine import custom_timeouts
 from infra.settings.tpu import TimeoutSettings
 
 from .conftest import Run, config

@@ -611,6 +611,53 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         'vm.image: "debian-12" is not PROJECT/FAMILY. Use one like debian-cloud/debian-12.',
     ),
     (
+        "a termination action of a VM that is not taken away",
+        config(vm={"terminationAction": "delete"}),
+        'vm.terminationAction: "delete" is of a spot VM, but vm.capacity is on-demand. '
+        "Set vm.capacity: spot, or remove it.",
+    ),
+    (
+        "a termination action that Google does not have",
+        config(vm={"capacity": "spot", "terminationAction": "suspend"}),
+        "vm.terminationAction: \"suspend\" is not known here. Use 'stop' or 'delete'.",
+    ),
+    (
+        "a spot VM that should migrate",
+        config(vm={"capacity": "spot", "hostMaintenance": "migrate"}),
+        'vm.hostMaintenance: "migrate" is not possible: Google migrates no spot VM. '
+        "Set terminate, or remove it.",
+    ),
+    (
+        "integrity without what measures it",
+        config(vm={"shielded": {"vtpm": False}}),
+        "vm.shielded.integrityMonitoring: true needs the vTPM, but vm.shielded.vtpm is false. "
+        "Set both to the same value.",
+    ),
+    (
+        "a boot disk to be kept by a group that makes new ones",
+        config(vm={"managed": {}, "keepBootDisk": True}),
+        "vm.keepBootDisk: true contradicts vm.managed: the group makes a new boot disk for every "
+        "new VM. Remove one of the two.",
+    ),
+    (
+        "an agent on a VM without a script",
+        config(vm={"opsAgent": True}, training={"runOn": "tpu"}),
+        "vm.opsAgent: true is installed by the start-up script, which the VM has only if it runs "
+        "the trainer (training.runOn is tpu). Remove it, or set training.runOn: vm.",
+    ),
+    (
+        "a group where nothing is said",
+        config(vm={"managed": True}),
+        "vm.managed: true is not a group of settings. It is: A group of settings, which may be "
+        "empty: {}. Let a managed instance group keep the VM: one that was preempted, deleted or "
+        "has failed comes back and trains on.",
+    ),
+    (
+        "a health check in a hurry",
+        config(vm={"managed": {"checkIntervalSeconds": 1}}),
+        "vm.managed.checkIntervalSeconds: 1 is too small. Use at least 5.",
+    ),
+    (
         "a bucket in another region",
         config(bucket={"location": "EU"}),
         'bucket.location: "EU" is not the TPU\'s region: reading across regions is slow and costs '

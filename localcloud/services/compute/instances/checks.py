@@ -94,18 +94,19 @@ def tags(sent: Json) -> Json:
 
 
 def scheduling(sent: Json) -> Json:
-    """Scheduling options, completed; spot VMs cannot restart by themselves or migrate."""
-    spot = sent.get("provisioningModel") == "SPOT" or sent.get("preemptible", False)
+    """Scheduling options, completed; what Google may take away neither restarts nor migrates."""
+    spot = sent.get("provisioningModel") == "SPOT"
+    short = spot or sent.get("preemptible", False)
     full = {
-        "onHostMaintenance": "TERMINATE" if spot else "MIGRATE",
-        "automaticRestart": not spot,
-        "provisioningModel": "SPOT" if spot else "STANDARD",
+        "onHostMaintenance": "TERMINATE" if short else "MIGRATE",
+        "automaticRestart": not short,
+        "provisioningModel": "STANDARD",
         **sent,
-        "preemptible": spot,
+        "preemptible": short,
     }
-    if spot and full["automaticRestart"]:
+    if short and full["automaticRestart"]:
         raise invalid("Scheduling must have preemptible be false when AutomaticRestart is true.")
-    if spot and full["onHostMaintenance"] != "TERMINATE":
+    if short and full["onHostMaintenance"] != "TERMINATE":
         raise invalid(
             "Invalid value for field 'scheduling.onHostMaintenance': "
             f"'{full['onHostMaintenance']}'. Preemptible and spot instances must use TERMINATE."

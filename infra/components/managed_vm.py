@@ -1,0 +1,156 @@
+"""The VM that runs the trainer, kept by a managed instance group of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+
+import pulumi
+import pulumi_gcp as gcp
+
+from infra.components.machine import custom_timeouts
+from infra.components.vm import (
+    VmArgs,
+    identity,
+    interfaces,
+    keep_script,
+    metadata,
+    scheduling,
+    shielded,
+)
+from infra.settings.vm import ManagedSettings
+
+HEALTH_PORT = 8090
+"""Where the start-up script serves the VM's health (startup/vm.sh); free on Debian."""
+
+
+@dataclass(frozen=True)
+class ManagedVmArgs:
+    """`vm` is what a VM by itself would get; `health_ranges` is where Google's checks come from.
+
+    `requires` is what everything waits for; only the VM waits for what `vm` requires.
+    """
+
+    vm: VmArgs
+    managed: ManagedSettings
+    health_ranges: Sequence[IPv4Network]
+    requires: tuple[pulumi.Resource, ...]
+
+
+class ManagedVm(pulumi.ComponentResource):
+    """A VM that comes back by itself, under the same name, and trains on from its checkpoint.
+
+    Its group makes it anew whenever it does not run (preempted, stopped, deleted, crashed), and,
+    if it runs the trainer, when it does not answer its health check. Everything that a change of
+    settings touches is replaced instead of updated: Google refuses an update of a group that it
+    has changed itself meanwhile, and the VM has to be made anew for another job anyhow.
+    """
+
+    name: pulumi.Output[str]
+
+    def __init__(
+        self, name: str, args: ManagedVmArgs, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("tpu-stack:infra:ManagedVm", name, None, opts)
+        vm = args.vm
+        own = pulumi.ResourceOptions(
+            parent=self,
+            depends_on=list(args.requires),
+            custom_timeouts=custom_timeouts(vm.settings.timeouts),
+        )
+        template = self._template(args, own)
+        check = self._health(args, own) if vm.startup_script else None
+        manager = gcp.compute.InstanceGroupManager(
+            "group",
+            name=vm.name,
+            project=vm.project,
+            zone=vm.zone,
+            base_instance_name=vm.name,
+            versions=[{"instance_template": template.self_link}],
+            auto_healing_policies=check
+            and {
+                "health_check": check.id,
+                "initial_delay_sec": args.managed.initial_delay_seconds,
+            },
+            opts=pulumi.ResourceOptions.merge(
+                own,
+                pulumi.ResourceOptions(
+                    delete_before_replace=True,
+                    replace_on_changes=["*"],
+                    depends_on=list(vm.requires),
+                ),
+            ),
+        )
+        # A group's own VMs have random names. One that is added by name keeps it; it is counted in
+        # the group's size, which therefore is not set above.
+        member = gcp.compute.PerInstanceConfig(
+            "instance",
+            name=f"{vm.name}-0",
+            project=vm.project,
+            zone=vm.zone,
+            instance_group_manager=manager.name,
+            preserved_state={"metadata": {"group": vm.name}},
+            opts=pulumi.ResourceOptions.merge(
+                own, pulumi.ResourceOptions(delete_before_replace=True, deleted_with=manager)
+            ),
+        )
+        self.name = member.name
+        self.register_outputs({"name": self.name})
+
+    def _template(
+        self, args: ManagedVmArgs, own: pulumi.ResourceOptions
+    ) -> gcp.compute.InstanceTemplate:
+        """A template is never changed, and the old one is in use until the group is replaced."""
+        vm = args.vm
+        health = {"health-port": str(HEALTH_PORT)} if vm.startup_script else {}
+        return gcp.compute.InstanceTemplate(
+            "template",
+            name_prefix=f"{vm.name}-",
+            project=vm.project,
+            machine_type=vm.settings.machine_type,
+            disks=[
+                {
+                    "boot": True,
+                    "auto_delete": True,
+                    "source_image": vm.settings.image,
+                    "disk_size_gb": vm.settings.boot_disk_gib,
+                    "disk_type": vm.settings.boot_disk_type.value,
+                }
+            ],
+            network_interfaces=interfaces(vm),
+            scheduling=scheduling(vm.settings),
+            shielded_instance_config=shielded(vm.settings),
+            service_account=identity(vm),
+            metadata={**metadata(vm), **health},
+            metadata_startup_script=vm.startup_script,
+            labels=dict(vm.labels),
+            opts=pulumi.ResourceOptions.merge(own, keep_script(vm)),
+        )
+
+    def _health(self, args: ManagedVmArgs, own: pulumi.ResourceOptions) -> gcp.compute.HealthCheck:
+        vm, managed = args.vm, args.managed
+        gcp.compute.Firewall(
+            "allow-health",
+            name=f"{vm.name}-health",
+            project=vm.project,
+            network=vm.network,
+            direction="INGRESS",
+            source_ranges=[str(block) for block in args.health_ranges],
+            target_service_accounts=[vm.account],
+            allows=[{"protocol": "tcp", "ports": [str(HEALTH_PORT)]}],
+            opts=pulumi.ResourceOptions.merge(
+                own, pulumi.ResourceOptions(delete_before_replace=True)
+            ),
+        )
+        return gcp.compute.HealthCheck(
+            "health",
+            name=vm.name,
+            project=vm.project,
+            check_interval_sec=managed.check_interval_seconds,
+            timeout_sec=min(5, managed.check_interval_seconds),
+            unhealthy_threshold=managed.failed_checks,
+            http_health_check={"port": HEALTH_PORT},
+            # Its group refers to it by a name that stays.
+            opts=own,
+        )

@@ -1,0 +1,92 @@
+"""The VM's start-up script on machines of the local cloud that no stack has made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import requests
+
+from infra.components.machine import startup_script
+from tpustack.localcloud import LocalCloudCommand
+
+PROJECT = "https://compute.googleapis.com/compute/v1/projects/tpu-stack-local"
+GROUPS = f"{PROJECT}/zones/us-central1-b/instanceGroupManagers"
+HEALTH = {"type": "HTTP", "checkIntervalSec": 1, "timeoutSec": 1, "httpHealthCheck": {"port": 8090}}
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def compute(cloud: LocalCloudCommand, google: requests.Session) -> requests.Session:
+    services = "https://serviceusage.googleapis.com/v1/projects/tpu-stack-local/services"
+    google.post(f"{services}/compute.googleapis.com:enable", json={}).raise_for_status()
+    return google
+
+
+def script_that(does: str) -> str:
+    """The VM's script, with something else in place of the training."""
+    own, separator, rest = startup_script("vm.sh").rpartition("start_training ")
+    return f"{own}start_training() {{ {does}; }}\n{separator}{rest}"
+
+
+def keep(compute: requests.Session, name: str, script: str, **metadata: str) -> None:
+    """A group of one VM with that script, and a check of its health."""
+    items = {"startup-script": script, "health-port": "8090", **metadata}
+    properties = {
+        "machineType": "n1-standard-2",
+        "disks": [
+            {
+                "boot": True,
+                "autoDelete": True,
+                "initializeParams": {
+                    "sourceImage": "projects/debian-cloud/global/images/family/debian-12"
+                },
+            }
+        ],
+        "networkInterfaces": [{"network": "global/networks/default"}],
+        "metadata": {"items": [{"key": key, "value": text} for key, text in items.items()]},
+    }
+    template = {"name": name, "properties": properties}
+    compute.post(f"{PROJECT}/global/instanceTemplates", json=template).raise_for_status()
+    check = {"name": name, **HEALTH}
+    compute.post(f"{PROJECT}/global/healthChecks", json=check).raise_for_status()
+    group = {
+        "name": name,
+        "baseInstanceName": name,
+        "instanceTemplate": f"global/instanceTemplates/{name}",
+        "autoHealingPolicies": [{"healthCheck": f"global/healthChecks/{name}"}],
+        "targetSize": 1,
+    }
+    compute.post(GROUPS, json=group).raise_for_status()
+
+
+def managed(compute: requests.Session, name: str) -> dict[str, Any]:
+    (found,) = compute.post(f"{GROUPS}/{name}/listManagedInstances").json()["managedInstances"]
+    return dict(found)
+
+
+def health(compute: requests.Session, name: str) -> str:
+    return str(managed(compute, name)["instanceHealth"][0]["detailedHealthState"])
+
+
+def test_a_vm_whose_script_fails_is_made_anew_and_one_whose_script_works_is_left_alone(
+    compute: requests.Session, cloud: LocalCloudCommand
+) -> None:
+    keep(compute, "works", script_that("log training"), **{"ops-agent": "true"})
+    keep(compute, "fails", script_that("exit 1"))
+    works, fails = (managed(compute, name)["id"] for name in ("works", "fails"))
+    until(lambda: managed(compute, "fails").get("id", fails) != fails)
+    until(lambda: health(compute, "works") == "HEALTHY")
+    assert managed(compute, "works")["id"] == works
+    written = cloud.run("logs", managed(compute, "works")["name"])
+    assert "tpu-stack: training" in written
+    # A local machine has no apt: what the agent needs is missing, and the training does not mind.
+    assert "tpu-stack: no Ops Agent: this image has no apt-get" in written

@@ -1,0 +1,150 @@
+"""The VM as the settings ask for it: how it is bought, watched over and kept."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from .conftest import Run, config
+
+SPOT = {"capacity": "spot"}
+
+
+@pytest.mark.parametrize(
+    ("vm", "expected"),
+    [
+        (
+            {},
+            {
+                "provisioningModel": "STANDARD",
+                "preemptible": False,
+                "automaticRestart": True,
+                "onHostMaintenance": "MIGRATE",
+            },
+        ),
+        (
+            {"hostMaintenance": "terminate"},
+            {
+                "provisioningModel": "STANDARD",
+                "preemptible": False,
+                "automaticRestart": True,
+                "onHostMaintenance": "TERMINATE",
+            },
+        ),
+        (
+            SPOT,
+            {
+                "provisioningModel": "SPOT",
+                "preemptible": True,
+                "automaticRestart": False,
+                "onHostMaintenance": "TERMINATE",
+                "instanceTerminationAction": "STOP",
+            },
+        ),
+        (
+            {**SPOT, "terminationAction": "delete"},
+            {
+                "provisioningModel": "SPOT",
+                "preemptible": True,
+                "automaticRestart": False,
+                "onHostMaintenance": "TERMINATE",
+                "instanceTerminationAction": "DELETE",
+            },
+        ),
+        (
+            {"capacity": "preemptible"},
+            {
+                "provisioningModel": "STANDARD",
+                "preemptible": True,
+                "automaticRestart": False,
+                "onHostMaintenance": "TERMINATE",
+            },
+        ),
+    ],
+)
+@pytest.mark.parametrize("kind", ["Instance", "InstanceTemplate"])
+def test_the_vm_is_bought_as_the_stack_says(
+    run: Run, kind: str, vm: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    managed: dict[str, Any] = {} if kind == "Instance" else {"managed": {}}
+    engine, _ = run(config(vm={**vm, **managed}))
+    assert engine.one(kind)["scheduling"] == expected
+
+
+def test_the_vm_is_shielded_and_lets_iam_say_who_logs_in_unless_the_stack_says_otherwise(
+    run: Run,
+) -> None:
+    vm = run(config())[0].one("Instance")
+    assert vm["metadata"]["enable-oslogin"] == "TRUE"
+    assert set(vm["shieldedInstanceConfig"].values()) == {True}
+    shielded = {"secureBoot": False, "vtpm": False, "integrityMonitoring": False}
+    vm = run(config(vm={"osLogin": False, "shielded": shielded}))[0].one("Instance")
+    assert vm["metadata"]["enable-oslogin"] == "FALSE"
+    assert set(vm["shieldedInstanceConfig"].values()) == {False}
+
+
+def test_the_ops_agent_is_installed_where_the_stack_asks_for_it_and_may_write_metrics(
+    run: Run,
+) -> None:
+    engine, _ = run(config(vm={"opsAgent": True}))
+    assert engine.one("Instance")["metadata"]["ops-agent"] == "true"
+    roles = [grant.inputs["role"] for grant in engine.of("IAMMember")]
+    assert "roles/monitoring.metricWriter" in roles
+    engine, _ = run(config())
+    assert "ops-agent" not in engine.one("Instance")["metadata"]
+    roles = [grant.inputs["role"] for grant in engine.of("IAMMember")]
+    assert "roles/monitoring.metricWriter" not in roles
+
+
+def test_a_boot_disk_that_is_kept_is_a_resource_of_its_own(run: Run) -> None:
+    engine, _ = run(config(vm={"keepBootDisk": True, "bootDiskGib": 100}))
+    disk = engine.one("Disk")
+    assert (disk["size"], disk["image"]) == (100, "debian-cloud/debian-12")
+    assert engine.one("Instance")["bootDisk"]["autoDelete"] is False
+    engine, _ = run(config())
+    assert engine.of("Disk") == []
+    assert engine.one("Instance")["bootDisk"]["autoDelete"] is True
+
+
+def test_a_managed_vm_has_what_one_by_itself_has(run: Run) -> None:
+    alone = run(config())[0].one("Instance")
+    engine, outputs = run(config(vm={"managed": {}}))
+    template = engine.one("InstanceTemplate")
+    assert engine.of("Instance") == []
+    for key in ("machineType", "serviceAccount", "shieldedInstanceConfig", "labels"):
+        assert template[key] == alone[key]
+    assert template["metadataStartupScript"] == alone["metadataStartupScript"]
+    assert template["metadata"] == {**alone["metadata"], "health-port": "8090"}
+    assert template["networkInterfaces"] == alone["networkInterfaces"]
+    assert outputs["vm_name"] == engine.one("PerInstanceConfig")["name"] == "tpu-stack-test-vm-0"
+
+
+def test_googles_health_checks_reach_the_managed_vm_and_nobody_else_does(run: Run) -> None:
+    managed = {"initialDelaySeconds": 120, "checkIntervalSeconds": 10, "failedChecks": 5}
+    engine, outputs = run(config(vm={"managed": managed}))
+    check = engine.one("HealthCheck")
+    assert check["httpHealthCheck"] == {"port": 8090}
+    assert (check["checkIntervalSec"], check["unhealthyThreshold"]) == (10, 5)
+    group = engine.one("InstanceGroupManager")
+    assert group["autoHealingPolicies"]["initialDelaySec"] == 120
+    assert "targetSize" not in group
+    (rule,) = (r.inputs for r in engine.of("Firewall") if r.name == "allow-health")
+    assert rule["sourceRanges"] == ["35.191.0.0/16", "130.211.0.0/22"]
+    assert rule["targetServiceAccounts"] == [outputs["service_account"]]
+    assert rule["allows"] == [{"protocol": "tcp", "ports": ["8090"]}]
+
+
+def test_a_managed_vm_that_does_not_run_the_trainer_only_has_to_run(run: Run) -> None:
+    engine, _ = run(config(vm={"managed": {}}, training={"runOn": "tpu"}))
+    assert engine.of("HealthCheck") == []
+    assert not engine.one("InstanceGroupManager").get("autoHealingPolicies")
+
+
+def test_a_managed_vm_is_not_told_to_turn_itself_off(run: Run) -> None:
+    limits = {"timeToLiveHours": 1}
+    alone = run(config(limits=limits))[0].one("Instance")
+    assert json.loads(alone["metadata"]["limits"])["turnOff"] is True
+    managed = run(config(limits=limits, vm={"managed": {}}))[0].one("InstanceTemplate")
+    assert json.loads(managed["metadata"]["limits"])["turnOff"] is False
