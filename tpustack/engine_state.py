@@ -8,6 +8,7 @@ from typing import Any
 # By what the provider finds a resource again whose creation it cannot repeat: Google answers that
 # the name is taken. All others are created anew without harm (APIs, grants, objects, accounts).
 _IDS: Mapping[str, str] = {
+    "gcp:compute/disk:Disk": "projects/{project}/zones/{zone}/disks/{name}",
     "gcp:compute/firewall:Firewall": "projects/{project}/global/firewalls/{name}",
     "gcp:compute/instance:Instance": "projects/{project}/zones/{zone}/instances/{name}",
     "gcp:compute/network:Network": "projects/{project}/global/networks/{name}",

@@ -73,8 +73,8 @@ class DataDisks:
             return disk.source
         args = self._args
         kind = disk.type or args.default_type
-        name = f"{owner}-{disk.name}-{_fingerprint(kind, disk.snapshot)}"
         shared = disk.mode is DiskMode.READ_ONLY and kind == TpuDiskType.HYPERDISK_ML.value
+        name = f"{owner}-{disk.name}-{_fingerprint(kind, disk.snapshot, shared=shared)}"
         slice_name = owner.removeprefix(args.name)
         self.made.append(
             gcp.compute.Disk(
@@ -93,6 +93,6 @@ class DataDisks:
         return f"projects/{args.project}/zones/{args.zone}/disks/{name}"
 
 
-def _fingerprint(kind: str, snapshot: str | None) -> str:
+def _fingerprint(kind: str, snapshot: str | None, *, shared: bool) -> str:
     """Another one for another disk, which is made and attached before the old one is deleted."""
-    return hashlib.sha256(f"{kind} {snapshot or ''}".encode()).hexdigest()[:4]
+    return hashlib.sha256(f"{kind} {snapshot or ''} {shared}".encode()).hexdigest()[:4]

@@ -14,6 +14,9 @@ from infra.components.disks import DataDisks, DataDisksArgs
 from infra.components.machine import custom_timeouts, replace_for_another_job
 from infra.settings.tpu import Capacity, TpuSettings
 
+# Google has no call that changes the labels of a classic node, and no TPU is given up for a label.
+_LABELS_ONCE = pulumi.ResourceOptions(ignore_changes=["labels", "effectiveLabels", "pulumiLabels"])
+
 
 @dataclass(frozen=True)
 class TpuArgs:
@@ -156,7 +159,7 @@ class TpuNode(Tpu):
                 {"preemptible": True} if tpu.capacity is Capacity.PREEMPTIBLE else None
             ),
             labels=dict(args.labels),
-            opts=opts,
+            opts=pulumi.ResourceOptions.merge(opts, _LABELS_ONCE),
         )
         self.name = node.name
         self.names = node.name.apply(lambda name: [name])

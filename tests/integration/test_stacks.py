@@ -12,9 +12,15 @@ from tpustack.errors import TpustackError
 from tpustack.localcloud import LocalCloudCommand
 
 TPU = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.19.0-pod-pjrt"}
+QUEUED = {
+    "slices": 2,
+    "queued": {"guaranteedHours": 2, "workload": "throughput"},
+    "bootDiskGib": 200,
+    "tags": ["workers"],
+}
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "TPU VM": ("local", {}),
-    "queued resource": ("local", {"tpu": {**TPU, "queued": {}}}),
+    "queued resource": ("local", {"tpu": {**TPU, **QUEUED}}),
     "classic node": ("local-node", {}),
 }
 Deploy = Callable[..., Engine]
@@ -35,7 +41,9 @@ def test_a_stack_comes_up_stays_as_it_is_and_leaves_nothing(
     ours = [urn for urn in engine.urns() if "::pulumi:providers:" not in urn]
     assert first.changes == {"create": len(ours)}
     assert first.outputs["tpu_endpoint"].startswith("grpc://")
-    assert first.outputs["tpu_endpoints"] == [first.outputs["tpu_endpoint"]]
+    endpoints = first.outputs["tpu_endpoints"]
+    assert endpoints[0] == first.outputs["tpu_endpoint"]
+    assert len(set(endpoints)) == len(first.outputs["tpu_names"])
     assert engine.up(ignore).changed == 0
     engine.destroy(ignore)
     assert cloud.status()["resources"] == before

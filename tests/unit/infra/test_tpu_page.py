@@ -1,0 +1,28 @@
+"""The examples in docs/tpu.md are stacks that pass every check and can be declared."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from .conftest import REPOSITORY, Run, config
+
+PAGE = (REPOSITORY / "docs" / "tpu.md").read_text("utf-8")
+EXAMPLES: list[dict[str, Any]] = [
+    yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+]
+
+
+@pytest.mark.parametrize(
+    "example", EXAMPLES, ids=lambda example: ", ".join(example["tpu-stack:tpu"])
+)
+def test_an_example_is_a_stack(example: dict[str, Any], run: Run) -> None:
+    engine, _ = run({**config(), **example})
+    tpu = example["tpu-stack:tpu"]
+    if "queued" in tpu:
+        assert engine.dynamic("QueuedResource")["request"]
+    else:
+        assert len(engine.of("V2Vm")) == tpu.get("slices", 1)
