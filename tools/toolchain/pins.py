@@ -41,6 +41,15 @@ class Module:
         return TOOLS / self.folder
 
 
+ACTIONLINT = Module(
+    name="actionlint",
+    folder="actionlint",
+    package="github.com/rhysd/actionlint/cmd/actionlint",
+    version="v1.7.12",
+    version_variable="github.com/rhysd/actionlint.version",
+)
+"""Checks the workflows; no part of the toolchain that runs Pulumi."""
+
 MODULES = {
     ENGINE: Module(
         name=ENGINE,

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
+import zipfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tpustack.ci import markdown
+from tpustack.ci.outcome import Outcome
 from tpustack.ci.result import Result, document
+from tpustack.errors import UsageError
 
 RESULTS = "result.json"
+_STACK = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 def write(folder: Path, command: str, results: Sequence[Result], seconds: float) -> None:
@@ -21,10 +28,42 @@ def write(folder: Path, command: str, results: Sequence[Result], seconds: float)
     (folder / RESULTS).write_text(whole + "\n", encoding="utf-8")
 
 
-def texts(folder: Path) -> dict[str, str]:
-    """The texts that a run wrote, by stack. Raises OSError, ValueError, KeyError if it did not."""
-    results = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
-    return {
-        each["stack"]: (folder / f"{each['stack']}.md").read_text(encoding="utf-8")
-        for each in results["stacks"]
-    }
+@dataclass(frozen=True)
+class Texts:
+    """What a run wrote: a text by stack, and the stacks that drifted."""
+
+    by_stack: dict[str, str]
+    drifted: set[str]
+
+
+def read(folder: Path) -> Texts:
+    """What `write` wrote, perhaps in another job, whose files are not to be trusted.
+
+    Raises:
+        UsageError: if there is no such run, or it names no stacks.
+    """
+    try:
+        stacks = json.loads((folder / RESULTS).read_text(encoding="utf-8"))["stacks"]
+        outcomes = {each["stack"]: each["outcome"] for each in stacks}
+        if strange := [name for name in outcomes if not _STACK.fullmatch(name)]:
+            raise ValueError(f"{strange[0]!r} is no stack")
+        texts = {
+            name: (folder / f"{name}.md").read_text(encoding="utf-8")[: markdown.LONGEST]
+            for name in outcomes
+        }
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{folder} has no results of `tpustack ci`: {error}") from None
+    drifted = {name for name, outcome in outcomes.items() if outcome == Outcome.DRIFT.value}
+    return Texts(texts, drifted)
+
+
+def unpack_plans(archive: bytes, folder: Path) -> list[str]:
+    """Take the plans out of an archive of a preview's files; the answer is their stacks."""
+    stacks = []
+    with zipfile.ZipFile(io.BytesIO(archive)) as packed:
+        for name in packed.namelist():
+            stack, ending, _ = Path(name).name.partition(".plan.json")
+            if ending and _STACK.fullmatch(stack):
+                (folder / f"{stack}{ending}").write_bytes(packed.read(name))
+                stacks.append(stack)
+    return sorted(stacks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,7 +11,8 @@ from time import monotonic
 import click
 
 from tpustack import toolchain, wheel
-from tpustack.ci import output, requests, settings, touched
+from tpustack.ci import forge, markdown, requests, settings, touched
+from tpustack.ci import output as results
 from tpustack.ci.checks import path_of, require_backend
 from tpustack.ci.deploy import Deployment
 from tpustack.ci.deploy import deploy as run_deploy
@@ -126,6 +128,42 @@ def destroy(stack: str, confirm: str, output: Path) -> None:
     _run("destroy", output, [], lambda job: [run_destroy(job, stack)])
 
 
+@command.command("comment")
+@click.option("--request", type=click.IntRange(1), required=True, help="The request's number.")
+@_OUTPUT
+def comment(request: int, output: Path) -> None:
+    """Write what a preview or deployment wrote to the request; an older comment is replaced."""
+    texts = results.read(output)
+    forge.comment(forge.forge_of(), request, texts.by_stack)
+
+
+@command.command("issue")
+@_OUTPUT
+def issue(output: Path) -> None:
+    """Open, update or close the issues about drift, after `drift`."""
+    texts = results.read(output)
+    forge.issue(forge.forge_of(), texts.by_stack, texts.drifted)
+
+
+@command.command("plans")
+@click.option("--commit", required=True, help="What was merged.")
+@_OUTPUT
+def plans(commit: str, output: Path) -> None:
+    """Fetch the plans that were reviewed in the request that a commit came by."""
+    reviewed = forge.forge_of().reviewed(commit)
+    if reviewed is None:
+        raise UsageError(
+            f"commit {commit} came by no request with plans, so nothing was reviewed. Start the "
+            "deployment by hand: it makes plans and asks for approval"
+        )
+    output.mkdir(parents=True, exist_ok=True)
+    stacks = results.unpack_plans(reviewed.archive, output)
+    click.echo(f"plans of request {reviewed.request}: {', '.join(stacks) or 'none'}")
+    if told := os.environ.get("GITHUB_OUTPUT"):
+        with open(told, "a", encoding="utf-8") as file:
+            file.write(f"request={reviewed.request}\n")
+
+
 def _chosen(stacks: tuple[str, ...], request: int | None) -> list[str]:
     if request is None:
         return list(stacks)
@@ -150,16 +188,19 @@ def _run(
         wheel.build()
     environment = toolchain.engine(toolchain.find())
     job = Job(Pipeline(ROOT, environment), ROOT, folder, _report)
-    results = []
+    done = []
     for result in work(job):
-        results.append(result)
+        done.append(result)
         click.echo(f"{result.stack}: {result.outcome.value}")
         if result.problem:
             click.echo(result.problem, err=True)
-    if not results:
+    if not done:
         click.echo("No stack is concerned.")
-    output.write(folder, name, results, monotonic() - started)
-    sys.exit(worst(result.outcome for result in results).exit_code)
+    results.write(folder, name, done, monotonic() - started)
+    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+        with open(summary, "a", encoding="utf-8") as file:
+            file.writelines(markdown.text(name, each) for each in done)
+    sys.exit(worst(result.outcome for result in done).exit_code)
 
 
 def _needs_wheel(stack: str) -> bool:
