@@ -1,0 +1,160 @@
+"""A checkout of this project, its remote repository, and the pipeline's command in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tpustack.project import ROOT
+
+ROOMS = ("bootstrap", "infra", "policy", "stacks", "tools", "tpustack", "training")
+FILES = (".gitignore", "Pulumi.yaml", "pyproject.toml", "requirements.txt")
+DEFINITIONS = ("Pulumi.yaml", "bootstrap/Pulumi.yaml", "policy/PulumiPolicy.yaml")
+OUTPUT = Path("build/ci")
+
+# Stands in for infra/ where a test is about the pipeline: a few resources that are made quickly.
+SMALL = """
+import pulumi, pulumi_gcp as gcp
+labels = pulumi.Config("tpu-stack").get_object("labels") or {}
+project, stack = pulumi.Config("gcp").require("project"), pulumi.get_stack()
+for number in range(int(labels.get("buckets", "2"))):
+    bucket = gcp.storage.Bucket(
+        f"bucket-{number}",
+        project=project,
+        name=f"{stack}-{labels.get('name', 'data')}-{number}",
+        location="US-CENTRAL1",
+        uniform_bucket_level_access=True,
+        force_destroy=True,
+        labels=labels,
+    )
+    gcp.storage.BucketObject(f"object-{number}", bucket=bucket.name, name="object", content=stack)
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How `tpustack ci` ended."""
+
+    code: int
+    said: str
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A clone of a repository with this project, and `tpustack ci` in it."""
+
+    path: Path
+    environment: Mapping[str, str]
+
+    def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+        """Start `tpustack ci`, in a process group of its own."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "tpustack", "ci", *arguments],
+            cwd=self.path,
+            env={**os.environ, **self.environment, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def ci(self, *arguments: str, **variables: str) -> Ended:
+        """Run `tpustack ci`."""
+        process = self.start(*arguments, **variables)
+        said, _ = process.communicate(timeout=240)
+        return Ended(process.returncode, said)
+
+    def text(self, stack: str) -> str:
+        """What the last run wrote about a stack."""
+        return (self.path / OUTPUT / f"{stack}.md").read_text(encoding="utf-8")
+
+    def result(self) -> dict[str, Any]:
+        """What the last run wrote for programs."""
+        loaded: dict[str, Any] = json.loads((self.path / OUTPUT / "result.json").read_text())
+        return loaded
+
+    def git(self, *arguments: str) -> str:
+        """Run git; the answer is what it says."""
+        identity = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
+        done = subprocess.run(
+            ["git", *identity, *arguments],
+            cwd=self.path,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout
+
+    def settings(self, stack: str, **changes: Any) -> None:
+        """Change settings in a stack's file."""
+        path = self.path / "stacks" / f"Pulumi.{stack}.yaml"
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document["config"] |= {f"tpu-stack:{name}": value for name, value in changes.items()}
+        path.write_text(yaml.safe_dump(document), encoding="utf-8")
+
+
+MakeCheckout = Callable[..., Checkout]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, environment: dict[str, str], trainer: Path) -> MakeCheckout:
+    """Makes a clone whose `stacks` are all like dev, on the local cloud."""
+
+    def make(*stacks: str, small: bool = False) -> Checkout:
+        source = tmp_path / "source"
+        for room in ROOMS:
+            shutil.copytree(ROOT / room, source / room, ignore=shutil.ignore_patterns("*.go"))
+        for file in FILES:
+            shutil.copy(ROOT / file, source / file)
+        for file in DEFINITIONS:
+            definition = yaml.safe_load((source / file).read_text(encoding="utf-8"))
+            definition["runtime"]["options"]["virtualenv"] = sys.prefix
+            if small and file == "Pulumi.yaml":
+                definition["main"] = "small"
+            (source / file).write_text(yaml.safe_dump(definition), encoding="utf-8")
+        if small:
+            (source / "small").mkdir()
+            (source / "small" / "__main__.py").write_text(SMALL, encoding="utf-8")
+            shutil.rmtree(source / "policy")
+        _write_stacks(source, stacks, trainer)
+        _publish(source, tmp_path / "remote.git", tmp_path / "clone")
+        return Checkout(tmp_path / "clone", environment)
+
+    return make
+
+
+def _write_stacks(source: Path, stacks: tuple[str, ...], trainer: Path) -> None:
+    document = yaml.safe_load((source / "stacks/Pulumi.dev.yaml").read_text(encoding="utf-8"))
+    document["config"] |= {
+        "gcp:project": "tpu-stack-local",
+        "tpu-stack:training": {"wheel": str(trainer)},
+    }
+    for file in (source / "stacks").glob("Pulumi.*.yaml"):
+        file.unlink()
+    for stack in stacks:
+        path = source / "stacks" / f"Pulumi.{stack}.yaml"
+        path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    pipeline = {"stacks": list(stacks), "pullRequests": {"like": stacks[0], "hours": 1}}
+    (source / "stacks/pipeline.yaml").write_text(yaml.safe_dump(pipeline), encoding="utf-8")
+
+
+def _publish(source: Path, remote: Path, clone: Path) -> None:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
+    for command in (
+        ["git", "init", "--quiet", "--initial-branch=main", str(source)],
+        ["git", "-C", str(source), "add", "--all"],
+        ["git", *identity, "-C", str(source), "commit", "--quiet", "--message=first"],
+        ["git", "clone", "--quiet", "--bare", str(source), str(remote)],
+        ["git", "clone", "--quiet", str(remote), str(clone)],
+    ):
+        subprocess.run(command, check=True, capture_output=True)

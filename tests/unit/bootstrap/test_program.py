@@ -1,0 +1,113 @@
+"""What the program declares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pulumi
+import pytest
+from pulumi.runtime import mocks as pulumi_mocks
+
+from bootstrap.components.accounts import DEPLOYER_ROLES, PREVIEWER_ROLES
+from bootstrap.program import declare
+from bootstrap.settings import parse
+
+BASE: dict[str, object] = {
+    "gcp:project": "some-project",
+    "tpu-stack-bootstrap:region": "us-central1",
+    "tpu-stack-bootstrap:repository": "me/mine",
+}
+Resources = list[tuple[str, str, dict[str, Any]]]
+
+
+class Engine(pulumi_mocks.Mocks):
+    def __init__(self) -> None:
+        self.resources: Resources = []
+
+    def new_resource(
+        self, args: pulumi_mocks.MockResourceArgs
+    ) -> tuple[str | None, dict[str, Any]]:
+        self.resources.append((args.typ, args.name, dict(args.inputs)))
+        computed = {
+            "email": f"{args.inputs.get('accountId')}@some-project.iam.gserviceaccount.com",
+            "name": args.inputs.get("name", f"names/{args.name}"),
+        }
+        return f"{args.name}-id", {**args.inputs, **computed}
+
+    def call(
+        self, args: pulumi_mocks.MockCallArgs
+    ) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:
+        return {"number": "123"}, []
+
+
+@pytest.fixture
+def declared() -> Callable[..., Resources]:
+    def run(**settings: object) -> Resources:
+        engine = Engine()
+        pulumi_mocks.set_mocks(engine, project="tpu-stack-bootstrap", stack="pipeline")
+        config = {f"tpu-stack-bootstrap:{name}": value for name, value in settings.items()}
+
+        @pulumi.runtime.test  # type: ignore[untyped-decorator]
+        def body() -> pulumi.Output[list[object]]:
+            return pulumi.Output.all(*declare(parse({**BASE, **config}, "pipeline")).values())
+
+        body()
+        return engine.resources
+
+    return run
+
+
+def of(resources: Resources, kind: str) -> dict[str, dict[str, Any]]:
+    return {name: inputs for type_, name, inputs in resources if type_.endswith(f":{kind}")}
+
+
+def test_the_state_is_versioned_and_private_and_its_key_is_rotated(
+    declared: Callable[..., Resources],
+) -> None:
+    resources = declared()
+    (bucket,) = of(resources, "Bucket").values()
+    assert bucket["versioning"] == {"enabled": True}
+    assert bucket["publicAccessPrevention"] == "enforced"
+    (key,) = of(resources, "CryptoKey").values()
+    assert key["rotationPeriod"] == "7776000s"
+
+
+def test_only_the_repositorys_own_pipeline_is_let_in_and_only_its_branch_deploys(
+    declared: Callable[..., Resources],
+) -> None:
+    resources = declared(branch="release")
+    (provider,) = of(resources, "WorkloadIdentityPoolProvider").values()
+    assert provider["attributeCondition"] == "assertion.repository == 'me/mine'"
+    who = {name: inputs["member"] for name, inputs in of(resources, "IAMMember").items()}
+    assert who["deployer-pipeline"].endswith("/attribute.deploys/me/mine@refs/heads/release")
+    assert who["previewer-pipeline"].endswith("/attribute.repository/me/mine")
+
+
+def test_gitlabs_tokens_name_things_otherwise(declared: Callable[..., Resources]) -> None:
+    resources = declared(forge="gitlab", repository="group/sub/mine")
+    (provider,) = of(resources, "WorkloadIdentityPoolProvider").values()
+    assert provider["oidc"] == {"issuerUri": "https://gitlab.com"}
+    assert provider["attributeCondition"] == "assertion.project_path == 'group/sub/mine'"
+    member = of(resources, "IAMMember")["deployer-pipeline"]["member"]
+    assert member.endswith("/attribute.deploys/group/sub/mine@branch/main")
+
+
+def test_both_accounts_have_their_roles_in_every_project(
+    declared: Callable[..., Resources],
+) -> None:
+    grants = of(declared(projects=["project-a", "project-b"]), "IAMMember").values()
+    for name, roles in (("deployer", DEPLOYER_ROLES), ("previewer", PREVIEWER_ROLES)):
+        member = f"serviceAccount:tpu-stack-ci-{name}@some-project.iam.gserviceaccount.com"
+        for project in ("project-a", "project-b"):
+            theirs = [each for each in grants if each["member"] == member]
+            has = {each["role"] for each in theirs if each.get("project") == project}
+            assert has == set(roles)
+
+
+def test_a_budget_is_over_all_projects(declared: Callable[..., Resources]) -> None:
+    assert of(declared(), "Budget") == {}
+    budget = {"billingAccount": "012345-6789AB-CDEF01", "dollars": 500}
+    (made,) = of(declared(projects=["project-a", "project-b"], budget=budget), "Budget").values()
+    assert made["budgetFilter"]["projects"] == ["projects/123", "projects/123"]
+    assert made["amount"]["specifiedAmount"]["units"] == "500"

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+import yaml
+
+from infra.settings.parse import parse
+from tpustack.ci import requests, settings
+from tpustack.ci.settings import PullRequests
+from tpustack.errors import UsageError
+
+NOW = datetime(2026, 11, 21, 10, tzinfo=timezone.utc)
+HOW = PullRequests(like="dev", hours=2)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "stacks").mkdir()
+    config = {
+        "gcp:project": "some-project",
+        "tpu-stack:zone": "us-central1-b",
+        "tpu-stack:namePrefix": "tpu-stack-dev",
+        "tpu-stack:bucket": {"name": "precious", "protect": True},
+    }
+    text = yaml.safe_dump({"config": config, "encryptionsalt": "v1:x"})
+    (tmp_path / "stacks/Pulumi.dev.yaml").write_text(text)
+    return tmp_path
+
+
+def test_a_requests_stack_is_like_another_with_names_of_its_own_and_keeps_nothing(
+    root: Path,
+) -> None:
+    assert requests.write(root, 7, HOW) == "pr-7"
+    document = yaml.safe_load((root / "stacks/Pulumi.pr-7.yaml").read_text())
+    assert document["encryptionsalt"] == "v1:x"
+    made = parse(document["config"], "pr-7")
+    assert made.project == "some-project"
+    assert made.name_prefix is None
+    assert made.bucket.name is None
+    assert made.bucket.force_destroy
+    assert not made.bucket.protect
+    assert made.labels == {"request": "pr-7"}
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [(None, "no pullRequests"), (PullRequests(like="nosuch"), "'nosuch' can't be read")],
+)
+def test_a_stack_that_is_like_none_is_wrong_input(
+    root: Path, how: PullRequests | None, why: str
+) -> None:
+    with pytest.raises(UsageError, match=why):
+        requests.write(root, 7, how)
+
+
+@pytest.mark.parametrize(
+    ("branches", "later", "why"),
+    [
+        ({"main", "work"}, timedelta(hours=1), ""),
+        ({"main", "work"}, timedelta(hours=3), "Its time was up"),
+        ({"main"}, timedelta(hours=1), "Its branch `work` is gone"),
+    ],
+)
+def test_a_requests_stack_goes_with_its_branch_or_when_its_time_is_up(
+    branches: set[str], later: timedelta, why: str
+) -> None:
+    tags = requests.tags("work", HOW, NOW)
+    reason = requests.reason_to_sweep(tags, branches, NOW + later)
+    assert reason.startswith(why)
+    assert bool(reason) == bool(why)
+
+
+def test_what_a_failed_run_left_before_it_noted_anything_goes() -> None:
+    assert "failed" in requests.reason_to_sweep({}, {"main"}, NOW)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("stacks: []", "stacks: Tuple should have at least 1 item"),
+        ("stacks: [dev]\npullRequests: {like: dev, hours: 0}", "pullRequests.hours"),
+        ("stacks: [dev]\nstages: 1", "stages: Extra inputs are not permitted"),
+        ("stacks: [", "is no YAML"),
+        ("", "the file: Input should be"),
+    ],
+)
+def test_wrong_settings_of_the_pipeline_are_named(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "stacks").mkdir()
+    (tmp_path / "stacks/pipeline.yaml").write_text(text)
+    with pytest.raises(UsageError, match=why):
+        settings.load(tmp_path)
+
+
+def test_a_project_without_settings_of_its_pipeline_is_told_what_they_are(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"stacks: \[dev, prod\]"):
+        settings.load(tmp_path)

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tpustack.ci.touched import branches, changed_files, file_at, touched
+from tpustack.errors import UsageError
+
+STACKS = ("dev", "test", "staging", "prod")
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        (["stacks/Pulumi.staging.yaml"], ["staging"]),
+        (["stacks/Pulumi.prod.yaml", "stacks/Pulumi.dev.yaml"], ["dev", "prod"]),
+        (["stacks/Pulumi.local.yaml", "docs/cost.md", "tests/e2e/test_demo.py"], []),
+        (["infra/stack.py"], list(STACKS)),
+        (["policy/cost.py"], list(STACKS)),
+        (["training/__main__.py"], list(STACKS)),
+        (["Pulumi.yaml"], list(STACKS)),
+        (["stacks/pipeline.yaml"], list(STACKS)),
+        ([], []),
+    ],
+)
+def test_a_change_touches_the_stacks_that_are_made_of_it(
+    paths: list[str], expected: list[str]
+) -> None:
+    assert touched(paths, STACKS) == expected
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    git(tmp_path, "init", "--initial-branch=main")
+    (tmp_path / "a b.txt").write_text("one")
+    git(tmp_path, "add", "--all")
+    git(tmp_path, "commit", "--message=1")
+    git(tmp_path, "switch", "--create", "work")
+    return tmp_path
+
+
+def test_what_others_did_to_the_base_meanwhile_is_no_change_of_the_branch(
+    repository: Path,
+) -> None:
+    (repository / "a b.txt").write_text("two")
+    git(repository, "commit", "--all", "--message=2")
+    git(repository, "switch", "main")
+    (repository / "theirs.txt").write_text("theirs")
+    git(repository, "add", "--all")
+    git(repository, "commit", "--message=3")
+    git(repository, "switch", "work")
+    (repository / "not yet committed.txt").write_text("new")
+    assert changed_files(repository, "main") == ["a b.txt", "not yet committed.txt"]
+    assert file_at(repository, "main", "a b.txt") == "one"
+    assert file_at(repository, "main", "theirs.txt") is None
+
+
+def test_the_branches_of_a_remote_are_listed(repository: Path) -> None:
+    assert branches(repository, ".") == {"main", "work"}
+
+
+def test_a_base_that_git_does_not_know_is_wrong_input(repository: Path) -> None:
+    with pytest.raises(UsageError, match=r"origin/nosuch.*fetch depth 0"):
+        changed_files(repository, "origin/nosuch")

@@ -1,0 +1,123 @@
+"""The workflows as their forges and their scanners read them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tpustack.ci.settings import load
+from tpustack.project import ROOT
+
+BIN = Path(sys.executable).parent
+FOLDER = ROOT / ".github" / "workflows"
+WORKFLOWS = sorted(FOLDER.glob("*.yml"))
+GITLAB = ROOT / "ci" / "gitlab.yml"
+WRITE = {"contents", "actions", "checks", "packages", "security-events", "statuses"}
+
+
+def run(*command: str | Path) -> str:
+    """Runs a scanner, and fails with what it found."""
+    environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def document(path: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return loaded
+
+
+def steps(path: Path) -> Iterator[dict[str, Any]]:
+    for job in document(path)["jobs"].values():
+        yield from job.get("steps", [])
+
+
+def test_actionlint_finds_nothing() -> None:
+    # With ShellCheck from this project's own environment for the scripts in the steps.
+    run(sys.executable, "tools/actionlint.py", "-no-color", *WORKFLOWS)
+
+
+def test_zizmor_finds_nothing() -> None:
+    run(BIN / "zizmor", "--offline", "--no-progress", ".github")
+
+
+def test_the_pipeline_of_gitlab_keeps_to_its_schema() -> None:
+    run(
+        *(BIN / "check-jsonschema", "--builtin-schema", "vendor.gitlab-ci"),
+        *("--data-transform", "gitlab-ci", GITLAB),
+    )
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_only_call_the_pipelines_command(path: Path) -> None:
+    scripts = [step["run"] for step in steps(path) if "run" in step]
+    assert all(
+        re.fullmatch(r"\.venv/bin/tpustack ci [^|]*( \|\| \[ \$\? -eq [34] \])?", script)
+        for script in scripts
+    ), scripts
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_actions_are_pinned_by_commit_with_their_version_beside(path: Path) -> None:
+    used = re.findall(r"uses: (\S+)(.*)", path.read_text(encoding="utf-8"))
+    for action, rest in used:
+        assert action.startswith("./") or (
+            re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", action) and re.match(r" # v\d", rest)
+        ), action
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_no_job_may_do_more_than_it_needs(path: Path) -> None:
+    workflow = document(path)
+    assert workflow["permissions"] == {}
+    for name, job in workflow["jobs"].items():
+        rights = job["permissions"]
+        assert all(rights.get(right, "read") == "read" for right in WRITE), name
+        # Whoever may act as an account of Google's may not write to the repository, too, and
+        # the other way round. Called workflows have jobs of their own.
+        writes = {right for right, kind in rights.items() if kind == "write"}
+        assert "uses" in job or len(writes) <= 1, name
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_no_run_is_cut_off_while_it_writes(path: Path) -> None:
+    workflow = document(path)
+    for job in [workflow, *workflow["jobs"].values()]:
+        concurrency = job.get("concurrency")
+        if concurrency and concurrency["cancel-in-progress"]:
+            assert not any("deploy" in step.get("run", "") for step in steps(path))
+    for name, job in workflow["jobs"].items():
+        assert "uses" in job or job["timeout-minutes"] <= 90, name
+
+
+def test_stacks_are_deployed_in_the_order_of_the_pipelines_settings() -> None:
+    order = list(load(ROOT).stacks)
+    jobs = document(FOLDER / "deploy.yml")["jobs"]
+    assert [name for name in jobs if name != "plans"] == order
+    for before, after in pairwise(order):
+        assert before in jobs[after]["needs"]
+    gitlab = document(GITLAB)
+    assert [name for name in gitlab if name.startswith("deploy ")] == [f"deploy {s}" for s in order]
+    for before, after in pairwise(order):
+        assert {"job": f"deploy {before}", "artifacts": False} in gitlab[f"deploy {after}"]["needs"]
+
+
+def test_both_forges_run_the_same_commands() -> None:
+    def commands(text: str) -> set[str]:
+        return set(re.findall(r"tpustack ci (\w+)", text))
+
+    github = set().union(*(commands(path.read_text(encoding="utf-8")) for path in WORKFLOWS))
+    assert commands(GITLAB.read_text(encoding="utf-8")) == github
+    assert github >= {"preview", "deploy", "drift", "sweep", "destroy", "comment", "issue"}
