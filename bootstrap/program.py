@@ -26,7 +26,7 @@ LABELS = {"managed-by": "pulumi", "tpu-stack": "pipeline"}
 def declare(settings: BootstrapSettings) -> dict[str, pulumi.Input[object]]:
     """Declares everything; returns what is exported."""
     apis = (*_APIS, _BUDGETS_API) if settings.budget else _APIS
-    services = ProjectServices("services", ProjectServicesArgs(settings.project, apis))
+    services = ProjectServices("services", ProjectServicesArgs(settings.project, apis, enable=True))
     enabled = tuple(services.enabled.values())
     state = State("state", StateArgs(settings, LABELS, enabled))
     federation = Federation("federation", FederationArgs(settings, enabled))
