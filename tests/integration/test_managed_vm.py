@@ -15,7 +15,11 @@ from tpustack.localcloud import LocalCloudCommand
 Deploy = Callable[..., Engine]
 ZONE = "https://compute.googleapis.com/compute/v1/projects/tpu-stack-local/zones/us-central1-b"
 VM = "projects/tpu-stack-local/zones/us-central1-b/instances/tpu-stack-local-vm-0"
-MANAGED = {"machineType": "n1-standard-2", "capacity": "spot", "managed": {}}
+MANAGED = {
+    "machineType": "n1-standard-2",
+    "capacity": "spot",
+    "managed": {"checkIntervalSeconds": 5},
+}
 
 
 def ignore(line: str) -> None:
@@ -52,6 +56,7 @@ def test_a_preempted_vm_comes_back_and_runs_its_job_and_nothing_is_left_of_it(
     assert engine.up(ignore).changed == 0
     assert engine.refresh(ignore).get("update", 0) == 0
 
+    until(lambda: managed(google)["instanceHealth"][0]["detailedHealthState"] == "HEALTHY")
     number = managed(google)["id"]
     cloud.run("faults", "preempt", "tpu-stack-local-vm-0")
     until(lambda: managed(google).get("id", number) != number)
