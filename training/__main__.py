@@ -7,7 +7,7 @@ import traceback
 import warnings
 from collections.abc import Sequence
 
-from training.cli import Convert, parse
+from training.cli import parse
 from training.errors import Interrupted, TrainingError
 from training.job import Job, run_job
 from training.shutdown import ShutdownRequest
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         command = parse(sys.argv[1:] if arguments is None else arguments)
         _set_up_logging(debug)
-        if not isinstance(command, (Job, Convert)):
+        if not isinstance(command, Job):
             return command.run()
         print(f"training finished {_run(command)}", flush=True)
     except KeyboardInterrupt:
@@ -38,15 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(command: Job | Convert) -> str:
-    if isinstance(command, Convert):
-        from training.data.convert import convert
-
-        manifest = convert(command.source, command.output, command.name)
-        return f"data={manifest.name} output={command.output}"
+def _run(job: Job) -> str:
     shutdown = ShutdownRequest()
     shutdown.install()
-    return run_job(command, shutdown)
+    return run_job(job, shutdown)
 
 
 def _translate(error: Exception) -> TrainingError:

@@ -2,15 +2,14 @@
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NoReturn
 
 from training import __version__
-from training.commands import doctor, export, lr_range_test, predict, serve
+from training.commands import data, doctor, export, lr_range_test, predict, serve
 from training.commands.command import Command
 from training.errors import InputError
 from training.job import Job
-from training.job_arguments import add_debug, add_job_arguments, build_job
+from training.job_arguments import add_job_arguments, build_job
 from training.model_registry import DEFAULT_MODEL, load_model
 from training.params import describe_params
 
@@ -19,20 +18,11 @@ _MODES = {
     "evaluate": "evaluate the last checkpoint",
     "train-and-evaluate": "train, then evaluate",
 }
-_COMMANDS = (lr_range_test, export, predict, serve, doctor)
+_COMMANDS = (data, lr_range_test, export, predict, serve, doctor)
 _EXIT_CODES = (
     "exit codes: 0 done, 1 failure, 2 wrong input, 75 interrupted by SIGTERM with its progress "
     "saved (start it again)"
 )
-
-
-@dataclass(frozen=True)
-class Convert:
-    """`data convert`."""
-
-    source: str
-    output: str
-    name: str | None
 
 
 class _Parser(argparse.ArgumentParser):
@@ -42,17 +32,13 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(f"{message}; see `{self.prog} --help`")
 
 
-def parse(arguments: Sequence[str]) -> Job | Convert | Command:
+def parse(arguments: Sequence[str]) -> Job | Command:
     """Parse `arguments`. Raises InputError with everything that is wrong; --help exits."""
     parser = _build_parser(_help_model(arguments))
     known, rest = parser.parse_known_args(arguments)
     if "build" in known:
         command: Command = known.build(known, rest)
         return command
-    if known.mode == "data":
-        if rest:
-            raise InputError(f"unknown argument {rest[0]}; see `training data convert --help`")
-        return Convert(known.source, known.output, known.name)
     return build_job(known.mode, known, rest)
 
 
@@ -87,15 +73,4 @@ def _build_parser(help_model: str) -> argparse.ArgumentParser:
         )
     for command in _COMMANDS:
         command.add(modes)
-    data = modes.add_parser("data", help="prepare data sets", allow_abbrev=False)
-    actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
-    convert = actions.add_parser(
-        "convert", help="write a data set as TFRecord files with a manifest", allow_abbrev=False
-    )
-    convert.add_argument(
-        "--source", required=True, help="directory with MNIST's IDX files, or the word digits"
-    )
-    convert.add_argument("--output", required=True, help="directory to write to")
-    convert.add_argument("--name", help="name of the data set (default: mnist, or digits)")
-    add_debug(convert)
     return parser

@@ -1,37 +1,77 @@
 """`data convert`: write a data set as sharded TFRecord files with a manifest."""
 
-import hashlib
 import logging
-import math
-import os
+import re
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from training.data.manifest import FILE_NAME, RAW, DataFile, Manifest, Split, stored_spec
-from training.data.sources import LabelledImages, Source, load_source
-from training.errors import InputError
+from training.data.manifest import ENCODED, FILE_NAME, RAW, Manifest, stored_spec
+from training.data.source import TEXT, Example, Options, Source
+from training.data.sources.choose import load_source
+from training.data.wordpiece import Tokenizer, learn_vocabulary
+from training.errors import DataError, InputError
 
-# Shards of about this size are read in parallel without many small requests to the bucket.
-_SHARD_BYTES = 16 << 20
+if TYPE_CHECKING:
+    from training.data.encode import Encoder
+
+VOCABULARY_FILE = "vocabulary.txt"
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 logger = logging.getLogger(__name__)
 
 
-def convert(source: str, output: str, name: str | None) -> Manifest:
-    """Convert `source` (a directory of IDX files, or `digits`) into the directory `output`.
+@dataclass(frozen=True)
+class Storage:
+    """How the examples are to be kept.
 
-    Everything is read and checked before the first file is written; the manifest comes last, so a
-    directory with a manifest is complete.
+    `encoding` is raw or encoded for images; None keeps them as the source has them. Texts become
+    `text_length` token ids, of the vocabulary in the file `vocabulary` or else of one of up to
+    `vocabulary_size` tokens that is made from the training texts.
     """
-    data = load_source(source, name)
+
+    encoding: str | None = None
+    text_length: int = 128
+    vocabulary: str | None = None
+    vocabulary_size: int = 8192
+
+
+def convert(
+    source: str, output: str, options: Options | None = None, storage: Storage | None = None
+) -> Manifest:
+    """Convert `source` (see training/data/sources) into the directory `output`.
+
+    What can be seen without decoding is checked before the first file is written; the manifest
+    comes last, so a directory with a manifest is complete.
+    """
+    storage = storage or Storage()
+    data = load_source(source, options or Options())
+    tokens = _vocabulary(data, storage) if data.kind == TEXT else []
+    encoder = _encoder(data, storage, tokens)
+    # TensorFlow takes seconds to load: only now, when the input is known to be good.
+    from training.data.write import write_split
+
     directory = Path(output)
+    prefix = _UNSAFE.sub("-", data.name).strip("-.") or "data"
     try:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / FILE_NAME).unlink(missing_ok=True)
-        splits = {split: _write_split(directory, data, split) for split in data.splits}
-        height, width = data.splits["train"].images.shape[1:]
-        spec = stored_spec(RAW, (height, width, 1), data.classes)
-        manifest = Manifest(data.name, spec, RAW, splits)
-        (directory / FILE_NAME).write_text(manifest.to_json())
+        splits = {
+            split: write_split(directory, f"{prefix}-{split}", examples, encoder)
+            for split, examples in data.splits.items()
+        }
+        if tokens:
+            (directory / VOCABULARY_FILE).write_text("\n".join(tokens) + "\n", encoding="utf-8")
+        spec = stored_spec(encoder.encoding, encoder.shape, data.classes, encoder.vocabulary)
+        manifest = Manifest(
+            prefix,
+            spec,
+            encoder.encoding,
+            splits,
+            data.class_names,
+            VOCABULARY_FILE if tokens else "",
+        )
+        (directory / FILE_NAME).write_text(manifest.to_json(), encoding="utf-8")
     except OSError as error:
         raise InputError(f"--output={output}: can't be written ({error})") from error
     counts = ", ".join(f"{split.examples} {name}" for name, split in splits.items())
@@ -39,31 +79,37 @@ def convert(source: str, output: str, name: str | None) -> Manifest:
     return manifest
 
 
-def _write_split(directory: Path, data: Source, split: str) -> Split:
-    content = data.splits[split]
-    shards = max(1, math.ceil(content.images.nbytes / _SHARD_BYTES))
-    files = []
-    for shard in range(shards):
-        path = directory / f"{data.name}-{split}-{shard:05d}-of-{shards:05d}.tfrecord"
-        part = LabelledImages(content.images[shard::shards], content.labels[shard::shards])
-        _write_shard(path, part)
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        files.append(DataFile(path.name, len(part.labels), path.stat().st_size, digest))
-    return Split(len(content.labels), tuple(files))
+def _encoder(data: Source, storage: Storage, tokens: list[str]) -> "Encoder":
+    from training.data.encode import EncodedImages, RawImages, Tokens
+
+    if data.kind == TEXT:
+        return Tokens(Tokenizer(tokens), storage.text_length)
+    if storage.encoding == RAW or (storage.encoding is None and not _is_encoded(data)):
+        return RawImages()
+    assert storage.encoding in (ENCODED, None)
+    return EncodedImages()
 
 
-def _write_shard(path: Path, part: LabelledImages) -> None:
-    """Write under another name first, so that a file with the right name is whole."""
-    # TensorFlow takes seconds to load: only now, when the input is known to be good.
-    import tensorflow as tf
+def _is_encoded(data: Source) -> bool:
+    first: Example = next(data.splits["train"].read())
+    return isinstance(first.feature, bytes)
 
-    unfinished = path.with_suffix(".unfinished")
-    with tf.io.TFRecordWriter(str(unfinished)) as writer:
-        for image, label in zip(part.images, part.labels, strict=True):
-            features = {
-                "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image.tobytes()])),
-                "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[int(label)])),
-            }
-            example = tf.train.Example(features=tf.train.Features(feature=features))
-            writer.write(example.SerializeToString())
-    os.replace(unfinished, path)
+
+def _vocabulary(data: Source, storage: Storage) -> list[str]:
+    """The tokens of the given file, or those that are made from the training texts."""
+    if storage.vocabulary is None:
+        texts = (str(example.feature) for example in data.splits["train"].read())
+        tokens = learn_vocabulary(texts, storage.vocabulary_size)
+        logger.info("data: made a vocabulary of %d tokens", len(tokens))
+        return tokens
+    path = Path(storage.vocabulary)
+    try:
+        tokens = path.read_text(encoding="utf-8").splitlines()
+        Tokenizer(tokens)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--vocabulary={path}: can't be read ({error})") from error
+    except ValueError as error:
+        raise DataError(
+            f"--vocabulary={path}: {error}; expected one token a line, as BERT's vocab.txt"
+        ) from error
+    return tokens

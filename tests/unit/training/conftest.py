@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from training.data.convert import convert
+from training.data.source import Options
 
 if TYPE_CHECKING:
     from training.cluster import Cluster
@@ -62,7 +63,7 @@ def bars(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data set of 640 training and 1,003 test images, a number that no batch size divides."""
     folder = tmp_path_factory.mktemp("bars")
     write_mnist_like(folder / "idx", train=640, test=1003)
-    convert(str(folder / "idx"), str(folder / "data"), "bars")
+    convert(str(folder / "idx"), str(folder / "data"), Options(name="bars"))
     return folder / "data"
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from training.data.convert import convert
-from training.data.idx import read_idx
 from training.data.manifest import parse_manifest
+from training.data.sources.idx import read_idx
 from training.data.spec import DataSpec
 from training.errors import DataError, InputError
 
@@ -25,7 +25,7 @@ def test_idx_files_become_tfrecords_with_a_manifest_that_describes_them(
     import tensorflow as tf
 
     write_mnist(tmp_path / "idx", train=64, test=30)
-    convert(str(tmp_path / "idx"), str(tmp_path / "out"), None)
+    convert(str(tmp_path / "idx"), str(tmp_path / "out"))
     manifest = parse_manifest((tmp_path / "out" / "manifest.json").read_text(), "manifest.json")
     assert (manifest.name, manifest.encoding) == ("mnist", "raw")
     assert manifest.spec == DataSpec("image", (28, 28, 1), "uint8", 10)
@@ -48,9 +48,9 @@ def test_idx_files_become_tfrecords_with_a_manifest_that_describes_them(
 def test_large_splits_are_sharded_without_losing_an_example(
     tmp_path: Path, write_mnist: WriteImages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("training.data.convert._SHARD_BYTES", 10 * 784)
+    monkeypatch.setattr("training.data.write._SHARD_BYTES", 10 * 784)
     write_mnist(tmp_path / "idx", train=25, test=3)
-    manifest = convert(str(tmp_path / "idx"), str(tmp_path / "out"), None)
+    manifest = convert(str(tmp_path / "idx"), str(tmp_path / "out"))
     files = manifest.split("train").files
     assert [file.examples for file in files] == [9, 8, 8]
     assert files[1].name == "mnist-train-00001-of-00003.tfrecord"
@@ -61,12 +61,12 @@ def test_gzipped_files_give_the_same_data_set(tmp_path: Path, write_mnist: Write
     (tmp_path / "packed").mkdir()
     for path in (tmp_path / "plain").iterdir():
         (tmp_path / "packed" / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
-    plain = convert(str(tmp_path / "plain"), str(tmp_path / "a"), None)
-    assert convert(str(tmp_path / "packed"), str(tmp_path / "b"), None) == plain
+    plain = convert(str(tmp_path / "plain"), str(tmp_path / "a"))
+    assert convert(str(tmp_path / "packed"), str(tmp_path / "b")) == plain
 
 
 def test_the_digits_of_scikit_learn_get_mnists_shape(tmp_path: Path) -> None:
-    manifest = convert("digits", str(tmp_path), None)
+    manifest = convert("digits", str(tmp_path))
     assert manifest.spec.shape == (28, 28, 1)
     assert manifest.split("train").examples + manifest.split("test").examples == 1797
 
@@ -95,7 +95,7 @@ def raise_label(path: Path) -> None:
         ("train-images-idx3-ubyte", swap_magic, "magic number 00000d03, expected 00000803"),
         ("train-images-idx3-ubyte", lambda path: path.write_bytes(b""), "magic number missing"),
         ("t10k-images-idx3-ubyte", break_gzip, "can't be read"),
-        ("t10k-labels-idx1-ubyte", raise_label, "label 10 at position 29, expected 0 to 9"),
+        ("t10k-labels-idx1-ubyte", raise_label, "label 10 at position 29 of the split t10k"),
     ],
 )
 def test_a_damaged_file_is_named_and_nothing_is_written(
@@ -108,7 +108,7 @@ def test_a_damaged_file_is_named_and_nothing_is_written(
     write_mnist(tmp_path / "idx")
     damage(tmp_path / "idx" / name)
     with pytest.raises(DataError) as caught:
-        convert(str(tmp_path / "idx"), str(tmp_path / "out"), None)
+        convert(str(tmp_path / "idx"), str(tmp_path / "out"))
     assert words in str(caught.value)
     assert str(tmp_path / "idx") in str(caught.value)
     assert not (tmp_path / "out").exists()
@@ -121,14 +121,14 @@ def test_labels_that_belong_to_other_images_are_refused(
     labels = tmp_path / "idx" / "t10k-labels-idx1-ubyte"
     (tmp_path / "idx" / "train-labels-idx1-ubyte").write_bytes(labels.read_bytes())
     with pytest.raises(DataError, match="10 labels for the 20 images"):
-        convert(str(tmp_path / "idx"), str(tmp_path / "out"), None)
+        convert(str(tmp_path / "idx"), str(tmp_path / "out"))
 
 
 def test_an_output_that_is_a_file_is_refused(tmp_path: Path, write_mnist: WriteImages) -> None:
     write_mnist(tmp_path / "idx")
     (tmp_path / "out").write_text("")
     with pytest.raises(InputError, match=r"--output=.*can't be written"):
-        convert(str(tmp_path / "idx"), str(tmp_path / "out"), None)
+        convert(str(tmp_path / "idx"), str(tmp_path / "out"))
 
 
 GOOD = {

@@ -39,8 +39,8 @@ def numbered(tmp_path_factory: pytest.TempPathFactory) -> DataSet:
         write_idx(folder / f"{prefix}-images-idx3-ubyte", images)
         write_idx(folder / f"{prefix}-labels-idx1-ubyte", labels)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("training.data.convert._SHARD_BYTES", 84)
-        convert(str(folder), str(folder / "data"), "numbered")
+        patch.setattr("training.data.write._SHARD_BYTES", 84)
+        convert(str(folder), str(folder / "data"))
     return open_data(str(folder / "data"))
 
 

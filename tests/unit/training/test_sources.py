@@ -1,0 +1,268 @@
+"""Data sets of every form become the same files, and what is wrong with them is said."""
+
+from __future__ import annotations
+
+import importlib.resources
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tensorflow as tf
+
+from training.data.convert import Storage, convert
+from training.data.inspect import inspect
+from training.data.manifest import Manifest
+from training.data.source import Options
+from training.data_set import open_data
+from training.errors import DataError, InputError
+from training.preprocessing.parse import parse_examples
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+COLORS = {"blue": (0, 0, 255), "green": (0, 255, 0), "red": (255, 0, 0)}
+TEXTS = ["good fun", "bad", "a good film", "bad bad film", "good", "so bad", "fun", "not fun"]
+
+
+def picture(color: tuple[int, int, int], height: int, width: int) -> npt.NDArray[np.uint8]:
+    return np.broadcast_to(np.array(color, np.uint8), (height, width, 3))
+
+
+def write_folder(root: Path, sizes: tuple[tuple[int, int], ...] = ((20, 30), (24, 16))) -> None:
+    """For each color a JPEG image of each size, and one PNG image."""
+    for name, color in COLORS.items():
+        (root / name).mkdir(parents=True)
+        for number, size in enumerate(sizes):
+            encoded = tf.io.encode_jpeg(picture(color, *size)).numpy()
+            (root / name / f"{number}.jpg").write_bytes(encoded)
+        encoded = tf.io.encode_png(picture(color, *sizes[0])).numpy()
+        (root / name / "last.png").write_bytes(encoded)
+
+
+def read(folder: Path, split: str) -> tuple[list[Any], list[int]]:
+    data = open_data(str(folder))
+    batch = next(iter(data.shards(split).read_all().batch(1000)))
+    features, labels = parse_examples(batch, data.manifest)
+    return list(features.numpy()), labels.numpy().tolist()
+
+
+def to_out(source: Path, storage: Storage | None = None, **options: Any) -> Manifest:
+    return convert(str(source), str(source.parent / "out"), Options(**options), storage)
+
+
+def test_a_folder_of_images_keeps_them_encoded_with_the_folders_as_classes(tmp_path: Path) -> None:
+    write_folder(tmp_path / "colors")
+    manifest = to_out(tmp_path / "colors", test_fraction=0.34)
+    assert manifest.name == "colors"
+    assert manifest.class_names == ("blue", "green", "red")
+    assert (manifest.encoding, manifest.spec.shape) == ("encoded", (0, 0, 3))
+    seen = []
+    for split, count in (("train", 6), ("test", 3)):
+        images, labels = read(tmp_path / "out", split)
+        assert len(images) == count
+        for image, label in zip(images, labels, strict=True):
+            mean = tf.io.decode_image(image).numpy().reshape(-1, 3).mean(axis=0)
+            color = COLORS[manifest.class_names[label]]
+            assert mean == pytest.approx(color, abs=3)
+        seen += images
+    assert len(set(seen)) == 9
+    found = inspect(str(tmp_path / "out"), grid=None)
+    assert found.splits["train"].smallest[0] == 20
+    assert "sizes from 20x16 to 24x30" in str(found)
+
+
+def test_folders_for_training_and_test_are_kept_apart(tmp_path: Path) -> None:
+    write_folder(tmp_path / "s" / "train", sizes=((8, 8),))
+    write_folder(tmp_path / "s" / "val", sizes=((8, 8), (8, 8)))
+    manifest = to_out(tmp_path / "s", Storage(encoding="raw"))
+    assert (manifest.encoding, manifest.spec.shape) == ("raw", (8, 8, 3))
+    assert [manifest.split(s).examples for s in ("train", "test")] == [6, 9]
+
+
+def not_an_image(folder: Path) -> None:
+    (folder / "red" / "notes.txt").write_text("no image at all")
+
+
+def half_an_image(folder: Path) -> None:
+    path = folder / "red" / "0.jpg"
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def an_empty_class(folder: Path) -> None:
+    (folder / "white").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (not_an_image, "notes.txt: neither JPEG nor PNG"),
+        (half_an_image, "0.jpg: is no image that can be decoded"),
+        (an_empty_class, "white: there is no image in this class's folder"),
+    ],
+)
+def test_a_folder_with_something_wrong_is_named_and_nothing_is_left(
+    tmp_path: Path, damage: Callable[[Path], None], words: str
+) -> None:
+    write_folder(tmp_path / "colors")
+    damage(tmp_path / "colors")
+    with pytest.raises(DataError) as caught:
+        to_out(tmp_path / "colors")
+    assert words in str(caught.value)
+    assert not list(tmp_path.glob("out/*"))
+
+
+def test_raw_images_of_different_sizes_are_refused(tmp_path: Path) -> None:
+    write_folder(tmp_path / "colors")
+    with pytest.raises(DataError, match=r"--encoding=encoded"):
+        to_out(tmp_path / "colors", Storage(encoding="raw"))
+
+
+def test_the_pixels_of_a_csv_file_become_square_images(tmp_path: Path) -> None:
+    lines = ["label,p1,p2,p3,p4"] + [f"{n % 3},{n},0,0,255" for n in range(20)]
+    (tmp_path / "pixels.csv").write_text("\n".join(lines))
+    manifest = to_out(tmp_path / "pixels.csv", test_fraction=0.25)
+    assert (manifest.name, manifest.spec.shape, manifest.spec.classes) == ("pixels", (2, 2, 1), 3)
+    parts = [read(tmp_path / "out", split) for split in ("train", "test")]
+    images, labels = [*parts[0][0], *parts[1][0]], [*parts[0][1], *parts[1][1]]
+    assert sorted(image[0, 0, 0] for image in images) == list(range(20))
+    assert [image[0, 0, 0] % 3 for image in images] == labels
+
+
+def test_texts_of_a_csv_file_become_tokens_with_a_vocabulary_beside_them(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    lines = [f'"{text}",{"neg" if "bad" in text else "pos"}' for text in TEXTS]
+    (tmp_path / "s" / "train.csv").write_text("\n".join(["text,label", *lines]))
+    (tmp_path / "s" / "test.csv").write_text('text,label\n"a good, bad film",pos\n')
+    manifest = to_out(tmp_path / "s", Storage(text_length=8, vocabulary_size=60), name="films")
+    tokens = (tmp_path / "out" / manifest.vocabulary).read_text().splitlines()
+    assert manifest.class_names == ("neg", "pos")
+    assert (manifest.spec.kind, manifest.spec.shape) == ("text", (8,))
+    assert manifest.spec.vocabulary == len(tokens) <= 60
+    ((ids,), (label,)) = read(tmp_path / "out", "test")
+    assert [tokens[i] for i in ids] == [
+        "[CLS]",
+        "a",
+        "good",
+        "[UNK]",
+        "bad",
+        "film",
+        "[SEP]",
+        "[PAD]",
+    ]
+    assert label == 1
+    assert inspect(str(tmp_path / "out"), None).splits["test"].mean_length == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is empty; expected a line with the names of the columns"),
+        ("label,p1", "no examples in it, only a header"),
+        ("name,p1\n1,2", "there is no column label, only name, p1"),
+        ("label,p1\n1,x", "expected numbers only"),
+        ("label,p1\n1,2\n1,nan", "nan in row 2, column 2; pixels and labels must be whole numbers"),
+        ("label,p1\n1,256", "256 in row 1, column 2"),
+        ("label,p1\n-1,2", "-1 in row 1, column 1"),
+        ("label,p1,p2\n1,2,3\n0,1,2", "2 pixel columns are no square image"),
+        ("label,text\n1,a\n-2,b", "label -2 at position 1 of the split train, expected 0 to 1"),
+        ("label,text\n1,a\n0", "1 values in row 2, expected 2"),
+        ('label,text\n1,"a', "can't be read as CSV"),
+        ("label,text\n1,a", "leaves 1 for the training and 0 for the test"),
+    ],
+)
+def test_a_wrong_csv_file_is_one_message(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "data.csv").write_text(text)
+    with pytest.raises(InputError) as caught:
+        to_out(tmp_path / "data.csv")
+    assert words in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        (["[UNK]", "[CLS]", "[SEP]"], r"has no token \[PAD\]"),
+        (["[UNK]", "[PAD]", "[CLS]", "[SEP]"], r"has \[PAD\] at 1; it must be the first"),
+    ],
+)
+def test_a_vocabulary_that_is_none_is_refused(
+    tmp_path: Path, tokens: list[str], words: str
+) -> None:
+    (tmp_path / "data.csv").write_text("text,label\n" + "a,0\nb,1\n" * 5)
+    (tmp_path / "vocab.txt").write_text("\n".join(tokens))
+    with pytest.raises(DataError, match=words):
+        to_out(tmp_path / "data.csv", Storage(vocabulary=str(tmp_path / "vocab.txt")))
+
+
+def test_data_sets_of_hugging_face_are_read_from_disk(tmp_path: Path) -> None:
+    library = pytest.importorskip("datasets")
+    images = [picture(color, 6, 6) for color in COLORS.values()] * 4
+    kinds = library.Features(
+        image=library.Image(), label=library.ClassLabel(names=["blue", "green", "red"])
+    )
+    table = library.Dataset.from_dict({"image": images, "label": [0, 1, 2] * 4}, features=kinds)
+    table.save_to_disk(tmp_path / "colors")
+    manifest = to_out(tmp_path / "colors", test_fraction=0.25)
+    assert manifest.class_names == ("blue", "green", "red")
+    assert (manifest.encoding, manifest.spec.shape) == ("encoded", (6, 6, 3))
+    assert [manifest.split(s).examples for s in ("train", "test")] == [9, 3]
+    texts = library.Dataset.from_dict({"sentence": TEXTS, "stars": [1, 2] * 4, "by": TEXTS})
+    library.DatasetDict(train=texts, validation=texts).save_to_disk(tmp_path / "films")
+    with pytest.raises(DataError, match="say it with --label"):
+        to_out(tmp_path / "films")
+    manifest = to_out(tmp_path / "films", Storage(text_length=4), label="stars")
+    assert (manifest.spec.kind, manifest.spec.classes) == ("text", 3)
+    assert manifest.split("test").examples == 8
+    floats = library.Dataset.from_dict({"x": [[0.5, float("nan")]] * 4, "label": [0, 1] * 2})
+    floats.save_to_disk(tmp_path / "floats")
+    with pytest.raises(DataError, match=r"column x is .*float.*, expected images or strings"):
+        to_out(tmp_path / "floats", feature="x")
+
+
+def test_data_sets_of_tensorflow_datasets_are_read_from_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = pytest.importorskip("tensorflow_datasets")
+    # To write one, 4.9.10 imports this backport and does not ask for it.
+    monkeypatch.setitem(sys.modules, "importlib_resources", importlib.resources)
+    kinds = {
+        "image": library.features.Image(shape=(6, 6, 3)),
+        "label": library.features.ClassLabel(names=["blue", "green", "red"]),
+    }
+    rows = [{"image": picture(c, 6, 6), "label": n} for n, c in enumerate(COLORS.values())] * 4
+    library.dataset_builders.store_as_tfds_dataset(
+        name="colors",
+        version="1.0.0",
+        features=library.features.FeaturesDict(kinds),
+        split_datasets={"train": list(enumerate(rows)), "test": list(enumerate(rows[:3]))},
+        data_dir=tmp_path,
+    )
+    source = tmp_path / "colors" / "1.0.0"
+    manifest = convert(str(source), str(tmp_path / "out"), Options(), Storage(encoding="raw"))
+    assert manifest.name == "colors"
+    assert manifest.class_names == ("blue", "green", "red")
+    assert (manifest.encoding, manifest.spec.shape) == ("raw", (6, 6, 3))
+    images, labels = read(tmp_path / "out", "train")
+    assert len(images) == 12
+    assert [tuple(image[0, 0]) for image in images] == [list(COLORS.values())[n] for n in labels]
+
+
+def test_a_library_that_is_missing_is_named_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "state.json").write_text("{}")
+
+    def missing(name: str) -> None:
+        raise ImportError(f"No module named '{name}'")
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    with pytest.raises(InputError, match=r"needs datasets: pip install .*\[datasets\]"):
+        convert(str(tmp_path), str(tmp_path / "out"))
+
+
+def test_something_else_is_refused_with_what_would_be_right(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none of the forms that can be converted: .*CSV"):
+        convert(str(tmp_path), str(tmp_path / "out"))

@@ -1,0 +1,1 @@
+"""What `data convert` reads: one file a form."""
