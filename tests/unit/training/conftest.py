@@ -82,7 +82,7 @@ def cluster() -> Cluster:
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """scikit-learn's digits: 1,437 training and 360 test images of 28 x 28 bytes."""
     folder = tmp_path_factory.mktemp("digits")
-    convert("digits", str(folder), "digits")
+    convert("digits", str(folder))
     return folder
 
 
