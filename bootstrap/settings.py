@@ -20,6 +20,7 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)+")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9_.-]{1,61}[a-z0-9]")
 _PREFIX = re.compile(r"[a-z][a-z0-9-]{1,17}[a-z0-9]")
 _REGION = re.compile(r"[a-z]+-[a-z]+\d+")
+_ROLE = re.compile(r"((projects|organizations)/[^/]+/)?roles/[A-Za-z0-9_.]+")
 _BILLING = re.compile(r"[0-9A-F]{6}-[0-9A-F]{6}-[0-9A-F]{6}")
 
 
@@ -51,6 +52,9 @@ class BootstrapSettings(Section):
     )
     projects: tuple[Text, ...] = Field(
         default=(), description="The stacks' projects; this one if there are none."
+    )
+    deployer_roles: tuple[Text, ...] = Field(
+        default=(), description="Further roles of the deployer, for stacks that need them."
     )
     name_prefix: Text = Field(
         default="tpu-stack-ci", description="What the names of all resources begin with."
@@ -145,6 +149,11 @@ def _problems(settings: BootstrapSettings) -> list[Problem]:
         Problem(f"projects[{number}]", project, "is no project id", "Use the id, not the number")
         for number, project in enumerate(settings.projects)
         if not _PROJECT.fullmatch(project)
+    ]
+    found += [
+        Problem(f"deployerRoles[{number}]", role, "is no role", "Use one like roles/pubsub.admin")
+        for number, role in enumerate(settings.deployer_roles)
+        if not _ROLE.fullmatch(role)
     ]
     budget = settings.budget
     if budget and not _BILLING.fullmatch(budget.billing_account):

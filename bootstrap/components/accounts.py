@@ -12,6 +12,7 @@ from bootstrap.settings import BootstrapSettings
 # What infra/ creates, changes and deletes, API by API.
 DEPLOYER_ROLES = (
     "roles/compute.admin",
+    "roles/iam.roleAdmin",
     "roles/iam.serviceAccountAdmin",
     "roles/iam.serviceAccountUser",
     "roles/resourcemanager.projectIamAdmin",
@@ -58,7 +59,8 @@ class Accounts(pulumi.ComponentResource):
     ) -> None:
         super().__init__("tpu-stack:bootstrap:Accounts", name, None, opts)
         self._args = args
-        self.deployer = self._account("deployer", DEPLOYER_ROLES, args.deploys)
+        roles = dict.fromkeys((*DEPLOYER_ROLES, *args.settings.deployer_roles))
+        self.deployer = self._account("deployer", tuple(roles), args.deploys)
         self.previewer = self._account("previewer", PREVIEWER_ROLES, args.previews)
         self.register_outputs({"deployer": self.deployer, "previewer": self.previewer})
 

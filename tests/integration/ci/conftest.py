@@ -56,12 +56,17 @@ class Checkout:
     path: Path
     environment: Mapping[str, str]
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment of commands in it."""
+        return {**os.environ, **self.environment}
+
     def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
         """Start `tpustack ci`, in a process group of its own."""
         return subprocess.Popen(
             [sys.executable, "-m", "tpustack", "ci", *arguments],
             cwd=self.path,
-            env={**os.environ, **self.environment, **variables},
+            env={**self.variables, **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -96,8 +96,10 @@ def test_gitlabs_tokens_name_things_otherwise(declared: Callable[..., Resources]
 def test_both_accounts_have_their_roles_in_every_project(
     declared: Callable[..., Resources],
 ) -> None:
-    grants = of(declared(projects=["project-a", "project-b"]), "IAMMember").values()
-    for name, roles in (("deployer", DEPLOYER_ROLES), ("previewer", PREVIEWER_ROLES)):
+    more = "roles/pubsub.admin"
+    made = declared(projects=["project-a", "project-b"], deployerRoles=[more])
+    grants = of(made, "IAMMember").values()
+    for name, roles in (("deployer", (*DEPLOYER_ROLES, more)), ("previewer", PREVIEWER_ROLES)):
         member = f"serviceAccount:tpu-stack-ci-{name}@some-project.iam.gserviceaccount.com"
         for project in ("project-a", "project-b"):
             theirs = [each for each in grants if each["member"] == member]

@@ -34,6 +34,7 @@ def test_the_settings_file_of_this_repository_is_right() -> None:
         ("region", "Europe", 'region: "Europe" is no region'),
         ("repository", "mine", 'repository: "mine" is no repository'),
         ("projects", ["123"], 'projects[0]: "123" is no project id'),
+        ("deployerRoles", ["owner"], 'deployerRoles[0]: "owner" is no role'),
         ("namePrefix", "x", 'namePrefix: "x" is no prefix'),
         ("stateBucket", "A", 'stateBucket: "A" is no bucket name'),
         ("forge", "bitbucket", "forge:"),

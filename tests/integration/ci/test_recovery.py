@@ -1,0 +1,48 @@
+"""A state that is damaged, and a lock that is lost, as docs/gitops.md says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.integration.ci.conftest import MakeCheckout
+
+NO_CHANGE, FAILURE, CHANGES = 0, 1, 3
+
+
+def test_a_damaged_state_is_put_back_and_a_lost_lock_is_released(
+    checkout: MakeCheckout, tmp_path: Path
+) -> None:
+    clone = checkout("dev", small=True)
+    assert clone.ci("deploy", "--stack", "dev").code == CHANGES
+    state = tmp_path / "state" / ".pulumi"
+    current = state / "stacks/tpu-stack/dev.json"
+    current.write_text(current.read_text(encoding="utf-8")[:500], encoding="utf-8")
+    damaged = clone.ci("deploy", "--stack", "dev")
+    assert damaged.code == FAILURE, damaged.said
+    assert "Traceback" not in damaged.said
+    (checkpoint,) = (state / "history/tpu-stack/dev").glob("*.checkpoint.json")
+    shutil.copy(checkpoint, current)
+    put_back = clone.ci("deploy", "--refresh", "--stack", "dev")
+    assert put_back.code == NO_CHANGE, put_back.said
+
+    locks = state / "locks/organization/tpu-stack/dev"
+    locks.mkdir(parents=True, exist_ok=True)
+    # Nobody can tell from here whether that machine's process lives.
+    lock = {"pid": 1, "username": "ada", "hostname": "lost", "timestamp": "2999-01-01T00:00:00Z"}
+    (locks / "1.json").write_text(json.dumps(lock), encoding="utf-8")
+    clone.settings("dev", labels={"team": "vision"})
+    held = clone.ci("deploy", "--stack", "dev")
+    assert held.code == FAILURE
+    assert "`tpustack recover --stack dev`" in clone.text("dev")
+    subprocess.run(
+        [sys.executable, "-m", "tpustack", "recover", "--stack", "dev"],
+        cwd=clone.path,
+        env=clone.variables,
+        check=True,
+        capture_output=True,
+    )
+    assert clone.ci("deploy", "--stack", "dev").code == CHANGES
