@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
+from typing import Any
 
 import pulumi
 import pulumi_gcp as gcp
@@ -68,11 +69,7 @@ class ManagedVm(pulumi.ComponentResource):
             zone=vm.zone,
             base_instance_name=vm.name,
             versions=[{"instance_template": template.self_link}],
-            auto_healing_policies=check
-            and {
-                "health_check": check.id,
-                "initial_delay_sec": args.managed.initial_delay_seconds,
-            },
+            auto_healing_policies=self._healing(args, check),
             opts=pulumi.ResourceOptions.merge(
                 own,
                 pulumi.ResourceOptions(
@@ -98,26 +95,31 @@ class ManagedVm(pulumi.ComponentResource):
         self.name = member.name
         self.register_outputs({"name": self.name})
 
+    def _healing(self, args: ManagedVmArgs, check: gcp.compute.HealthCheck | None) -> Any:
+        if check is None:
+            return None
+        delay = args.managed.initial_delay_seconds
+        return {"health_check": check.id, "initial_delay_sec": delay}
+
     def _template(
         self, args: ManagedVmArgs, own: pulumi.ResourceOptions
     ) -> gcp.compute.InstanceTemplate:
         """A template is never changed, and the old one is in use until the group is replaced."""
         vm = args.vm
+        disk: Any = {
+            "boot": True,
+            "auto_delete": True,
+            "source_image": vm.settings.image,
+            "disk_size_gb": vm.settings.boot_disk_gib,
+            "disk_type": vm.settings.boot_disk_type.value,
+        }
         health = {"health-port": str(HEALTH_PORT)} if vm.startup_script else {}
         return gcp.compute.InstanceTemplate(
             "template",
             name_prefix=f"{vm.name}-",
             project=vm.project,
             machine_type=vm.settings.machine_type,
-            disks=[
-                {
-                    "boot": True,
-                    "auto_delete": True,
-                    "source_image": vm.settings.image,
-                    "disk_size_gb": vm.settings.boot_disk_gib,
-                    "disk_type": vm.settings.boot_disk_type.value,
-                }
-            ],
+            disks=[disk],
             network_interfaces=interfaces(vm),
             scheduling=scheduling(vm.settings),
             shielded_instance_config=shielded(vm.settings),

@@ -121,7 +121,7 @@ def interfaces(args: VmArgs) -> Any:
     return [{"network": args.network, "subnetwork": args.subnetwork, "access_configs": access}]
 
 
-def scheduling(vm: VmSettings) -> dict[str, Any]:
+def scheduling(vm: VmSettings) -> Any:
     """What Google may do with the VM, and when."""
     stays = vm.capacity is VmCapacity.ON_DEMAND
     migrates = stays and vm.host_maintenance is not HostMaintenance.TERMINATE
