@@ -24,6 +24,10 @@ _RETRY = Retry(
 )
 
 
+class NotFound(TpustackError):
+    """There is no such thing."""
+
+
 class Google:
     """GET requests to Google's REST APIs; what is transient is tried again with backoff."""
 
@@ -57,5 +61,6 @@ class Google:
                 reason = response.json()["error"]["message"]
             except (ValueError, KeyError, TypeError):
                 reason = response.text[:300]
-            raise TpustackError(f"{url} answers {response.status_code}: {reason}")
+            kind = NotFound if response.status_code == 404 else TpustackError
+            raise kind(f"{url} answers {response.status_code}: {reason}")
         return response

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tpustack.errors import TpustackError
-from tpustack.google import Google
+from tpustack.google import Google, NotFound
 
-_URL = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instances/{}/serialPort"
+_INSTANCE = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instances/{}"
+# After so many answers with nothing new, the VM may be another one of the same name.
+_SILENT = 10
 _PROGRESS = re.compile(r"progress step=(\d+)/(\d+)(.*)")
 _FIELD = re.compile(r"(\w+)=(\S+)")
 _END = re.compile(r"training (finished|failed)(.*)")
@@ -35,7 +37,7 @@ class Ended:
 
 def port_url(project: str, zone: str, vm: str) -> str:
     """The address of a VM's serial port."""
-    return _URL.format(project, zone, vm)
+    return f"{_INSTANCE.format(project, zone, vm)}/serialPort"
 
 
 def parse(line: str) -> Progress | Ended | None:
@@ -59,19 +61,43 @@ def lines(
     interval: float = 0.5,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[str | None]:
-    """The serial port's lines as they come; None whenever there is nothing new."""
-    start = 0
-    rest = ""
-    url = port_url(project, zone, vm)
+    """The serial port's lines as they come; None whenever there is nothing new.
+
+    A VM that its group makes anew is waited for, and read from its beginning.
+
+    Raises:
+        TpustackError: when there was never such a VM.
+    """
+    known, silent = "", _SILENT
+    start, rest = 0, ""
     while True:
-        answer = google.get(url, {"port": 1, "start": start})
+        try:
+            if silent >= _SILENT:
+                number = _number(google, project, zone, vm)
+                if number != known:
+                    known, start, rest = number, 0, ""
+                silent = 0
+            answer = google.get(port_url(project, zone, vm), {"port": 1, "start": start})
+        except NotFound:
+            if not known:
+                raise
+            silent = _SILENT
+            yield None
+            sleep(interval)
+            continue
         start = int(answer["next"])
         text = rest + answer.get("contents", "")
         *whole, rest = text.split("\n")
         yield from whole
         if not whole:
+            silent += 1
             yield None
             sleep(interval)
+
+
+def _number(google: Google, project: str, zone: str, vm: str) -> str:
+    """What tells a VM from another one of the same name."""
+    return str(google.get(_INSTANCE.format(project, zone, vm), {"fields": "id"})["id"])
 
 
 def wait_for_end(

@@ -9,21 +9,30 @@ import pytest
 
 from tpustack import serial
 from tpustack.errors import TpustackError
+from tpustack.google import NotFound
 
 PREFIX = "Nov 21 training[12]: "
 
 
 class FakeGoogle:
-    """Hands out what a serial port would hold, a piece a call."""
+    """Hands out what a serial port would hold, a piece a call; None for a VM that is gone."""
 
-    def __init__(self, pieces: list[str]) -> None:
+    def __init__(self, pieces: list[str | None]) -> None:
         self.pieces = pieces
         self.starts: list[int] = []
+        self.number = 1
 
     def get(self, url: str, parameters: dict[str, Any]) -> dict[str, Any]:
+        if url.endswith("/instances/v"):
+            if not self.number:
+                raise NotFound("never there")
+            return {"id": str(self.number)}
         start = int(parameters["start"])
         self.starts.append(start)
         piece = self.pieces.pop(0) if self.pieces else ""
+        if piece is None:
+            self.number += 1
+            raise NotFound("gone")
         return {"contents": piece, "next": str(start + len(piece))}
 
 
@@ -40,6 +49,28 @@ def test_reading_goes_on_where_it_stopped() -> None:
     google = FakeGoogle(["12345\n", "67\n"])
     lines_of(google, 2)
     assert google.starts == [0, 6]
+
+
+def test_a_vm_that_is_made_anew_is_waited_for_and_read_from_its_beginning() -> None:
+    google = FakeGoogle(["12345\n", None, "again\n"])
+    assert lines_of(google, 3) == ["12345", None, "again"]
+    assert google.starts == [0, 6, 0]
+
+
+def test_a_vm_that_was_made_anew_unseen_is_noticed_when_nothing_new_comes() -> None:
+    google = FakeGoogle(["12345\n", *[""] * 10, "again\n"])
+    read = serial.lines(google, project="p", zone="z", vm="v", sleep=lambda _: None)  # type: ignore[arg-type]
+    assert next(read) == "12345"
+    google.number = 2
+    assert [next(read) for _ in range(11)] == [*[None] * 10, "again"]
+    assert google.starts[-1] == 0
+
+
+def test_a_vm_that_was_never_there_is_an_error() -> None:
+    google = FakeGoogle([])
+    google.number = 0
+    with pytest.raises(NotFound, match="never there"):
+        lines_of(google, 1)
 
 
 def test_progress_has_the_step_and_the_figures() -> None:
