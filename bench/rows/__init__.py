@@ -16,6 +16,5 @@ def _lazy(module: str) -> Callable[[], list[Result]]:
     return measure
 
 
-ROWS: dict[str, Callable[[], list[Result]]] = {
-    name: _lazy(name) for name in ("preview", "endpoint", "localcloud")
-}
+_NAMES = ("preview", "slices", "criticalpath", "endpoint", "localcloud", "killpoints")
+ROWS: dict[str, Callable[[], list[Result]]] = {name: _lazy(name) for name in _NAMES}

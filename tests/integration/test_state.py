@@ -7,12 +7,13 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 import requests
 
+from bench.killpoints import Killer
 from tpustack.engine import Engine
 from tpustack.localcloud import LocalCloudCommand
 from tpustack.project import ROOT
@@ -42,37 +43,47 @@ def test_a_change_from_outside_is_seen_by_refresh_and_undone_by_up(
     engine.destroy(ignore)
 
 
+CREATED_AT_ONCE = {
+    "storage:Bucket": "storage.buckets.insert",
+    "compute:Network": "compute.networks.insert",
+    "serviceaccount:Account": "iam.projects.serviceAccounts.create",
+}
+
+
 @pytest.mark.parametrize(
-    ("resource", "method"),
+    "calls",
     [
-        ("storage:Bucket", "storage.buckets.insert"),
-        ("compute:Network", "compute.networks.insert"),
-        ("serviceaccount:Account", "iam.projects.serviceAccounts.create"),
-        ("tpu:V2Vm", "tpu.projects.locations.nodes.create"),
-        ("compute:Instance", "compute.instances.insert"),
+        CREATED_AT_ONCE,
+        {"tpu:V2Vm": "tpu.projects.locations.nodes.create"},
+        {"compute:Instance": "compute.instances.insert"},
     ],
+    ids=", ".join,
 )
-def test_an_update_that_is_killed_is_taken_up_again_and_leaves_nothing(
-    resource: str, method: str, deploy: Deploy, cloud: LocalCloudCommand, pulumi: Pulumi
+def test_what_google_makes_for_a_killed_update_is_found_and_leaves_nothing(
+    calls: dict[str, str], deploy: Deploy, cloud: LocalCloudCommand, pulumi: Pulumi
 ) -> None:
     before = cloud.status()["resources"]
     engine = deploy()
     # Google makes what the engine, dead by then, has asked for.
-    cloud.run("faults", "add", method, "--status", "0", "--delay", "2", "--count", "1")
+    for method in calls.values():
+        cloud.run("faults", "add", method, "--status", "0", "--delay", "4", "--count", "1")
     update = pulumi("up", "--yes", "--skip-preview", "--non-interactive", "--color=never")
-    kill_while_it_creates(resource, update)
-    await_call(method, cloud)
-    assert any(resource.partition(":")[2] in urn for urn in engine.recover(ignore))
+    kill_while_it_creates(list(calls), update)
+    for method in calls.values():
+        await_call(method, cloud)
+    found = engine.recover(ignore)
+    assert all(any(kind.partition(":")[2] in urn for urn in found) for kind in calls)
     engine.up(ignore)
     assert engine.up(ignore).changed == 0
     engine.destroy(ignore)
     assert cloud.status()["resources"] == before
 
 
-def kill_while_it_creates(resource: str, update: subprocess.Popen[str]) -> None:
+def kill_while_it_creates(kinds: list[str], update: subprocess.Popen[str]) -> None:
     assert update.stdout is not None
     for line in update.stdout:
-        if re.search(rf"gcp:{resource} .* creating", line):
+        kinds = [kind for kind in kinds if not re.search(rf"gcp:{kind} .* creating", line)]
+        if not kinds:
             # The engine writes its state before it asks the provider, which then asks Google.
             time.sleep(0.5)
             update.kill()
@@ -85,6 +96,15 @@ def await_call(method: str, cloud: LocalCloudCommand) -> None:
     while f" {method} " not in cloud.run("logs", "requests"):
         assert time.monotonic() < deadline, f"{method} was never called"
         time.sleep(0.1)
+
+
+def test_a_stack_that_is_killed_again_and_again_converges_and_leaves_nothing(
+    deploy: Deploy, cloud: LocalCloudCommand, project: Path, environment: Mapping[str, str]
+) -> None:
+    before = cloud.status()["resources"]
+    life = Killer(project, environment).live(deploy(), seed=1, kills=7)
+    assert (len(life.points), life.changes_after, life.processes_left) == (7, 0, 0)
+    assert cloud.status()["resources"] == before
 
 
 def test_a_bucket_that_is_there_already_is_imported_and_kept_as_it_is(

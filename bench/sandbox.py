@@ -1,0 +1,63 @@
+"""This project's program in a folder of its own, with other settings and no real training.
+
+The integration tests and the measurements that need an engine work in such folders.
+"""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tpustack.project import ROOT
+
+# Stands in for the trainer where only the infrastructure counts: it says what it was given.
+_TRAINER = """
+import os, sys
+print("trainer got", " ".join(sys.argv[1:]), flush=True)
+print("training finished test_accuracy=1.0", flush=True)
+"""
+
+
+def make_trainer(folder: Path) -> Path:
+    """A wheel of a training package that finishes at once."""
+    wheel = folder / "tpu_stack_training-0.0.1-py3-none-any.whl"
+    info = "tpu_stack_training-0.0.1.dist-info"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("training/__init__.py", "")
+        archive.writestr("training/__main__.py", _TRAINER)
+        archive.writestr(
+            f"{info}/METADATA", "Metadata-Version: 2.1\nName: tpu-stack-training\nVersion: 0.0.1\n"
+        )
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{info}/RECORD", "")
+    return wheel
+
+
+def make_project(folder: Path) -> Path:
+    """A folder with this project's program and no stack files yet."""
+    project = folder / "project"
+    (project / "stacks").mkdir(parents=True)
+    (project / "infra").symlink_to(ROOT / "infra")
+    definition = yaml.safe_load((ROOT / "Pulumi.yaml").read_text(encoding="utf-8"))
+    definition["runtime"]["options"]["virtualenv"] = sys.prefix
+    (project / "Pulumi.yaml").write_text(yaml.safe_dump(definition), encoding="utf-8")
+    return project
+
+
+def write_stack(project: Path, trainer: Path, stack: str = "local", **changes: Any) -> None:
+    """The repository's file of a stack with changed settings, which are named as in it."""
+    path = ROOT / "stacks" / f"Pulumi.{stack}.yaml"
+    settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    training = {"tpu-stack:training": {"wheel": str(trainer), "tensorflowVersion": "2.19.1"}}
+    settings["config"] |= training | {_key(name): value for name, value in changes.items()}
+    (project / "stacks" / path.name).write_text(yaml.safe_dump(settings), encoding="utf-8")
+
+
+def _key(name: str) -> str:
+    return f"gcp:{name}" if name == "project" else f"tpu-stack:{name}"
