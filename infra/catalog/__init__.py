@@ -101,7 +101,7 @@ class Catalog:
         document = self._read("network")
         return NetworkFacts(
             private_ranges=tuple(map(IPv4Network, document["privateRanges"])),
-            auto_mode_range=IPv4Network(document["autoModeRange"]),
+            auto_mode_ranges=tuple(map(IPv4Network, document["autoModeRanges"])),
             own_subnet_range=IPv4Network(document["ownSubnetRange"]),
             smallest_subnet_prefix=document["smallestSubnetPrefix"],
             iap_range=IPv4Network(document["iapRange"]),

@@ -79,7 +79,8 @@ class NetworkFacts:
     """Ranges and ports that Google fixes."""
 
     private_ranges: tuple[IPv4Network, ...]
-    auto_mode_range: IPv4Network
+    auto_mode_ranges: tuple[IPv4Network, ...]
+    """Of the subnets of an auto-mode network, in all regions."""
     own_subnet_range: IPv4Network
     smallest_subnet_prefix: int
     iap_range: IPv4Network

@@ -61,24 +61,32 @@ def check_cidr(settings: StackSettings, context: Context) -> Iterator[Problem]:
             f"Use a /{accelerator.cidr_prefix} or larger, for example "
             f"{block.supernet(new_prefix=accelerator.cidr_prefix)}",
         )
-    subnet = subnet_range(settings, context)
-    if subnet and block.overlaps(subnet):
-        yield Problem(
-            "tpu.cidrBlock",
-            text,
-            f"overlaps the subnet's range {subnet}",
-            "Use private addresses outside of it",
-        )
+    for subnet in _taken(settings, context):
+        if block.overlaps(subnet):
+            yield Problem(
+                "tpu.cidrBlock",
+                text,
+                f"overlaps the subnet's range {subnet}",
+                "Use private addresses outside of it",
+            )
+            return
 
 
 def subnet_range(settings: StackSettings, context: Context) -> IPv4Network | None:
     """The range of the subnet that VM and TPU are in; None if nobody said."""
-    network, facts = settings.network, context.catalog.network
+    network = settings.network
     if network.subnet_range:
         return _parsed(network.subnet_range)
-    if network.create:
-        return facts.own_subnet_range
-    return facts.auto_mode_range if (network.name or "default") == "default" else None
+    return context.catalog.network.own_subnet_range if network.create else None
+
+
+def _taken(settings: StackSettings, context: Context) -> tuple[IPv4Network, ...]:
+    """The ranges of the network's subnets, as far as anybody said."""
+    network = settings.network
+    if subnet := subnet_range(settings, context):
+        return (subnet,)
+    default = (network.name or "default") == "default"
+    return context.catalog.network.auto_mode_ranges if default else ()
 
 
 def _range_problems(setting: str, text: str, context: Context) -> Iterator[Problem]:

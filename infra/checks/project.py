@@ -60,6 +60,8 @@ def check_bucket_name(settings: StackSettings, context: Context) -> Iterator[Pro
         why = (
             "is no bucket name (3 to 63 lower-case letters, digits, hyphens, dots and underscores)"
         )
+    elif settings.bucket.create and "." in name:
+        why = "has a dot: only who owns a domain can make a bucket that is called like it"
     elif name.startswith("goog") or "google" in name:
         why = 'has "goog" first or "google" in it, which Google keeps for itself'
     else:

@@ -16,6 +16,8 @@ from infra.settings.training import TrainingSettings
 from infra.settings.vm import VmSettings
 
 _LABEL = re.compile(r"[a-z0-9_-]{0,63}")
+# Google allows 64 labels on anything; the stack has two of its own, and the provider one.
+_MOST_LABELS = 64 - 3
 
 
 class StackSettings(Section):
@@ -62,6 +64,10 @@ class StackSettings(Section):
     @field_validator("labels")
     @classmethod
     def _labels_are_googles(cls, labels: dict[str, str]) -> dict[str, str]:
+        if len(labels) > _MOST_LABELS:
+            raise ValueError(
+                f"are {len(labels)} labels, but Google allows {_MOST_LABELS} beside the stack's own"
+            )
         for key, value in labels.items():
             if not (_LABEL.fullmatch(key) and key[:1].isalpha() and _LABEL.fullmatch(value)):
                 raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "labels: {\"Team\": \"a\"} has the label 'Team': 'a', but Google allows lower-case "
         "letters, digits, - and _, at most 63 of them, and keys begin with a letter. "
         "Change or remove that one.",
+    ),
+    (
+        "more labels than Google allows",
+        config(labels={f"l{number}": "" for number in range(62)}),
+        f"labels: {json.dumps({f'l{number}': '' for number in range(62)})} are 62 labels, but "
+        "Google allows 61 beside the stack's own. Change or remove that one.",
     ),
     (
         "an unknown TPU",
@@ -578,7 +585,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a block inside the default network",
         {**node(cidrBlock="10.128.1.0/29"), "tpu-stack:network": {"create": False}},
-        'tpu.cidrBlock: "10.128.1.0/29" overlaps the subnet\'s range 10.128.0.0/9. '
+        'tpu.cidrBlock: "10.128.1.0/29" overlaps the subnet\'s range 10.128.0.0/20. '
         "Use private addresses outside of it.",
     ),
     (
@@ -673,6 +680,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         config(bucket={"name": "My-Bucket"}),
         'bucket.name: "My-Bucket" is no bucket name (3 to 63 lower-case letters, digits, hyphens, '
         "dots and underscores). Set one like my-project-tpu-data.",
+    ),
+    (
+        "a bucket's name that is a domain",
+        config(bucket={"name": "data.example.com"}),
+        'bucket.name: "data.example.com" has a dot: only who owns a domain can make a bucket that '
+        "is called like it. Set one like my-project-tpu-data.",
     ),
     (
         "a bucket's name that is Google's",
