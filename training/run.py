@@ -6,15 +6,17 @@ import tensorflow as tf
 
 from training import files
 from training.checkpoints import Checkpoints
-from training.cluster import connect
-from training.data_set import DataSet, check_readable, corrupt_files, open_data
+from training.cluster import Cluster, connect
+from training.corruption import without_corrupt_records
+from training.data_set import DataSet, check_readable, open_data
 from training.endpoint.environment import Addresses, LocalTpu, NoTpu
 from training.endpoint.wait import Wait
-from training.errors import DataError, InputError
+from training.errors import InputError
 from training.evaluate import evaluate
 from training.job import Job
 from training.metrics import Metrics
 from training.model_description import describe_model
+from training.params import Params
 from training.progress import Progress
 from training.scalars import Scalars, write_scalars
 from training.shutdown import ShutdownRequest
@@ -34,6 +36,16 @@ def run_on(
     check_readable(data, cluster)
     job.params.part_batch_size(cluster.replicas)
     job.params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
+    while True:
+        try:
+            return _run(cluster, job, data, shutdown)
+        except tf.errors.OpError as error:
+            # From the last checkpoint on: a loop that was cut off may have half a step in it.
+            data = _readable_part(data, job.params, error)
+
+
+def _run(cluster: Cluster, job: Job, data: DataSet, shutdown: ShutdownRequest) -> str:
+    """Train, evaluate and write the results, as far as the mode says so."""
     state = create_train_state(
         cluster, job.model, job.params, data.manifest, total_steps(job.params, data.manifest)
     )
@@ -46,7 +58,8 @@ def run_on(
             f"--model-dir={job.model_dir}: there is no checkpoint in it to evaluate; train first"
         )
     if job.trains:
-        describe_model(job.model, job.params, data.manifest.spec, job.data).write(job.model_dir)
+        spec = data.manifest.input_spec(job.params.image_size)
+        describe_model(job.model, job.params, spec, job.data).write(job.model_dir)
     metrics = Metrics.of(cluster, job, data)
     with tf.device(cluster.this_process):
         writer = tf.summary.create_file_writer(f"{job.model_dir.rstrip('/')}/tensorboard")
@@ -62,20 +75,18 @@ def run_on(
             scalars = {"test/loss": evaluation.loss, "test/accuracy": evaluation.accuracy}
             write_scalars(writer, int(state.step.numpy()), scalars)
             metrics.add_evaluation(evaluation)
-    except tf.errors.OpError as error:
-        _name_corrupt_files(data, error)
-        raise
     finally:
         writer.close()
     return metrics.write(job.model_dir)
 
 
-def _name_corrupt_files(data: DataSet, error: tf.errors.OpError) -> None:
-    """Raise DataError with the files' names; TensorFlow's own message has only an offset."""
-    if not isinstance(error, (tf.errors.DataLossError, tf.errors.InvalidArgumentError)):
-        return
-    if names := corrupt_files(data):
-        raise DataError(
-            f"{data.directory}: the SHA-256 of {', '.join(names)} is not the manifest's; copy the "
-            "data set there again"
-        ) from error
+def _readable_part(data: DataSet, params: Params, error: tf.errors.OpError) -> DataSet:
+    """`data` without its corrupt records; `error` again when it has none.
+
+    Raises DataError with the file and offset where there are more than the parameters allow.
+    """
+    if isinstance(error, (tf.errors.DataLossError, tf.errors.InvalidArgumentError)):
+        part = without_corrupt_records(data, params.skip_corrupt_records)
+        if part:
+            return part
+    raise error

@@ -112,6 +112,12 @@ def test_corrupt_data_is_wrong_input_and_the_file_is_named(
     assert path.name in err
     assert "copy the data set there again" in err
     assert "Traceback" not in err
+    skip = ("--skip_corrupt_records=1", "--epochs=1")
+    code, out, err = finish(
+        start_training("train", f"--data={copy}", f"--model-dir={tmp_path / 'm'}", *SMALL, *skip)
+    )
+    assert code == 0, err
+    assert f"data: left out 1 corrupt records of {path.name} at offset" in out
 
 
 def test_evaluating_without_a_checkpoint_is_wrong_input(
