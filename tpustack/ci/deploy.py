@@ -14,6 +14,7 @@ from tpustack.ci.outcome import Outcome
 from tpustack.ci.preview import plan_of, result_of
 from tpustack.ci.repair import Repair
 from tpustack.ci.result import Result, failed
+from tpustack.errors import TpustackError
 
 _GOES_ON = (Outcome.NO_CHANGE, Outcome.CHANGES)
 
@@ -61,23 +62,26 @@ class _Deploy:
             self.pipeline.tag(self.stack, **(self.how.tags or {}))
         self.repair.take_up()
         if self.how.refresh:
-            self.repair.when_unlocked(lambda: self.pipeline.refresh(self.stack, self.line))
+            refresh = self.pipeline.refresh
+            done = self.repair.when_unlocked(lambda: refresh(self.stack, self.line))
+            if done.failure:
+                return failed(self.stack, done.failure, *self.repair.notes)
         with tempfile.TemporaryDirectory() as folder:
-            fresh = plan_of(Path(folder), self.stack)
-            done = self.pipeline.preview(self.stack, fresh, self.line, refresh=False)
-            result = result_of(self.stack, done)
-            if result.outcome is Outcome.CHANGES:
-                if reviewed is not None and (more := plan.surplus(plan.load(fresh), reviewed)):
-                    result = failed(self.stack, _does_not_fit(self.stack, more))
-                else:
-                    self.job.report(f"{self.stack}: updating")
-                    result = result_of(
-                        self.stack,
-                        self.repair.when_unlocked(
-                            lambda: self.pipeline.up(self.stack, fresh, self.line)
-                        ),
-                    )
+            result = self._update(reviewed, plan_of(Path(folder), self.stack))
         return result.noting(*self.repair.notes)
+
+    def _update(self, reviewed: plan.Plan | None, fresh: Path) -> Result:
+        """Make a fresh plan, and keep to it if it fits."""
+        planned = self.pipeline.preview(self.stack, fresh, self.line, refresh=False)
+        result = result_of(self.stack, planned)
+        if result.outcome is not Outcome.CHANGES:
+            return result
+        if reviewed is not None and (more := plan.surplus(plan.load(fresh), reviewed)):
+            return failed(self.stack, _does_not_fit(self.stack, more))
+        self.job.report(f"{self.stack}: updating")
+        up = self.pipeline.up
+        done = self.repair.when_unlocked(lambda: up(self.stack, fresh, self.line))
+        return result_of(self.stack, done)
 
     def _reviewed(self) -> plan.Plan | None:
         """The plan to keep to; empty if nothing was planned for this stack."""
@@ -89,7 +93,10 @@ class _Deploy:
                 f"`{path.name}` is not among the reviewed plans, so nothing may change."
             )
             return {}
-        return plan.load(path)
+        try:
+            return plan.load(path)
+        except (OSError, ValueError, KeyError) as error:
+            raise TpustackError(f"{path} is no plan of the engine: {error!r}") from None
 
 
 def _does_not_fit(stack: str, more: Sequence[str]) -> str:
