@@ -37,7 +37,10 @@ class FakeMachines:
         self.preempted.append(key)
         self.halt(key)
 
-    def remove(self, key: str) -> None:
+    def discard(self, disk: str) -> None:
+        """Nothing lies on a disk."""
+
+    def remove(self, key: str, *, keep_disk: bool = False) -> None:
         """Close its port and forget it."""
         self.halt(key)
         self.specs.pop(key, None)

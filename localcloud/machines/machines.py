@@ -76,17 +76,25 @@ class Machines:
             machine.metadata.publish(preempted=True)
         self.halt(key, grace=self.grace("preempt"))
 
-    def remove(self, key: str) -> None:
-        """Halt the machine and delete its folder."""
+    def remove(self, key: str, *, keep_disk: bool = False) -> None:
+        """Halt the machine and delete its folder, unless that is on a disk which stays."""
         with self._locked(key):
             self._halt(key, self.grace("stop"))
             record = self._record(key)
             if record is not None:
-                shutil.rmtree(self._folder(record), ignore_errors=True)
+                if keep_disk:
+                    (self._folder(record) / "serial.log").unlink(missing_ok=True)
+                else:
+                    shutil.rmtree(self._folder(record), ignore_errors=True)
                 self._cloud.store.delete(MACHINE, key)
                 guest_attributes.forget(self._cloud, key)
         with self._lock:
             self._locks.pop(key, None)
+
+    def discard(self, disk: str) -> None:
+        """Delete what lies on a disk that no machine has any more."""
+        for folder in (self._cloud.home / "machines").glob(f"*-{_digest(disk)}"):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def update(self, spec: MachineSpec) -> None:
         """Change what the metadata server of a machine says, also of one that is off."""
@@ -209,7 +217,11 @@ class Machines:
 
 
 def _folder_name(spec: MachineSpec) -> str:
-    return f"{spec.name}-{hashlib.sha256(spec.key.encode()).hexdigest()[:8]}"
+    return f"{spec.name}-{_digest(spec.disk or spec.key)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _tuples(spec: Record) -> Record:

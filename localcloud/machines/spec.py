@@ -22,6 +22,8 @@ class MachineSpec:
         service_account: e-mail of the attached account; None for none.
         scopes: OAuth scopes of the tokens that the metadata server gives out.
         tags: network tags.
+        disk: the id of the disk that it boots from, which may outlive it; empty where it has none
+            of its own.
         preemptible: what the metadata server says under `scheduling/preemptible`.
         daemons: processes that the image itself runs beside the start-up script, by name; each
             an argument list, restarted when it ends while the machine runs.
@@ -42,6 +44,7 @@ class MachineSpec:
     service_account: str | None = None
     scopes: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
+    disk: str = ""
     preemptible: bool = False
     daemons: dict[str, list[str]] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)

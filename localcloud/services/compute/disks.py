@@ -1,4 +1,4 @@
-"""Persistent disks. A disk is a record: no machine of the local cloud stores anything on it."""
+"""Persistent disks: records, but for what a machine leaves on the one that it boots from."""
 
 from __future__ import annotations
 
@@ -97,6 +97,7 @@ def _require_access_mode(record: Json) -> None:
 def _remove(cloud: Cloud, path: str, record: Json) -> None:
     if record.get("users"):
         raise in_use(path, path_from(record["users"][0]))
+    cloud.machines.discard(record["id"])
 
 
 KIND = Kind(

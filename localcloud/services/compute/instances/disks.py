@@ -38,6 +38,11 @@ def attach_all(cloud: Cloud, call: Call, instance: str, sent: list[Json]) -> lis
     return [_attached(record, disk, index) for index, (record, disk) in attached]
 
 
+def boot_disk_stays(record: Record) -> bool:
+    """Whether the disk that an instance boots from outlives it."""
+    return any(disk["boot"] and not disk["autoDelete"] for disk in record["disks"])
+
+
 def release_all(cloud: Cloud, record: Record) -> None:
     """Detach the disks of an instance that is deleted; those with autoDelete go with it."""
     for disk in record["disks"]:

@@ -193,8 +193,9 @@ def delete_instance(cloud: Cloud, call: Call) -> Json:
 @effect("compute.instance.delete")
 def delete(cloud: Cloud, path: str) -> None:
     """The instance is gone, with its processes, addresses and disks."""
-    cloud.machines.remove(path)
     record = cloud.store.get(STORE, path)
+    kept = record is not None and disks.boot_disk_stays(record)
+    cloud.machines.remove(path, keep_disk=kept)
     if record is not None:
         _forget(cloud, path, record)
         watch.ended(cloud, path)

@@ -34,6 +34,7 @@ def spec(cloud: Cloud, record: Record) -> MachineSpec:
         service_account=accounts[0].get("email"),
         scopes=tuple(accounts[0].get("scopes", ())),
         tags=tuple(record["tags"].get("items", ())),
+        disk=_boot_disk(cloud, record).get("id", ""),
         preemptible=record["scheduling"]["preemptible"],
         details=_details(cloud, project, record),
     )
@@ -69,12 +70,17 @@ def _details(cloud: Cloud, project: str, record: Record) -> dict[str, Any]:
     return details
 
 
-def _image(cloud: Cloud, record: Record) -> str:
+def _boot_disk(cloud: Cloud, record: Record) -> Record:
+    """The disk that the instance boots from; empty when it is detached."""
     for disk in record["disks"]:
-        stored = cloud.store.get(STORE, path_from(disk["source"])) if disk["boot"] else None
-        if stored and "sourceImage" in stored:
-            return path_from(stored["sourceImage"])
-    return ""
+        if disk["boot"]:
+            return cloud.store.get(STORE, path_from(disk["source"])) or {}
+    return {}
+
+
+def _image(cloud: Cloud, record: Record) -> str:
+    image = _boot_disk(cloud, record).get("sourceImage", "")
+    return path_from(image)
 
 
 def _interface(cloud: Cloud, project: str, number: int, interface: Json) -> Json:

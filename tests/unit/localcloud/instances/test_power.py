@@ -133,8 +133,9 @@ def test_guest_attributes_are_closed_unless_the_metadata_opens_them(instances: I
 def test_changed_metadata_reaches_the_running_machine(instances: Instances) -> None:
     wait = (
         "url=http://metadata.google.internal/computeMetadata/v1/instance/attributes/order\n"
-        "get() { curl -sS -H Metadata-Flavor:Google $1; }\n"
-        "echo got $(get $url); echo got $(get $url?wait_for_change=true)\n"
+        "get() { curl -sS -D headers -H Metadata-Flavor:Google $1; }\n"
+        "echo got $(get $url); etag=$(sed -n 's/^etag: //Ip' headers | tr -d '\\r')\n"
+        'echo got $(get "$url?wait_for_change=true&last_etag=$etag")\n'
     )
     items = [*script(wait)["items"], {"key": "order", "value": "first"}]
     instances.insert(metadata={"items": items})
@@ -143,3 +144,20 @@ def test_changed_metadata_reaches_the_running_machine(instances: Instances) -> N
     items[1]["value"] = "second"
     instances.post("setMetadata", {"fingerprint": fingerprint, "items": items})
     ready(instances, "got second")
+
+
+def test_a_boot_disk_that_stays_has_what_was_written_on_it(
+    instances: Instances, local_cloud: LocalCloud
+) -> None:
+    image = "projects/debian-cloud/global/images/family/debian-12"
+    disk = {"name": "kept", "sizeGb": "10", "sourceImage": image}
+    instances.api.post(f"{ZONE}/disks", disk)
+    attached = {"boot": True, "autoDelete": False, "source": "zones/us-central1-b/disks/kept"}
+    look = "if [[ -e mark ]]; then echo it is there; else touch mark; echo it is new; fi"
+    for said in ("it is new", "it is there"):
+        instances.insert(disks=[attached], metadata=script(f"cd; {look}"))
+        ready(instances, f"startup-script: {said}")
+        instances.delete()
+    assert [folder.name for folder in (local_cloud.cloud.home / "machines").iterdir()]
+    instances.api.delete(f"{ZONE}/disks/kept")
+    assert list((local_cloud.cloud.home / "machines").iterdir()) == []
