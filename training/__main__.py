@@ -11,6 +11,7 @@ from training.cli import parse
 from training.errors import Interrupted, TrainingError
 from training.job import Job, run_job
 from training.shutdown import ShutdownRequest
+from training.watchdog import Watchdog
 
 _EXIT_CTRL_C = 130
 
@@ -39,9 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(job: Job) -> str:
-    shutdown = ShutdownRequest()
+    shutdown, watchdog = ShutdownRequest(), Watchdog()
     shutdown.install()
-    return run_job(job, shutdown)
+    watchdog.install()
+    return run_job(job, shutdown, watchdog)
 
 
 def _translate(error: Exception) -> TrainingError:

@@ -1,93 +1,117 @@
-"""Checkpoints in `<model-dir>/checkpoints`: written by this process, the newest whole one read."""
+"""Checkpoints in `<model-dir>/checkpoints`: written behind the training, the newest whole one read.
+
+A job's best evaluation has one of its own in `<model-dir>/best`.
+"""
 
 import logging
-import re
+from functools import cached_property
 
 import tensorflow as tf
 
-from training.errors import CheckpointError
-
-_NAME = re.compile(r"ckpt-(\d+)\.index")
-# These say nothing about the checkpoint, only about the way to it.
-_NOT_ABOUT_THE_FILE = (
-    tf.errors.PermissionDeniedError,
-    tf.errors.UnauthenticatedError,
-    tf.errors.UnavailableError,
-    tf.errors.DeadlineExceededError,
-    tf.errors.AbortedError,
+from training.checkpoint_reader import (
+    ANOTHER_DIRECTORY,
+    checkpoint_paths,
+    newest_whole,
+    restore,
 )
+from training.checkpoint_writer import CheckpointWriter
+from training.cluster import Cluster
+from training.errors import CheckpointError
+from training.evaluate import Evaluation
+from training.job_record import Best, JobRecord, best_of
+from training.state import TrainState
+
+# A checkpoint with another one of these fits by chance alone.
+_IDENTITY = ("model=", "optimizer=")
 
 logger = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """The checkpoints of one job."""
+    """The checkpoints of one job.
+
+    Files are read and written by this process, as a TPU's host can't ("File system scheme '[local]'
+    not implemented"). As a context it waits at the end for what is being written.
+    """
 
     def __init__(
-        self, model_dir: str, checkpoint: tf.train.Checkpoint, keep: int, device: str
+        self, model_dir: str, state: TrainState, record: JobRecord, keep: int, cluster: Cluster
     ) -> None:
-        """Keep the last `keep` checkpoints of `checkpoint` under `model_dir`.
+        """Keep the last `keep` checkpoints of `state` under `model_dir`."""
+        folder = model_dir.rstrip("/")
+        self.directory = f"{folder}/checkpoints"
+        self._best_directory = f"{folder}/best"
+        self.record = record
+        self._checkpoint = tf.train.Checkpoint(
+            model=state.model, optimizer=state.optimizer, step=state.step, record=record
+        )
+        self._cluster = cluster
+        self._keep = {self.directory: keep, self._best_directory: 1}
 
-        `device` reads and writes the files: Cluster.this_process, as a TPU's host can't
-        ("File system scheme '[local]' not implemented").
-        """
-        self.directory = f"{model_dir.rstrip('/')}/checkpoints"
-        self._checkpoint = checkpoint
-        self._options = tf.train.CheckpointOptions(experimental_io_device=device)
-        self._manager = tf.train.CheckpointManager(checkpoint, self.directory, max_to_keep=keep)
+    def __enter__(self) -> "Checkpoints":
+        """Nothing to do."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Wait for what is being written; its failure does not hide another one."""
+        try:
+            self.wait()
+        except Exception as error:
+            if kind is None:
+                raise
+            logger.warning("checkpoint: not saved (%s)", error)
 
     def save(self, step: int) -> None:
-        """Write the checkpoint of `step`."""
-        path = self._manager.save(checkpoint_number=step, options=self._options)
-        logger.info("checkpoint: saved %s", path)
+        """Save the state of `step` behind the training; see CheckpointWriter.save."""
+        self._writer.save(self.directory, step)
+
+    def keep_best(self, step: int, evaluation: Evaluation) -> Best:
+        """Save the state of `step` too when `evaluation` is the best one; return the best one."""
+        if not self.record.best or evaluation.accuracy > self.record.best["accuracy"]:
+            self.wait()  # What is being written says which one was the best then.
+            found = {"step": step, "accuracy": evaluation.accuracy, "loss": evaluation.loss}
+            self.record.best = found
+            self._writer.save(self._best_directory, step)
+            logger.info("best until now: step=%d accuracy=%.4f", step, evaluation.accuracy)
+        return self.record.best
+
+    def wait(self) -> None:
+        """Wait until nothing is being written any more; raise what went wrong."""
+        if "_writer" in self.__dict__:
+            self._writer.wait()
+
+    @cached_property
+    def _writer(self) -> CheckpointWriter:
+        """Made when it is needed: a job that only evaluates has no use for a copy."""
+        return CheckpointWriter(self._checkpoint, self._cluster, self._keep)
 
     def restore_latest(self) -> str | None:
         """Restore the newest checkpoint that is whole; return its path, None when there is none.
 
-        One that was being written when the process was killed is skipped (tensorflow#61552). Raises
-        CheckpointError when it belongs to another model.
+        Raises CheckpointError when it belongs to another model.
         """
-        for path in self._paths():
-            if reason := self._why_not_whole(path):
-                logger.warning("checkpoint: skipped %s, which is not whole (%s)", path, reason)
-                continue
-            self._restore(path)
-            logger.info("checkpoint: restored %s", path)
-            return path
-        return None
+        path = newest_whole(self.directory)
+        if path:
+            self._refuse_another_identity(path)
+            restore(self._checkpoint, path, self._cluster.this_process, self._had(path))
+            if had := self._had(path):
+                logger.warning("checkpoint: %s %s; now it goes on otherwise", path, had)
+            # The best one may have been saved after the last of the others.
+            best = tf.train.latest_checkpoint(self._best_directory)
+            self.record.best = best_of(best) if best else None
+        return path
 
     def describe_latest(self) -> str:
         """Name the newest checkpoint in words."""
-        paths = self._paths()
+        paths = checkpoint_paths(self.directory)
         return f"the last checkpoint, {paths[0]}," if paths else "no checkpoint was saved, which"
 
-    def _paths(self) -> list[str]:
-        """Paths without their endings, newest first; by listing, as the state file may be old."""
-        try:
-            names = tf.io.gfile.listdir(self.directory)
-        except tf.errors.NotFoundError:
-            return []
-        steps = sorted((int(m[1]) for n in names if (m := _NAME.fullmatch(n))), reverse=True)
-        return [f"{self.directory}/ckpt-{step}" for step in steps]
+    def _had(self, path: str) -> str:
+        differences = self.record.differences(path)
+        return f"was trained with {', '.join(differences)}" if differences else ""
 
-    def _why_not_whole(self, path: str) -> str | None:
-        """Read every tensor: their checksums are verified on the way."""
-        try:
-            reader = tf.train.load_checkpoint(path)
-            for key in reader.get_variable_to_shape_map():
-                reader.get_tensor(key)
-        except _NOT_ABOUT_THE_FILE:
-            raise
-        except (tf.errors.OpError, RuntimeError, ValueError, LookupError) as error:
-            return str(getattr(error, "message", error)).partition("\n")[0]
-        return None
-
-    def _restore(self, path: str) -> None:
-        try:
-            status = self._checkpoint.restore(path, options=self._options)
-            status.assert_existing_objects_matched().expect_partial()
-        except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
+    def _refuse_another_identity(self, path: str) -> None:
+        if any(had.startswith(_IDENTITY) for had in self.record.differences(path)):
             raise CheckpointError(
-                f"{path} belongs to another model ({str(error).partition(chr(10))[0]}); choose "
-                "another --model-dir, or the parameters that it was trained with"
-            ) from error
+                f"{path} belongs to another model: it {self._had(path)}; {ANOTHER_DIRECTORY}"
+            )

@@ -15,15 +15,20 @@ from training.state import TrainState
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Mean loss and share of right answers over `examples` test images."""
+    """Mean loss and share of right answers over `examples` test examples."""
 
     loss: float
     accuracy: float
     examples: int
 
+    @property
+    def scalars(self) -> dict[str, float]:
+        """By the names that TensorBoard has for them."""
+        return {"test/loss": self.loss, "test/accuracy": self.accuracy}
+
 
 def evaluate(cluster: Cluster, params: Params, data: DataSet, state: TrainState) -> Evaluation:
-    """Evaluate the state's model; every test image counts exactly once."""
+    """Evaluate the state's model; every test example counts exactly once."""
     next_batch, steps = evaluation_batches(data, cluster, params)
     strategy, model = cluster.strategy, state.model
     unsmoothed = dataclasses.replace(params, label_smoothing=0.0)

@@ -10,6 +10,7 @@ from training.endpoint.wait import Wait
 from training.model_registry import ModelDefinition
 from training.params import Params
 from training.shutdown import ShutdownRequest
+from training.watchdog import Watchdog
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,12 @@ class Job:
         return self.mode in ("evaluate", "train-and-evaluate")
 
 
-def run_job(job: Job, shutdown: ShutdownRequest) -> str:
+def run_job(job: Job, shutdown: ShutdownRequest, watchdog: Watchdog) -> str:
     """Run `job` and return a line that sums it up. Raises TrainingError or TensorFlow's errors."""
     workers, wait = find_workers(job)
     from training.run import run_on
 
-    return run_on(workers, job, wait, shutdown)
+    return run_on(workers, job, wait, shutdown, watchdog)
 
 
 def find_workers(job: Job) -> tuple[Addresses | LocalTpu | NoTpu, Wait]:

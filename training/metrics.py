@@ -57,6 +57,11 @@ class Metrics:
         self.values["test_loss"] = evaluation.loss
         self.values["test_examples"] = evaluation.examples
 
+    def add_best(self, best: Mapping[str, float]) -> None:
+        """Add when the test accuracy was best until now, and how good."""
+        self.values["best_accuracy"] = best["accuracy"]
+        self.values["best_step"] = best["step"]
+
     def write(self, model_dir: str) -> str:
         """Merge into the file that an earlier mode or start left; return a one-line summary."""
         path = f"{model_dir.rstrip('/')}/{_FILE_NAME}"

@@ -61,6 +61,9 @@ class Params:
     )
     steps_per_loop: int = param(50, "steps per call of the compiled loop", 1, 1_000_000)
     checkpoint_interval: int = param(500, "steps between two checkpoints", 1, 1 << 40)
+    evaluation_interval: int = param(
+        0, "train-and-evaluate: steps between two evaluations; 0 has one at the end", 0, 1 << 40
+    )
     keep_checkpoints: int = param(3, "checkpoints kept; the oldest goes first", 1, 1000)
     seed: int = param(0, "of initial weights and of the order of the examples", 0, 2**31 - 1)
     precision: str = param(
@@ -92,6 +95,12 @@ class Params:
     )
     local_devices: int = param(
         0, "without a TPU: logical CPUs to split this machine into; 0 takes it as it is", 0, 64
+    )
+    hang_timeout: float = param(
+        1800.0,
+        "seconds without a finished loop after which the job ends, to be started again; 0 waits",
+        0,
+        1e6,
     )
     connect_tries: int = param(40, "times connect_interval: how long to wait for a TPU", 1, 100_000)
     connect_interval: float = param(10.0, "seconds, longest pause between two tries", 0.01, 600)

@@ -14,6 +14,7 @@ from training.endpoint.wait import Wait
 from training.errors import InputError
 from training.evaluate import evaluate
 from training.job import Job
+from training.job_record import JobRecord
 from training.metrics import Metrics
 from training.model_description import describe_model
 from training.params import Params
@@ -22,36 +23,43 @@ from training.scalars import Scalars, write_scalars
 from training.shutdown import ShutdownRequest
 from training.state import create_train_state, total_steps
 from training.train import train
+from training.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 
 
 def run_on(
-    workers: Addresses | LocalTpu | NoTpu, job: Job, wait: Wait, shutdown: ShutdownRequest
+    workers: Addresses | LocalTpu | NoTpu,
+    job: Job,
+    wait: Wait,
+    shutdown: ShutdownRequest,
+    watchdog: Watchdog,
 ) -> str:
     """Run `job` on `workers` and return a line that sums it up."""
     data = open_data(job.data)
     files.check_bucket(job.model_dir, "--model-dir")
+    watchdog.watch(job.params.hang_timeout, first=wait.tries * wait.interval)
     cluster = connect(workers, wait, job.params.local_devices)
     check_readable(data, cluster)
     job.params.part_batch_size(cluster.replicas)
     job.params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
     while True:
         try:
-            return _run(cluster, job, data, shutdown)
+            return _run(cluster, job, data, shutdown, watchdog)
         except tf.errors.OpError as error:
             # From the last checkpoint on: a loop that was cut off may have half a step in it.
             data = _readable_part(data, job.params, error)
 
 
-def _run(cluster: Cluster, job: Job, data: DataSet, shutdown: ShutdownRequest) -> str:
+def _run(
+    cluster: Cluster, job: Job, data: DataSet, shutdown: ShutdownRequest, watchdog: Watchdog
+) -> str:
     """Train, evaluate and write the results, as far as the mode says so."""
     state = create_train_state(
         cluster, job.model, job.params, data.manifest, total_steps(job.params, data.manifest)
     )
-    checkpoints = Checkpoints(
-        job.model_dir, state.checkpoint(), job.params.keep_checkpoints, cluster.this_process
-    )
+    record = JobRecord(job.model.name, job.params)
+    checkpoints = Checkpoints(job.model_dir, state, record, job.params.keep_checkpoints, cluster)
     restored = checkpoints.restore_latest()
     if restored is None and not job.trains:
         raise InputError(
@@ -63,18 +71,34 @@ def _run(cluster: Cluster, job: Job, data: DataSet, shutdown: ShutdownRequest) -
     metrics = Metrics.of(cluster, job, data)
     with tf.device(cluster.this_process):
         writer = tf.summary.create_file_writer(f"{job.model_dir.rstrip('/')}/tensorboard")
+
+    def evaluate_now(step: int) -> None:
+        if job.evaluates:
+            evaluation = evaluate(cluster, job.params, data, state)
+            write_scalars(writer, step, evaluation.scalars)
+            metrics.add_evaluation(evaluation)
+            if job.trains:
+                metrics.add_best(checkpoints.keep_best(step, evaluation))
+            watchdog.reset()
+
     try:
         if job.trains:
             progress = Progress(job.params.global_batch_size)
-            callbacks = [progress, Scalars(writer, progress)]
+            callbacks = [watchdog, progress, Scalars(writer, progress)]
             with shutdown:
-                result = train(cluster, job.params, data, state, checkpoints, callbacks, shutdown)
+                result = train(
+                    cluster,
+                    job.params,
+                    data,
+                    state,
+                    checkpoints,
+                    callbacks,
+                    shutdown,
+                    evaluate_now,
+                )
             metrics.add_training(result, progress)
-        if job.evaluates:
-            evaluation = evaluate(cluster, job.params, data, state)
-            scalars = {"test/loss": evaluation.loss, "test/accuracy": evaluation.accuracy}
-            write_scalars(writer, int(state.step.numpy()), scalars)
-            metrics.add_evaluation(evaluation)
+        evaluate_now(int(state.step.numpy()))
+        checkpoints.wait()
     finally:
         writer.close()
     return metrics.write(job.model_dir)

@@ -29,10 +29,6 @@ class TrainState:
     step: tf.Variable
     losses: Losses
 
-    def checkpoint(self) -> tf.train.Checkpoint:
-        """What a checkpoint holds."""
-        return tf.train.Checkpoint(model=self.model, optimizer=self.optimizer, step=self.step)
-
 
 def create_train_state(
     cluster: Cluster,

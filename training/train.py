@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -35,8 +35,11 @@ def train(
     checkpoints: Checkpoints,
     callbacks: Sequence[Callback],
     shutdown: ShutdownRequest,
+    evaluate_now: Callable[[int], None] = lambda step: None,
 ) -> TrainResult:
     """Train from the state's step to the last one.
+
+    `evaluate_now` is called with the step each `evaluation_interval` steps before the last one.
 
     Raises DivergedError when the loss is not finite; the last checkpoint stays as it was. Raises
     Interrupted, with a checkpoint saved, when `shutdown` was requested.
@@ -46,11 +49,12 @@ def train(
     batches = training_batches(data, cluster, params, step)
     loop = create_train_loop(cluster, params, state, batches)
     loss = math.nan
-    with started(callbacks, step):
+    with checkpoints, started(callbacks, step):
         while step < steps:
-            # Loops end where checkpoints are due, so that the interval holds for every loop length.
-            until_checkpoint = params.checkpoint_interval - step % params.checkpoint_interval
-            count = min(params.steps_per_loop, steps - step, until_checkpoint)
+            # Loops end where something is due, so that intervals hold for every loop length.
+            intervals = (params.checkpoint_interval, params.evaluation_interval)
+            until_due = min(interval - step % interval for interval in intervals if interval)
+            count = min(params.steps_per_loop, steps - step, until_due)
             begun = time.monotonic()
             with cluster.on_loop_device():
                 loss, accuracy = (float(mean) for mean in loop(tf.constant(count)))
@@ -65,6 +69,7 @@ def train(
             step += count
             if step == steps or step % params.checkpoint_interval == 0 or shutdown.requested:
                 checkpoints.save(step)
+            saved = time.monotonic()
             report = LoopReport(
                 step=step,
                 last_step=steps,
@@ -73,10 +78,13 @@ def train(
                 accuracy=accuracy,
                 learning_rate=float(state.optimizer.rate(step - 1)),
                 seconds=ended - begun,
-                checkpoint_seconds=time.monotonic() - ended,
+                checkpoint_seconds=saved - ended,
             )
             for callback in callbacks:
                 callback.between_loops(step, report)
             if shutdown.requested and step < steps:
+                checkpoints.wait()
                 raise Interrupted(f"SIGTERM came; step {step} is saved, start again to go on")
+            if params.evaluation_interval and step % params.evaluation_interval == 0 < steps - step:
+                evaluate_now(step)
     return TrainResult(step, loss)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from training.checkpoints import Checkpoints
+from training.checkpoint_reader import newest_whole, restore
 from training.cluster import Cluster
 from training.data.spec import DataSpec
 from training.errors import InputError
@@ -59,7 +59,8 @@ def restore_model(model_dir: str, model_file: str | None = None) -> RestoredMode
     module = definition.create_model(params, description.spec, params.seed)
     step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
     checkpoint = tf.train.Checkpoint(model=module, step=step)
-    path = Checkpoints(model_dir, checkpoint, 1, this_machine().this_process).restore_latest()
+    path = newest_whole(f"{model_dir.rstrip('/')}/checkpoints")
     if path is None:
         raise InputError(f"--model-dir={model_dir}: there is no checkpoint in it; train first")
+    restore(checkpoint, path, this_machine().this_process)
     return RestoredModel(module, description, path, int(step.numpy()))

@@ -1,0 +1,273 @@
+"""Checkpoints are written behind the training, taken only whole, and go on with the very bits."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import tensorflow as tf
+
+from training.callbacks import Callback, LoopReport
+from training.checkpoints import Checkpoints
+from training.data.manifest import RAW, stored_spec
+from training.data_set import DataSet, open_data
+from training.errors import CheckpointError, DivergedError, Interrupted
+from training.evaluate import Evaluation
+from training.job_record import JobRecord
+from training.model_registry import ModelDefinition, load_model
+from training.params import Params
+from training.shutdown import ShutdownRequest
+from training.state import TrainState, create_train_state
+from training.train import train
+
+if TYPE_CHECKING:
+    from training.cluster import Cluster
+
+PARAMS = Params(epochs=2, global_batch_size=64, steps_per_loop=5, checkpoint_interval=10)
+DEADLINE_SECONDS = 60.0
+
+
+class Losses(Callback):
+    """Collects the loss of each loop."""
+
+    def __init__(self) -> None:
+        self.by_step: dict[int, float] = {}
+
+    def between_loops(self, step: int, report: LoopReport) -> None:
+        self.by_step[step] = report.loss
+
+
+class Dense(tf.Module):  # type: ignore[misc]
+    """The least that can be trained: a matrix."""
+
+    def __init__(self, inputs: int, classes: int, seed: int) -> None:
+        super().__init__()
+        self.kernel = tf.Variable(tf.random.stateless_normal((inputs, classes), (seed, 0)) / 99.0)
+
+    def __call__(self, features: tf.Tensor, training: bool) -> tf.Tensor:
+        pixels = tf.cast(features, tf.float32) / 255.0
+        return tf.reshape(pixels, (-1, self.kernel.shape[0])) @ self.kernel
+
+
+DENSE = ModelDefinition(
+    "dense",
+    Params,
+    lambda params, spec, seed: Dense(int(np.prod(spec.shape)), spec.classes, seed),
+)
+
+
+@pytest.fixture(scope="module")
+def data(bars: Path) -> DataSet:
+    return open_data(str(bars))
+
+
+@pytest.fixture
+def one_device(cluster: Cluster) -> Cluster:
+    strategy = tf.distribute.OneDeviceStrategy("/device:CPU:0")
+    return dataclasses.replace(cluster, strategy=strategy)
+
+
+def new_state(cluster: Cluster, data: DataSet, params: Params = PARAMS) -> TrainState:
+    return create_train_state(cluster, DENSE, params, data.manifest, steps=20)
+
+
+def checkpoints_of(
+    cluster: Cluster,
+    state: TrainState,
+    folder: Path,
+    record: JobRecord | None = None,
+    keep: int = 3,
+) -> Checkpoints:
+    return Checkpoints(str(folder), state, record or JobRecord("dense", PARAMS), keep, cluster)
+
+
+def learn(
+    cluster: Cluster, data: DataSet, folder: Path, stop_at: int = 0
+) -> tuple[dict[int, float], list[npt.NDArray[np.float32]]]:
+    """Go on from the last checkpoint, to the end or to SIGTERM in the loop up to `stop_at`."""
+    state = new_state(cluster, data)
+    checkpoints = checkpoints_of(cluster, state, folder)
+    checkpoints.restore_latest()
+    shutdown, losses = ShutdownRequest(), Losses()
+    shutdown.requested = bool(stop_at)
+    params = dataclasses.replace(PARAMS, steps_per_loop=stop_at or PARAMS.steps_per_loop)
+    with pytest.raises(Interrupted) if stop_at else nullcontext():
+        train(cluster, params, data, state, checkpoints, [losses], shutdown)
+    variables = [*state.model.variables, *tf.nest.flatten(state.optimizer.slots)]
+    return losses.by_step, [variable.numpy() for variable in variables]
+
+
+def test_a_resumed_job_goes_on_with_the_same_bits_on_one_device(
+    one_device: Cluster, data: DataSet, tmp_path: Path
+) -> None:
+    losses, weights = learn(one_device, data, tmp_path / "whole")
+    learn(one_device, data, tmp_path / "halves", stop_at=5)
+    rest, resumed = learn(one_device, data, tmp_path / "halves")
+    assert list(losses) == [5, 10, 15, 20]
+    assert rest == {step: losses[step] for step in (10, 15, 20)}
+    assert all(np.array_equal(a, b) for a, b in zip(weights, resumed, strict=True))
+
+
+def test_a_job_goes_on_along_the_same_curve_with_another_number_of_replicas(
+    cluster: Cluster, one_device: Cluster, data: DataSet, tmp_path: Path
+) -> None:
+    losses, weights = learn(one_device, data, tmp_path / "whole")
+    learn(one_device, data, tmp_path / "halves", stop_at=5)
+    rest, resumed = learn(cluster, data, tmp_path / "halves")
+    assert [rest[step] for step in (10, 15, 20)] == pytest.approx(
+        [losses[step] for step in (10, 15, 20)], rel=1e-4
+    )
+    assert all(a == pytest.approx(b, abs=1e-4) for a, b in zip(weights, resumed, strict=True))
+
+
+def test_what_is_saved_is_the_state_of_its_step_though_training_goes_on(
+    cluster: Cluster, data: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = new_state(cluster, data)
+    goes_on = threading.Event()
+    write = tf.train.CheckpointManager.save
+
+    def slow(self: Any, *arguments: Any, **options: Any) -> str:
+        assert goes_on.wait(DEADLINE_SECONDS)
+        path: str = write(self, *arguments, **options)
+        return path
+
+    monkeypatch.setattr(tf.train.CheckpointManager, "save", slow)
+    with checkpoints_of(cluster, state, tmp_path) as checkpoints:
+        before = state.model.kernel.numpy()
+        checkpoints.save(1)
+        state.model.kernel.assign(tf.zeros_like(before))
+        assert not (tmp_path / "checkpoints" / "ckpt-1.index").exists()
+        goes_on.set()
+    checkpoints.restore_latest()
+    assert np.array_equal(state.model.kernel.numpy(), before)
+
+
+def test_a_checkpoint_that_could_not_be_written_is_an_error_at_the_next_one_and_at_the_end(
+    cluster: Cluster, data: DataSet, tmp_path: Path
+) -> None:
+    (tmp_path / "checkpoints").write_text("a file in the way")
+    checkpoints = checkpoints_of(cluster, new_state(cluster, data), tmp_path)
+    checkpoints.save(1)
+    with pytest.raises(tf.errors.OpError):
+        checkpoints.save(2)
+    with pytest.raises(tf.errors.OpError), checkpoints:
+        checkpoints.save(3)
+    checkpoints.save(4)
+    with pytest.raises(KeyError), checkpoints:
+        raise KeyError("the first")
+
+
+def test_only_the_last_ones_are_kept_also_after_a_restart(
+    cluster: Cluster, data: DataSet, tmp_path: Path
+) -> None:
+    state = new_state(cluster, data)
+    for steps in ((1, 2), (3, 4)):
+        with checkpoints_of(cluster, state, tmp_path, keep=2) as checkpoints:
+            for step in steps:
+                checkpoints.save(step)
+    kept = {path.stem for path in (tmp_path / "checkpoints").glob("*.index")}
+    assert kept == {"ckpt-3", "ckpt-4"}
+
+
+def test_weights_that_are_no_numbers_are_not_saved(
+    cluster: Cluster, data: DataSet, tmp_path: Path
+) -> None:
+    state = new_state(cluster, data)
+    with checkpoints_of(cluster, state, tmp_path) as checkpoints:
+        checkpoints.save(1)
+        state.model.kernel.assign(tf.fill(state.model.kernel.shape, np.inf))
+        with pytest.raises(DivergedError, match="not finite any more at step 2"):
+            checkpoints.save(2)
+    assert not (tmp_path / "checkpoints" / "ckpt-2.index").exists()
+
+
+def test_the_best_one_is_kept_with_its_metric_also_over_a_restart(
+    cluster: Cluster, data: DataSet, tmp_path: Path
+) -> None:
+    state = new_state(cluster, data)
+    with checkpoints_of(cluster, state, tmp_path) as first:
+        first.save(1)
+        first.keep_best(1, Evaluation(1.0, 0.5, 10))
+        first.keep_best(2, Evaluation(0.5, 0.7, 10))
+    with checkpoints_of(cluster, state, tmp_path) as second:
+        second.restore_latest()
+        best = second.keep_best(3, Evaluation(0.4, 0.6, 10))
+    assert best == {"step": 2, "accuracy": 0.7, "loss": 0.5}
+    assert [path.stem for path in (tmp_path / "best").glob("*.index")] == ["ckpt-2"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data, index: index.write_bytes(index.read_bytes()[:50]),
+        lambda data, index: data.write_bytes(data.read_bytes()[:1000]),
+        lambda data, index: data.unlink(),
+        lambda data, index: data.write_bytes(data.read_bytes()[:-8] + b"damaged!"),
+    ],
+    ids=["short index", "short data", "no data", "changed data"],
+)
+def test_a_half_written_checkpoint_is_skipped(
+    cluster: Cluster, data: DataSet, tmp_path: Path, damage: Callable[[Path, Path], object]
+) -> None:
+    state = new_state(cluster, data)
+    with checkpoints_of(cluster, state, tmp_path) as checkpoints:
+        for step in (1, 2):
+            state.step.assign(step)
+            checkpoints.save(step)
+    folder = tmp_path / "checkpoints"
+    damage(folder / "ckpt-2.data-00000-of-00001", folder / "ckpt-2.index")
+    assert checkpoints.restore_latest() == f"{folder}/ckpt-1"
+    assert int(state.step.numpy()) == 1
+
+
+def test_a_checkpoint_of_another_model_is_refused_with_what_was_otherwise(
+    cluster: Cluster, data: DataSet, tmp_path: Path
+) -> None:
+    with checkpoints_of(cluster, new_state(cluster, data), tmp_path) as checkpoints:
+        checkpoints.save(1)
+    smaller = dataclasses.replace(data.manifest, spec=stored_spec(RAW, (14, 14, 1), 10))
+    sgd = dataclasses.replace(PARAMS, optimizer="sgd", momentum=0.5)
+    other = create_train_state(cluster, DENSE, PARAMS, smaller, steps=20)
+    with pytest.raises(CheckpointError, match="ckpt-1 belongs to another model"):
+        checkpoints_of(cluster, other, tmp_path).restore_latest()
+    for record, words in (
+        (JobRecord("bert", PARAMS), "trained with model=dense;"),
+        (JobRecord("dense", sgd), "trained with momentum=0.9, optimizer=adam;"),
+    ):
+        state = new_state(cluster, data, sgd)
+        with pytest.raises(CheckpointError, match=words):
+            checkpoints_of(cluster, state, tmp_path, record).restore_latest()
+
+
+def test_parameters_that_changed_since_the_checkpoint_are_told(
+    cluster: Cluster, data: DataSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = new_state(cluster, data)
+    with checkpoints_of(cluster, state, tmp_path) as checkpoints:
+        checkpoints.save(1)
+    changed = dataclasses.replace(PARAMS, learning_rate=0.5, keep_checkpoints=9)
+    checkpoints_of(cluster, state, tmp_path, JobRecord("dense", changed)).restore_latest()
+    assert "was trained with learning_rate=0.004; now it goes on otherwise" in caplog.text
+
+
+def test_the_checkpoint_is_one_that_tensorflow_reads_by_itself(
+    cluster: Cluster, data: DataSet, tmp_path: Path
+) -> None:
+    model = load_model("mnist_cnn")
+    state = create_train_state(cluster, model, PARAMS, data.manifest, steps=20)
+    with checkpoints_of(cluster, state, tmp_path) as checkpoints:
+        checkpoints.save(1)
+    fresh = model.create_model(
+        dataclasses.replace(PARAMS, precision="float32"), data.manifest.spec, 99
+    )
+    latest = tf.train.latest_checkpoint(str(tmp_path / "checkpoints"))
+    tf.train.Checkpoint(model=fresh).restore(latest).expect_partial()
+    assert np.array_equal(fresh.dense_1.kernel.numpy(), state.model.dense_1.kernel.numpy())
