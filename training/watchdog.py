@@ -37,9 +37,13 @@ class Watchdog(Callback):
     """Watches for progress from `watch` on, and for SIGTERM from `install` on."""
 
     def __init__(
-        self, end: Callable[[str, int], None] = _end, grace_seconds: float = _GRACE_SECONDS
+        self,
+        end: Callable[[str, int], None] = _end,
+        grace_seconds: float = _GRACE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Call `end` with a message and an exit code when it is time."""
+        """Call `end` with a message and an exit code when it is time by `clock`."""
+        self._clock = clock
         self._end = end
         self._grace_seconds = grace_seconds
         self._timeout = 0.0
@@ -69,17 +73,19 @@ class Watchdog(Callback):
         self.reset()
 
     def _set_deadline(self, more: float) -> None:
-        self._deadline = time.monotonic() + self._timeout + more if self._timeout else None
+        self._deadline = self._clock() + self._timeout + more if self._timeout else None
 
     def _run(self) -> None:
-        while not self._is_time(time.monotonic()):
+        while not self.look():
             ends = [end for end in (self._deadline, self._killed_at) if end is not None]
-            wait = min([_LONGEST_WAIT, *(end - time.monotonic() for end in ends)])
+            wait = min([_LONGEST_WAIT, *(end - self._clock() for end in ends)])
             ready, _, _ = select.select([self._bell], [], [], max(0.0, wait))
             if ready and signal.SIGTERM in self._bell.recv(64) and self._killed_at is None:
-                self._killed_at = time.monotonic() + self._grace_seconds
+                self._killed_at = self._clock() + self._grace_seconds
 
-    def _is_time(self, now: float) -> bool:
+    def look(self) -> bool:
+        """End the process when it is time; return whether it was."""
+        now = self._clock()
         if self._killed_at is not None and now >= self._killed_at:
             self._end(
                 f"training interrupted: SIGTERM came {self._grace_seconds:.0f} s ago and "

@@ -106,8 +106,14 @@ def digits_model(cluster: Cluster, digits: Path, tmp_path_factory: pytest.TempPa
 
 
 @pytest.fixture(scope="module")
-def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def worker(worker_process: tuple[str, int]) -> str:
     """The address of a gRPC worker with eight devices."""
+    return worker_process[0]
+
+
+@pytest.fixture(scope="module")
+def worker_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+    """The address of a gRPC worker with eight devices, and the number of its process."""
     port_file = tmp_path_factory.mktemp("worker") / "port"
     with subprocess.Popen(
         [sys.executable, str(HERE / "grpc_worker.py"), str(port_file)]
@@ -118,7 +124,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 assert process.poll() is None, "the worker died"
                 assert time.monotonic() < deadline, "the worker did not start"
                 time.sleep(0.05)
-            yield f"127.0.0.1:{port_file.read_text()}"
+            yield f"127.0.0.1:{port_file.read_text()}", process.pid
         finally:
             process.kill()
 

@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import resource
 import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
 
+import pytest
+
 StartTraining = Callable[..., "Popen[str]"]
 
 SMALL = ("--global_batch_size=64", "--evaluation_batch_size=256", "--steps_per_loop=5")
+ENDLESS = (*SMALL, "--epochs=100000", "--checkpoint_interval=10")
 DEADLINE_SECONDS = 120
 
 
 def finish(process: Popen[str]) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=DEADLINE_SECONDS)
     return process.returncode, out, err
+
+
+def wait_for(process: Popen[str], words: str) -> str:
+    """Read standard output up to a line that begins with `words`."""
+    assert process.stdout
+    seen = []
+    for line in process.stdout:
+        seen.append(line)
+        if line.startswith(words):
+            break
+    return "".join(seen)
 
 
 def test_a_job_trains_over_eight_replicas_of_the_worker_and_writes_its_results(
@@ -32,6 +48,7 @@ def test_a_job_trains_over_eight_replicas_of_the_worker_and_writes_its_results(
             # Relative: it is this process that writes, not the worker with its other folder.
             "--model-dir=.",
             "--epochs=2",
+            "--evaluation_interval=10",
             *SMALL,
         )
     )
@@ -54,6 +71,8 @@ def test_a_job_trains_over_eight_replicas_of_the_worker_and_writes_its_results(
     assert (metrics["replicas"], metrics["global_batch_size"], metrics["steps"]) == (8, 64, 20)
     assert metrics["steps_per_second"] > 0
     assert metrics["examples_per_second"] > 0
+    assert metrics["best_accuracy"] >= metrics["test_accuracy"]
+    assert (tmp_path / "best" / f"ckpt-{metrics['best_step']}.index").exists()
     assert (tmp_path / "checkpoints" / "ckpt-20.index").exists()
     assert list((tmp_path / "tensorboard").glob("events.*"))
 
@@ -67,19 +86,12 @@ def test_a_job_that_was_killed_or_terminated_goes_on_from_its_last_checkpoint(
             f"--tpu=grpc://{worker}",
             f"--data={bars}",
             f"--model-dir={tmp_path}",
-            "--checkpoint_interval=10",
-            "--epochs=100000",
-            *SMALL,
+            *ENDLESS,
         )
-        assert process.stdout
-        seen = []
-        for line in process.stdout:
-            seen.append(line)
-            if line.startswith("checkpoint: saved"):
-                break
+        seen = wait_for(process, "checkpoint: saved")
         process.send_signal(number)
         code, out, err = finish(process)
-        return code, "".join(seen) + out, err
+        return code, seen + out, err
 
     assert start_and_signal(signal.SIGKILL)[0] == -signal.SIGKILL
     killed_at = newest(tmp_path)
@@ -94,6 +106,43 @@ def test_a_job_that_was_killed_or_terminated_goes_on_from_its_last_checkpoint(
 def newest(folder: Path) -> int:
     names = (folder / "checkpoints").glob("ckpt-*.index")
     return max(int(name.stem.removeprefix("ckpt-")) for name in names)
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux")
+def test_a_full_disk_ends_the_job_and_spares_the_last_checkpoint(
+    bars: Path, tmp_path: Path, start_training: StartTraining
+) -> None:
+    """The disk is full for files of more than 100 kB from the first checkpoint on."""
+    process = start_training("train", f"--data={bars}", f"--model-dir={tmp_path}", *ENDLESS)
+    wait_for(process, "checkpoint: saved")
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (100_000, 100_000))
+    code, _, err = finish(process)
+    assert code == 1
+    assert "training failed: the disk is full" in err
+    assert "the last good checkpoint is still there" in err
+    code, out, _ = finish(
+        start_training("evaluate", f"--data={bars}", f"--model-dir={tmp_path}", *SMALL)
+    )
+    assert code == 0
+    assert "checkpoint: restored" in out
+
+
+def test_a_worker_that_hangs_ends_the_job_so_that_it_can_be_started_again(
+    worker_process: tuple[str, int], bars: Path, tmp_path: Path, start_training: StartTraining
+) -> None:
+    """It is stopped, not killed: its connections stay open."""
+    address, pid = worker_process
+    job = [f"--tpu=grpc://{address}", f"--data={bars}", f"--model-dir={tmp_path}"]
+    process = start_training("train", *job, *ENDLESS, "--hang_timeout=15")
+    wait_for(process, "checkpoint: saved")
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        code, _, err = finish(process)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert code == 1
+    assert "training failed: the TPU's worker does not answer any more" in err
+    assert "no loop of steps was finished for 15 s" in err
 
 
 def test_corrupt_data_is_wrong_input_and_the_file_is_named(
