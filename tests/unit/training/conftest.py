@@ -96,12 +96,13 @@ def digits_model(cluster: Cluster, digits: Path, tmp_path_factory: pytest.TempPa
     from training.params import Params
     from training.run import run_on
     from training.shutdown import ShutdownRequest
+    from training.watchdog import Watchdog
 
     folder = tmp_path_factory.mktemp("digits-model")
     params = Params(epochs=6, global_batch_size=64, evaluation_batch_size=64, steps_per_loop=20)
     model = load_model("mnist_cnn")
     job = Job("train-and-evaluate", None, None, None, str(digits), str(folder), model, params)
-    run_on(NoTpu(), job, Wait(), ShutdownRequest())
+    run_on(NoTpu(), job, Wait(), ShutdownRequest(), Watchdog())
     return folder
 
 
