@@ -13,7 +13,7 @@ VM = (
     "https://compute.googleapis.com/compute/v1/projects/tpu-stack-local/zones/us-central1-b"
     "/instances/tpu-stack-dev-vm"
 )
-NO_CHANGE, FAILURE, CHANGES, DRIFT = 0, 1, 3, 4
+NO_CHANGE, FAILURE, CHANGES, DRIFT, POLICY = 0, 1, 3, 4, 5
 
 
 def label(google: requests.Session, team: str) -> None:
@@ -41,6 +41,11 @@ def test_a_change_goes_from_a_branch_to_the_cloud_and_what_is_left_is_swept(
     for part in ("gcp:tpu/v2Vm:V2Vm tpu", "every rule is kept", "nothing → $1.3934"):
         assert part in comment
     shutil.copytree(clone.path / OUTPUT, clone.path / "plans")
+
+    # Production on spot machines is against a rule.
+    violation = clone.ci("preview", "--stack", "prod")
+    assert violation.code == POLICY, violation.said
+    assert "`no-spot-in-production` (mandatory): V2Vm" in clone.text("prod")
 
     # The request's own stack is deployed while the merged change is.
     request = clone.start("deploy", "--request", "7", "--branch", "team", "--output", "build/pr")

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.integration.ci.conftest import MakeCheckout
+from tests.integration.ci.conftest import Checkout, MakeCheckout
 
 NO_CHANGE, FAILURE, CHANGES = 0, 1, 3
 
@@ -38,11 +38,20 @@ def test_a_damaged_state_is_put_back_and_a_lost_lock_is_released(
     held = clone.ci("deploy", "--stack", "dev")
     assert held.code == FAILURE
     assert "`tpustack recover --stack dev`" in clone.text("dev")
-    subprocess.run(
-        [sys.executable, "-m", "tpustack", "recover", "--stack", "dev"],
-        cwd=clone.path,
-        env=clone.variables,
-        check=True,
-        capture_output=True,
-    )
+    run(clone, sys.executable, "-m", "tpustack", "recover", "--stack", "dev")
     assert clone.ci("deploy", "--stack", "dev").code == CHANGES
+
+
+def test_what_a_run_left_that_failed_before_it_noted_anything_is_swept(
+    checkout: MakeCheckout,
+) -> None:
+    clone = checkout("dev", small=True)
+    run(clone, "pulumi", "stack", "init", "pr-8")
+    swept = clone.ci("sweep")
+    assert swept.code == CHANGES, swept.said
+    assert "failed before it was done" in clone.text("pr-8")
+    assert clone.ci("sweep").code == NO_CHANGE
+
+
+def run(clone: Checkout, *command: str) -> None:
+    subprocess.run(command, cwd=clone.path, env=clone.variables, check=True, capture_output=True)

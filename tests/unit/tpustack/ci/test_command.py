@@ -1,0 +1,31 @@
+"""Wrong command lines of `tpustack ci`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.tpustack.conftest import Run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["preview"], "Use --base, --stack or --request"),
+        (["preview", "--base", "origin/nosuch"], "`git merge-base origin/nosuch HEAD` failed"),
+        (["deploy", "--request", "7"], "--request and --branch need each other"),
+        (["deploy", "--stack", "dev", "--plans", "no/such"], "'no/such' does not exist"),
+        (["destroy", "--stack", "prod", "--confirm", "dev"], "'dev' is not the name of the stack"),
+        (["drift"], "PULUMI_BACKEND_URL is not set"),
+        (["comment", "--request", "7", "--output", "no/such"], "has no results"),
+        (["plans", "--commit", "c0"], "not set: GITHUB_REPOSITORY, GITHUB_TOKEN"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_runs(
+    arguments: list[str], why: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PULUMI_BACKEND_URL", "GITHUB_REPOSITORY", "GITHUB_TOKEN", "GITLAB_CI"):
+        monkeypatch.delenv(name, raising=False)
+    done = run("ci", *arguments)
+    assert done.code == 2
+    assert why in done.err
+    assert done.out == ""
