@@ -1,0 +1,46 @@
+"""The recipes: each is what the package understands, has a page, and what is quick is run."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from training.model_registry import load_model
+from training.params import build_params
+
+ROOT = Path(__file__).parents[3]
+RECIPES = ROOT / "training" / "recipes"
+NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml"))
+
+
+def run(page: Path, folder: Path) -> None:
+    """Run a page's Python, then its commands, as a reader in `folder` would."""
+    text = page.read_text(encoding="utf-8")
+    for code in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S):
+        subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
+    (folder / "training").symlink_to(ROOT / "training")
+    for line in re.findall(r"^    python (.*)$", text.replace("\\\n", ""), re.M):
+        subprocess.run([sys.executable, *shlex.split(line)], cwd=folder, check=True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_has_parameters_that_its_model_knows_and_a_page_that_names_it(name: str) -> None:
+    config = yaml.safe_load((RECIPES / f"{name}.yaml").read_text(encoding="utf-8"))
+    model = load_model(config.pop("model", "mnist_cnn"))
+    assert build_params(config, (), (), model.params)
+    page = (RECIPES / f"{name}.md").read_text(encoding="utf-8")
+    assert f"--config training/recipes/{name}.yaml" in page
+    assert f"]({name}.md)" in (RECIPES / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_encoder_learns_what_only_the_order_of_the_words_tells(tmp_path: Path) -> None:
+    run(RECIPES / "bert-reviews.md", tmp_path)
+    metrics = json.loads((tmp_path / "results" / "metrics.json").read_text(encoding="utf-8"))
+    assert metrics["test_accuracy"] > 0.99
