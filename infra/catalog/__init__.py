@@ -102,6 +102,7 @@ class Catalog:
         return NetworkFacts(
             private_ranges=tuple(map(IPv4Network, document["privateRanges"])),
             auto_mode_ranges=tuple(map(IPv4Network, document["autoModeRanges"])),
+            reserved_addresses=document["reservedAddresses"],
             own_subnet_range=IPv4Network(document["ownSubnetRange"]),
             smallest_subnet_prefix=document["smallestSubnetPrefix"],
             iap_range=IPv4Network(document["iapRange"]),

@@ -80,6 +80,8 @@ class NetworkFacts:
 
     private_ranges: tuple[IPv4Network, ...]
     auto_mode_ranges: tuple[IPv4Network, ...]
+    reserved_addresses: int
+    """How many of a subnet's addresses no machine can have."""
     """Of the subnets of an auto-mode network, in all regions."""
     own_subnet_range: IPv4Network
     smallest_subnet_prefix: int

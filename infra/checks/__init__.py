@@ -10,7 +10,7 @@ from infra.checks.budget import check_budget
 from infra.checks.context import Context
 from infra.checks.disks import check_data_disks
 from infra.checks.machines import check_image, check_machine_type
-from infra.checks.network import check_cidr, check_network, check_subnet
+from infra.checks.network import check_cidr, check_network, check_room, check_subnet
 from infra.checks.project import check_bucket_name, check_prefix, check_project
 from infra.checks.provider import check_provider
 from infra.checks.queue import check_queue, check_without_queue
@@ -53,6 +53,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     check_trainer_version,
     check_network,
     check_subnet,
+    check_room,
     check_cidr,
     check_machine_type,
     check_image,

@@ -7,7 +7,7 @@ from ipaddress import AddressValueError, IPv4Interface, IPv4Network, NetmaskValu
 
 from infra.checks.context import Context
 from infra.settings import StackSettings
-from infra.settings.problems import Problem
+from infra.settings.problems import UNSET, Problem
 from infra.settings.tpu import Architecture
 
 
@@ -40,6 +40,28 @@ def check_subnet(settings: StackSettings, context: Context) -> Iterator[Problem]
             f"is smaller than the smallest subnet of Google Cloud (/{smallest})",
             f"Use a range with a prefix of at most {smallest}, for example "
             f"{context.catalog.network.own_subnet_range}",
+        )
+
+
+def check_room(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """The subnet has an address for every host of the TPU VMs and for the VM."""
+    accelerator = context.catalog.accelerators.get(settings.tpu.accelerator_type)
+    prefix = _subnet_prefix(settings, context)
+    facts = context.catalog.network
+    if settings.architecture is not Architecture.VM or accelerator is None:
+        return
+    if prefix is None or prefix > facts.smallest_subnet_prefix:
+        return  # Nobody said how large it is, or `check_subnet` says that it is too small.
+    machines = accelerator.hosts * settings.tpu.slices + 1
+    needed = facts.reserved_addresses + machines
+    if needed > 2 ** (32 - prefix):
+        yield Problem(
+            "network.subnetRange",
+            settings.network.subnet_range or UNSET,
+            f"{'' if settings.network.subnet_range else f'and would be a /{prefix}, which '}has "
+            f"{2 ** (32 - prefix) - facts.reserved_addresses} addresses for machines, but there "
+            f"are {machines}",
+            f"Use a /{32 - (needed - 1).bit_length()} or larger",
         )
 
 
@@ -87,6 +109,16 @@ def _taken(settings: StackSettings, context: Context) -> tuple[IPv4Network, ...]
         return (subnet,)
     default = (network.name or "default") == "default"
     return context.catalog.network.auto_mode_ranges if default else ()
+
+
+def _subnet_prefix(settings: StackSettings, context: Context) -> int | None:
+    """How large the subnet is; None if nobody said, or not well."""
+    network = settings.network
+    if subnet := subnet_range(settings, context):
+        return subnet.prefixlen
+    default = (network.name or "default") == (network.subnetwork or "default") == "default"
+    alike = context.catalog.network.auto_mode_ranges[0].prefixlen
+    return alike if default and network.subnet_range is None else None
 
 
 def _range_problems(setting: str, text: str, context: Context) -> Iterator[Problem]:

@@ -8,10 +8,13 @@ from localcloud.core import access, accounts, projects
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
+from localcloud.services.compute.api import STORE
+from localcloud.services.compute.links import url_of
 from localcloud.services.compute.networks import require_network
 from localcloud.services.compute.projects import default_service_account
-from localcloud.services.compute.subnetworks import require_subnetwork
+from localcloud.services.compute.subnetworks import ranges, require_subnetwork
 from localcloud.services.tpu import catalog
+from localcloud.services.tpu.api import NODE
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL = re.compile(r"[a-z][-_a-z0-9]{0,62}")
@@ -19,6 +22,8 @@ _LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}")
 _TAG = _NAME
 _MOST_LABELS = 64
 _LONGEST_DESCRIPTION = 512
+# The first two and the last two of every range.
+_RESERVED_ADDRESSES = 4
 _DEFAULT_TYPE = "v2-8"
 _SCOPE = "https://www.googleapis.com/auth/"
 # A scope that is no URL of that form.
@@ -111,6 +116,41 @@ def network(cloud: Cloud, call: Call, zone: str, config: Json) -> tuple[Json, st
         "enableExternalIps": config.get("enableExternalIps", False),
     }
     return config | completed, path
+
+
+def require_room(cloud: Cloud, subnet: str, hosts: int) -> None:
+    """Refuse hosts for which a subnetwork has no addresses left.
+
+    Args:
+        cloud: the cloud.
+        subnet: path of the subnetwork.
+        hosts: how many addresses are wanted.
+
+    Raises:
+        ApiError: 400, as Google answers.
+    """
+    record = cloud.store.get(STORE, subnet) or {}
+    room = ranges(record)[0].num_addresses - _RESERVED_ADDRESSES
+    used = sum(
+        catalog.accelerators()[node["acceleratorType"]].hosts
+        for _, node in cloud.store.items(NODE, f"{'/'.join(subnet.split('/')[:2])}/")
+        if url_of(subnet) in node["_uses"]
+    )
+    instances = f"{'/'.join(subnet.split('/')[:2])}/"
+    used += len(
+        [
+            user
+            for user in cloud.store.mentioning(STORE, instances, url_of(subnet))
+            if "/instances/" in user
+        ]
+    )
+    if used + hosts > room:
+        raise ApiError(
+            400,
+            f"IP space of '{subnet}' is exhausted: {hosts} addresses are wanted, {room - used} of "
+            f"{room} are free.",
+            reason="IP_SPACE_EXHAUSTED",
+        )
 
 
 def service_account(cloud: Cloud, call: Call, sent: Json) -> Json:

@@ -9,7 +9,7 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
 from localcloud.core.operations import effect
 from localcloud.core.store import Record
-from localcloud.services.compute.links import path_of, url_of
+from localcloud.services.compute.links import path_from, path_of, url_of
 from localcloud.services.tpu import (
     capacity,
     catalog,
@@ -76,6 +76,10 @@ def accepted(cloud: Cloud, call: Call, zone: str, body: Json, slices: int = 1) -
         record["networkConfigs"] = [config for config, _ in completed]
     else:
         record["networkConfig"] = completed[0][0]
+    uses = _uses(call, completed, attached)
+    for url in uses:
+        if "/subnetworks/" in url:
+            checks.require_room(cloud, path_from(url), accelerator.hosts * slices)
     scheduling = checks.scheduling(body.get("schedulingConfig") or {})
     if scheduling:
         record["schedulingConfig"] = scheduling
@@ -87,7 +91,7 @@ def accepted(cloud: Cloud, call: Call, zone: str, body: Json, slices: int = 1) -
         "apiVersion": "V2" if call.method.version == "v2" else "V2_ALPHA1",
         "multisliceNode": False,
         "_network": completed[0][1],
-        "_uses": _uses(call, completed, record.get("dataDisks", [])),
+        "_uses": uses,
     }
 
 

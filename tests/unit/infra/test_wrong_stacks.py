@@ -595,6 +595,26 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "(/29). Use a range with a prefix of at most 29, for example 10.10.0.0/20.",
     ),
     (
+        "a subnet without an address for every host",
+        config(network={"subnetRange": "10.10.0.0/28"}, tpu={**VM, "slices": 12}),
+        'network.subnetRange: "10.10.0.0/28" has 12 addresses for machines, but there are 13. Use '
+        "a /27 or larger.",
+    ),
+    (
+        "more hosts than the default network has addresses",
+        config(
+            zone="us-west4-a",
+            network={"create": False},
+            tpu={
+                "acceleratorType": "v5litepod-256",
+                "runtimeVersion": "tpu-vm-tf-2.18.0-pod-pjrt-v5e-and-v6",
+                "slices": 64,
+            },
+        ),
+        "network.subnetRange: (not set) and would be a /20, which has 4092 addresses for machines, "
+        "but there are 4097. Use a /19 or larger.",
+    ),
+    (
         "a network of another beside one's own",
         config(network={"name": "shared"}),
         'network.name: "shared" names a network that is there already, but the stack makes its '

@@ -241,3 +241,15 @@ class TestWithRealLatencies:
         assert tpu.get(f"{ALPHA}/nodes/t")["state"] == "RESTARTING"
         cloud.clock.sleep(cloud.seconds("tpu.start"))
         assert tpu.get(f"{ALPHA}/nodes/t")["state"] == "READY"
+
+
+def test_a_subnetwork_has_an_address_for_every_host_or_refuses(tpu: Client) -> None:
+    compute = "compute.googleapis.com/compute/v1/projects/tpu-stack-local"
+    tpu.post(f"{compute}/global/networks", {"name": "n", "autoCreateSubnetworks": False})
+    region = f"{compute}/regions/europe-west4/subnetworks"
+    tpu.post(region, {"name": "s", "network": "global/networks/n", "ipCidrRange": "10.9.0.0/29"})
+    europe = ALPHA.replace("us-central1-b", "europe-west4-a")
+    slice_ = VM | {"acceleratorType": "v2-32", "networkConfig": {"network": "n", "subnetwork": "s"}}
+    tpu.post(f"{europe}/nodes", slice_, nodeId="a")
+    answer = tpu.post(f"{europe}/nodes", slice_, nodeId="b", status=400)
+    assert "4 addresses are wanted, 0 of 4 are free" in answer["error"]["message"]
