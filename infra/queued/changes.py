@@ -8,15 +8,20 @@ from typing import Any
 
 from infra.queued.api import Json
 
+# Metadata that a TPU VM reads when it boots: another release's, or other limits.
+_READ_AT_BOOT = ("startup-script", "watchdog", "limits")
+
 
 def asked(props: Mapping[str, Any], key: str) -> Any:
-    """What a request is known by. Another release's start-up script is no other request."""
+    """What a request is known by. What its TPU VM reads at boot makes no other request."""
     value = props.get(key)
     if key != "request" or value is None:
         return value
     specs = copy.deepcopy(value["tpu"]["nodeSpec"])
     for spec in specs:
-        spec["node"].get("metadata", {}).pop("startup-script", None)
+        metadata = spec["node"].get("metadata", {})
+        for key in _READ_AT_BOOT:
+            metadata.pop(key, None)
     return {**value, "tpu": {"nodeSpec": specs}}
 
 

@@ -23,8 +23,8 @@ class LimitsSettings(Section):
         ge=10,
         le=10080,
         description="How many minutes a TPU may be READY while nothing trains (10 to 10080). Then "
-        "it is stopped, or deleted where Google stops none (several hosts, several slices, out "
-        "of the queue). Without end if it is not set.",
+        "it is stopped, or deleted where Google stops none (several hosts, out of the queue). "
+        "Without end if it is not set.",
     )
 
     @property

@@ -130,8 +130,8 @@ def test_a_bucket_that_is_there_already_is_imported_and_kept_as_it_is(
 
 
 def documented_import(bucket: str) -> dict[str, object]:
-    """The file in the README, for a bucket of that name."""
-    text = (ROOT / "infra" / "README.md").read_text(encoding="utf-8")
+    """The file on the page, for a bucket of that name."""
+    text = (ROOT / "docs" / "state.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
     loaded: dict[str, object] = json.loads(block.replace("BUCKET", bucket))
     return loaded

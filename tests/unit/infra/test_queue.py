@@ -198,7 +198,7 @@ def test_a_request_is_replaced_only_where_it_must_be(
 
 def test_another_start_up_script_is_no_other_request() -> None:
     def asks(script: str) -> dict[str, Any]:
-        node = SPEC["node"] | {"metadata": {"startup-script": script}}  # type: ignore[operator]
+        node = SPEC["node"] | {"metadata": {"startup-script": script, "limits": script}}  # type: ignore[operator]
         return {**ASKED, "request": {"tpu": {"nodeSpec": [{**SPEC, "node": node}]}}}
 
     assert not QueueEntryProvider().diff(ENTRY, asks("of one release"), asks("of the next")).changes
