@@ -91,7 +91,8 @@ class Vm(pulumi.ComponentResource):
             return {"auto_delete": True, "initialize_params": params}
         disk = gcp.compute.Disk(
             "boot-disk",
-            name=args.name,
+            # Not the VM's name, which a disk has that comes and goes with it.
+            name=f"{args.name}-boot",
             project=args.project,
             zone=args.zone,
             image=vm.image,

@@ -33,7 +33,8 @@ def test_the_vm_runs_each_job_once_and_is_replaced_for_the_next(
     deploy: Deploy, cloud: LocalCloudCommand, google: requests.Session, trainer: Any
 ) -> None:
     training = {"wheel": str(trainer), "tensorflowVersion": "2.19.1", "args": ["--epochs=2"]}
-    engine = deploy(training=training)
+    vm = {"keepBootDisk": True}
+    engine = deploy(training=training, vm=vm)
     bucket = engine.up(ignore).outputs["bucket_url"]
     written = serial_port_says(cloud, "training finished test_accuracy=1.0")
     assert (
@@ -42,12 +43,16 @@ def test_the_vm_runs_each_job_once_and_is_replaced_for_the_next(
         "--epochs=2"
     ) in written
 
-    deploy(training=training, labels={"team": "vision"})
+    deploy(training=training, vm=vm, labels={"team": "vision"})
     assert "replace" not in engine.up(ignore).changes
 
-    deploy(training=training | {"job": "second"}, labels={"team": "vision"})
+    assert "tpu-stack: installing gs://" in written
+    deploy(training=training | {"job": "second"}, vm=vm, labels={"team": "vision"})
     assert engine.up(ignore).changes["replace"] == 1
-    assert f"--model-dir={bucket}/jobs/second" in serial_port_says(cloud, "training finished")
+    written = serial_port_says(cloud, "training finished")
+    assert f"--model-dir={bucket}/jobs/second" in written
+    # The new VM boots from the disk of the old one, where the wheel is unpacked already.
+    assert "tpu-stack: installing gs://" not in written
 
     google.post(f"https://compute.googleapis.com/compute/v1/{VM}/reset").raise_for_status()
     assert serial_port_says(cloud, "the job second has finished already").count("trainer got") == 1

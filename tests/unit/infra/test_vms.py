@@ -102,6 +102,8 @@ def test_a_boot_disk_that_is_kept_is_a_resource_of_its_own(run: Run) -> None:
     engine, _ = run(config(vm={"keepBootDisk": True, "bootDiskGib": 100}))
     disk = engine.one("Disk")
     assert (disk["size"], disk["image"]) == (100, "debian-cloud/debian-12")
+    # A disk that comes and goes with the VM has the VM's name.
+    assert disk["name"] == "tpu-stack-test-vm-boot"
     assert engine.one("Instance")["bootDisk"]["autoDelete"] is False
     engine, _ = run(config())
     assert engine.of("Disk") == []
