@@ -19,7 +19,7 @@ serve_grpc() {
     "$PYTHON" -m tensorflow.python.tools.grpc_tpu_worker
 }
 
-# Whether this is a slice after the first: TensorFlow drives one TPU, so that the others only serve.
+# Whether this is a slice after the first, which only serves: TensorFlow drives one TPU.
 is_further_slice() {
   attribute tpu-names >/dev/null &&
     ! attribute tpu-env | grep --quiet "^NODE_ID: '$(attribute tpu-name)'$"
@@ -28,8 +28,11 @@ is_further_slice() {
 # Runs the trainer on worker 0. With gRPC the whole slice is one TPU for it, as Google documents for
 # -pod runtimes; without, it drives the chips of its own host through libtpu.
 train_here() {
-  if [[ "$(attribute agent-worker-number)" != 0 ]] || is_further_slice; then
+  if is_further_slice; then
     log "worker 0 of $(attribute tpu-name) runs the trainer"
+    [[ "$(attribute tpu-serves-grpc)" == true ]] || serve_grpc
+  elif [[ "$(attribute agent-worker-number)" != 0 ]]; then
+    log "worker 0 runs the trainer"
   elif [[ "$(attribute tpu-serves-grpc)" == true ]]; then
     start_training "$(attribute tpu-name)" \
       "TPU_NAME=$(attribute tpu-name)" "TPU_LOAD_LIBRARY=0"

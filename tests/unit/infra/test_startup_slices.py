@@ -1,0 +1,59 @@
+"""Which worker of which slice trains, and which only serve."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from infra.components.machine import startup_script
+
+# Everything that the script would do to a machine, said instead.
+STUBS = """
+attribute() { [[ -v METADATA_OF[$1] ]] && printf '%s' "${METADATA_OF[$1]}"; }
+start_training() { echo "trains on $1"; }
+ensure_tensorflow() { PYTHON=python3; }
+systemd-run() { echo "serves"; }
+"""
+SLICES = "t-0,t-1"
+
+
+@pytest.mark.parametrize(
+    ("node", "worker", "slices", "grpc", "done"),
+    [
+        ("t", "0", "", "true", "trains on t"),
+        ("t", "0", "", "false", "trains on local"),
+        ("t", "1", "", "true", ""),
+        ("t-0", "0", SLICES, "true", "trains on t-0"),
+        ("t-0", "1", SLICES, "true", ""),
+        ("t-1", "0", SLICES, "true", ""),
+        ("t-1", "0", SLICES, "false", "serves"),
+    ],
+)
+def test_worker_0_of_the_first_slice_trains(
+    node: str, worker: str, slices: str, grpc: str, done: str, tmp_path: Path
+) -> None:
+    metadata = {
+        "agent-worker-number": worker,
+        "tpu-env": f"ACCELERATOR_TYPE: 'v2-8'\nNODE_ID: '{node}'\nWORKER_ID: '{worker}'\n",
+        "tpu-name": "t-0" if slices else "t",
+        "tpu-runs-training": "true",
+        "tpu-serves-grpc": grpc,
+        "training-tensorflow": "2.18.0",
+        **({"tpu-names": slices} if slices else {}),
+    }
+    values = " ".join(f"[{key}]={shlex.quote(value)}" for key, value in metadata.items())
+    shared, own = startup_script("tpu_vm.sh").split("# Every host of a TPU VM", 1)
+    script = f"{shared}\ndeclare -A METADATA_OF=({values})\n{STUBS}\n#{own}"
+    run = subprocess.run(
+        ["bash", "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+    )
+    assert run.returncode == 0, run.stderr
+    said = [line for line in run.stdout.splitlines() if not line.startswith("tpu-stack:")]
+    assert said == ([done] if done else [])
