@@ -7,7 +7,6 @@ import shutil
 import requests
 
 from tests.integration.ci.conftest import OUTPUT, MakeCheckout
-from tpustack.localcloud import LocalCloudCommand
 
 VM = (
     "https://compute.googleapis.com/compute/v1/projects/tpu-stack-local/zones/us-central1-b"
@@ -23,11 +22,9 @@ def label(google: requests.Session, team: str) -> None:
 
 
 def test_a_change_goes_from_a_branch_to_the_cloud_and_what_is_left_is_swept(
-    checkout: MakeCheckout, google: requests.Session, cloud: LocalCloudCommand
+    checkout: MakeCheckout, google: requests.Session
 ) -> None:
     clone = checkout("dev", "prod")
-    before = cloud.status()["resources"]
-
     clone.git("switch", "--quiet", "--create", "team")
     clone.settings("dev", labels={"team": "vision", "environment": "dev"})
     clone.git("commit", "--quiet", "--all", "--message=A team")
@@ -55,6 +52,7 @@ def test_a_change_goes_from_a_branch_to_the_cloud_and_what_is_left_is_swept(
     said, _ = request.communicate(timeout=240)
     assert request.returncode == CHANGES, said
     assert google.get(VM).json()["labels"]["team"] == "vision"
+    assert google.get(VM.replace("-dev-", "-pr-7-")).ok
 
     label(google, "audio")
     found = clone.ci("drift", "--stack", "dev")
@@ -76,5 +74,5 @@ def test_a_change_goes_from_a_branch_to_the_cloud_and_what_is_left_is_swept(
     swept = clone.ci("sweep")
     assert swept.code == CHANGES, swept.said
     assert "Its branch `team` is gone" in clone.text("pr-7")
-    assert clone.ci("destroy", "--stack", "dev", "--confirm", "dev").code == CHANGES
-    assert cloud.status()["resources"] == before
+    assert google.get(VM.replace("-dev-", "-pr-7-")).status_code == 404
+    assert google.get(VM).ok

@@ -19,10 +19,9 @@ LOCKS = ".pulumi/locks/organization/tpu-stack/dev"
 def test_whatever_is_wrong_is_said_and_nothing_is_changed(
     checkout: MakeCheckout, cloud: LocalCloudCommand, tmp_path: Path
 ) -> None:
-    clone = checkout("dev", "broken", "staging", small=True)
+    clone = checkout("dev", "test", "staging", "prod", small=True)
     before = cloud.status()["resources"]
-    path = clone.path / "stacks/Pulumi.broken.yaml"
-    path.write_text("config: [", encoding="utf-8")
+    (clone.path / "stacks/Pulumi.broken.yaml").write_text("config: [", encoding="utf-8")
     wrong = clone.ci("preview", "--stack", "broken", "--stack", "nosuch")
     assert wrong.code == FAILURE
     assert "has a file that is no YAML" in clone.text("broken")
@@ -32,14 +31,21 @@ def test_whatever_is_wrong_is_said_and_nothing_is_changed(
     assert secret.code == FAILURE
     assert "PULUMI_CONFIG_PASSPHRASE: (not set)" in clone.text("dev")
 
-    previewed = clone.ci("preview", "--stack", "dev", "--stack", "staging")
+    # Four stacks side by side: all of them take hardly longer than the slowest.
+    (clone.path / "infra/touched.py").touch()
+    previewed = clone.ci("preview", "--base", "origin/main")
     assert previewed.code == CHANGES, previewed.said
+    result = clone.result()
+    seconds = [stack["seconds"] for stack in result["stacks"]]
+    assert len(seconds) == 4
+    assert result["seconds"] <= 1.5 * max(seconds)
     shutil.copytree(clone.path / OUTPUT, clone.path / "plans")
     clone.settings("dev", labels={"team": "unseen"})
     refused = clone.ci("deploy", "--plans", "plans")
     assert refused.code == FAILURE
     assert "labels.team" in clone.text("dev")
-    assert "stack dev comes before it" in clone.text("staging")
+    assert "stack dev comes before it" in clone.text("test")
+    assert "stack dev comes before it" in clone.text("prod")
 
     locks = tmp_path / "state" / LOCKS
     locks.mkdir(parents=True, exist_ok=True)
