@@ -10,7 +10,18 @@ from infra.catalog import Catalog
 from infra.catalog.prices import Price
 from infra.cost.estimate import Estimate, Line
 from infra.cost.table import dollars
-from policy.machines import ON_DEMAND, PREEMPTIBLE, RESERVED, SPOT, Machine, machines
+from policy.machines import (
+    ON_DEMAND,
+    PREEMPTIBLE,
+    RESERVED,
+    SPOT,
+    Disk,
+    Machine,
+    Property,
+    data_disk,
+    machines,
+    region_of,
+)
 from policy.resource import Resource, in_stack
 from policy.rule import PRODUCTION, Config, Option, StackRule, production
 
@@ -18,12 +29,7 @@ _CEILING, _PRODUCTION_CEILING = "dollarsPerHour", "productionDollarsPerHour"
 
 
 def _check(resources: Sequence[Resource], config: Config) -> Iterator[tuple[Resource, str]]:
-    priced = [
-        (resource, line)
-        for resource in resources
-        for machine in machines(resource)
-        for line in _lines(machine)
-    ]
+    priced = [(resource, line) for resource in resources for line in _parts(resource)]
     if not priced:
         return
     key = _PRODUCTION_CEILING if in_stack(resources[0], config[PRODUCTION]) else _CEILING
@@ -51,14 +57,27 @@ def _check(resources: Sequence[Resource], config: Config) -> Iterator[tuple[Reso
         )
 
 
+def _parts(resource: Resource) -> Iterator[Line]:
+    for machine in machines(resource):
+        yield from _lines(machine)
+    if disk := data_disk(resource):
+        where = Property("zone", resource.props.get("zone"))
+        yield _disk(disk, region_of(where) or "?")
+
+
 def _lines(machine: Machine) -> Iterator[Line]:
     region = machine.region or "?"
-    what = f"{machine.size.value}, {machine.capacity_is}"
+    times = f"{machine.count} x " if machine.count > 1 else ""
+    what = f"{times}{machine.size.value}, {machine.capacity_is}"
     hour = _tpu(machine, region) if machine.what == "TPU" else _vm(machine, region)
-    yield Line.fixed(machine.what, what, hour)
+    yield Line.fixed(machine.what, what, hour and hour.times(machine.count))
     for disk in machine.disks:
-        price = _catalog().prices.disk(disk.kind, region)
-        yield Line.fixed("Disk", f"{disk.gib} GiB {disk.kind}", price and price.times(disk.gib))
+        yield _disk(disk, region)
+
+
+def _disk(disk: Disk, region: str) -> Line:
+    price = _catalog().prices.disk(disk.kind, region)
+    return Line.fixed("Disk", f"{disk.gib} GiB {disk.kind}", price and price.times(disk.gib))
 
 
 def _tpu(machine: Machine, region: str) -> Price | None:
@@ -87,7 +106,7 @@ def _catalog() -> Catalog:
 
 COST_CEILING = StackRule(
     "cost-ceiling",
-    "TPUs, VMs and their boot disks cost less than a ceiling.",
+    "TPUs, VMs and their disks cost less than a ceiling.",
     {
         _CEILING: Option("number", 10, "US dollars an hour, outside production."),
         _PRODUCTION_CEILING: Option("number", 50, "US dollars an hour, in production."),

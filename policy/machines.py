@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from policy.resource import UNKNOWN, Resource, group, items
@@ -13,6 +13,7 @@ _TEMPLATES = (
     "gcp:compute/instanceTemplate:InstanceTemplate",
     "gcp:compute/regionInstanceTemplate:RegionInstanceTemplate",
 )
+_DISK = "gcp:compute/disk:Disk"
 _TPU_VM = "gcp:tpu/v2Vm:V2Vm"
 _NODE = "gcp:tpu/node:Node"
 _QUEUED = "gcp:tpu/v2QueuedResource:V2QueuedResource"
@@ -43,6 +44,7 @@ class Machine:
     """A VM or TPU.
 
     `account` is None where it has none, or one of Google's; `scopes` is None where Google chooses.
+    `count` is how many alike there are: a request in the queue may be for several.
     """
 
     what: str
@@ -54,6 +56,7 @@ class Machine:
     scopes: Sequence[Any] | None
     addresses: tuple[Property, ...]
     disks: tuple[Disk, ...] = ()
+    count: int = 1
 
     @property
     def region(self) -> str | None:
@@ -100,11 +103,16 @@ def _queued(props: Mapping[str, Any], *, mine: bool) -> Iterator[Machine]:
     key = "nodeSpec" if mine else "nodeSpecs"
     for number, spec in enumerate(items(group(request, "tpu"), key)):
         path = f"{prefix}tpu.{key}[{number}].node."
-        yield _tpu_vm(group(spec, "node"), props, path, "scope", *capacity)
+        one = _tpu_vm(group(spec, "node"), props, path, "scope", *capacity)
+        count = group(spec, "multiNodeParams").get("nodeCount")
+        yield replace(one, count=int(count)) if isinstance(count, (int, float)) else one
 
 
 def _tier(request: Mapping[str, Any], prefix: str) -> tuple[Property, str]:
-    tiers = {"spot": SPOT, "bestEffort": PREEMPTIBLE, "guaranteed": RESERVED}
+    reserved = group(request, "guaranteed").get("reserved") is True
+    tiers = {"spot": SPOT, "bestEffort": PREEMPTIBLE}
+    # A guarantee by itself is only about how long a TPU stays.
+    tiers |= {"guaranteed": RESERVED if reserved else ON_DEMAND}
     for key, capacity in tiers.items():
         if key in request:
             return Property(f"{prefix}{key}", request[key]), capacity
@@ -176,6 +184,11 @@ def _account(props: Mapping[str, Any], path: str) -> Property:
     whole = props.get("serviceAccount")
     email = whole if whole is UNKNOWN else group(props, "serviceAccount").get("email")
     return Property(f"{path}serviceAccount.email", email)
+
+
+def data_disk(resource: Resource) -> Disk | None:
+    """The disk that a resource is; None for everything else."""
+    return _disk(resource.props, "type", "size") if resource.type == _DISK else None
 
 
 def _disk(props: Mapping[str, Any], kind: str, size: str) -> Disk | None:

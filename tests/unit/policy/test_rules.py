@@ -15,6 +15,7 @@ from policy.rules import RULES
 from .conftest import (
     BUCKET,
     DEFAULT,
+    ENTRY,
     LABELS,
     NODE,
     OWN,
@@ -32,6 +33,7 @@ from .conftest import (
 )
 
 BY_NAME: Mapping[str, Rule] = {rule.name: rule for rule in RULES}
+DISK = "gcp:compute/disk:Disk"
 MEMBER = "gcp:storage/bucketIAMMember:BucketIAMMember"
 BINDING = "gcp:storage/bucketIAMBinding:BucketIAMBinding"
 POLICY = "gcp:storage/bucketIAMPolicy:BucketIAMPolicy"
@@ -192,6 +194,12 @@ CASES = [
     ),
     Case("spot", "spot-outside-production", [tpu(**SPOT), vm()]),
     Case("reserved", "spot-outside-production", [entry({}, guaranteed={"reserved": True})]),
+    Case(
+        "guaranteed for a while",
+        "spot-outside-production",
+        [entry({}, guaranteed={"minDuration": "3600s"})],
+        "QueuedResource it: request.guaranteed is",
+    ),
     Case("best effort", "spot-outside-production", [entry({}, bestEffort={})]),
     Case("production", "spot-outside-production", [tpu(stack="prod")]),
     Case("free", "spot-outside-production", [tpu(stack="local")]),
@@ -248,6 +256,34 @@ CASES = [
         ],
         "Disk 65536 GiB pd-ssd $15.26",
     ),
+    Case(
+        "several slices of one request",
+        "cost-ceiling",
+        [
+            resource(
+                ENTRY,
+                zone="us-central1-b",
+                request={
+                    "tpu": {
+                        "nodeSpec": [
+                            {
+                                "node": {"acceleratorType": "v2-8"},
+                                "multiNodeParams": {"nodeCount": 4, "nodeIdPrefix": "slice"},
+                            }
+                        ]
+                    }
+                },
+            )
+        ],
+        "TPU 4 x v2-8, on-demand $18.00",
+    ),
+    Case(
+        "data disks count",
+        "cost-ceiling",
+        [resource(DISK, zone="us-central1-b", type="pd-balanced", size=65536), tpu()],
+        "Disk 65536 GiB pd-balanced $8.98",
+    ),
+    Case("a copy's size is not known", "cost-ceiling", [resource(DISK, zone="us-central1-b")]),
     Case("size unknown", "cost-ceiling", [vm(bootDisk={"initializeParams": {"size": UNKNOWN}})]),
     Case(
         "no price",
