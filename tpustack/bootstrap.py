@@ -47,11 +47,15 @@ def bootstrap(
     program, folder = root / "bootstrap", STATE / "bootstrap"
     known = {_PASSPHRASE_VARIABLE: os.environ.get(_PASSPHRASE_VARIABLE, PASSPHRASE), **environment}
     there = Pipeline(program, {**known, BACKEND: f"gs://{settings.bucket}"})
-    if _has(there, stack):
+    unfinished = folder.exists()
+    if not unfinished and _has(there, stack):
         return Engine(stack, there.environment, program).up(line)
     folder.mkdir(parents=True, exist_ok=True)
     here = there.backend_elsewhere(folder)
-    update = Engine(stack, here.environment, program).up(line)
+    engine = Engine(stack, here.environment, program)
+    if unfinished:
+        engine.recover(line)
+    update = engine.up(line)
     here.copy(stack, there)
     shutil.rmtree(folder)
     return update

@@ -83,7 +83,8 @@ class Pipeline:
         """Make a stack with the same state in another backend."""
         try:
             state = self._stack(stack).export_stack()
-            to.create(stack)
+            if stack not in to.stacks():
+                to.create(stack)
             to._stack(stack).import_stack(state)
         except automation.CommandError as error:
             raise TpustackError(f"its state can't be moved: {reason(str(error))}") from None

@@ -26,6 +26,7 @@ from tpustack.ci.sweep import destroy as run_destroy
 from tpustack.ci.sweep import sweep as run_sweep
 from tpustack.errors import UsageError
 from tpustack.project import ROOT
+from tpustack.stacks import path_of as path_for
 
 _STACKS = click.option("--stack", "-s", "stacks", multiple=True, help="A stack; may be repeated.")
 _REQUEST = click.option("--request", type=click.IntRange(1), help="The stack pr-N of request N.")
@@ -104,7 +105,7 @@ def deploy(
 @_OUTPUT
 def drift(stacks: tuple[str, ...], output: Path) -> None:
     """Find what was changed by hand. Writes neither the state nor the cloud."""
-    chosen = list(stacks) or list(settings.load(ROOT).stacks)
+    chosen = _chosen(stacks, None) or list(settings.load(ROOT).stacks)
     _run("drift", output, [], lambda job: run_drift(job, chosen))
 
 
@@ -165,6 +166,8 @@ def plans(commit: str, output: Path) -> None:
 
 
 def _chosen(stacks: tuple[str, ...], request: int | None) -> list[str]:
+    for stack in stacks:
+        path_for(stack)
     if request is None:
         return list(stacks)
     return [*stacks, requests.write(ROOT, request, settings.load(ROOT).pull_requests)]

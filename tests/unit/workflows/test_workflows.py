@@ -20,6 +20,7 @@ from tpustack.project import ROOT
 BIN = Path(sys.executable).parent
 FOLDER = ROOT / ".github" / "workflows"
 WORKFLOWS = sorted(FOLDER.glob("*.yml"))
+PREPARE = ROOT / ".github" / "actions" / "prepare" / "action.yml"
 GITLAB = ROOT / "ci" / "gitlab.yml"
 WRITE = {"contents", "actions", "checks", "packages", "security-events", "statuses"}
 
@@ -69,7 +70,7 @@ def test_workflows_only_call_the_pipelines_command(path: Path) -> None:
     ), scripts
 
 
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*WORKFLOWS, PREPARE], ids=lambda path: path.name)
 def test_actions_are_pinned_by_commit_with_their_version_beside(path: Path) -> None:
     used = re.findall(r"uses: (\S+)(.*)", path.read_text(encoding="utf-8"))
     for action, rest in used:

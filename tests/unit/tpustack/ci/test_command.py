@@ -15,6 +15,7 @@ from tests.unit.tpustack.conftest import Run
         (["deploy", "--request", "7"], "--request and --branch need each other"),
         (["deploy", "--stack", "dev", "--plans", "no/such"], "'no/such' does not exist"),
         (["destroy", "--stack", "prod", "--confirm", "dev"], "'dev' is not the name of the stack"),
+        (["drift", "--stack", "../dev"], "is no name of a stack"),
         (["drift"], "PULUMI_BACKEND_URL is not set"),
         (["comment", "--request", "7", "--output", "no/such"], "has no results"),
         (["plans", "--commit", "c0"], "not set: GITHUB_REPOSITORY, GITHUB_TOKEN"),
