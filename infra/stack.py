@@ -240,14 +240,13 @@ class Builder:
             labels=self.labels,
             comes_back=runs_trainer and settings.limits.time_to_live_hours is not None,
             requires=(services.enabled[COMPUTE_API], *self._needs_of_startup(place, bucket)),
+            parts_require=(services.enabled[COMPUTE_API],),
         )
         managed = settings.vm.managed
         if managed is None:
             return Vm("vm", args)
         ranges = self.context.catalog.network.health_check_ranges
-        return ManagedVm(
-            "vm", ManagedVmArgs(args, managed, ranges, (services.enabled[COMPUTE_API],))
-        )
+        return ManagedVm("vm", ManagedVmArgs(args, managed, ranges))
 
     def _needs_of_startup(self, place: Place, bucket: Bucket) -> tuple[pulumi.Resource, ...]:
         """A start-up script reads the bucket and installs packages."""

@@ -28,15 +28,11 @@ HEALTH_PORT = 8090
 
 @dataclass(frozen=True)
 class ManagedVmArgs:
-    """`vm` is what a VM by itself would get; `health_ranges` is where Google's checks come from.
-
-    `requires` is what everything waits for; only the VM waits for what `vm` requires.
-    """
+    """`vm` is what a VM by itself would get; `health_ranges` is where Google's checks come from."""
 
     vm: VmArgs
     managed: ManagedSettings
     health_ranges: Sequence[IPv4Network]
-    requires: tuple[pulumi.Resource, ...]
 
 
 class ManagedVm(pulumi.ComponentResource):
@@ -57,7 +53,7 @@ class ManagedVm(pulumi.ComponentResource):
         vm = args.vm
         own = pulumi.ResourceOptions(
             parent=self,
-            depends_on=list(args.requires),
+            depends_on=list(vm.parts_require),
             custom_timeouts=custom_timeouts(vm.settings.timeouts),
         )
         template = self._template(args, own)

@@ -21,6 +21,8 @@ from infra.settings.vm import HostMaintenance, TerminationAction, VmCapacity, Vm
 class VmArgs:
     """`requires` is what the VM waits for although none of its properties names it.
 
+    `parts_require` is what its disk, its template and its health check wait for.
+
     `comes_back` lets an update that refreshes start a VM that was turned off.
     """
 
@@ -36,6 +38,7 @@ class VmArgs:
     labels: Mapping[str, str]
     comes_back: bool
     requires: tuple[pulumi.Resource, ...]
+    parts_require: tuple[pulumi.Resource, ...]
 
 
 class Vm(pulumi.ComponentResource):
@@ -61,7 +64,7 @@ class Vm(pulumi.ComponentResource):
             project=args.project,
             zone=args.zone,
             machine_type=vm.machine_type,
-            boot_disk=self._boot_disk(args, own),
+            boot_disk=self._boot_disk(args),
             network_interfaces=interfaces(args),
             scheduling=scheduling(vm),
             shielded_instance_config=shielded(vm),
@@ -79,7 +82,7 @@ class Vm(pulumi.ComponentResource):
         self.name = instance.name
         self.register_outputs({"name": self.name})
 
-    def _boot_disk(self, args: VmArgs, own: pulumi.ResourceOptions) -> Any:
+    def _boot_disk(self, args: VmArgs) -> Any:
         """A disk that comes and goes with the VM, or one of its own that outlives it."""
         vm = args.settings
         if not vm.keep_boot_disk:
@@ -99,7 +102,12 @@ class Vm(pulumi.ComponentResource):
             size=vm.boot_disk_gib,
             type=vm.boot_disk_type.value,
             labels=dict(args.labels),
-            opts=own,
+            opts=pulumi.ResourceOptions(
+                parent=self,
+                delete_before_replace=True,
+                depends_on=list(args.parts_require),
+                custom_timeouts=custom_timeouts(vm.timeouts),
+            ),
         )
         return {"auto_delete": False, "source": disk.self_link}
 
