@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pulumi.automation import EngineEvent
+
+from tpustack.ci.engine import reason
+from tpustack.ci.events import Events
+from tpustack.ci.result import Change, Violation
+
+TPU, KIND = "urn:pulumi:dev::tpu-stack::gcp:tpu/v2Vm:V2Vm::tpu", "gcp:tpu/v2Vm:V2Vm"
+
+
+def heard(*events: dict[str, Any]) -> Events:
+    listener = Events()
+    for number, event in enumerate(events):
+        whole = {"sequence": number, "timestamp": 0, **event}
+        listener.listen(EngineEvent.from_json(whole))
+    return listener
+
+
+def step(op: str, when: str = "resourcePreEvent", **more: Any) -> dict[str, Any]:
+    metadata = {"op": op, "urn": TPU, "type": KIND, "provider": "p", **more}
+    return {when: {"metadata": metadata, "planning": True}}
+
+
+def diff(**kinds: str) -> dict[str, Any]:
+    return {path: {"diffKind": kind, "inputDiff": True} for path, kind in kinds.items()}
+
+
+def test_a_replacement_is_one_change_with_its_reason() -> None:
+    differences = diff(zone="update-replace", labels="update", effectiveLabels="update")
+    events = heard(
+        step("create-replacement", detailedDiff=differences),
+        step("replace", detailedDiff=differences),
+        step("delete-replaced"),
+    )
+    assert events.changes == (Change("replace", KIND, "tpu", ("labels", "zone"), ("zone",)),)
+
+
+def test_a_replacement_without_a_detailed_difference_has_its_keys_as_reason() -> None:
+    (change,) = heard(step("replace", keys=["zone"], diffs=["zone", "labels"])).changes
+    assert (change.because, change.properties) == (("zone",), ("labels", "zone"))
+
+
+def test_what_a_refresh_finds_is_known_afterwards() -> None:
+    events = heard(
+        step("refresh"), step("update", "resOutputsEvent", detailedDiff=diff(labels="update"))
+    )
+    assert events.changes == (Change("update", KIND, "tpu", ("labels",)),)
+
+
+def test_what_stays_and_what_is_the_engines_own_is_no_change() -> None:
+    own = step("create", type="pulumi:pulumi:Stack")
+    assert heard(step("same"), step("read"), own).changes == ()
+
+
+def test_a_violation_is_heard_once_and_without_colors() -> None:
+    said = {
+        "policyEvent": {
+            "policyName": "cost-ceiling",
+            "enforcementLevel": "mandatory",
+            "resourceUrn": TPU,
+            "message": "<{%reset%}>too dear<{%reset%}>\n",
+        }
+    }
+    expected = Violation("cost-ceiling", "mandatory", "tpu", "too dear")
+    assert heard(said, said).violations == [expected]
+
+
+def test_only_errors_of_all_that_is_said_are_kept() -> None:
+    said = [{"diagnosticEvent": {"severity": s, "message": s}} for s in ("debug", "info", "error")]
+    assert heard(*said).errors == ["error"]
+
+
+@pytest.mark.parametrize(
+    ("message", "errors", "expected"),
+    [
+        # What follows from an error says nothing more.
+        (
+            "x",
+            ["quota", "update failed", "expected resource operations for a but none were seen"],
+            "quota",
+        ),
+        ("\n code: 255\n stdout: \n stderr: error: no passphrase\n", [], "no passphrase"),
+        ("\n code: 255\n stdout: \n stderr: error: odd\n", ["update failed"], "odd"),
+    ],
+)
+def test_a_failure_is_told_in_the_engines_own_words(
+    message: str, errors: list[str], expected: str
+) -> None:
+    assert reason(message, errors) == expected
