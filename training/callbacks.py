@@ -10,7 +10,8 @@ class LoopReport:
     """A loop of `count` steps that ended at `step` of `last_step`.
 
     `loss` and `accuracy` are means over its examples, `learning_rate` is that of its last step,
-    `seconds` is what the loop took, `checkpoint_seconds` what was waited for a checkpoint after it.
+    `seconds` is what the loop took, `input_seconds` what it waited for its input in that time,
+    `checkpoint_seconds` what was waited for a checkpoint after it.
     """
 
     step: int
@@ -21,6 +22,7 @@ class LoopReport:
     learning_rate: float
     seconds: float
     checkpoint_seconds: float
+    input_seconds: float = 0.0
 
 
 class Callback:

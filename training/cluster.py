@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from training.endpoint.environment import Addresses, LocalTpu, NoTpu
+from training.endpoint.environment import SCHEME, Addresses, LocalTpu, NoTpu
 from training.endpoint.probe import wait_for_workers
 from training.endpoint.wait import Wait
 
@@ -45,6 +45,11 @@ class Cluster:
     def replicas(self) -> int:
         """Replicas in sync."""
         return int(self.strategy.num_replicas_in_sync)
+
+    @property
+    def workers(self) -> list[str]:
+        """The `host:port` of each remote worker."""
+        return [url.removeprefix(SCHEME) for url in self.endpoint.split(",") if url]
 
     @property
     def strategy_name(self) -> str:

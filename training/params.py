@@ -64,6 +64,13 @@ class Params:
     evaluation_interval: int = param(
         0, "train-and-evaluate: steps between two evaluations; 0 has one at the end", 0, 1 << 40
     )
+    snapshot_interval: int = param(
+        1000,
+        "steps between two looks at pictures, weights and gradients in TensorBoard; 0: none",
+        0,
+        1 << 40,
+    )
+    profile_steps: str = param("", "steps to profile, as FIRST:LAST; SIGUSR1 profiles the next 20")
     keep_checkpoints: int = param(3, "checkpoints kept; the oldest goes first", 1, 1000)
     seed: int = param(0, "of initial weights and of the order of the examples", 0, 2**31 - 1)
     precision: str = param(

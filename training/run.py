@@ -17,6 +17,9 @@ from training.job import Job
 from training.job_record import JobRecord
 from training.metrics import Metrics
 from training.model_description import describe_model
+from training.monitoring.profiler import ProfileCapture, parse_steps
+from training.monitoring.snapshots import Snapshots
+from training.monitoring.step_times import StepTimes
 from training.params import Params
 from training.progress import Progress
 from training.scalars import Scalars, write_scalars
@@ -36,6 +39,7 @@ def run_on(
     watchdog: Watchdog,
 ) -> str:
     """Run `job` on `workers` and return a line that sums it up."""
+    parse_steps(job.params.profile_steps)
     data = open_data(job.data)
     files.check_bucket(job.model_dir, "--model-dir")
     watchdog.watch(job.params.hang_timeout, first=wait.tries * wait.interval)
@@ -84,7 +88,18 @@ def _run(
     try:
         if job.trains:
             progress = Progress(job.params.global_batch_size)
-            callbacks = [watchdog, progress, Scalars(writer, progress)]
+            callbacks = [
+                watchdog,
+                progress,
+                Scalars(writer, progress),
+                StepTimes(writer),
+                Snapshots(cluster, job.params, data, state, writer),
+                ProfileCapture(
+                    f"{job.model_dir.rstrip('/')}/tensorboard",
+                    cluster.workers,
+                    parse_steps(job.params.profile_steps),
+                ),
+            ]
             with shutdown:
                 result = train(
                     cluster,

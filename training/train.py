@@ -13,6 +13,7 @@ from training.cluster import Cluster
 from training.data_set import DataSet
 from training.errors import DivergedError, Interrupted
 from training.input_pipeline import training_batches
+from training.monitoring.input_time import TimedInput
 from training.params import Params
 from training.shutdown import ShutdownRequest
 from training.state import TrainState, total_steps
@@ -46,7 +47,7 @@ def train(
     """
     steps = total_steps(params, data.manifest)
     step = int(state.step.numpy())
-    batches = training_batches(data, cluster, params, step)
+    batches = TimedInput(training_batches(data, cluster, params, step), cluster)
     loop = create_train_loop(cluster, params, state, batches)
     loss = math.nan
     with checkpoints, started(callbacks, step):
@@ -79,6 +80,7 @@ def train(
                 learning_rate=float(state.optimizer.rate(step - 1)),
                 seconds=ended - begun,
                 checkpoint_seconds=saved - ended,
+                input_seconds=batches.seconds_since_last_call(),
             )
             for callback in callbacks:
                 callback.between_loops(step, report)

@@ -38,17 +38,20 @@ def run_export(
         return f"saved_model={export_saved_model(model, output, batch)}"
     if kind == "onnx":
         return f"onnx={export_onnx(model, output, batch)}"
-    return _run_tflite(model, output, data or model.description.data, test_limit)
+    return _run_tflite(model, output, data or model.description.data, model_file, test_limit)
 
 
-def _run_tflite(model: RestoredModel, output: str, directory: str, test_limit: int) -> str:
+def _run_tflite(
+    model: RestoredModel, output: str, directory: str, model_file: str | None, test_limit: int
+) -> str:
     data = open_data(directory)
-    if data.manifest.spec != model.spec:
+    _, params = model.description.definition(model_file)
+    spec = data.manifest.input_spec(params.image_size)
+    if spec != model.spec:
         raise DataError(
-            f"--data={directory} holds {data.manifest.spec}, the model takes {model.spec}; give "
-            "the data set that it was trained on"
+            f"--data={directory} gives {spec}, the model takes {model.spec}; give the data set "
+            "that it was trained on"
         )
-    _, params = model.description.definition()
     test = _first(test_examples(data, params, _TEST_BATCH), test_limit)
     written = export_tflite(model, output, training_examples(data, params, _REPRESENTATIVE), test)
     for operation in written.operations:

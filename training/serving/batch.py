@@ -45,7 +45,9 @@ def predict_to_file(predictor: Predictor, inputs: Sequence[str], output: str) ->
     `inputs` are one directory of a data set, whose test part is taken, or image files and folders
     of them. Raises InputError when there is nothing to predict.
     """
-    batches = _data_set(inputs[0]) if _is_data_set(inputs) else _image_files(predictor, inputs)
+    batches = (
+        _data_set(predictor, inputs[0]) if _is_data_set(inputs) else _image_files(predictor, inputs)
+    )
     lines, right, examples, labelled = io.StringIO(), 0, 0, False
     as_json = output.endswith(".jsonl")
     rows = csv.writer(lines, lineterminator="\n")
@@ -85,9 +87,12 @@ def _is_data_set(inputs: Sequence[str]) -> bool:
     return files.size(f"{inputs[0].rstrip('/')}/{FILE_NAME}") is not None
 
 
-def _data_set(directory: str) -> Iterator[_Batch]:
+def _data_set(predictor: Predictor, directory: str) -> Iterator[_Batch]:
     data, position = open_data(directory), 0
-    for batch in test_examples(data, Params(), _BATCH):
+    is_image = data.manifest.spec.kind == "image"
+    # Brought to the model's size in the way of the evaluation.
+    params = Params(image_size=_image_shape(predictor)[0] if is_image else 0)
+    for batch in test_examples(data, params, _BATCH):
         names = [f"test/{position + i}" for i in range(len(batch.labels))]
         position += len(names)
         yield _Batch(names, batch.features, batch.labels.tolist())

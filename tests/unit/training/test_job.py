@@ -49,6 +49,7 @@ def test_a_job_trains_over_eight_replicas_of_the_worker_and_writes_its_results(
             "--model-dir=.",
             "--epochs=2",
             "--evaluation_interval=10",
+            "--profile_steps=11:15",
             *SMALL,
         )
     )
@@ -75,6 +76,8 @@ def test_a_job_trains_over_eight_replicas_of_the_worker_and_writes_its_results(
     assert (tmp_path / "best" / f"ckpt-{metrics['best_step']}.index").exists()
     assert (tmp_path / "checkpoints" / "ckpt-20.index").exists()
     assert list((tmp_path / "tensorboard").glob("events.*"))
+    (profile,) = (tmp_path / "tensorboard" / "plugins" / "profile").glob("*/*.xplane.pb")
+    assert profile.stat().st_size > 1000, "the worker's own record of its operations"
 
 
 def test_a_job_that_was_killed_or_terminated_goes_on_from_its_last_checkpoint(
