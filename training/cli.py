@@ -5,7 +5,16 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from training import __version__
-from training.commands import data, doctor, export, lr_range_test, predict, serve
+from training.commands import (
+    data,
+    doctor,
+    export,
+    lr_range_test,
+    predict,
+    profile,
+    report,
+    serve,
+)
 from training.commands.command import Command
 from training.errors import InputError
 from training.job import Job
@@ -18,7 +27,7 @@ _MODES = {
     "evaluate": "evaluate the last checkpoint",
     "train-and-evaluate": "train, then evaluate",
 }
-_COMMANDS = (data, lr_range_test, export, predict, serve, doctor)
+_COMMANDS = (data, lr_range_test, profile, report, export, predict, serve, doctor)
 _EXIT_CODES = (
     "exit codes: 0 done, 1 failure, 2 wrong input, 75 interrupted by SIGTERM with its progress "
     "saved (start it again)"

@@ -22,6 +22,7 @@ from training.monitoring.snapshots import Snapshots
 from training.monitoring.step_times import StepTimes
 from training.params import Params
 from training.progress import Progress
+from training.report.write import write_report
 from training.scalars import Scalars, write_scalars
 from training.shutdown import ShutdownRequest
 from training.state import create_train_state, total_steps
@@ -116,7 +117,11 @@ def _run(
         checkpoints.wait()
     finally:
         writer.close()
-    return metrics.write(job.model_dir)
+    summary = metrics.write(job.model_dir)
+    if job.trains:
+        with tf.device(cluster.this_process):
+            logger.info("report: %s", write_report(job.model_dir))
+    return summary
 
 
 def _readable_part(data: DataSet, params: Params, error: tf.errors.OpError) -> DataSet:

@@ -1,6 +1,7 @@
 """Profiles for TensorBoard, of this process and of remote workers."""
 
 import logging
+import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
@@ -28,10 +29,14 @@ Trace = Callable[[Sequence[str], str, float], None]
 
 
 def trace_workers(workers: Sequence[str], logdir: str, seconds: float) -> None:
-    """Let each `host:port` profile itself for `seconds` and write what comes back to `logdir`.
+    """Let each `host:port` profile itself for `seconds` and write what it saw to `logdir`.
 
-    Raises EndpointError when they are silent or idle all the time.
+    It is the worker that writes: a path without gs:// is one of its own machine. Raises
+    EndpointError when the workers are silent or idle all the time.
     """
+    if "://" not in logdir:
+        logdir = os.path.abspath(logdir)
+        logger.warning("profile: each worker writes to %s on its own disk, if not gs://", logdir)
     services = ",".join(f"grpc://{_profiler_of(worker)}" for worker in workers)
     try:
         tf.profiler.experimental.client.trace(

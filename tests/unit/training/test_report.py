@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import tensorflow as tf
+
+from training.__main__ import main
+from training.report.charts import line_chart, share_bar, stacked_chart
+from training.report.events import read_series
+from training.scalars import write_scalars
+
+if TYPE_CHECKING:
+    from training.cluster import Cluster
+
+VOID = {"meta", "img", "br", "path", "polyline", "polygon", "circle", "rect"}
+
+
+class Page(HTMLParser):
+    """Notes what a page refers to, and whether its tags are closed in their order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.sources: list[str] = []
+        self.tags: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.sources += [value or "" for name, value in attributes if name in ("src", "href")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+
+def test_a_training_leaves_a_page_that_needs_nothing_else_and_the_same_as_json(
+    digits_model: Path,
+) -> None:
+    text = (digits_model / "report.html").read_text()
+    page = Page(text)
+    assert page.open == []
+    assert all(source.startswith("data:image/png;base64,") for source in page.sources)
+    assert page.tags.count("img") == 1
+    assert page.tags.count("svg") >= 5
+    assert "script" not in page.tags
+    assert "mnist_cnn on digits" in text
+    content = json.loads((digits_model / "report.json").read_text())
+    metrics = json.loads((digits_model / "metrics.json").read_text())
+    assert content["metrics"] == metrics
+    assert content["model"]["params"]["global_batch_size"] == 64
+    assert content["series"]["train/loss"][str(metrics["steps"])] == pytest.approx(
+        metrics["train_loss"], rel=1e-3
+    )
+    assert set(content["seconds"]) == {"compute", "input", "checkpoint", "idle"}
+    assert content["seconds"]["compute"] > 0
+
+
+def test_a_directory_without_a_training_is_wrong_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", f"--model-dir={tmp_path}"]) == 2
+    assert "no training has written its course there" in capsys.readouterr().err
+
+
+def test_a_course_over_two_starts_is_one_and_the_later_start_counts(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    for start, steps in ((0, (10, 20, 30)), (1, (20, 40))):
+        writer = tf.summary.create_file_writer(str(tmp_path), filename_suffix=f".{start}")
+        for step in steps:
+            write_scalars(writer, step, {"train/loss": step + start / 2})
+        writer.close()
+    (last,) = tmp_path.glob("*.1")
+    last.write_bytes(last.read_bytes() + b"half a record")
+    series = read_series(str(tmp_path))
+    assert series == {"train/loss": {10: 10.0, 20: 20.5, 30: 30.0, 40: 40.5}}
+
+
+def test_charts_hold_every_line_and_survive_odd_values() -> None:
+    chart = line_chart("<Loss>", {"train": {1: 2.0, 2: float("nan"), 3: 1.0}, "test": {3: 1.5}})
+    assert chart.count("<polyline") == 2
+    assert "&lt;Loss&gt;" in chart
+    assert line_chart("empty", {"train": {}}) == ""
+    assert "<svg" in line_chart("one", {"train": {0: 0.0}})
+    assert (
+        stacked_chart("parts", {"a": {1: 1.0, 2: 2.0}, "b": {1: 0.0, 2: 1.0}}).count("<poly") == 2
+    )
+    assert "a 3.0 s (75%)" in share_bar({"a": 3.0, "b": 1.0})
+    assert share_bar({"a": 0.0}) == ""
+
+
+def test_the_profile_command_wants_addresses_and_a_time(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["profile", "--worker=my-tpu", "--output=o", "--seconds=0"]) == 2
+    message = capsys.readouterr().err
+    assert "--worker=my-tpu: expected grpc://HOST:PORT" in message
+    assert "--seconds=0: must be above 0" in message
+    assert main(["profile", "--worker=127.0.0.1:1", "--output=o", "--seconds=0.1"]) == 1
+    assert "grpc://127.0.0.1:1 gave no profile" in capsys.readouterr().err
