@@ -16,7 +16,12 @@ import pytest
 
 StartTraining = Callable[..., "Popen[str]"]
 
-SMALL = ("--global_batch_size=64", "--evaluation_batch_size=256", "--steps_per_loop=5")
+SMALL = (
+    "--global_batch_size=64",
+    "--evaluation_batch_size=256",
+    "--steps_per_loop=5",
+    "--snapshot_interval=0",
+)
 ENDLESS = (*SMALL, "--epochs=100000", "--checkpoint_interval=10")
 DEADLINE_SECONDS = 120
 
