@@ -50,7 +50,7 @@ def make_project(folder: Path) -> Path:
     return project
 
 
-def write_stack(project: Path, trainer: Path, stack: str = "local", **changes: Any) -> None:
+def write_stack(project: Path, trainer: Path, stack: str = "local", /, **changes: Any) -> None:
     """The repository's file of a stack with changed settings, which are named as in it."""
     path = ROOT / "stacks" / f"Pulumi.{stack}.yaml"
     settings = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -18,10 +18,14 @@ QUEUED = {
     "bootDiskGib": 200,
     "tags": ["workers"],
 }
+NODE = {"acceleratorType": "v2-8", "tensorflowVersion": "2.12.1", "cidrBlock": "10.240.1.0/29"}
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "TPU VM": ("local", {}),
     "queued resource": ("local", {"tpu": {**TPU, **QUEUED}}),
-    "classic node": ("local-node", {}),
+    "classic node": (
+        "local-node",
+        {"tpu": {**NODE, "capacity": "preemptible"}, "network": {"create": False}},
+    ),
 }
 Deploy = Callable[..., Engine]
 
