@@ -11,6 +11,7 @@ from training.cli import parse
 from training.errors import Interrupted, TrainingError
 from training.job import Job, run_job
 from training.shutdown import ShutdownRequest
+from training.terminal import TerminalHandler
 from training.watchdog import Watchdog
 
 _EXIT_CTRL_C = 130
@@ -54,7 +55,9 @@ def _translate(error: Exception) -> TrainingError:
 
 def _set_up_logging(debug: bool) -> None:
     """Our own lines to standard output; TensorFlow's only with --debug, its errors always."""
-    logging.basicConfig(format="%(message)s", stream=sys.stdout)
+    terminal = sys.stdout.isatty()
+    handler = TerminalHandler(sys.stdout) if terminal else logging.StreamHandler(sys.stdout)
+    logging.basicConfig(format="%(message)s", handlers=[handler])
     logging.getLogger("training").setLevel(logging.INFO)
     if not debug:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import io
+import logging
+
+import pytest
+
+from training.callbacks import LoopReport
+from training.progress import Progress
+from training.terminal import ProgressBar, TerminalHandler
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def report(step: int) -> LoopReport:
+    return LoopReport(step, 100, 10, 0.5, 0.9, 0.1, 2.0, 0.0)
+
+
+def test_a_terminal_gets_a_bar_with_rate_loss_and_time_left(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    terminal = Terminal()
+    progress = Progress(64, terminal)
+    with caplog.at_level(logging.INFO, "training"):
+        for step in (10, 20, 50):
+            progress.between_loops(step, report(step))
+        progress.close()
+    last = terminal.getvalue().split("\r\x1b[K")[-1]
+    assert last == f"{'█' * 14}{'░' * 14}  50% step 50/100  loss 0.5000  320 examples/s  ETA 10 s\n"
+    assert caplog.text == ""
+
+
+def test_anything_else_gets_a_line_a_loop(caplog: pytest.LogCaptureFixture) -> None:
+    stream = io.StringIO()
+    progress = Progress(64, stream)
+    with caplog.at_level(logging.INFO, "training"):
+        progress.between_loops(10, report(10))
+        progress.close()
+    assert "progress step=10/100 loss=0.5000 examples_per_second=320 eta=18s" in caplog.text
+    assert stream.getvalue() == ""
+
+
+def test_a_log_line_takes_the_place_of_the_bar() -> None:
+    terminal = Terminal()
+    bar = ProgressBar(terminal)
+    bar.show(0.25, "a quarter")
+    TerminalHandler(terminal).emit(logging.makeLogRecord({"msg": "checkpoint: saved"}))
+    bar.show(0.5, "a half")
+    bar.close()
+    lines = terminal.getvalue().split("\n")
+    assert lines[0].endswith("a quarter\r\x1b[Kcheckpoint: saved")
+    assert lines[1].startswith("\r\x1b[K")
+    assert lines[1].endswith("a half")
