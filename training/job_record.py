@@ -34,7 +34,8 @@ class JobRecord(tf.train.experimental.PythonState):  # type: ignore[misc]
     def __init__(self, model: str, params: Params) -> None:
         """Nothing evaluated yet."""
         super().__init__()
-        self.model = model
+        # A user's own file is the same one wherever it lies.
+        self.model = model.rpartition("/")[2]
         self.params: dict[str, Any] = dataclasses.asdict(params)
         self.best: Best | None = None
 

@@ -16,5 +16,15 @@ def _lazy(module: str) -> Callable[[], list[Result]]:
     return measure
 
 
-_NAMES = ("preview", "slices", "criticalpath", "endpoint", "localcloud", "killpoints")
+_NAMES = (
+    "preview",
+    "slices",
+    "criticalpath",
+    "endpoint",
+    "localcloud",
+    "killpoints",
+    "keras",
+    "checkpoint",
+    "startup",
+)
 ROWS: dict[str, Callable[[], list[Result]]] = {name: _lazy(name) for name in _NAMES}

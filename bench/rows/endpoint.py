@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.result import Result
-from tpustack.demo import dataset
+from bench.training.mnist import write_mnist
 from tpustack.errors import TpustackError
 from tpustack.project import ROOT
 
@@ -29,7 +29,7 @@ _THREADS = {"TF_NUM_INTEROP_THREADS": str(_REPLICAS), "TF_NUM_INTRAOP_THREADS": 
 def measure() -> list[Result]:
     """One epoch of MNIST each, in turn; the ratio is that of each pair."""
     with tempfile.TemporaryDirectory() as folder, _worker(Path(folder)) as endpoint:
-        data = _data(Path(folder))
+        data = write_mnist(Path(folder))
         remote = [f"--tpu={endpoint}"]
         local = [f"--local_devices={_REPLICAS}"]
         pairs = [(_train(data, remote), _train(data, local)) for _ in range(_PAIRS)]
@@ -39,13 +39,6 @@ def measure() -> list[Result]:
         Result("endpoint: steps/s against in process", ratio, "ratio", goal=0.97, better="higher"),
         Result("endpoint: steps/s", steps, "1/s", better="higher"),
     ]
-
-
-def _data(folder: Path) -> Path:
-    target = folder / "data"
-    source = dataset.obtain(lambda text: None).argument
-    _run("data", "convert", "--source", source, "--output", str(target))
-    return target
 
 
 @contextmanager

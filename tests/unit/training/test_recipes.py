@@ -44,3 +44,14 @@ def test_the_encoder_learns_what_only_the_order_of_the_words_tells(tmp_path: Pat
     run(RECIPES / "bert-reviews.md", tmp_path)
     metrics = json.loads((tmp_path / "results" / "metrics.json").read_text(encoding="utf-8"))
     assert metrics["test_accuracy"] > 0.99
+
+
+def test_a_model_of_ones_own_is_one_file_as_its_page_shows_it(tmp_path: Path) -> None:
+    page = (RECIPES / "own-model.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    (tmp_path / "wide.py").write_text(code, encoding="utf-8")
+    (tmp_path / "page.md").write_text(page.replace(code, ""), encoding="utf-8")
+    run(tmp_path / "page.md", tmp_path)
+    metrics = json.loads((tmp_path / "results" / "metrics.json").read_text(encoding="utf-8"))
+    assert metrics["model"] == "wide.py"
+    assert metrics["test_accuracy"] >= 0.95
