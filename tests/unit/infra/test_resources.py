@@ -48,10 +48,25 @@ def test_the_classic_node_has_the_same_outputs(run: Run) -> None:
 
 
 @NEEDS_NODES
-def test_the_classic_node_may_use_the_bucket_by_itself(run: Run) -> None:
-    engine, _ = run(config(architecture="node", tpu=NODE))
-    members = [grant.inputs["member"] for grant in engine.of("BucketIAMMember")]
-    assert members.count("serviceAccount:tpu@cloud-tpu.google") == 2
+@pytest.mark.parametrize("bucket", [{}, {"create": False, "name": "our-data"}])
+def test_the_classic_node_may_use_the_bucket_by_itself(run: Run, bucket: dict[str, object]) -> None:
+    engine, outputs = run(config(architecture="node", tpu=NODE, bucket=bucket))
+    roles = {
+        grant.inputs["role"]
+        for grant in engine.of("BucketIAMMember")
+        if grant.inputs["member"] == "serviceAccount:tpu@cloud-tpu.google"
+        and grant.inputs["bucket"] == outputs["bucket_name"]
+    }
+    assert roles == {"roles/storage.objectUser", "roles/storage.legacyBucketReader"}
+
+
+@pytest.mark.parametrize("queued", [None, {}])
+def test_a_tpu_vm_uses_the_bucket_as_the_stacks_own_account_and_as_no_other(
+    run: Run, queued: dict[str, object] | None
+) -> None:
+    engine, outputs = run(config(tpu={**POD, "queued": queued}))
+    members = {grant.inputs["member"] for grant in engine.of("BucketIAMMember")}
+    assert members == {f"serviceAccount:{outputs['service_account']}"}
 
 
 @pytest.mark.parametrize(
