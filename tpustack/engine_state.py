@@ -10,8 +10,18 @@ from typing import Any
 _IDS: Mapping[str, str] = {
     "gcp:compute/disk:Disk": "projects/{project}/zones/{zone}/disks/{name}",
     "gcp:compute/firewall:Firewall": "projects/{project}/global/firewalls/{name}",
+    "gcp:compute/healthCheck:HealthCheck": "projects/{project}/global/healthChecks/{name}",
     "gcp:compute/instance:Instance": "projects/{project}/zones/{zone}/instances/{name}",
+    "gcp:compute/instanceGroupManager:InstanceGroupManager": (
+        "projects/{project}/zones/{zone}/instanceGroupManagers/{name}"
+    ),
+    "gcp:compute/instanceTemplate:InstanceTemplate": (
+        "projects/{project}/global/instanceTemplates/{name}"
+    ),
     "gcp:compute/network:Network": "projects/{project}/global/networks/{name}",
+    "gcp:compute/perInstanceConfig:PerInstanceConfig": (
+        "{project}/{zone}/{instanceGroupManager}/{name}"
+    ),
     "gcp:compute/router:Router": "projects/{project}/regions/{region}/routers/{name}",
     "gcp:compute/routerNat:RouterNat": "{project}/{region}/{router}/{name}",
     "gcp:compute/subnetwork:Subnetwork": "projects/{project}/regions/{region}/subnetworks/{name}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network
@@ -15,7 +16,6 @@ from infra.components.vm import (
     VmArgs,
     identity,
     interfaces,
-    keep_script,
     metadata,
     scheduling,
     shielded,
@@ -100,7 +100,11 @@ class ManagedVm(pulumi.ComponentResource):
     def _template(
         self, args: ManagedVmArgs, own: pulumi.ResourceOptions
     ) -> gcp.compute.InstanceTemplate:
-        """A template is never changed, and the old one is in use until the group is replaced."""
+        """A template is never changed; the next one has another name, while this is in use.
+
+        The name follows from the content, so that an update which was killed while Google made the
+        template finds it again.
+        """
         vm = args.vm
         disk: Any = {
             "boot": True,
@@ -110,9 +114,17 @@ class ManagedVm(pulumi.ComponentResource):
             "disk_type": vm.settings.boot_disk_type.value,
         }
         health = {"health-port": str(HEALTH_PORT)} if vm.startup_script else {}
+        script = {"startup-script": vm.startup_script} if vm.startup_script else {}
+        told = {**metadata(vm), **health}
+        content = [
+            *(vm.settings.machine_type, disk, interfaces(vm), scheduling(vm.settings)),
+            *(shielded(vm.settings), identity(vm), told, dict(vm.labels)),
+        ]
         return gcp.compute.InstanceTemplate(
             "template",
-            name_prefix=f"{vm.name}-",
+            name=pulumi.Output.json_dumps(content, sort_keys=True).apply(
+                lambda text: f"{vm.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+            ),
             project=vm.project,
             machine_type=vm.settings.machine_type,
             disks=[disk],
@@ -120,10 +132,12 @@ class ManagedVm(pulumi.ComponentResource):
             scheduling=scheduling(vm.settings),
             shielded_instance_config=shielded(vm.settings),
             service_account=identity(vm),
-            metadata={**metadata(vm), **health},
-            metadata_startup_script=vm.startup_script,
+            metadata={**told, **script},
             labels=dict(vm.labels),
-            opts=pulumi.ResourceOptions.merge(own, keep_script(vm)),
+            # As a VM by itself (see there), it keeps the script that it was made with.
+            opts=pulumi.ResourceOptions.merge(
+                own, pulumi.ResourceOptions(ignore_changes=['metadata["startup-script"]'])
+            ),
         )
 
     def _health(self, args: ManagedVmArgs, own: pulumi.ResourceOptions) -> gcp.compute.HealthCheck:

@@ -85,7 +85,6 @@ def test_a_vm_that_is_there_already_is_imported_and_kept(
     assert vm["labels"]["managed-by"] == "pulumi"
     assert vm["serviceAccounts"][0]["email"].startswith("tpu-stack-local-sa@")
     assert engine.up(ignore).changed == 0
-    engine.destroy(ignore)
 
 
 def documented_import() -> str:

@@ -117,8 +117,8 @@ def test_a_managed_vm_has_what_one_by_itself_has(run: Run) -> None:
     assert engine.of("Instance") == []
     for key in ("machineType", "serviceAccount", "shieldedInstanceConfig", "labels"):
         assert template[key] == alone[key]
-    assert template["metadataStartupScript"] == alone["metadataStartupScript"]
-    assert template["metadata"] == {**alone["metadata"], "health-port": "8090"}
+    script = {"startup-script": alone["metadataStartupScript"], "health-port": "8090"}
+    assert template["metadata"] == {**alone["metadata"], **script}
     assert template["networkInterfaces"] == alone["networkInterfaces"]
     assert outputs["vm_name"] == engine.one("PerInstanceConfig")["name"] == "tpu-stack-test-vm-0"
 
@@ -150,3 +150,11 @@ def test_a_managed_vm_is_not_told_to_turn_itself_off(run: Run) -> None:
     assert json.loads(alone["metadata"]["limits"])["turnOff"] is True
     managed = run(config(limits=limits, vm={"managed": {}}))[0].one("InstanceTemplate")
     assert json.loads(managed["metadata"]["limits"])["turnOff"] is False
+
+
+def test_a_template_is_called_by_what_it_says(run: Run) -> None:
+    def name(**vm: object) -> str:
+        return str(run(config(vm={"managed": {}, **vm}))[0].one("InstanceTemplate")["name"])
+
+    assert name() == name() != name(machineType="n2-standard-4")
+    assert name().startswith("tpu-stack-test-vm-")
