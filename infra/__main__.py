@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pulumi
 
+from infra import enabled
 from infra.catalog import Catalog
 from infra.checks.context import Context
 from infra.names import names_of
@@ -18,5 +19,7 @@ try:
     stack = pulumi.get_stack()
     root = Path(__file__).resolve().parent.parent
     declare(settings, Context(stack, root, Catalog(), names_of(settings, stack)))
+    if pulumi.runtime.is_dry_run():
+        enabled.report(settings)
 except SettingsError as error:
     raise pulumi.RunError(str(error)) from None

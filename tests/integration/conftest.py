@@ -14,10 +14,13 @@ import pytest
 import requests
 
 from bench.sandbox import make_project, make_trainer, write_stack
+from infra.deployer import Permissions
 from tpustack import toolchain
 from tpustack.engine import Engine
 from tpustack.localcloud import LocalCloudCommand
 from tpustack.toolchain import Toolchain
+
+from .deployer import Deployer
 
 Settings = dict[str, Any]
 Deploy = Callable[..., Engine]
@@ -74,6 +77,21 @@ def deploy(project: Path, environment: dict[str, str], trainer: Path) -> Deploy:
         return Engine(stack, environment, project)
 
     return make
+
+
+@pytest.fixture
+def deployer(
+    google: requests.Session, cloud: LocalCloudCommand, environment: dict[str, str]
+) -> Callable[[Permissions], Deployer]:
+    """Lets the engine run as an account with exactly the permissions given, and no others."""
+
+    def become(permissions: Permissions) -> Deployer:
+        account = Deployer(google, cloud)
+        account.grant(permissions)
+        environment["GOOGLE_OAUTH_ACCESS_TOKEN"] = account.token()
+        return account
+
+    return become
 
 
 @pytest.fixture

@@ -7,8 +7,11 @@ from typing import Any
 
 import requests
 
+from infra.deployer import CHANGE, READ, WRITE, permissions_of
 from tpustack.engine import Engine
 from tpustack.localcloud import LocalCloudCommand
+
+from .test_stacks import Become, settings_of
 
 PROJECT = "tpu-stack-local"
 BUCKET: dict[str, Any] = {
@@ -35,16 +38,34 @@ def ignore(line: str) -> None:
     """The engine's output is not what these tests look at."""
 
 
-def test_key_rules_and_budget_come_up_as_they_are_set_stay_and_go(
-    deploy: Callable[..., Engine], cloud: LocalCloudCommand, google: requests.Session
+SETTINGS: dict[str, Any] = {
+    "bucket": BUCKET,
+    "budget": BUDGET,
+    "limits": {"idleMinutes": 600},
+    "vm": {"machineType": "n1-standard-2", "publicIp": True},
+}
+CHANGED: dict[str, Any] = {
+    "bucket": {**BUCKET, "softDeleteDays": 7, "encryption": {"rotationDays": 30}},
+    "budget": {**BUDGET, "amount": 600},
+    "labels": {"team": "vision"},
+}
+
+
+def test_key_rules_and_budget_come_up_as_they_are_set_are_changed_and_go(
+    deploy: Callable[..., Engine],
+    deployer: Become,
+    cloud: LocalCloudCommand,
+    google: requests.Session,
 ) -> None:
     def get(url: str) -> dict[str, Any]:
         headers = {"X-Goog-User-Project": PROJECT}
         answer: dict[str, Any] = google.get(f"https://{url}", headers=headers, timeout=30).json()
         return answer
 
+    permissions = permissions_of(settings_of("local", SETTINGS))
+    runner = deployer(permissions)
     before = cloud.status()["resources"]
-    engine = deploy(bucket=BUCKET, budget=BUDGET)
+    engine = deploy(**SETTINGS)
     name = engine.up(ignore).outputs["bucket_name"]
     bucket = get(f"storage.googleapis.com/storage/v1/b/{name}")
     key = bucket["encryption"]["defaultKmsKeyName"]
@@ -64,7 +85,16 @@ def test_key_rules_and_budget_come_up_as_they_are_set_stay_and_go(
     assert len(budget["thresholdRules"]) == 4
     assert budget["notificationsRule"]["pubsubTopic"] == f"projects/{PROJECT}/topics/tpu-budget"
     assert engine.up(ignore).changed == 0
+    changed = deploy(**{**SETTINGS, **CHANGED}).up(ignore).changes
+    assert "replace" not in changed
+    asked = runner.asked()
+    engine.refresh(ignore)
+    looked = runner.asked()
+    assert looked == sorted(permissions.of_billing_account(READ) + permissions.of_project(READ))
     engine.destroy(ignore)
+    asked = sorted({*asked, *looked, *runner.asked()})
+    kinds = (READ, WRITE, CHANGE)
+    assert asked == sorted(permissions.of_project(*kinds) + permissions.of_billing_account(*kinds))
     assert cloud.status()["resources"] == before
     # Google deletes no key, so neither does a destroy: what it can do is to make it useless.
     (version,) = get(f"cloudkms.googleapis.com/v1/{key}/cryptoKeyVersions")["cryptoKeyVersions"]

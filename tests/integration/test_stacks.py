@@ -6,10 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import yaml
 
+from infra.deployer import READ, WRITE, Permissions, permissions_of
+from infra.settings import StackSettings
+from infra.settings.parse import parse
 from tpustack.engine import Engine
 from tpustack.errors import TpustackError
 from tpustack.localcloud import LocalCloudCommand
+from tpustack.project import ROOT
+
+from .deployer import Deployer
 
 TPU = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.19.0-pod-pjrt"}
 QUEUED = {
@@ -28,6 +35,14 @@ FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 Deploy = Callable[..., Engine]
+Become = Callable[[Permissions], Deployer]
+
+
+def settings_of(stack: str, changes: dict[str, Any]) -> StackSettings:
+    """A stack file's settings with changes."""
+    text = (ROOT / "stacks" / f"Pulumi.{stack}.yaml").read_text(encoding="utf-8")
+    changed = {f"tpu-stack:{name}": value for name, value in changes.items()}
+    return parse(yaml.safe_load(text)["config"] | changed, stack)
 
 
 def ignore(line: str) -> None:
@@ -36,9 +51,11 @@ def ignore(line: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_stack_comes_up_stays_as_it_is_and_leaves_nothing(
-    form: str, deploy: Deploy, cloud: LocalCloudCommand
+    form: str, deploy: Deploy, deployer: Become, cloud: LocalCloudCommand
 ) -> None:
     stack, changes = FORMS[form]
+    permissions = permissions_of(settings_of(stack, changes))
+    account = deployer(permissions)
     before = cloud.status()["resources"]
     engine = deploy(stack, **changes)
     first = engine.up(ignore)
@@ -51,6 +68,8 @@ def test_a_stack_comes_up_stays_as_it_is_and_leaves_nothing(
     assert engine.up(ignore).changed == 0
     engine.destroy(ignore)
     assert cloud.status()["resources"] == before
+    # The list of what a deployer needs is enough, or this would have failed; here: none to spare.
+    assert account.asked() == permissions.of_project(READ, WRITE)
 
 
 def test_wrong_settings_are_refused_all_at_once_before_anything_is_made(

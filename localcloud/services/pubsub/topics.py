@@ -49,7 +49,8 @@ def list_(cloud: Cloud, call: Call) -> Json:
 @API.method("projects.topics.patch", permission="pubsub.topics.update", resources=resources)
 def patch(cloud: Cloud, call: Call) -> Json:
     """Change what the mask names; a field that is not sent is taken away."""
-    mask = [field for field in call.body.get("updateMask", "").split(",") if field]
+    named = call.body.get("updateMask") or call.arg("updateMask")
+    mask = [field for field in named.split(",") if field]
     if not mask or not set(_FIELDS).issuperset(mask):
         raise invalid(f"update_mask {mask} must name some of {', '.join(_FIELDS)}.")
     sent = call.body.get("topic", {})

@@ -1,0 +1,100 @@
+"""What whoever runs Pulumi on a stack must be allowed: catalog/deployer.yaml, for its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from infra.settings import StackSettings
+from infra.settings.bucket import EncryptionSettings
+from infra.settings.budget import BudgetSettings
+
+_FILE: Final = Path(__file__).parent / "catalog" / "deployer.yaml"
+READ: Final = "read"
+WRITE: Final = "write"
+CHANGE: Final = "change"
+WAIT: Final = "wait"
+ALL: Final = (READ, WRITE, CHANGE, WAIT)
+
+_APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
+    "everything": lambda s: True,
+    "apis that the stack enables": lambda s: s.enable_apis,
+    "a bucket of its own": lambda s: s.bucket.create,
+    "a bucket that goes with the stack": lambda s: s.bucket.create and s.bucket.force_destroy,
+    "a key": lambda s: s.bucket.encryption is not None,
+    "a key of its own": lambda s: _own_key(s.bucket.encryption),
+    "a key that goes with the stack": lambda s: (
+        _own_key(s.bucket.encryption) and s.bucket.force_destroy
+    ),
+    "a network of its own": lambda s: s.network.create,
+    "a tpu": lambda s: s.tpu.queued is None,
+    "a tpu that queues": lambda s: s.tpu.queued is not None,
+    "limits": lambda s: s.limits.any,
+    "a public address of the vm": lambda s: s.vm.public_ip,
+    "a budget": lambda s: s.budget is not None,
+    "addresses that the budget tells": lambda s: bool(_budget(s).emails),
+    "a topic that the budget tells": lambda s: _budget(s).pubsub_topic is not None,
+    "a topic of its own": lambda s: _budget(s).own_topic is not None,
+}
+
+
+@dataclass(frozen=True)
+class Permissions:
+    """Permissions by what they are for (`ALL`), sorted.
+
+    `project` goes into a role of the project, `billing_account` is granted there by `billing_role`,
+    which is empty without a budget.
+    """
+
+    project: Mapping[str, tuple[str, ...]]
+    billing_account: Mapping[str, tuple[str, ...]]
+    billing_role: str
+
+    def of_project(self, *kinds: str) -> list[str]:
+        """Those of some kinds together, each once."""
+        return _together(self.project, kinds or ALL)
+
+    def of_billing_account(self, *kinds: str) -> list[str]:
+        """Those of some kinds together, each once."""
+        return _together(self.billing_account, kinds or ALL)
+
+
+def groups() -> dict[str, dict[str, list[str]]]:
+    """The whole list: permissions by group and by what they are for."""
+    loaded: dict[str, dict[str, list[str]]] = _catalog()["groups"]
+    return loaded
+
+
+def permissions_of(settings: StackSettings) -> Permissions:
+    """What a stack with these settings takes."""
+    applying = [entry for name, entry in groups().items() if _APPLIES[name](settings)]
+    project = {
+        kind: tuple(sorted({name for entry in applying for name in entry.get(kind, ())}))
+        for kind in ALL
+    }
+    billing = _catalog()["billingAccount"] if settings.budget else {}
+    account = {kind: tuple(billing.get(kind, ())) for kind in ALL}
+    return Permissions(project, account, billing.get("role", ""))
+
+
+@lru_cache(maxsize=1)
+def _catalog() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
+    return loaded
+
+
+def _together(by_kind: Mapping[str, Iterable[str]], kinds: Iterable[str]) -> list[str]:
+    return sorted({name for kind in kinds for name in by_kind.get(kind, ())})
+
+
+def _own_key(encryption: EncryptionSettings | None) -> bool:
+    return encryption is not None and encryption.key is None
+
+
+def _budget(settings: StackSettings) -> BudgetSettings:
+    return settings.budget or BudgetSettings()

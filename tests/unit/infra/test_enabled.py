@@ -1,0 +1,78 @@
+"""What a preview says about disabled APIs, looked up in a project that is really there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pulumi
+import pytest
+
+from infra import enabled
+from infra.settings.parse import parse
+from localcloud.app import LocalCloud
+from localcloud.core.cloud import DEVELOPER
+from localcloud.core.projects import DEFAULT_PROJECT
+from localcloud.core.tokens import Principal
+
+from .conftest import config
+
+TPU, STORAGE = "tpu.googleapis.com", "storage.googleapis.com"
+Token = Callable[[str], None]
+
+
+@pytest.fixture
+def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Token]:
+    """Gives this process somebody's token of a new project, and nothing else."""
+    cloud = LocalCloud(tmp_path / "cloud")
+    cloud.start()
+    monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{cloud.listener.port}")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(cloud.authority.bundle))
+    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "CLOUDSDK_CONFIG", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    def become(member: str) -> None:
+        monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", cloud.cloud.token(Principal(member)))
+
+    yield become
+    cloud.stop()
+
+
+def test_what_is_disabled_is_found_whatever_page_the_rest_is_on(
+    token: Token, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token(DEVELOPER)
+    monkeypatch.setattr(enabled, "_PAGE", 2)
+    assert enabled.disabled(DEFAULT_PROJECT, [TPU, STORAGE]) == [TPU]
+
+
+def test_who_may_not_look_is_told_nothing(token: Token) -> None:
+    token("user:stranger@example.com")
+    assert enabled.disabled(DEFAULT_PROJECT, [TPU]) == []
+
+
+def test_without_credentials_nobody_is_asked(token: Token, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GOOGLE_OAUTH_ACCESS_TOKEN", raising=False)
+    monkeypatch.setattr(enabled, "_enabled", lambda *_: pytest.fail("somebody was asked"))
+    assert enabled.disabled(DEFAULT_PROJECT, [TPU]) == []
+
+
+@pytest.mark.parametrize(
+    ("ours", "said"),
+    [
+        (True, "info: Disabled in some-project, and enabled by `pulumi up`: tpu.googleapis.com."),
+        (False, "warn: Disabled in some-project, and enableApis is false: tpu.googleapis.com."),
+    ],
+)
+def test_the_preview_says_who_enables_what_is_disabled(
+    ours: bool, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr(pulumi.log, "info", lambda text: heard.append(f"info: {text}"))
+    monkeypatch.setattr(pulumi.log, "warn", lambda text: heard.append(f"warn: {text}"))
+    settings = parse(config(enableApis=ours), "test")
+    enabled._tell([TPU], settings)
+    enabled._tell([], settings)
+    (sentence,) = heard
+    assert sentence.startswith(said)
