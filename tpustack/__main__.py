@@ -20,6 +20,7 @@ COMMANDS = {
     "follow": "Follow the training on a VM, live, from its serial port.",
     "init": "Make the settings file of a new stack.",
     "local": "Start, stop and look into the local Google Cloud.",
+    "permissions": "What whoever deploys a stack must be allowed, as a role file.",
     "recover": "Repair a stack whose update was killed.",
     "settings": "The reference of every setting of a stack file.",
     "wheel": "Build the training wheel into dist/.",

@@ -76,6 +76,7 @@ class Prices:
         self._storage: Sequence[Mapping[str, Any]] = document["storage"]
         self._operations: Mapping[str, str] = document["operations"]
         self._nat: Mapping[str, str] = document["nat"]
+        self._keys: Mapping[str, str] = document["keys"]
         self.sources = {
             key: Source(entry["url"], date.fromisoformat(entry["date"]))
             for key, entry in document["sources"].items()
@@ -129,6 +130,10 @@ class Prices:
             "B": self._price(self._operations, Decimal(self._operations["classB"])),
         }
 
+    def key_version(self) -> Price:
+        """An hour of a version of a key in Cloud KMS, the same in every region."""
+        return self._price(self._keys, Decimal(self._keys["versionMonth"]) / self.hours_per_month)
+
     @property
     def nat(self) -> NatPrices:
         """Cloud NAT, the same in every region."""
@@ -170,6 +175,8 @@ class Prices:
             ("GiB", "gib"),
         ):
             yield self._entry({**everywhere, "of": ["nat"], "onDemand": self._nat[key]}, unit)
+        version = {"of": ["key"], "onDemand": self._keys["versionMonth"]}
+        yield self._entry({**everywhere, **version, "source": self._keys["source"]}, "month")
 
     def _entry(self, entry: Mapping[str, Any], unit: str) -> Entry:
         return Entry(

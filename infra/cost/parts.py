@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 
 from infra.catalog import Catalog
@@ -26,9 +27,12 @@ def of_stack(
         *_data_disks(settings, catalog),
         *_address(settings),
         _bucket(settings, catalog),
+        *_key(settings, catalog),
         *_nat(settings, catalog),
     ]
-    return Estimate(f"Stack {stack}", settings.region, hours, tuple(lines), _notes(catalog, lines))
+    notes = _notes(catalog, lines)
+    whole = Estimate(f"Stack {stack}", settings.region, hours, tuple(lines), notes)
+    return replace(whole, notes=(*notes, *_budget(settings, whole)))
 
 
 def of_accelerator(
@@ -126,6 +130,24 @@ def _bucket(settings: StackSettings, catalog: Catalog) -> Line:
     price = catalog.prices.storage(settings.region)
     what = f"{ASSUMED_STORAGE_GIB} GiB Standard"
     return Line.fixed("Bucket", what, price and price.times(ASSUMED_STORAGE_GIB))
+
+
+def _key(settings: StackSettings, catalog: Catalog) -> list[Line]:
+    encryption = settings.bucket.encryption
+    if encryption is None or encryption.key is not None:
+        return []
+    return [Line.fixed("Key", "1 version", catalog.prices.key_version())]
+
+
+def _budget(settings: StackSettings, whole: Estimate) -> tuple[str, ...]:
+    """How long the budget lasts; Google counts it in the billing account's currency."""
+    budget, hour = settings.budget, whole.configured.hour
+    if budget is None or budget.amount is None or not hour or budget.currency not in (None, "USD"):
+        return ()
+    hours = int(budget.amount / hour)
+    most = "" if whole.configured.complete else "at most "
+    amount = dollars(Decimal(budget.amount), 0)
+    return (f"Budget: {amount} a month last {most}{hours} hours of the stack as it is set.",)
 
 
 def _nat(settings: StackSettings, catalog: Catalog) -> list[Line]:

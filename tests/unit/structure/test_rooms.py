@@ -33,6 +33,7 @@ MAY_IMPORT = {
         "infra.catalog",
         "infra.checks",
         "infra.cost",
+        "infra.deployer",
         "infra.names",
         "training.error_catalog",
         "training.errors",

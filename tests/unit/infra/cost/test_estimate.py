@@ -50,6 +50,13 @@ def estimate_of(stack: str, hours: int = 24) -> Estimate:
     return of_stack(load_stack_file(path), stack, CATALOG, Decimal(hours))
 
 
+def stack(**settings: object) -> Estimate:
+    """The estimate of a stack with some settings of a test's own."""
+    config = {"gcp:project": "some-project", "tpu-stack:zone": "us-central1-b"}
+    own = {f"tpu-stack:{name}": value for name, value in settings.items()}
+    return of_stack(parse({**config, **own}, "test"), "test", CATALOG)
+
+
 def lines_of(**tpu: object) -> dict[str, str]:
     """What each part of a stack is, with the price of an hour as far as it is known."""
     wanted = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.18.0-pod-se", **tpu}
@@ -231,3 +238,19 @@ def test_a_total_is_the_sum_of_its_lines_whatever_the_settings_are(
     assert estimate.on_demand.hour == sum(price.amount for price in known)
     assert estimate.on_demand.complete == (len(known) == len(estimate.lines))
     assert all(line.what in table(estimate) for line in estimate.lines)
+
+
+def test_the_buckets_own_key_costs_its_version_and_a_given_one_is_somebody_elses() -> None:
+    lines = {line.part: line for line in stack(bucket={"encryption": {}}).lines}
+    assert lines["Key"].configured is not None
+    assert abs(lines["Key"].configured.amount * 730 - Decimal("0.06")) < TINY
+    given = {"key": "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k"}
+    assert "Key" not in {line.part for line in stack(bucket={"encryption": given}).lines}
+
+
+def test_the_notes_say_how_long_a_budget_lasts_in_the_currency_of_the_prices() -> None:
+    estimate = stack(budget={"amount": 1000})
+    hours = int(1000 / estimate.configured.hour)
+    assert f"Budget: $1,000 a month last {hours} hours" in estimate.notes[-1]
+    euros = stack(budget={"amount": 1000, "currency": "EUR"})
+    assert not any(note.startswith("Budget") for note in euros.notes)

@@ -1,0 +1,77 @@
+"""The list of what a deployer must be allowed: well-formed, complete on its page, by settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from infra import deployer
+from infra.settings.parse import parse
+
+from .conftest import REPOSITORY, config
+
+
+def of(**settings: Any) -> deployer.Permissions:
+    return deployer.permissions_of(parse(config(**settings), "test"))
+
+
+def test_the_page_has_the_whole_list() -> None:
+    page = (REPOSITORY / "docs" / "identity.md").read_text(encoding="utf-8")
+    assert table() in page, f"docs/identity.md must have:\n{table()}"
+
+
+def table() -> str:
+    """The groups as a table: what the stack has, and what that takes."""
+    rows = ["| the stack has | look | up, destroy | change | wait |", "|---|---|---|---|---|"]
+    for group, permissions in deployer.groups().items():
+        cells = (" ".join(f"`{one}`" for one in permissions.get(k, ())) for k in deployer.ALL)
+        rows.append(f"| {group} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def test_every_group_is_named_by_its_settings_and_says_nothing_twice() -> None:
+    assert deployer.groups().keys() == deployer._APPLIES.keys()
+    for group, by_kind in deployer.groups().items():
+        assert by_kind.keys() <= set(deployer.ALL), group
+        for names in by_kind.values():
+            assert names == sorted(set(names)), group
+
+
+@pytest.mark.parametrize(
+    ("settings", "more"),
+    [
+        ({"bucket": {"encryption": {}}}, "cloudkms.keyRings.create"),
+        ({"bucket": {"forceDestroy": True}}, "storage.objects.delete"),
+        ({"budget": {"amount": 5, "emails": ["a@example.com"]}},
+         "monitoring.notificationChannels.create"),
+        ({"vm": {"publicIp": True}}, "compute.subnetworks.useExternalIp"),
+    ],
+)  # fmt: skip
+def test_what_a_stack_has_besides_takes_more(settings: dict[str, Any], more: str) -> None:
+    assert more not in of().of_project()
+    assert more in of(**settings).of_project()
+
+
+def test_a_stack_in_a_given_network_takes_no_permission_to_make_one() -> None:
+    given = of(network={"create": False}, enableApis=False)
+    assert not [name for name in given.of_project() if "networks.create" in name]
+    assert "serviceusage.services.enable" not in given.of_project()
+
+
+def test_what_is_of_the_billing_account_is_in_no_role_of_the_project() -> None:
+    budget = of(budget={"amount": 5})
+    assert not [name for name in budget.of_project() if name.startswith("billing.")]
+    assert budget.of_billing_account(deployer.READ) == ["billing.budgets.get"]
+    assert of().billing_role == ""
+
+
+def test_who_only_looks_may_change_nothing() -> None:
+    everything = {
+        "bucket": {"forceDestroy": True, "encryption": {}},
+        "budget": {"amount": 5, "emails": ["a@example.com"], "pubsubTopic": "alerts"},
+        "limits": {"idleMinutes": 60},
+    }
+    looking = of(**everything).of_project(deployer.READ)
+    verbs = {name.rpartition(".")[2] for name in looking}
+    assert verbs == {"get", "getIamPolicy", "list", "use"}

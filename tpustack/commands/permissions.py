@@ -1,0 +1,30 @@
+"""`tpustack permissions`: what whoever deploys a stack must be allowed, as a file for gcloud."""
+
+from __future__ import annotations
+
+import click
+import yaml
+
+from infra.deployer import ALL, READ, permissions_of
+from tpustack.stacks import load
+
+
+@click.command("permissions")
+@click.option("--stack", "-s", required=True, help="The stack.")
+@click.option("--look", is_flag=True, help="Only what a preview and a refresh take.")
+def command(stack: str, look: bool) -> None:
+    """Write what a stack's deployer must be allowed, for `gcloud iam roles create --file`.
+
+    What a budget takes is granted on the billing account instead; the file says so.
+    """
+    kinds = (READ,) if look else ALL
+    permissions = permissions_of(load(stack))
+    role = {
+        "title": f"{'Previewer' if look else 'Deployer'} of tpu-stack {stack}",
+        "stage": "GA",
+        "includedPermissions": permissions.of_project(*kinds),
+    }
+    if permissions.billing_role:
+        needed = ", ".join(permissions.of_billing_account(*kinds))
+        click.echo(f"# And on the billing account {permissions.billing_role} ({needed}).")
+    click.echo(yaml.safe_dump(role, sort_keys=False), nl=False)
