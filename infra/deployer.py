@@ -13,6 +13,7 @@ import yaml
 from infra.settings import StackSettings
 from infra.settings.bucket import EncryptionSettings
 from infra.settings.budget import BudgetSettings
+from infra.settings.training import RunOn
 
 _FILE: Final = Path(__file__).parent / "catalog" / "deployer.yaml"
 READ: Final = "read"
@@ -23,6 +24,14 @@ ALL: Final = (READ, WRITE, CHANGE, WAIT)
 
 _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
     "everything": lambda s: True,
+    "a vm that nobody manages": lambda s: s.vm.managed is None,
+    "a managed vm": lambda s: s.vm.managed is not None,
+    "a health check of the vm": lambda s: (
+        s.vm.managed is not None and s.training.run_on is RunOn.VM
+    ),
+    "disks of its own": lambda s: (
+        s.vm.keep_boot_disk or any(disk.name for disk in s.tpu.data_disks)
+    ),
     "apis that the stack enables": lambda s: s.enable_apis,
     "a bucket of its own": lambda s: s.bucket.create,
     "a bucket that goes with the stack": lambda s: s.bucket.create and s.bucket.force_destroy,

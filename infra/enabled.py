@@ -1,16 +1,18 @@
-"""What a preview says about Google APIs that are not enabled."""
+"""Google APIs that are not enabled: what a preview says, and what an update waits for."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pulumi
 import requests
 
+from infra import apis
 from infra.apis import apis_of
 from infra.settings import StackSettings
 
@@ -18,6 +20,25 @@ _URL = "https://serviceusage.googleapis.com/v1/projects/{project}/services"
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _SECONDS = 10.0
 _PAGE = 200
+# A call of each API that an API which is disabled refuses, before anybody's permissions count.
+_CALLS: Mapping[str, str] = {
+    apis.TPU_API: "https://tpu.googleapis.com/v2/projects/{project}/locations",
+    apis.COMPUTE_API: "https://compute.googleapis.com/compute/v1/projects/{project}",
+    apis.STORAGE_API: "https://storage.googleapis.com/storage/v1/b?project={project}&maxResults=1",
+    apis.IAM_API: "https://iam.googleapis.com/v1/projects/{project}/serviceAccounts",
+    apis.PROJECTS_API: "https://cloudresourcemanager.googleapis.com/v1/projects/{project}",
+    apis.KMS_API: "https://cloudkms.googleapis.com/v1/projects/{project}/locations/global/keyRings",
+    apis.BILLING_API: "https://cloudbilling.googleapis.com/v1/projects/{project}/billingInfo",
+    apis.BUDGETS_API: "https://billingbudgets.googleapis.com/v1/billingAccounts/"
+    "000000-000000-000000/budgets",
+    apis.MONITORING_API: "https://monitoring.googleapis.com/v3/projects/{project}/"
+    "notificationChannels",
+    apis.PUBSUB_API: "https://pubsub.googleapis.com/v1/projects/{project}/topics",
+}
+# Which project's API counts, where the path has none.
+_QUOTA_PROJECT = "X-Goog-User-Project"
+# Google: "a few minutes". Between two calls, and in all.
+_PAUSE, _LONGEST = 2.0, 300.0
 
 
 def report(settings: StackSettings) -> None:
@@ -44,6 +65,34 @@ def disabled(project: str, apis: Sequence[str]) -> list[str]:
     return [] if enabled is None else [name for name in apis if name not in enabled]
 
 
+def wait_until_it_answers(
+    project: str,
+    api: str,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Waits until a just-enabled API no longer refuses calls as one that is disabled.
+
+    Google's provider takes an API for enabled when it is listed so; calls are refused for a while
+    then, and it does not repeat them. The clock is there for tests.
+
+    Raises:
+        TimeoutError: when it takes longer than Google ever says.
+    """
+    session = _session() or _machines_session()
+    if api == apis.BUDGETS_API:
+        session.headers[_QUOTA_PROJECT] = project
+    end = clock() + _LONGEST
+    while _is_refused(session.get(_CALLS[api].format(project=project), timeout=_SECONDS)):
+        if clock() > end:
+            raise TimeoutError(f"{api} is enabled in {project}, but still refuses calls")
+        sleep(_PAUSE)
+
+
+def _is_refused(answer: requests.Response) -> bool:
+    return answer.status_code == 403 and "SERVICE_DISABLED" in answer.text
+
+
 def _enabled(session: requests.Session, project: str) -> set[str]:
     """Raises requests.RequestException."""
     found: set[str] = set()
@@ -68,6 +117,11 @@ def _session() -> requests.Session | None:
     folder = os.environ.get("CLOUDSDK_CONFIG") or Path.home() / ".config" / "gcloud"
     if not Path(given or Path(folder) / "application_default_credentials.json").is_file():
         return None
+    return _machines_session()
+
+
+def _machines_session() -> requests.Session:
+    """Whatever credentials there are; a machine's own if there are no others."""
     # Takes a while to load, which only those who have credentials should wait for.
     import google.auth
     from google.auth.transport.requests import AuthorizedSession

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_gcp as gcp
 
+from infra.enabled import wait_until_it_answers
+
 
 @dataclass(frozen=True)
 class ProjectServicesArgs:
@@ -45,5 +47,19 @@ class ProjectServices(pulumi.ComponentResource):
             project=args.project,
             service=service,
             disable_on_destroy=False,
-            opts=pulumi.ResourceOptions(parent=self),
+            opts=pulumi.ResourceOptions(
+                parent=self,
+                # Resources that wait for this one wait for the hook, too.
+                hooks=until_they_answer(),
+            ),
         )
+
+
+def until_they_answer() -> pulumi.ResourceHookBinding | None:
+    """What holds back whatever waits for an API that was just enabled."""
+    return pulumi.ResourceHookBinding(after_create=[_wait])
+
+
+def _wait(args: pulumi.ResourceHookArgs) -> None:
+    made = args.new_inputs or {}
+    wait_until_it_answers(made["project"], made["service"])

@@ -90,7 +90,8 @@ class Call:
     @property
     def project(self) -> str:
         """The project that the path names, or the empty string."""
-        for key in ("project", "projectsId", "projectId"):
+        # Where a path parameter has both, `project` is the whole `projects/ID`.
+        for key in ("projectsId", "project", "projectId"):
             if key in self.params:
                 return self.params[key]
         return ""

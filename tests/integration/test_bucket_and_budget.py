@@ -11,7 +11,7 @@ from infra.deployer import CHANGE, READ, WRITE, permissions_of
 from tpustack.engine import Engine
 from tpustack.localcloud import LocalCloudCommand
 
-from .test_stacks import Become, settings_of
+from .test_stacks import TPU, Become, settings_of
 
 PROJECT = "tpu-stack-local"
 BUCKET: dict[str, Any] = {
@@ -42,7 +42,8 @@ SETTINGS: dict[str, Any] = {
     "bucket": BUCKET,
     "budget": BUDGET,
     "limits": {"idleMinutes": 600},
-    "vm": {"machineType": "n1-standard-2", "publicIp": True},
+    "vm": {"machineType": "n1-standard-2", "publicIp": True, "keepBootDisk": True},
+    "tpu": {**TPU, "dataDisks": [{"name": "data", "sizeGib": 10}]},
 }
 CHANGED: dict[str, Any] = {
     "bucket": {**BUCKET, "softDeleteDays": 7, "encryption": {"rotationDays": 30}},

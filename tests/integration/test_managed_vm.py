@@ -9,8 +9,11 @@ from typing import Any
 
 import requests
 
+from infra.deployer import READ, WRITE, permissions_of
 from tpustack.engine import Engine
 from tpustack.localcloud import LocalCloudCommand
+
+from .test_stacks import Become, settings_of
 
 Deploy = Callable[..., Engine]
 ZONE = "https://compute.googleapis.com/compute/v1/projects/tpu-stack-local/zones/us-central1-b"
@@ -46,8 +49,14 @@ def managed(google: requests.Session) -> dict[str, Any]:
 
 
 def test_a_preempted_vm_comes_back_and_runs_its_job_and_nothing_is_left_of_it(
-    deploy: Deploy, cloud: LocalCloudCommand, google: requests.Session, trainer: Path
+    deploy: Deploy,
+    deployer: Become,
+    cloud: LocalCloudCommand,
+    google: requests.Session,
+    trainer: Path,
 ) -> None:
+    permissions = permissions_of(settings_of("local", {"vm": MANAGED}))
+    runner = deployer(permissions)
     before = cloud.status()["resources"]
     engine = deploy(vm=MANAGED)
     first = engine.up(ignore)
@@ -67,3 +76,4 @@ def test_a_preempted_vm_comes_back_and_runs_its_job_and_nothing_is_left_of_it(
     said(cloud, "starting the job second")
     engine.destroy(ignore)
     assert cloud.status()["resources"] == before
+    assert runner.asked() == permissions.of_project(READ, WRITE)

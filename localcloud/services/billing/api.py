@@ -32,7 +32,13 @@ def account_resources(cloud: Cloud, call: Call) -> Sequence[str]:
     return (account_name(call),)
 
 
-def require_budgets_api(cloud: Cloud, call: Call) -> None:
+def budget_resources(cloud: Cloud, call: Call) -> Sequence[str]:
+    """Whose policy counts: the account's. That the API is enabled comes first, as on Google."""
+    _require_budgets_api(cloud, call)
+    return account_resources(cloud, call)
+
+
+def _require_budgets_api(cloud: Cloud, call: Call) -> None:
     """Refuse a call whose quota project lacks the API, or that has none.
 
     A service account's calls count for its own project, a person's for the one that its client

@@ -16,8 +16,7 @@ from localcloud.services.billing.api import (
     BUDGET,
     BUDGETS_API,
     account_name,
-    account_resources,
-    require_budgets_api,
+    budget_resources,
 )
 from localcloud.services.monitoring.channels import CHANNEL
 from localcloud.services.paging import page
@@ -30,36 +29,32 @@ ALERTER = "serviceAccount:billing-budget-alert@system.gserviceaccount.com"
 
 
 @BUDGETS_API.method(
-    f"{_PATH}.create", permission="billing.budgets.create", resources=account_resources
+    f"{_PATH}.create", permission="billing.budgets.create", resources=budget_resources
 )
 def create(cloud: Cloud, call: Call) -> Json:
     """A new budget."""
-    require_budgets_api(cloud, call)
     name = f"{account_name(call)}/budgets/{uuid.uuid4()}"
     return _put(cloud, call, name, dict(call.body))
 
 
-@BUDGETS_API.method(f"{_PATH}.get", permission="billing.budgets.get", resources=account_resources)
+@BUDGETS_API.method(f"{_PATH}.get", permission="billing.budgets.get", resources=budget_resources)
 def get(cloud: Cloud, call: Call) -> Json:
     """One budget."""
-    require_budgets_api(cloud, call)
     return _load(cloud, call)
 
 
-@BUDGETS_API.method(f"{_PATH}.list", permission="billing.budgets.list", resources=account_resources)
+@BUDGETS_API.method(f"{_PATH}.list", permission="billing.budgets.list", resources=budget_resources)
 def list_(cloud: Cloud, call: Call) -> Json:
     """The budgets of an account."""
-    require_budgets_api(cloud, call)
     found = cloud.store.items(BUDGET, f"{account_name(call)}/")
     return page(call, "budgets", [record for _, record in found])
 
 
 @BUDGETS_API.method(
-    f"{_PATH}.patch", permission="billing.budgets.update", resources=account_resources
+    f"{_PATH}.patch", permission="billing.budgets.update", resources=budget_resources
 )
 def patch(cloud: Cloud, call: Call) -> Json:
     """Change what the mask names; what is not sent is taken away."""
-    require_budgets_api(cloud, call)
     with cloud.store.locked():
         record = _load(cloud, call)
         if call.body.get("etag", record["etag"]) != record["etag"]:
@@ -71,11 +66,10 @@ def patch(cloud: Cloud, call: Call) -> Json:
 
 
 @BUDGETS_API.method(
-    f"{_PATH}.delete", permission="billing.budgets.delete", resources=account_resources
+    f"{_PATH}.delete", permission="billing.budgets.delete", resources=budget_resources
 )
 def delete(cloud: Cloud, call: Call) -> Json:
     """Delete a budget."""
-    require_budgets_api(cloud, call)
     cloud.store.delete(BUDGET, _load(cloud, call)["name"])
     return {}
 

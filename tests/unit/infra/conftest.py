@@ -132,6 +132,8 @@ def run(root: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         settings: dict[str, object], *, preview: bool = False, hosts: int = 1, stack: str = "test"
     ) -> tuple[Engine, dict[str, Any]]:
         engine = Engine(hosts=hosts, preview=preview)
+        # An engine that only records calls no hooks.
+        monkeypatch.setattr("infra.components.services.until_they_answer", lambda: None)
         monkeypatch.setattr(pulumi.log, "warn", engine.warnings.append)
         monkeypatch.setattr(pulumi.log, "info", lambda text, **_: engine.notes.append(text))
         pulumi_mocks.set_mocks(engine, project="tpu-stack", stack=stack, preview=preview)

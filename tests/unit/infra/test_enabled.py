@@ -9,23 +9,45 @@ import pulumi
 import pytest
 
 from infra import enabled
+from infra.apis import apis_of
 from infra.settings.parse import parse
 from localcloud.app import LocalCloud
+from localcloud.core import enablement
+from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import DEVELOPER
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.core.tokens import Principal
 
 from .conftest import config
 
+EVERYTHING = {
+    "bucket": {"encryption": {}},
+    "budget": {"amount": 5, "emails": ["a@example.com"], "pubsubTopic": "alerts"},
+}
+ALL_APIS = apis_of(parse(config(**EVERYTHING), "test"))
+# These ask for the API in the project of the caller's credentials.
+ASK_NOBODYS_PROJECT = ("cloudresourcemanager.googleapis.com", "cloudbilling.googleapis.com")
 TPU, STORAGE = "tpu.googleapis.com", "storage.googleapis.com"
 Token = Callable[[str], None]
 
 
 @pytest.fixture
-def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Token]:
-    """Gives this process somebody's token of a new project, and nothing else."""
-    cloud = LocalCloud(tmp_path / "cloud")
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def cloud(tmp_path: Path, clock: VirtualClock) -> Iterator[LocalCloud]:
+    """A new project, in which APIs take as long to enable as on Google."""
+    cloud = LocalCloud(tmp_path / "cloud", clock=clock, latency="real")
     cloud.start()
+    yield cloud
+    cloud.stop()
+
+
+@pytest.fixture
+def token(cloud: LocalCloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Token:
+    """Gives this process somebody's token of the project, and nothing else."""
     monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{cloud.listener.port}")
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(cloud.authority.bundle))
     for name in ("GOOGLE_APPLICATION_CREDENTIALS", "CLOUDSDK_CONFIG", "no_proxy", "NO_PROXY"):
@@ -35,8 +57,7 @@ def token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Token]:
     def become(member: str) -> None:
         monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", cloud.cloud.token(Principal(member)))
 
-    yield become
-    cloud.stop()
+    return become
 
 
 def test_what_is_disabled_is_found_whatever_page_the_rest_is_on(
@@ -76,3 +97,24 @@ def test_the_preview_says_who_enables_what_is_disabled(
     enabled._tell([], settings)
     (sentence,) = heard
     assert sentence.startswith(said)
+
+
+@pytest.mark.parametrize("api", ALL_APIS)
+def test_an_update_waits_until_a_just_enabled_api_answers(
+    api: str, token: Token, cloud: LocalCloud, clock: VirtualClock
+) -> None:
+    token(DEVELOPER)
+    default = cloud.cloud.service_enabled(DEFAULT_PROJECT, api)
+    enablement.enable(cloud.cloud, DEFAULT_PROJECT, [api], after=30)
+    begun = clock.now()
+    enabled.wait_until_it_answers(DEFAULT_PROJECT, api, clock.now, clock.advance)
+    waits = not default and api not in ASK_NOBODYS_PROJECT
+    assert (30 <= clock.now() - begun < 34) == waits
+
+
+def test_an_api_that_never_answers_is_waited_for_five_minutes(
+    token: Token, clock: VirtualClock
+) -> None:
+    token(DEVELOPER)
+    with pytest.raises(TimeoutError, match="still refuses calls"):
+        enabled.wait_until_it_answers(DEFAULT_PROJECT, TPU, clock.now, clock.advance)

@@ -146,6 +146,7 @@ def test_a_channel_and_a_topic_are_made_changed_and_deleted(api: Client) -> None
     api.get(url, status=404)
     api.put(TOPIC_URL, {})
     api.put(TOPIC_URL, {}, status=409)
+    assert len(api.get(f"pubsub.googleapis.com/v1/projects/{PROJECT}/topics")["topics"]) == 1
     api.put(f"pubsub.googleapis.com/v1/projects/{PROJECT}/topics/goog-x", {}, status=400)
     change = {"topic": {"labels": {"c": "d"}}, "updateMask": "labels"}
     assert api.patch(TOPIC_URL, change)["labels"] == {"c": "d"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infra.deployer import WAIT, permissions_of
+from infra.deployer import WAIT, groups, permissions_of
 from infra.settings.parse import parse
 from localcloud.core import projects
 from localcloud.core.cloud import Cloud, Latency
@@ -57,6 +57,11 @@ def begin(deployer: Client) -> list[str]:
         *(operation["selfLink"] for operation in begun),
         f"tpu.googleapis.com/v2/{node['name']}",
     ]
+
+
+def test_the_list_names_permissions_that_there_are(api: Client) -> None:
+    names = {name for by_kind in groups().values() for kind in by_kind.values() for name in kind}
+    become_deployer(api, sorted(names))
 
 
 def test_whoever_deploys_may_wait_for_what_was_begun_and_needs_the_permissions_for_it(
