@@ -144,10 +144,14 @@ def _running_means(values: Sequence[float], smoothing: float) -> list[float]:
 
 
 def _steepest(points: Sequence[Point], losses: Sequence[float], begun: int, lowest: int) -> int:
-    """Where the loss falls fastest for each factor of the rate, within the good region."""
+    """Where the loss falls fastest for each factor of the rate, within the good region.
+
+    Judged over a twentieth of the curve to each side: between neighbours there is mostly noise.
+    """
+    reach = max(1, len(losses) // 20)
 
     def slope(i: int) -> float:
-        before, after = max(i - 1, 0), min(i + 1, len(losses) - 1)
+        before, after = max(i - reach, 0), min(i + reach, len(losses) - 1)
         width = math.log10(points[after].rate / points[before].rate)
         return (losses[after] - losses[before]) / width
 
