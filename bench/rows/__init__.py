@@ -26,5 +26,7 @@ _NAMES = (
     "keras",
     "checkpoint",
     "startup",
+    "pipeline",
+    "input",
 )
 ROWS: dict[str, Callable[[], list[Result]]] = {name: _lazy(name) for name in _NAMES}

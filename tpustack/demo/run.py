@@ -215,7 +215,7 @@ def _convert(source: str) -> None:
     """Write the TFRecord files, unless those that are there came from the same source and code."""
     target = DEMO / "data"
     manifest = target / "manifest.json"
-    made_of = [*Path(source).glob("*"), *(ROOT / "training" / "data").glob("*.py")]
+    made_of = [*Path(source).glob("*"), *(ROOT / "training" / "data").rglob("*.py")]
     if manifest.exists() and Path(source).is_dir():
         made = manifest.stat().st_mtime
         if all(path.stat().st_mtime < made for path in made_of):

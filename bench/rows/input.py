@@ -1,0 +1,87 @@
+"""Training with the real input pipeline against a batch that is on the device already."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import tensorflow as tf
+
+from bench.result import Result
+from tpustack.demo import dataset
+from training.cluster import Cluster, connect
+from training.data.convert import convert
+from training.data_set import DataSet, open_data
+from training.endpoint.environment import NoTpu
+from training.endpoint.wait import Wait
+from training.input_pipeline import training_batches
+from training.model_registry import load_model
+from training.state import create_train_state
+from training.train_loop import create_train_loop
+
+_PAIRS = 9
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model on MNIST: its parameters, and the steps of each turn."""
+
+    model: str
+    parameters: dict[str, Any]
+    steps: int
+
+
+CASES = (
+    Case("mnist_cnn", {"global_batch_size": 1024}, steps=12),
+    Case(
+        "resnet",
+        {"global_batch_size": 128, "depth": 8, "augmentation": "pad_crop_flip"},
+        steps=4,
+    ),
+)
+
+
+def measure() -> list[Result]:
+    """Turns of each, one after the other; the ratio is the median of those of each pair."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = dataset.obtain(lambda text: None).argument
+        convert(source, str(Path(folder) / "data"))
+        data = open_data(str(Path(folder) / "data"))
+        cluster = connect(NoTpu(), Wait(), local_devices=0)
+        return [result for case in CASES for result in _measure(cluster, data, case)]
+
+
+def _measure(cluster: Cluster, data: DataSet, case: Case) -> list[Result]:
+    model = load_model(case.model)
+    params = model.params(**case.parameters)
+    state = create_train_state(cluster, model, params, data.manifest, 10_000)
+    real_batches = training_batches(data, cluster, params)
+    one_batch = real_batches()
+    real = create_train_loop(cluster, params, state, real_batches)
+    synthetic = create_train_loop(cluster, params, state, lambda: one_batch)
+    for loop in (real, synthetic):
+        _steps_per_second(loop, case.steps)
+    pairs = [
+        (_steps_per_second(real, case.steps), _steps_per_second(synthetic, case.steps))
+        for _ in range(_PAIRS)
+    ]
+    ratio = statistics.median(first / second for first, second in pairs)
+    rate = statistics.median(first for first, _ in pairs) * params.global_batch_size
+    name = f"input: {case.model}, batch {params.global_batch_size}"
+    return [
+        Result(f"{name}: against data on the device", ratio, "ratio", 0.97, "higher"),
+        Result(f"{name}: examples/s", rate, "1/s", better="higher"),
+    ]
+
+
+def _steps_per_second(loop: Callable[[tf.Tensor], object], steps: int) -> float:
+    started = time.perf_counter()
+    loop(tf.constant(steps))
+    return steps / (time.perf_counter() - started)

@@ -1,0 +1,71 @@
+"""Each command of training/docs/data.md does what the page says."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from training.__main__ import main
+from training.cli import parse
+from training.data.manifest import parse_manifest
+from training.params import Params, build_params
+
+PAGE = (Path(__file__).parents[3] / "training" / "docs" / "data.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"(?:`|    )python -m training (data [^`\n]+)", PAGE)
+# Those that need a library which the package itself does not ask for; test_sources.py has them.
+ELSEWHERE = ("saved", "colors/1.0.0")
+
+
+def write_images(folder: Path) -> None:
+    for name in ("one", "two"):
+        (folder / name).mkdir(parents=True)
+        for number in range(5):
+            image = tf.fill((12, 12, 3), tf.constant(20 * number, tf.uint8))
+            (folder / name / f"{number}.png").write_bytes(tf.io.encode_png(image).numpy())
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_commands_run_in_the_order_of_the_page(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    write_mnist: Callable[..., None],
+) -> None:
+    pytest.importorskip("matplotlib", reason="--grid draws with matplotlib")
+    monkeypatch.chdir(tmp_path)
+    write_mnist(tmp_path / "mnist")
+    write_images(tmp_path / "photos")
+    write_images(tmp_path / "icons" / "train")
+    write_images(tmp_path / "icons" / "test")
+    (tmp_path / "pixels.csv").write_text("label,a,b,c,d\n" + "0,1,2,3,4\n1,5,6,7,8\n" * 10)
+    (tmp_path / "reviews.csv").write_text("text,stars\n" + "so so,1\nfine,2\n" * 10)
+    assert len(COMMANDS) == 11
+    for command in COMMANDS:
+        arguments = shlex.split(command)
+        if any(word in arguments for word in ELSEWHERE):
+            parse(arguments)
+            continue
+        capsys.readouterr()
+        assert main(arguments) == 0, capsys.readouterr().err
+        if "convert" in arguments:
+            written = tmp_path / arguments[arguments.index("--output") + 1] / "manifest.json"
+            assert parse_manifest(written.read_text(), command).split("test").examples > 0
+        if "--json" in arguments:
+            assert json.loads(capsys.readouterr().out)["checksums"] == "verified"
+    assert (tmp_path / "digits.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_parameters_of_the_page_exist() -> None:
+    rows = re.findall(r"^\| `--(\w+)=(\S*?)` \| (.*)\|$", PAGE, re.MULTILINE)
+    assert len(rows) == 6
+    for name, value, text in rows:
+        assert hasattr(Params(), name)
+        values = [value] if value else re.findall(r"`(\w+)`", text)
+        for given in values:
+            build_params({}, [(name, given.replace("=N", "=1") if given != "N" else "1")])

@@ -1,0 +1,21 @@
+"""`tpustack dataset`: fetches a data set and prints its folder."""
+
+from __future__ import annotations
+
+import click
+
+from tpustack.demo import dataset, fashion_mnist
+
+
+@click.command("dataset")
+@click.argument("name", type=click.Choice(["mnist", "fashion-mnist"]))
+def command(name: str) -> None:
+    """Fetch a data set once and print what `training data convert --source` takes.
+
+    python -m training data convert --name fashion-mnist --output data
+    --source "$(tpustack dataset fashion-mnist)"
+    """
+    if name == "mnist":
+        click.echo(dataset.obtain(lambda text: click.echo(text, err=True)).argument)
+    else:
+        click.echo(fashion_mnist.obtain())
