@@ -13,6 +13,7 @@ from typing import Any
 from pulumi import automation
 
 from tpustack.ci.events import Events
+from tpustack.ci.folder import mend
 from tpustack.ci.locks import Lock, locks_in
 from tpustack.errors import TpustackError
 
@@ -63,6 +64,7 @@ class Pipeline:
 
     def stacks(self) -> dict[str, datetime | None]:
         """The stacks that the backend has, and when each was last updated (UTC)."""
+        mend(self.environment.get(BACKEND) or os.environ.get(BACKEND, ""))
         try:
             found = self._workspace.list_stacks()
         except automation.CommandError as error:
