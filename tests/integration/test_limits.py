@@ -17,7 +17,7 @@ PLACE = "projects/tpu-stack-local"
 VM = f"https://compute.googleapis.com/compute/v1/{PLACE}/zones/us-central1-b/instances"
 VM += "/tpu-stack-local-vm"
 NODE = f"https://tpu.googleapis.com/v2/{PLACE}/locations/us-central1-b/nodes/tpu-stack-local-tpu"
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 def ignore(line: str) -> None:
