@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,11 +27,16 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
 
 
 def test_a_saved_model_takes_bytes_and_gives_the_probabilities_of_the_trained_model(
-    digits_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    digits_model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     code, out, _ = run(capsys, "export", f"--model-dir={digits_model}", f"--output={tmp_path}")
     step = restore_model(str(digits_model)).step
+    gc.collect()
     assert code == 0
+    assert "unrestored" not in caplog.text, "the optimizer's moments are nobody's loss here"
     assert out.splitlines()[-1] == f"export finished saved_model={tmp_path}/{step}"
     predictor = Predictor(str(tmp_path))
     assert predictor.version == str(step)
