@@ -24,6 +24,7 @@ class Export:
     data: str | None
     model_file: str | None
     test_limit: int
+    best: bool
 
     def run(self) -> int:
         """Export and print a line that says where to."""
@@ -41,6 +42,7 @@ class Export:
             self.data,
             self.model_file,
             self.test_limit,
+            self.best,
         )
         print(f"export finished {line}", flush=True)
         return 0
@@ -51,7 +53,7 @@ def add(modes: Any) -> None:
     parser = modes.add_parser(
         "export",
         help="write the trained model as SavedModel, int8 TFLite or ONNX",
-        description="Write the newest checkpoint's model: as a SavedModel to serve, as "
+        description="Write a trained model: as a SavedModel to serve, as "
         "full-integer TFLite for the Edge TPU (checked operation by operation, and for the "
         "accuracy that the integers cost), or as ONNX.",
         allow_abbrev=False,
@@ -59,6 +61,9 @@ def add(modes: Any) -> None:
     parser.add_argument("--model-dir", required=True, help="results' directory or gs:// URL")
     parser.add_argument("--output", required=True, help="directory or gs:// URL to write to")
     parser.add_argument("--format", choices=_FORMATS, default=_FORMATS[0], help="saved_model")
+    parser.add_argument(
+        "--best", action="store_true", help="the best evaluation's checkpoint, not the newest"
+    )
     parser.add_argument(
         "--batch-size", type=int, help="static batch of the input (default: any number)"
     )
@@ -94,4 +99,5 @@ def _build(known: argparse.Namespace, rest: Sequence[str]) -> Export:
         known.data,
         known.model,
         known.test_examples,
+        known.best,
     )

@@ -46,9 +46,12 @@ class RestoredModel:
         return {"probabilities": probabilities, "classes": classes}
 
 
-def restore_model(model_dir: str, model_file: str | None = None) -> RestoredModel:
+def restore_model(
+    model_dir: str, model_file: str | None = None, best: bool = False
+) -> RestoredModel:
     """Build the model that `model_dir` describes and restore its newest whole checkpoint.
 
+    With `best` that of its best evaluation.
     `model_file` is where a model of the user's own is now, if not where it was. Raises InputError
     when there is no checkpoint, CheckpointError when it is another model's.
     """
@@ -59,8 +62,9 @@ def restore_model(model_dir: str, model_file: str | None = None) -> RestoredMode
     module = definition.create_model(params, description.spec, params.seed)
     step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
     checkpoint = tf.train.Checkpoint(model=module, step=step)
-    path = newest_whole(f"{model_dir.rstrip('/')}/checkpoints")
+    path = newest_whole(f"{model_dir.rstrip('/')}/{'best' if best else 'checkpoints'}")
     if path is None:
-        raise InputError(f"--model-dir={model_dir}: there is no checkpoint in it; train first")
+        what = "no checkpoint of a best evaluation" if best else "no checkpoint"
+        raise InputError(f"--model-dir={model_dir}: there is {what} in it; train first")
     restore(checkpoint, path, this_machine().this_process)
     return RestoredModel(module, description, path, int(step.numpy()))

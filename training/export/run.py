@@ -30,10 +30,11 @@ def run_export(
     data: str | None,
     model_file: str | None,
     test_limit: int,
+    best: bool = False,
 ) -> str:
     """Export the model of `model_dir` as `kind` and return a line that sums it up."""
     files.check_bucket(output, "--output")
-    model = restore_model(model_dir, model_file)
+    model = restore_model(model_dir, model_file, best)
     if kind == "saved_model":
         return f"saved_model={export_saved_model(model, output, batch)}"
     if kind == "onnx":

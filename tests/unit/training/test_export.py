@@ -136,6 +136,14 @@ def test_the_description_of_a_model_keeps_the_parameters_that_were_changed(
     assert "seed" not in description.params
 
 
+def test_the_best_evaluation_s_checkpoint_can_be_exported_instead_of_the_newest(
+    digits_model: Path,
+) -> None:
+    best = restore_model(str(digits_model), best=True)
+    assert best.checkpoint.startswith(f"{digits_model}/best/ckpt-")
+    assert best.checkpoint.endswith(f"-{best.step}")
+
+
 def test_wrong_input_is_said_at_once(
     digits_model: Path, bars: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
