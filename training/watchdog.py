@@ -6,6 +6,7 @@ hours (tensorflow#38190). So a thread of its own watches, and ends the process t
 to be kept is in the last checkpoint.
 """
 
+import faulthandler
 import os
 import select
 import signal
@@ -24,6 +25,9 @@ from training.errors import EXIT_FAILURE, EXIT_START_AGAIN
 # https://cloud.google.com/compute/docs/instances/preemptible#preemption-process
 _GRACE_SECONDS = 25.0
 _LONGEST_WAIT = 3600.0
+# How much later the watchdog is itself taken for stuck: TensorFlow may wait without letting other
+# threads of Python run. faulthandler's thread needs no permission; its message is a traceback.
+_BACKSTOP_SECONDS = 5.0
 
 
 def _end(message: str, code: int) -> NoReturn:
@@ -49,10 +53,12 @@ class Watchdog(Callback):
         self._timeout = 0.0
         self._deadline: float | None = None
         self._killed_at: float | None = None
+        self._installed = False
         self._bell, self._ringer = socket.socketpair()
 
     def install(self) -> None:
         """Hear SIGTERM from now on; main thread only."""
+        self._installed = True
         self._ringer.setblocking(False)
         # The C part of a signal's handling, which also works while the main thread is busy.
         signal.set_wakeup_fd(self._ringer.fileno(), warn_on_full_buffer=False)
@@ -74,6 +80,9 @@ class Watchdog(Callback):
 
     def _set_deadline(self, more: float) -> None:
         self._deadline = self._clock() + self._timeout + more if self._timeout else None
+        if self._installed and self._timeout:
+            latest = self._timeout + more + _BACKSTOP_SECONDS
+            faulthandler.dump_traceback_later(latest, exit=True, file=sys.__stderr__)
 
     def _run(self) -> None:
         while not self.look():
