@@ -28,6 +28,7 @@ _LONGEST_WAIT = 3600.0
 # How much later the watchdog is itself taken for stuck: TensorFlow may wait without letting other
 # threads of Python run. faulthandler's thread needs no permission; its message is a traceback.
 _BACKSTOP_SECONDS = 5.0
+_STDERR = 2
 
 
 def _end(message: str, code: int) -> NoReturn:
@@ -82,7 +83,7 @@ class Watchdog(Callback):
         self._deadline = self._clock() + self._timeout + more if self._timeout else None
         if self._installed and self._timeout:
             latest = self._timeout + more + _BACKSTOP_SECONDS
-            faulthandler.dump_traceback_later(latest, exit=True, file=sys.__stderr__)
+            faulthandler.dump_traceback_later(latest, exit=True, file=_STDERR)
 
     def _run(self) -> None:
         while not self.look():
