@@ -38,16 +38,20 @@ def being_created(deployment: Mapping[str, Any]) -> list[str]:
 
 def with_what_was_being_created(deployment: Mapping[str, Any]) -> dict[str, Any]:
     """The state as if all of it had come into being; a refresh then drops what has not."""
-    known = {resource["urn"] for resource in deployment.get("resources") or []}
+    resources = deployment.get("resources") or []
+    # One that waits for its replacement is deleted already, and stands only for its place.
+    known = {each["urn"] for each in resources if not each.get("pendingReplacement")}
     found = {
         create["resource"]["urn"]: create["resource"]
         | {"id": _IDS[create["resource"]["type"]].format_map(create["resource"]["inputs"])}
         for create in _creates(deployment)
         if create["resource"]["type"] in _IDS and create["resource"]["urn"] not in known
     }
+    # Others may depend on what is replaced: it keeps its place before them.
+    kept = [found.pop(each["urn"], each) for each in resources]
     return {
         **deployment,
-        "resources": [*(deployment.get("resources") or []), *found.values()],
+        "resources": [*kept, *found.values()],
         "pending_operations": [],
     }
 

@@ -41,6 +41,13 @@ def test_what_the_state_knows_already_is_not_there_twice() -> None:
     assert with_what_was_being_created(state([known], creating=NETWORK))["resources"] == [known]
 
 
+def test_a_replacement_takes_the_place_of_what_was_deleted_for_it() -> None:
+    deleted = NETWORK | {"id": "old", "pendingReplacement": True}
+    after = with_what_was_being_created(state([deleted, GRANT], creating=NETWORK))
+    found = NETWORK | {"id": "projects/p/global/networks/net"}
+    assert after["resources"] == [found, GRANT]
+
+
 def test_interrupted_updates_and_deletions_are_left_to_the_refresh() -> None:
     known = NETWORK | {"id": "n"}
     before = state([known], deleting=known)
