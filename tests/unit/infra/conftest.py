@@ -69,6 +69,15 @@ class Declared:
     inputs: dict[str, Any]
 
 
+def whole(value: Any) -> Any:
+    """With whole numbers as such: the engine's protocol has floating-point numbers alone."""
+    if isinstance(value, dict):
+        return {key: whole(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [whole(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 @dataclass
 class Engine(pulumi_mocks.Mocks):
     """Answers like Google would; in a preview it knows nothing that Google decides."""
@@ -82,7 +91,7 @@ class Engine(pulumi_mocks.Mocks):
     def new_resource(
         self, args: pulumi_mocks.MockResourceArgs
     ) -> tuple[str | None, dict[str, Any]]:
-        self.resources.append(Declared(args.typ, args.name, dict(args.inputs)))
+        self.resources.append(Declared(args.typ, args.name, whole(dict(args.inputs))))
         if self.preview:
             return "", dict(args.inputs)
         computed: dict[str, Any] = {}
