@@ -10,7 +10,7 @@ from typing import Any
 
 from pulumi import automation
 
-from tpustack.engine_state import being_created, with_what_was_being_created
+from tpustack.engine_state import being_created, settled, with_what_was_being_created
 from tpustack.errors import TpustackError, UsageError
 from tpustack.project import ROOT
 
@@ -115,6 +115,10 @@ class Engine:
                 state.deployment = with_what_was_being_created(state.deployment or {})
                 self._stack.import_stack(state)
             self.refresh(line)
+            with _Explained("import", self.name):
+                state = self._stack.export_stack()
+                state.deployment = settled(state.deployment or {})
+                self._stack.import_stack(state)
         return urns
 
 

@@ -37,23 +37,47 @@ def being_created(deployment: Mapping[str, Any]) -> list[str]:
 
 
 def with_what_was_being_created(deployment: Mapping[str, Any]) -> dict[str, Any]:
-    """The state as if all of it had come into being; a refresh then drops what has not."""
-    resources = deployment.get("resources") or []
-    # One that waits for its replacement is deleted already, and stands only for its place.
-    known = {each["urn"] for each in resources if not each.get("pendingReplacement")}
+    """The state as if all of it had come into being; a refresh then drops what has not.
+
+    The operations stay in it until `settled`, so that this can be done again if it is interrupted.
+    """
     found = {
-        create["resource"]["urn"]: create["resource"]
-        | {"id": _IDS[create["resource"]["type"]].format_map(create["resource"]["inputs"])}
+        create["resource"]["urn"]: create["resource"] | {"id": _id_of(create["resource"])}
         for create in _creates(deployment)
-        if create["resource"]["type"] in _IDS and create["resource"]["urn"] not in known
+        if create["resource"]["type"] in _IDS
     }
-    # Others may depend on what is replaced: it keeps its place before them.
-    kept = [found.pop(each["urn"], each) for each in resources]
-    return {
-        **deployment,
-        "resources": [*kept, *found.values()],
-        "pending_operations": [],
-    }
+    resources: list[Mapping[str, Any]] = []
+    for each in deployment.get("resources") or []:
+        # Others may depend on what is replaced: the new one takes its place before them.
+        new = found.pop(each["urn"], None)
+        if new is None:
+            resources.append(each)
+        elif each.get("pendingReplacement"):
+            # It is deleted already, and stands only for its place.
+            resources.append(new)
+        elif _id_of(each) == new["id"]:
+            resources.append(each)
+        else:
+            resources += [new, {**each, "delete": True}]
+    return {**deployment, "resources": [*resources, *found.values()]}
+
+
+def settled(deployment: Mapping[str, Any]) -> dict[str, Any]:
+    """The refreshed state without the operations; what was not replaced after all stays."""
+    resources = deployment.get("resources") or []
+    alive = {each["urn"] for each in resources if not each.get("delete")}
+    begun = set(being_created(deployment))
+    kept = [
+        {key: value for key, value in each.items() if key != "delete"}
+        if each["urn"] in begun - alive
+        else each
+        for each in resources
+    ]
+    return {**deployment, "resources": kept, "pending_operations": []}
+
+
+def _id_of(resource: Mapping[str, Any]) -> str:
+    return _IDS[resource["type"]].format_map(resource["inputs"])
 
 
 def _creates(deployment: Mapping[str, Any]) -> list[Mapping[str, Any]]:

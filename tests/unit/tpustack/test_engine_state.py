@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tpustack.engine_state import being_created, with_what_was_being_created
+from tpustack.engine_state import being_created, settled, with_what_was_being_created
 
 
 def resource(kind: str, called: str, **inputs: str) -> dict[str, Any]:
@@ -28,8 +28,8 @@ def test_what_cannot_be_created_twice_is_looked_for() -> None:
         "n",
         "projects/p/locations/us-central1-b/nodes/tpu",
     ]
-    assert after["pending_operations"] == []
     assert being_created(before) == [TPU["urn"]]
+    assert settled(after)["pending_operations"] == []
 
 
 def test_what_can_be_created_twice_is_simply_created_again() -> None:
@@ -46,6 +46,21 @@ def test_a_replacement_takes_the_place_of_what_was_deleted_for_it() -> None:
     after = with_what_was_being_created(state([deleted, GRANT], creating=NETWORK))
     found = NETWORK | {"id": "projects/p/global/networks/net"}
     assert after["resources"] == [found, GRANT]
+
+
+def test_what_is_made_before_the_old_one_goes_is_looked_for_and_the_old_one_goes_next() -> None:
+    old = NETWORK | {"id": "old", "inputs": {"project": "p", "name": "old"}}
+    after = with_what_was_being_created(state([old, GRANT], creating=NETWORK))
+    found = NETWORK | {"id": "projects/p/global/networks/net"}
+    assert after["resources"] == [found, old | {"delete": True}, GRANT]
+    assert with_what_was_being_created(after) == after
+    assert settled(after)["resources"] == after["resources"]
+
+
+def test_what_was_not_replaced_after_all_stays() -> None:
+    old = NETWORK | {"id": "old", "inputs": {"project": "p", "name": "old"}}
+    refreshed = state([old | {"delete": True}, GRANT], creating=NETWORK)
+    assert settled(refreshed)["resources"] == [old, GRANT]
 
 
 def test_interrupted_updates_and_deletions_are_left_to_the_refresh() -> None:
