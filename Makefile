@@ -25,7 +25,7 @@ demo: setup  ## From nothing to a trained model (ARCH=vm|node, KEEP=1 leaves it 
 	@$(PY) -m tpustack demo --architecture $(ARCH) $(if $(KEEP),--keep)
 
 test: setup  ## Run the whole suite
-	@$(PY) -m pytest -n 4 --dist worksteal tests/integration tests/unit
+	@$(PY) -m pytest -n 4 --maxschedchunk 1 tests/integration tests/unit
 	@$(PY) -m pytest tests/e2e
 
 oldest: setup  ## Test training/ with the oldest TensorFlow it runs with

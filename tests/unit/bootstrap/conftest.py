@@ -41,7 +41,10 @@ class Engine(pulumi_mocks.Mocks):
 
 
 @pytest.fixture
-def declared() -> Callable[..., Resources]:
+def declared(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Resources]:
+    # Hooks need an engine that calls back.
+    monkeypatch.setattr("infra.components.services.until_they_answer", lambda: None)
+
     def run(**settings: object) -> Resources:
         engine = Engine()
         pulumi_mocks.set_mocks(engine, project="tpu-stack-bootstrap", stack="pipeline")
