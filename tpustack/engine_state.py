@@ -42,7 +42,9 @@ def with_what_was_being_created(deployment: Mapping[str, Any]) -> dict[str, Any]
     The operations stay in it until `settled`, so that this can be done again if it is interrupted.
     """
     found = {
-        create["resource"]["urn"]: create["resource"] | {"id": _id_of(create["resource"])}
+        create["resource"]["urn"]: create["resource"]
+        # The outputs are what the provider goes by when it deletes before any refresh.
+        | {"id": _id_of(create["resource"]), "outputs": create["resource"]["inputs"]}
         for create in _creates(deployment)
         if create["resource"]["type"] in _IDS
     }

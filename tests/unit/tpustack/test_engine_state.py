@@ -44,14 +44,14 @@ def test_what_the_state_knows_already_is_not_there_twice() -> None:
 def test_a_replacement_takes_the_place_of_what_was_deleted_for_it() -> None:
     deleted = NETWORK | {"id": "old", "pendingReplacement": True}
     after = with_what_was_being_created(state([deleted, GRANT], creating=NETWORK))
-    found = NETWORK | {"id": "projects/p/global/networks/net"}
+    found = NETWORK | {"id": "projects/p/global/networks/net", "outputs": NETWORK["inputs"]}
     assert after["resources"] == [found, GRANT]
 
 
 def test_what_is_made_before_the_old_one_goes_is_looked_for_and_the_old_one_goes_next() -> None:
     old = NETWORK | {"id": "old", "inputs": {"project": "p", "name": "old"}}
     after = with_what_was_being_created(state([old, GRANT], creating=NETWORK))
-    found = NETWORK | {"id": "projects/p/global/networks/net"}
+    found = NETWORK | {"id": "projects/p/global/networks/net", "outputs": NETWORK["inputs"]}
     assert after["resources"] == [found, old | {"delete": True}, GRANT]
     assert with_what_was_being_created(after) == after
     assert settled(after)["resources"] == after["resources"]
