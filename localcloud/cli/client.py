@@ -33,7 +33,9 @@ def running(home: Path) -> dict[str, int] | None:
         status = _request(home, known["port"], "GET", "status", {})
     except (OSError, ValueError, KeyError, http.client.HTTPException, CommandError):
         return None
-    return known if status["home"] == str(home) else None
+    # The next emulator may have the same port before it says so in its run file.
+    answers = status["home"], status["pid"]
+    return known if answers == (str(home), known["pid"]) else None
 
 
 def ask(home: Path, verb: str, name: str, body: dict[str, Any] | None = None) -> dict[str, Any]:

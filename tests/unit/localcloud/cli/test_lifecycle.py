@@ -12,6 +12,8 @@ from pathlib import Path
 
 import requests
 
+from localcloud.cli.client import run_file, running
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -39,6 +41,15 @@ def test_two_starts_at_once_make_one_cloud(run: Run, home: Path) -> None:
     assert [process.returncode for process in both] == [0, 0]
     ports = {text.rstrip().rpartition(":")[2] for text in said}
     assert len(ports) == 1
+
+
+def test_an_earlier_clouds_run_file_is_not_taken_for_that_of_the_one_which_answers(
+    started: Run, home: Path
+) -> None:
+    known = running(home)
+    assert known
+    run_file(home).write_text(json.dumps({**known, "pid": os.getpid()}), encoding="utf-8")
+    assert running(home) is None
 
 
 def test_the_port_stays_the_same_over_a_restart(started: Run) -> None:
