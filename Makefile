@@ -25,14 +25,13 @@ demo: setup  ## From nothing to a trained model (ARCH=vm|node, KEEP=1 leaves it 
 	@$(PY) -m tpustack demo --architecture $(ARCH) $(if $(KEEP),--keep)
 
 test: setup  ## Run the whole suite
-	@$(PY) -m pytest -n 4 --maxschedchunk 1 tests/integration tests/unit
-	@$(PY) -m pytest tests/e2e
+	@$(PY) -m pytest -n 4 --dist loadgroup tests/e2e tests/integration tests/unit
 
 oldest: setup  ## Test training/ with the oldest TensorFlow it runs with
 	@test -d .venv-oldest || .venv/bin/uv venv --quiet --python '>=3.10,<3.12' .venv-oldest
 	@.venv/bin/uv pip install --quiet --python .venv-oldest --require-hashes \
 	  -r requirements-oldest.txt
-	@.venv-oldest/bin/python -m pytest tests/unit/training
+	@.venv-oldest/bin/python -m pytest -n 2 --dist loadgroup tests/unit/training
 
 next: setup  ## Test and type-check infra/ with the next generation of Google's provider
 	@test -d .venv-next || .venv/bin/uv venv --quiet --python '>=3.10,<3.13' .venv-next

@@ -12,6 +12,8 @@ import pytest
 from tpustack.project import DEMO, ROOT
 
 SECONDS = 600
+# There is one demo on a machine at a time.
+pytestmark = pytest.mark.xdist_group("demo")
 
 
 @pytest.fixture(scope="module", params=["vm", "node"])

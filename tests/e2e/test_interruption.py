@@ -14,6 +14,8 @@ import pytest
 from tpustack.localcloud import LocalCloudCommand
 from tpustack.project import ROOT
 
+# There is one demo on a machine at a time.
+pytestmark = pytest.mark.xdist_group("demo")
 DEMO = [sys.executable, "-m", "tpustack", "demo"]
 SECONDS = 120
 

@@ -31,7 +31,17 @@ TPU_VARIABLES = (
     "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS",
 )
 
+# Takes seconds to make: the tests that share it run in one process.
+SHARED = ("digits_model", "worker_process")
+
 StartTraining = Callable[..., "subprocess.Popen[str]"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for fixture in SHARED:
+            if fixture in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group(fixture))
 
 
 def write_idx(path: Path, array: npt.NDArray[np.uint8]) -> None:
