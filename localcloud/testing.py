@@ -29,6 +29,25 @@ def session(local_cloud: LocalCloud, member: str = DEVELOPER, *scopes: str) -> r
     return made
 
 
+def machine(zone: str | None = None, **fields: Any) -> Json:
+    """The plainest machine there is, as an instance of `zone` or, without one, in a template."""
+
+    def path(kind: str, name: str) -> str:
+        return f"zones/{zone}/{kind}/{name}" if zone else name
+
+    image = "projects/debian-cloud/global/images/family/debian-12"
+    disk = {
+        "sourceImage": image,
+        "diskSizeGb": "50",
+        "diskType": path("diskTypes", "pd-balanced"),
+    }
+    return {
+        "machineType": path("machineTypes", "n1-standard-2"),
+        "disks": [{"boot": True, "autoDelete": True, "initializeParams": disk}],
+        "networkInterfaces": [{"network": "global/networks/default"}],
+    } | fields
+
+
 class Client:
     """Calls APIs as one member.
 

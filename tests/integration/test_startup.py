@@ -10,6 +10,7 @@ import pytest
 import requests
 
 from infra.components.machine import startup_script
+from localcloud.testing import machine
 from tpustack.localcloud import LocalCloudCommand
 
 PROJECT = "https://compute.googleapis.com/compute/v1/projects/tpu-stack-local"
@@ -37,24 +38,11 @@ def script_that(does: str) -> str:
     return f"{own}start_training() {{ {does}; }}\n{separator}{rest}"
 
 
-def keep(compute: requests.Session, name: str, script: str, **metadata: str) -> None:
+def keep(compute: requests.Session, name: str, script: str, **more: str) -> None:
     """A group of one VM with that script, and a check of its health."""
-    items = {"startup-script": script, "health-port": "8090", **metadata}
-    properties = {
-        "machineType": "n1-standard-2",
-        "disks": [
-            {
-                "boot": True,
-                "autoDelete": True,
-                "initializeParams": {
-                    "sourceImage": "projects/debian-cloud/global/images/family/debian-12"
-                },
-            }
-        ],
-        "networkInterfaces": [{"network": "global/networks/default"}],
-        "metadata": {"items": [{"key": key, "value": text} for key, text in items.items()]},
-    }
-    template = {"name": name, "properties": properties}
+    items = {"startup-script": script, "health-port": "8090", **more}
+    metadata = {"items": [{"key": key, "value": text} for key, text in items.items()]}
+    template = {"name": name, "properties": machine(metadata=metadata)}
     compute.post(f"{PROJECT}/global/instanceTemplates", json=template).raise_for_status()
     check = {"name": name, **HEALTH}
     compute.post(f"{PROJECT}/global/healthChecks", json=check).raise_for_status()

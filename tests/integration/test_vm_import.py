@@ -12,6 +12,7 @@ from pathlib import Path
 import requests
 
 from infra.components.machine import Job, job_metadata
+from localcloud.testing import machine
 from tpustack.engine import Engine
 from tpustack.project import ROOT
 
@@ -45,23 +46,8 @@ def metadata_of_the_job(wheel: Path) -> dict[str, str]:
 def make_vm(google: requests.Session, metadata: dict[str, str]) -> None:
     """By hand, as somebody might have: without account or labels, and it migrates."""
     google.post(f"{SERVICES}/compute.googleapis.com:enable", json={}).raise_for_status()
-    body = {
-        "name": "tpu-stack-local-vm",
-        "machineType": "zones/us-central1-b/machineTypes/n1-standard-2",
-        "disks": [
-            {
-                "boot": True,
-                "autoDelete": True,
-                "initializeParams": {
-                    "sourceImage": "projects/debian-cloud/global/images/family/debian-12",
-                    "diskSizeGb": "50",
-                    "diskType": "zones/us-central1-b/diskTypes/pd-balanced",
-                },
-            }
-        ],
-        "networkInterfaces": [{"network": "global/networks/default"}],
-        "metadata": {"items": [{"key": key, "value": text} for key, text in metadata.items()]},
-    }
+    items = [{"key": key, "value": text} for key, text in metadata.items()]
+    body = machine("us-central1-b", name="tpu-stack-local-vm", metadata={"items": items})
     google.post(INSTANCES, json=body).raise_for_status()
 
 

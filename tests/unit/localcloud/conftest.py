@@ -14,6 +14,7 @@ from localcloud.core import enablement, projects
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import DEVELOPER, Cloud, Latency
 from localcloud.core.tokens import Principal
+from localcloud.machines.fake import FakeMachines
 from localcloud.testing import Client
 from localcloud.testing import session as session_for
 
@@ -50,6 +51,17 @@ def local_cloud(
 @pytest.fixture
 def cloud(local_cloud: LocalCloud) -> Cloud:
     return local_cloud.cloud
+
+
+@pytest.fixture
+def machines(local_cloud: LocalCloud) -> Iterator[FakeMachines]:
+    """Machines that are only written down, without a process."""
+    fake = FakeMachines()
+    real = local_cloud.cloud.machines
+    local_cloud.cloud.machines = fake  # type: ignore[assignment]
+    yield fake
+    fake.suspend_all()
+    local_cloud.cloud.machines = real
 
 
 @pytest.fixture

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.call import Json
 from localcloud.machines.fake import FakeMachines
-from localcloud.testing import Client
+from localcloud.testing import Client, machine
 
 PROJECT = f"compute.googleapis.com/compute/beta/projects/{projects.DEFAULT_PROJECT}"
 ZONE = f"{PROJECT}/zones/us-central1-b"
@@ -25,15 +24,6 @@ def enabled_apis() -> tuple[str, ...]:
     return ("compute.googleapis.com",)
 
 
-@pytest.fixture
-def machines(local_cloud: LocalCloud) -> Iterator[FakeMachines]:
-    fake = FakeMachines()
-    real = local_cloud.cloud.machines
-    local_cloud.cloud.machines = fake  # type: ignore[assignment]
-    yield fake
-    local_cloud.cloud.machines = real
-
-
 class Groups:
     """The groups of one zone."""
 
@@ -41,21 +31,7 @@ class Groups:
         self.api = api
 
     def template(self, name: str = "t", *, status: int = 200, **properties: object) -> Json:
-        body = {
-            "machineType": "n1-standard-2",
-            "disks": [
-                {
-                    "boot": True,
-                    "autoDelete": True,
-                    "initializeParams": {
-                        "sourceImage": "projects/debian-cloud/global/images/family/debian-12",
-                        "diskType": "pd-balanced",
-                    },
-                }
-            ],
-            "networkInterfaces": [{"network": "global/networks/default"}],
-        } | properties
-        sent = {"name": name, "properties": body}
+        sent = {"name": name, "properties": machine() | properties}
         return self.api.post(f"{PROJECT}/global/instanceTemplates", sent, status=status)
 
     def body(self, **fields: object) -> Json:

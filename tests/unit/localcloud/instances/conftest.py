@@ -5,7 +5,7 @@ import pytest
 from localcloud.core import projects
 from localcloud.core.call import Json
 from localcloud.core.clock import Clock
-from localcloud.testing import Client
+from localcloud.testing import Client, machine
 
 ZONE = (
     f"compute.googleapis.com/compute/beta/projects/{projects.DEFAULT_PROJECT}/zones/us-central1-b"
@@ -30,22 +30,7 @@ class Instances:
         self.api = api
 
     def body(self, name: str = "vm", **fields: object) -> Json:
-        return {
-            "name": name,
-            "machineType": "zones/us-central1-b/machineTypes/n1-standard-2",
-            "disks": [
-                {
-                    "boot": True,
-                    "autoDelete": True,
-                    "initializeParams": {
-                        "sourceImage": "projects/debian-cloud/global/images/family/debian-12",
-                        "diskSizeGb": "50",
-                        "diskType": "zones/us-central1-b/diskTypes/pd-balanced",
-                    },
-                }
-            ],
-            "networkInterfaces": [{"network": "global/networks/default"}],
-        } | fields
+        return machine("us-central1-b", name=name, **fields)
 
     def insert(self, name: str = "vm", *, status: int = 200, **fields: object) -> Json:
         return self.api.post(f"{ZONE}/instances", self.body(name, **fields), status=status)

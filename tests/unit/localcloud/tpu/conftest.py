@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from localcloud.app import LocalCloud
@@ -15,16 +13,6 @@ from localcloud.testing import Client
 @pytest.fixture
 def enabled_apis() -> tuple[str, ...]:
     return ("tpu.googleapis.com",)
-
-
-@pytest.fixture
-def machines(local_cloud: LocalCloud) -> Iterator[FakeMachines]:
-    fake = FakeMachines()
-    real = local_cloud.cloud.machines
-    local_cloud.cloud.machines = fake  # type: ignore[assignment]
-    yield fake
-    fake.suspend_all()
-    local_cloud.cloud.machines = real
 
 
 @pytest.fixture

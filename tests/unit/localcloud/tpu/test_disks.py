@@ -8,7 +8,7 @@ import pytest
 
 from localcloud.core.call import Json
 from localcloud.machines.fake import FakeMachines
-from localcloud.testing import Client
+from localcloud.testing import Client, machine
 
 PROJECT = "projects/tpu-stack-local"
 COMPUTE = f"compute.googleapis.com/compute/v1/{PROJECT}"
@@ -84,13 +84,8 @@ def test_a_disk_has_one_writer_or_any_number_of_readers(
 def test_an_instance_cannot_write_to_a_disk_that_a_tpu_vm_has(tpu: Client, disk: Any) -> None:
     path = disk()
     tpu.post(nodes(), VM | {"dataDisks": [{"sourceDisk": path}]}, nodeId="t")
-    image = {"sourceImage": "projects/debian-cloud/global/images/family/debian-12"}
-    body = {
-        "name": "vm",
-        "machineType": f"zones/{ZONE}/machineTypes/n1-standard-1",
-        "networkInterfaces": [{"network": "global/networks/default"}],
-        "disks": [{"boot": True, "initializeParams": image}, {"source": path}],
-    }
+    body = machine(ZONE, name="vm")
+    body["disks"].append({"source": path})
     answer = tpu.post(f"{COMPUTE}/zones/{ZONE}/instances", body, status=400)
     assert f"{nodes().partition('v2alpha1/')[2]}/t" in answer["error"]["message"]
 
