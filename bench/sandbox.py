@@ -10,8 +10,10 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import requests
 import yaml
 
+from tpustack.localcloud import LocalCloudCommand
 from tpustack.project import ROOT
 
 # Stands in for the trainer where only the infrastructure counts: it says what it was given.
@@ -57,6 +59,17 @@ def write_stack(project: Path, trainer: Path, stack: str = "local", /, **changes
     training = {"tpu-stack:training": {"wheel": str(trainer), "tensorflowVersion": "2.19.1"}}
     settings["config"] |= training | {_key(name): value for name, value in changes.items()}
     (project / "stacks" / path.name).write_text(yaml.safe_dump(settings), encoding="utf-8")
+
+
+def session(cloud: LocalCloudCommand) -> requests.Session:
+    """A client of the APIs of a running local cloud."""
+    environment = cloud.environment()
+    made = requests.Session()
+    made.trust_env = False
+    made.proxies = {"https": environment["HTTPS_PROXY"]}
+    made.verify = environment["REQUESTS_CA_BUNDLE"]
+    made.headers["Authorization"] = f"Bearer {environment['GOOGLE_OAUTH_ACCESS_TOKEN']}"
+    return made
 
 
 def _key(name: str) -> str:

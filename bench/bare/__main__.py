@@ -3,6 +3,7 @@
 It is only previewed, as the yardstick of `make bench ONLY=preview`.
 """
 
+import os
 from pathlib import Path
 
 import pulumi
@@ -10,7 +11,8 @@ from pulumi_gcp import compute, projects, serviceaccount, storage, tpu
 
 PROJECT, REGION, ZONE = "tpu-stack-local", "us-central1", "us-central1-b"
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
-ROOT = Path(__file__).parents[2]
+# Where the wheel and the data are that both programs upload.
+FILES = Path(os.environ["TPUSTACK_BENCH_FILES"])
 
 apis = [
     projects.Service(f"{name}.googleapis.com", project=PROJECT, service=f"{name}.googleapis.com")
@@ -25,7 +27,7 @@ bucket = storage.Bucket(
     public_access_prevention="enforced",
     force_destroy=True,
 )
-files = [*(ROOT / "dist").glob("*.whl"), *sorted((ROOT / ".demo" / "data").glob("*"))]
+files = [*FILES.glob("*.whl"), *sorted((FILES / "data").glob("*"))]
 objects = [
     storage.BucketObject(
         file.name, bucket=bucket.name, name=file.name, source=pulumi.FileAsset(str(file))

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import requests
 from pulumi import automation
 from rich.console import Console
 
 from bench.result import Result
-from bench.sandbox import make_project, make_trainer, write_stack
+from bench.sandbox import make_project, make_trainer, session, write_stack
 from tpustack import toolchain
 from tpustack.localcloud import LocalCloudCommand
 
@@ -81,13 +80,10 @@ def _enable_apis(cloud: LocalCloudCommand) -> None:
     """The project is one that has been used before: its APIs are enabled, and that counts."""
     cloud.run("start", "--port", "0")
     try:
-        environment, project = cloud.environment(), cloud.status()["project"]
-        answer = requests.post(
+        project = cloud.status()["project"]
+        answer = session(cloud).post(
             f"https://serviceusage.googleapis.com/v1/projects/{project}/services:batchEnable",
             json={"serviceIds": [f"{api}.googleapis.com" for api in _APIS]},
-            headers={"Authorization": f"Bearer {environment['GOOGLE_OAUTH_ACCESS_TOKEN']}"},
-            proxies={"https": environment["HTTPS_PROXY"]},
-            verify=environment["REQUESTS_CA_BUNDLE"],
             timeout=30,
         )
         answer.raise_for_status()

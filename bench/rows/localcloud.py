@@ -11,6 +11,7 @@ import psutil
 import requests
 
 from bench.result import Result
+from bench.sandbox import session
 from tpustack.localcloud import LocalCloudCommand
 
 _ROUNDS = 300
@@ -30,26 +31,20 @@ def measure() -> list[Result]:
 
 
 def _measure(cloud: LocalCloudCommand) -> list[Result]:
-    environment = cloud.environment()
-    status = cloud.status()
-    session = requests.Session()
-    session.trust_env = False
-    session.proxies = {"https": environment["HTTPS_PROXY"]}
-    session.verify = environment["REQUESTS_CA_BUNDLE"]
-    session.headers["Authorization"] = f"Bearer {environment['GOOGLE_OAUTH_ACCESS_TOKEN']}"
+    status, google = cloud.status(), session(cloud)
     project = {"project": status["project"]}
     process = psutil.Process(status["pid"])
     times: list[float] = []
     for number in range(_ROUNDS):
         name = f"bench-{number}"
         times += [
-            _timed(session, "POST", _URL, params=project, json={"name": name, "location": "US"}),
-            _timed(session, "GET", f"{_URL}/{name}"),
-            _timed(session, "DELETE", f"{_URL}/{name}"),
+            _timed(google, "POST", _URL, params=project, json={"name": name, "location": "US"}),
+            _timed(google, "GET", f"{_URL}/{name}"),
+            _timed(google, "DELETE", f"{_URL}/{name}"),
         ]
     for number in range(_RESOURCES):
         body = {"name": f"bench-resource-{number}", "location": "US"}
-        _timed(session, "POST", _URL, params=project, json=body)
+        _timed(google, "POST", _URL, params=project, json=body)
     memory = process.memory_info().rss / 2**20
     return [
         Result("local cloud: create-get-delete", len(times) / sum(times), "1/s", better="higher"),
@@ -58,9 +53,9 @@ def _measure(cloud: LocalCloudCommand) -> list[Result]:
     ]
 
 
-def _timed(session: requests.Session, verb: str, url: str, **arguments: object) -> float:
+def _timed(google: requests.Session, verb: str, url: str, **arguments: object) -> float:
     started = time.perf_counter()
-    response = session.request(verb, url, **arguments)  # type: ignore[arg-type]
+    response = google.request(verb, url, **arguments)  # type: ignore[arg-type]
     elapsed = time.perf_counter() - started
     response.raise_for_status()
     return elapsed

@@ -13,7 +13,7 @@ import psutil
 import pytest
 import requests
 
-from bench.sandbox import make_project, make_trainer, write_stack
+from bench.sandbox import make_project, make_trainer, session, write_stack
 from infra.deployer import Permissions
 from tpustack import toolchain
 from tpustack.engine import Engine
@@ -48,13 +48,7 @@ def cloud(tmp_path: Path) -> Iterator[LocalCloudCommand]:
 @pytest.fixture
 def google(cloud: LocalCloudCommand) -> requests.Session:
     """A client of the local cloud's APIs."""
-    environment = cloud.environment()
-    session = requests.Session()
-    session.trust_env = False
-    session.proxies = {"https": environment["HTTPS_PROXY"]}
-    session.verify = environment["REQUESTS_CA_BUNDLE"]
-    session.headers["Authorization"] = f"Bearer {environment['GOOGLE_OAUTH_ACCESS_TOKEN']}"
-    return session
+    return session(cloud)
 
 
 @pytest.fixture
