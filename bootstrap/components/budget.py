@@ -8,6 +8,7 @@ import pulumi
 import pulumi_gcp as gcp
 
 from bootstrap.settings import BootstrapSettings, BudgetSettings
+from infra.components.billing import billing_provider
 
 _MAILS_AT = (0.5, 0.9, 1.0)
 
@@ -28,14 +29,6 @@ class Budget(pulumi.ComponentResource):
         self, name: str, args: BudgetArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("tpu-stack:bootstrap:Budget", name, None, opts)
-        # Google counts a person's calls of this API against a project that the caller names.
-        billing = gcp.Provider(
-            "billing",
-            project=args.settings.project,
-            billing_project=args.settings.project,
-            user_project_override=True,
-            opts=pulumi.ResourceOptions(parent=self),
-        )
         # Budgets name projects by number.
         projects = [
             gcp.organizations.get_project_output(
@@ -55,7 +48,9 @@ class Budget(pulumi.ComponentResource):
             },
             threshold_rules=[{"threshold_percent": percent} for percent in _MAILS_AT],
             opts=pulumi.ResourceOptions(
-                parent=self, provider=billing, depends_on=list(args.requires)
+                parent=self,
+                provider=billing_provider(args.settings.project, self),
+                depends_on=list(args.requires),
             ),
         )
         self.register_outputs({})

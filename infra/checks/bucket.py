@@ -11,7 +11,9 @@ from infra.settings import StackSettings
 from infra.settings.bucket import LifecycleAction, LifecycleRule
 from infra.settings.problems import UNSET, Problem
 
-_KEY = re.compile(r"projects/[^/]+/locations/([^/]+)/keyRings/[\w-]{1,63}/cryptoKeys/[\w-]{1,63}")
+_KEY = re.compile(
+    r"projects/[^/]+/locations/([^/]+)/keyRings/[\w-]{1,63}/cryptoKeys/[\w-]{1,63}", re.ASCII
+)
 _SHORTEST_SOFT_DELETE = 7
 _MOST_RULES = 100
 # What must not go by its age alone: the last checkpoint of a job that rests (jobs/JOB/checkpoints),

@@ -140,7 +140,7 @@ def _check_own(
 
 
 def _check_type(disk: DataDisk, at: str, accelerator: Accelerator) -> Iterator[Problem]:
-    if disk.type and disk.type.value not in accelerator.disk_types:
+    if disk.type and not disk.source and disk.type.value not in accelerator.disk_types:
         yield Problem(
             f"{at}.type",
             disk.type.value,

@@ -9,11 +9,10 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra.apis import BILLING_API, BUDGETS_API, MONITORING_API, PROJECTS_API, PUBSUB_API
+from infra.components.billing import billing_provider
 from infra.settings.budget import BudgetScope, BudgetSettings
 
 _EMAIL = "email"
-# What the stack's own provider takes from the settings of the one that everything else uses.
-_CREDENTIALS = ("accessToken", "credentials", "impersonateServiceAccount")
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class Budget(pulumi.ComponentResource):
             all_updates_rule=self._told(args),
             opts=pulumi.ResourceOptions.merge(
                 self._after(args, BUDGETS_API),
-                pulumi.ResourceOptions(provider=self._asking_for(args.project)),
+                pulumi.ResourceOptions(provider=billing_provider(args.project, self)),
             ),
         )
         self.register_outputs({})
@@ -111,21 +110,6 @@ class Budget(pulumi.ComponentResource):
 
     def _after(self, args: BudgetArgs, api: str) -> pulumi.ResourceOptions:
         return pulumi.ResourceOptions(parent=self, depends_on=[args.requires[api]])
-
-    def _asking_for(self, project: str) -> gcp.Provider:
-        """Google's provider, told in whose name it asks: the budgets' API needs a quota project."""
-        config = pulumi.Config("gcp")
-        access_token, credentials, account = (config.get(name) for name in _CREDENTIALS)
-        return gcp.Provider(
-            "billing",
-            project=project,
-            billing_project=project,
-            user_project_override=True,
-            access_token=access_token,
-            credentials=credentials,
-            impersonate_service_account=account,
-            opts=pulumi.ResourceOptions(parent=self),
-        )
 
 
 def _required(account: str) -> str:

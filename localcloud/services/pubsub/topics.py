@@ -13,7 +13,7 @@ from localcloud.services import policies
 from localcloud.services.paging import page
 from localcloud.services.pubsub.api import API, TOPIC, resources, topic_name
 
-_ID = re.compile(r"(?!goog)[A-Za-z][\w.~+%-]{2,254}")
+_ID = re.compile(r"(?!goog)[A-Za-z][\w.~+%-]{2,254}", re.ASCII)
 _FIELDS = ("labels", "messageRetentionDuration", "messageStoragePolicy")
 
 

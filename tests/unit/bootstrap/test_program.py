@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pulumi
+import pytest
+
 from bootstrap.components.accounts import DEPLOYER_ROLES, PREVIEWER_ROLES
 from tests.unit.bootstrap.conftest import Resources, of
 
@@ -59,3 +62,24 @@ def test_a_budget_is_over_all_projects(declared: Callable[..., Resources]) -> No
     (made,) = of(declared(projects=["project-a", "project-b"], budget=budget), "Budget").values()
     assert made["budgetFilter"]["projects"] == ["projects/123", "projects/123"]
     assert made["amount"]["specifiedAmount"]["units"] == "500"
+
+
+def test_a_budget_is_asked_for_with_the_programs_own_credentials_in_its_projects_name(
+    declared: Callable[..., Resources], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = {"gcp:accessToken": "a-token"}
+    monkeypatch.setattr(
+        pulumi.Config,
+        "get_secret",
+        lambda config, key: (
+            pulumi.Output.secret(token[f"{config.name}:{key}"])
+            if f"{config.name}:{key}" in token
+            else None
+        ),
+    )
+    budget = {"billingAccount": "012345-6789AB-CDEF01", "dollars": 500}
+    (provider,) = of(declared(budget=budget), "gcp").values()
+    assert provider["billingProject"] == "some-project"
+    assert provider["userProjectOverride"] == "true"
+    # Wrapped as a secret, so that the state has it encrypted.
+    assert provider["accessToken"]["value"] == "a-token"

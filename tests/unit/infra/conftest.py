@@ -19,6 +19,8 @@ from infra.settings import StackSettings
 from infra.settings.parse import parse
 
 REPOSITORY = Path(__file__).parents[3]
+# Read once: some tests judge hundreds of stacks.
+CATALOG = Catalog()
 
 
 @pytest.fixture
@@ -45,7 +47,7 @@ def config(**settings: object) -> dict[str, object]:
 
 def context_of(settings: StackSettings, root: Path, stack: str = "test") -> Context:
     # Whichever generation of the provider runs the tests, the checks are those of the locked one.
-    return Context(stack, root, Catalog(), names_of(settings, stack), provider="8.34.0")
+    return Context(stack, root, CATALOG, names_of(settings, stack), provider="8.34.0")
 
 
 # What Google says of the project, to programs that may ask: not in the preview of a new stack.

@@ -3,52 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from ipaddress import IPv4Network
 from random import Random
-from typing import Any
 
-from infra.catalog import Catalog
 from infra.catalog.model import Accelerator
 
-CATALOG = Catalog()
-PROJECT = "tpu-stack-local"
-ACCELERATORS = sorted(CATALOG.accelerators)
-ZONES = sorted({zone for a in CATALOG.accelerators.values() for zone in a.zones})
-RUNTIMES = sorted(CATALOG.runtimes)
-VERSIONS = sorted(CATALOG.node_versions)
-SERVED = sorted(v for v, entry in CATALOG.node_versions.items() if entry.ended is None)
-MACHINES = sorted(CATALOG.machine_types)
-CAPACITIES = ("on-demand", "spot", "preemptible", "reserved")
-_LETTERS = "abgoe019-_.A Ü/"
-Json = dict[str, Any]
+from .generate_values import (
+    ACCELERATORS,
+    CAPACITIES,
+    CATALOG,
+    FULL_SCOPE,
+    GIVEN_GIB,
+    GIVEN_NETWORK,
+    MACHINES,
+    PROJECT,
+    RUNTIMES,
+    SERVED,
+    VERSIONS,
+    VM_CAPACITIES,
+    ZONES,
+    Json,
+    block,
+    bucket,
+    budget,
+    data_disk,
+    encryption,
+    given_range,
+    labels,
+    rule,
+    text,
+)
+
+Change = Callable[[Random, Json], None]
 
 
 def stack(chance: Random) -> Json:
     """The configuration of a stack file."""
     accelerator = CATALOG.accelerators[chance.choice(ACCELERATORS)]
     node = "node" in accelerator.architectures and chance.random() < 0.4
+    zone = chance.choice(accelerator.zones)
     made: Json = {
-        "zone": chance.choice(accelerator.zones),
+        "zone": zone,
         "architecture": "node" if node else "vm",
-        "tpu": _node(chance, accelerator) if node else _tpu_vm(chance, accelerator),
-        "vm": {
-            "machineType": chance.choice(MACHINES),
-            "capacity": chance.choice(("on-demand", "spot", "preemptible")),
-            "bootDiskGib": chance.choice((20, 50, 65536)),
-            "bootDiskType": chance.choice(("pd-balanced", "pd-standard", "pd-ssd")),
-            "publicIp": chance.random() < 0.5,
-        },
-        "bucket": {},
-        "network": chance.choice(({}, {"subnetRange": "172.20.0.0/24"}, {"create": False})),
+        "tpu": _node(chance, accelerator) if node else _tpu_vm(chance, accelerator, zone),
+        "vm": _vm(chance),
+        "bucket": bucket(chance, zone.rpartition("-")[0]),
+        "network": _network(chance, zone.rpartition("-")[0]),
         "training": {"modelMemoryGib": 0.5, "tensorflowVersion": "2.19.1"},
         "labels": chance.choice(({}, {"team": "vision"})),
+        "limits": chance.choice(({}, {}, {"timeToLiveHours": 8}, {"idleMinutes": 30})),
     }
+    if chance.random() < 0.1:
+        made["budget"] = budget(chance)
     for _ in range(chance.choice((0, 0, 0, 1, 1, 2, 3))):
         chance.choice(_CHANGES)(chance, made)
     return {"gcp:project": PROJECT} | {f"tpu-stack:{key}": value for key, value in made.items()}
 
 
-def _tpu_vm(chance: Random, accelerator: Accelerator) -> Json:
+def _tpu_vm(chance: Random, accelerator: Accelerator, zone: str) -> Json:
     fitting = [r for r in CATALOG.runtimes.values() if accelerator.family in r.families]
     made: Json = {
         "acceleratorType": accelerator.name,
@@ -57,12 +68,36 @@ def _tpu_vm(chance: Random, accelerator: Accelerator) -> Json:
         "externalIps": chance.random() < 0.2,
         "secureBoot": chance.random() < 0.2,
     }
-    if chance.random() < 0.3:
-        made["queued"] = {}
     if chance.random() < 0.1:
         made["slices"] = chance.choice((2, 256))
+    if chance.random() < 0.3:
+        made |= _queued(chance, made["capacity"], made.get("slices", 1))
+    if chance.random() < 0.2:
+        many = 2 if chance.random() < 0.3 else 1
+        made["dataDisks"] = [
+            data_disk(chance, accelerator, zone, number, made.get("slices", 1))
+            for number in range(many)
+        ]
     if chance.random() < 0.1:
         made["tags"] = ["tpus"]
+    if chance.random() < 0.1:
+        made["scopes"] = [FULL_SCOPE, "https://mail.google.com/"]
+    return made
+
+
+def _queued(chance: Random, capacity: str, slices: int) -> Json:
+    queued: Json = {}
+    if chance.random() < 0.3:
+        queued["validUntil"] = "2099-12-31T18:00:00Z"
+    if chance.random() < 0.3 and capacity in ("on-demand", "reserved"):
+        queued["guaranteedHours"] = chance.choice((0.5, 8760))
+    if chance.random() < 0.3 and capacity == "reserved":
+        queued["reservation"] = "mine"
+    if chance.random() < 0.5 and slices > 1:
+        queued["workload"] = chance.choice(("throughput", "availability"))
+    made: Json = {"queued": queued, "autocheckpoint": chance.random() < 0.2}
+    if chance.random() < 0.2:
+        made["bootDiskGib"] = chance.choice((100, 65536))
     return made
 
 
@@ -77,65 +112,112 @@ def _node(chance: Random, accelerator: Accelerator) -> Json:
     return made
 
 
-def _text(chance: Random, longest: int) -> str:
-    return "".join(chance.choice(_LETTERS) for _ in range(chance.randint(1, longest)))
+def _vm(chance: Random) -> Json:
+    made: Json = {
+        "machineType": chance.choice(MACHINES),
+        "capacity": chance.choice(VM_CAPACITIES),
+        "image": chance.choice(("debian-cloud/debian-12", "ubuntu-os-cloud/ubuntu-2204-lts")),
+        "bootDiskGib": chance.choice((20, 50, 65536)),
+        "bootDiskType": chance.choice(("pd-balanced", "pd-standard", "pd-ssd")),
+        "publicIp": chance.random() < 0.5,
+        "osLogin": chance.random() < 0.5,
+        "opsAgent": chance.random() < 0.2,
+    }
+    if chance.random() < 0.3:
+        made["managed"] = _managed(chance)
+    elif chance.random() < 0.3:
+        made["keepBootDisk"] = True
+    return made
 
 
-def _block(chance: Random) -> str:
-    """A range somewhere, often near what is there; sometimes none at all."""
-    if chance.random() < 0.1:
-        return chance.choice(("10.64.0.0", "10.64.0.0/33", "10.64.0/24", "fd00::/64", "x"))
-    first = chance.choice(
-        (chance.getrandbits(32), (10 << 24) + chance.getrandbits(24), (10 << 24) + (10 << 16))
-    )
-    prefix = chance.randint(8, 32)
-    block = IPv4Network((first, prefix), strict=False)
-    return f"{IPv4Network((first, 32))[0]}/{prefix}" if chance.random() < 0.1 else str(block)
+def _managed(chance: Random) -> Json:
+    ranges = {
+        "initialDelaySeconds": (0, 3600),
+        "checkIntervalSeconds": (5, 300),
+        "failedChecks": (1, 10),
+    }
+    return {
+        name: chance.choice((*ends, chance.randint(*ends)))
+        for name, ends in ranges.items()
+        if chance.random() < 0.7
+    }
 
 
-def _set(section: str, name: str, value: Callable[[Random], object]) -> Callable[..., None]:
+def _network(chance: Random, region: str) -> Json:
+    given = {"create": False, "name": GIVEN_NETWORK, "subnetRange": str(given_range(region))}
+    if chance.random() < 0.5:
+        given["subnetwork"] = GIVEN_NETWORK
+    return chance.choice(({}, {}, {"subnetRange": "172.20.0.0/24"}, {"create": False}, given))
+
+
+def _set(section: str, name: str, value: Callable[[Random], object]) -> Change:
     def change(chance: Random, made: Json) -> None:
         made[section] = {**made[section], name: value(chance)}
 
     return change
 
 
-def _top(name: str, value: Callable[[Random], object]) -> Callable[..., None]:
+def _top(name: str, value: Callable[[Random], object]) -> Change:
     def change(chance: Random, made: Json) -> None:
         made[name] = value(chance)
 
     return change
 
 
-def _labels(chance: Random) -> Json:
-    if chance.random() < 0.2:
-        return {f"label-{number}": "" for number in range(chance.randint(60, 66))}
-    return {_text(chance, 5): _text(chance, 5), "k" * chance.randint(60, 65): "v"}
+def _data_disks(chance: Random, made: Json) -> None:
+    """Disks as another TPU would have them, or with something that no disk can have."""
+    other = CATALOG.accelerators[chance.choice(ACCELERATORS)]
+    zone = chance.choice((made["zone"], chance.choice(ZONES)))
+    most = CATALOG.accelerators.get(made["tpu"]["acceleratorType"], other).data_disks
+    many = chance.choice((most, most + 1)) if chance.random() < 0.05 else chance.choice((1, 1, 2))
+    disks = [
+        data_disk(chance, other, zone, number, chance.choice((1, 2))) for number in range(many)
+    ]
+    name, value = chance.choice(
+        (
+            ("mode", chance.choice(("read-write", "read-only"))),
+            ("type", chance.choice(("pd-balanced", "hyperdisk-balanced", "hyperdisk-ml"))),
+            ("name", text(chance, 8) if chance.random() < 0.7 else "d" * chance.randint(20, 50)),
+            ("sizeGib", chance.choice((GIVEN_GIB, 65536))),
+            ("source", "corpus"),
+        )
+    )
+    if name not in disks[0] and chance.random() < 0.7:
+        value = disks[0].get(name, value)
+    made["tpu"] = {**made["tpu"], "dataDisks": [{**disks[0], name: value}, *disks[1:]]}
 
 
-_CHANGES: tuple[Callable[..., None], ...] = (
+_CHANGES: tuple[Change, ...] = (
     _top("zone", lambda c: c.choice([*ZONES, "us-central1-d", "mars-north1-a"])),
     _top("architecture", lambda c: c.choice(("vm", "node"))),
-    _top("namePrefix", lambda c: _text(c, 10) if c.random() < 0.7 else "a" * c.randint(1, 40)),
-    _top("labels", _labels),
+    _top("namePrefix", lambda c: text(c, 10) if c.random() < 0.7 else "a" * c.randint(1, 40)),
+    _top("labels", labels),
     _set("tpu", "acceleratorType", lambda c: c.choice([*ACCELERATORS, "v2-9", "v9-8"])),
     _set("tpu", "runtimeVersion", lambda c: c.choice([*RUNTIMES, "tpu-vm-tf-9.9.9"])),
     _set("tpu", "tensorflowVersion", lambda c: c.choice([*VERSIONS, "9.9", None])),
-    _set("tpu", "cidrBlock", _block),
+    _set("tpu", "cidrBlock", block),
     _set("tpu", "capacity", lambda c: c.choice(CAPACITIES)),
-    _set("tpu", "tags", lambda c: [_text(c, 4)]),
+    _set("tpu", "tags", lambda c: [text(c, 4)]),
+    _set("tpu", "scopes", lambda c: [FULL_SCOPE, c.choice(("cloud-platform", "https://x.org/"))]),
     _set("tpu", "slices", lambda c: c.randint(1, 256)),
     _set("tpu", "queued", lambda c: c.choice(({}, {"guaranteedHours": 2}, {"reservation": "r"}))),
+    _set("tpu", "queued", lambda c: {"reservation": text(c, 5)}),
+    _data_disks,
     _set("vm", "machineType", lambda c: c.choice([*MACHINES, "n1-standard-3", "x1-mega-2"])),
-    _set("vm", "capacity", lambda c: c.choice(("on-demand", "spot", "preemptible"))),
+    _set("vm", "capacity", lambda c: c.choice(VM_CAPACITIES)),
     _set("vm", "terminationAction", lambda c: c.choice(("stop", "delete"))),
     _set("vm", "hostMaintenance", lambda c: c.choice(("migrate", "terminate"))),
-    _set("vm", "shielded", lambda c: {"vtpm": c.random() < 0.5}),
-    _set("bucket", "name", lambda c: _text(c, 12) if c.random() < 0.7 else "a" * c.randint(1, 70)),
+    _set("vm", "shielded", lambda c: {"vtpm": c.random() < 0.5, "secureBoot": c.random() < 0.5}),
+    _set("vm", "shielded", lambda c: {"vtpm": False, "integrityMonitoring": c.random() < 0.5}),
+    _set("vm", "managed", _managed),
+    _set("bucket", "name", lambda c: text(c, 12) if c.random() < 0.7 else "a" * c.randint(1, 70)),
     _set(
         "bucket", "name", lambda c: c.choice(("192.168.5.4", "a..b", "a.-b", "my-goog1e", "goog"))
     ),
-    _set("bucket", "softDeleteDays", lambda c: c.choice((0, 7, 90))),
-    _top("network", lambda c: {"subnetRange": _block(c)}),
+    _set("bucket", "softDeleteDays", lambda c: c.choice((0, 1, 6, 7, 90))),
+    _set("bucket", "lifecycle", lambda c: [rule(c) for _ in range(c.choice((1, 2, 100, 101)))]),
+    _set("bucket", "encryption", lambda c: encryption(c, c.choice(ZONES).rpartition("-")[0])),
+    _top("network", lambda c: {"subnetRange": block(c)}),
     _set("training", "runOn", lambda c: c.choice(("vm", "tpu"))),
+    _top("budget", budget),
 )

@@ -1,18 +1,14 @@
-"""What the provider would ask of Google for some settings, asked of the local cloud."""
+"""The local cloud without its port, asked what the provider would ask of Google."""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from infra.checks.context import Context
-from infra.checks.network import subnet_range
-from infra.components.vm import scheduling as vm_scheduling
-from infra.settings import StackSettings
-from infra.settings.tpu import Architecture, Capacity
 from localcloud.app import LocalCloud
 from localcloud.core import enablement
 from localcloud.core.call import Request
@@ -21,152 +17,106 @@ from localcloud.core.cloud import DEVELOPER
 from localcloud.core.store import Record
 from localcloud.core.tokens import Principal
 
+from .calls import Call, key_calls
+from .generate_values import (
+    GIVEN_GIB,
+    GIVEN_NETWORK,
+    GIVEN_SNAPSHOT,
+    GIVEN_TOPIC,
+    PROJECT,
+    REGIONS,
+    given_key,
+    given_range,
+)
+
 Json = dict[str, Any]
-Call = tuple[str, str, dict[str, str], Json]
-"""(host, path, query, body) of a POST."""
-
-_APIS = ("tpu", "compute", "storage", "iam", "cloudresourcemanager")
+_APIS = (
+    *("tpu", "compute", "storage", "iam", "cloudresourcemanager"),
+    *("cloudkms", "pubsub", "monitoring", "billingbudgets"),
+)
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+_MACHINES = ("/nodes", "/queuedResources", "/instances", "/createInstances")
 
 
-def calls(settings: StackSettings, context: Context) -> Iterator[Call]:
-    """The creations that a stack begins with, as far as Google judges the settings by them."""
-    own = {"managed-by": "pulumi", "tpu-stack": "test", "goog-pulumi-provisioned": "true"}
-    names, labels = context.names, {**own, **settings.labels}
-    project, region, zone = settings.project, settings.region, settings.zone
-    if settings.bucket.create:
-        bucket: Json = {"name": names.bucket, "location": region.upper(), "labels": labels}
-        if settings.bucket.soft_delete_days is not None:
-            seconds = str(settings.bucket.soft_delete_days * 86400)
-            bucket["softDeletePolicy"] = {"retentionDurationSeconds": seconds}
-        yield "storage.googleapis.com", "/storage/v1/b", {"project": project}, bucket
-    account = {"accountId": names.account, "serviceAccount": {}}
-    yield "iam.googleapis.com", f"/v1/projects/{project}/serviceAccounts", {}, account
-    email = f"{names.account}@{project}.iam.gserviceaccount.com"
-    compute, place = f"/compute/beta/projects/{project}", f"projects/{project}/zones/{zone}"
-    network, subnetwork = (
-        f"projects/{project}/global/networks/default",
-        f"projects/{project}/regions/{region}/subnetworks/default",
-    )
-    if settings.network.create:
-        network = f"projects/{project}/global/networks/{names.network}"
-        subnetwork = f"projects/{project}/regions/{region}/subnetworks/{names.network}"
-        asked = settings.network.subnet_range or str(subnet_range(settings, context))
-        body: Json = {"name": names.network, "autoCreateSubnetworks": False}
-        yield "compute.googleapis.com", f"{compute}/global/networks", {}, body
-        body = {"name": names.network, "network": network, "ipCidrRange": asked}
-        yield "compute.googleapis.com", f"{compute}/regions/{region}/subnetworks", {}, body
-    yield _tpu(settings, context, labels, email, network, subnetwork)
-    yield (
-        "compute.googleapis.com",
-        f"{compute}/zones/{zone}/instances",
-        {},
-        {
-            "name": names.vm,
-            "machineType": f"{place}/machineTypes/{settings.vm.machine_type}",
-            "disks": [
-                {
-                    "boot": True,
-                    "autoDelete": True,
-                    "initializeParams": {
-                        "sourceImage": "projects/debian-cloud/global/images/family/debian-12",
-                        "diskSizeGb": str(settings.vm.boot_disk_gib),
-                        "diskType": f"{place}/diskTypes/{settings.vm.boot_disk_type.value}",
-                    },
-                }
-            ],
-            "networkInterfaces": [{"network": network, "subnetwork": subnetwork}],
-            "scheduling": _camel(vm_scheduling(settings.vm)),
-            "shieldedInstanceConfig": {
-                "enableSecureBoot": settings.vm.shielded.secure_boot,
-                "enableVtpm": settings.vm.shielded.vtpm,
-                "enableIntegrityMonitoring": settings.vm.shielded.integrity_monitoring,
-            },
-            "serviceAccounts": [{"email": email, "scopes": [_SCOPE]}],
-            "labels": labels,
-        },
-    )
+@dataclass
+class _Done:
+    """A call that Google took, what it answered, and what takes it back."""
 
-
-def _tpu(
-    settings: StackSettings,
-    context: Context,
-    labels: Json,
-    email: str,
-    network: str,
-    subnetwork: str,
-) -> Call:
-    tpu = settings.tpu
-    place = f"projects/{settings.project}/locations/{settings.zone}"
-    name = context.names.tpus(tpu.slices)[-1]
-    tier = {
-        Capacity.ON_DEMAND: {},
-        Capacity.SPOT: {"spot": True},
-        Capacity.PREEMPTIBLE: {"preemptible": True},
-        Capacity.RESERVED: {"reserved": True},
-    }[tpu.capacity]
-    node: Json = {"acceleratorType": tpu.accelerator_type, "labels": labels}
-    if settings.architecture is Architecture.NODE:
-        node |= {"network": network, "schedulingConfig": tier}
-        node |= {"tensorflowVersion": tpu.tensorflow_version, "cidrBlock": tpu.cidr_block or ""}
-        return "tpu.googleapis.com", f"/v1/{place}/nodes", {"nodeId": name}, node
-    node |= {
-        "runtimeVersion": tpu.runtime_version,
-        "networkConfig": {"network": network, "subnetwork": subnetwork},
-        "serviceAccount": {"email": email, "scope": list(tpu.scopes)},
-        "tags": list(tpu.tags),
-    }
-    if tpu.queued is None:
-        node["schedulingConfig"] = tier
-        return "tpu.googleapis.com", f"/v2alpha1/{place}/nodes", {"nodeId": name}, node
-    several = {"nodeCount": tpu.slices, "nodeIdPrefix": context.names.tpu}
-    which: Json = {"multiNodeParams": several} if tpu.slices > 1 else {"nodeId": name}
-    spec = {"parent": place, "node": node, **which}
-    request: Json = {"tpu": {"nodeSpec": [spec]}}
-    query = {"queuedResourceId": context.names.tpu}
-    return "tpu.googleapis.com", f"/v2alpha1/{place}/queuedResources", query, request
+    call: Call
+    answer: Json
+    undo: Callable[[], None]
 
 
 class Google:
-    """The local cloud without its port: each stack finds it as the one before found it."""
+    """Each stack finds what is given in every project, and nothing of the stacks before it.
+
+    What a stack begins with as the one before it is left standing for it: stacks in the order of
+    their calls need few of them.
+    """
 
     def __init__(self, home: Path) -> None:
         # Time stands still, so that machines are asked for and never come: asking is what counts.
         self._local = LocalCloud(home, clock=VirtualClock(), latency="real")
         self._local.start()
         self._cloud = self._local.cloud
-        enablement.enable(
-            self._cloud, "tpu-stack-local", tuple(f"{api}.googleapis.com" for api in _APIS)
-        )
+        enablement.enable(self._cloud, PROJECT, tuple(f"{api}.googleapis.com" for api in _APIS))
         self._local.cloud.clock.advance(3600)  # type: ignore[attr-defined]
         token = self._cloud.token(Principal(DEVELOPER, frozenset({_SCOPE})), lifetime=1e9)
-        self._headers = {"Authorization": f"Bearer {token}"}
+        # The budgets' API wants to know in which project's name it is asked.
+        self._headers = {"Authorization": f"Bearer {token}", "X-Goog-User-Project": PROJECT}
+        self._number = self._project_number()
+        self._standing: list[_Done] = []
+        assert (refused := self.refuses(list(_given()))) == "", refused
+        self._standing.clear()
 
-    def refuses(self, wanted: Iterator[Call]) -> str:
+    def refuses(self, wanted: Sequence[Call]) -> str:
         """What Google says to the first call that it refuses; empty when it takes all."""
-        undo = self._journal()
-        try:
-            for host, path, query, body in wanted:
-                self._cloud.latency_profile = "real" if _is_machine(path) else "none"
-                raw = json.dumps(body).encode()
-                many = {key: [value] for key, value in query.items()}
-                answer = self._local.dispatcher.answer(
-                    Request("POST", host, path, many, self._headers, io.BytesIO(raw), len(raw))
-                )
-                if answer.status != 200:
-                    assert isinstance(answer.body, bytes)
-                    said = json.loads(answer.body)["error"]
-                    assert said["code"] < 500, said
-                    return f"{path}: {said['message']}"
-            return ""
-        finally:
-            undo()
+        alike = [done.call == call for done, call in zip(self._standing, wanted, strict=False)]
+        same = alike.index(False) if False in alike else len(alike)
+        while len(self._standing) > same:
+            self._standing.pop().undo()
+        for call in wanted[same:]:
+            undo = self._journal()
+            status, answer = self._creation(*call)
+            if status != 200:
+                undo()
+                assert answer["error"]["code"] < 500, answer
+                return f"{call[1]}: {answer['error']['message']}"
+            self._standing.append(_Done(call, answer, undo))
+        return ""
 
     def stop(self) -> None:
         self._local.stop()
 
-    def _journal(self) -> Any:
-        """Note what is about to change; the result takes it back."""
+    def _creation(
+        self, host: str, path: str, query: dict[str, str], body: Json
+    ) -> tuple[int, Json]:
+        self._cloud.latency_profile = "real" if path.endswith(_MACHINES) else "none"
+        text = json.dumps(body).replace("{number}", self._number)
+        for done in self._standing:
+            if done.call[1].endswith("/notificationChannels"):
+                text = text.replace("{channel}", done.answer["name"], 1)
+        # A topic is made under the name that it will have.
+        method = "PUT" if host.startswith("pubsub") else "POST"
+        return self._ask(method, host, path, query, text.encode())
+
+    def _ask(
+        self, method: str, host: str, path: str, query: dict[str, str], raw: bytes
+    ) -> tuple[int, Json]:
+        many = {key: [value] for key, value in query.items()}
+        answer = self._local.dispatcher.answer(
+            Request(method, host, path, many, self._headers, io.BytesIO(raw), len(raw))
+        )
+        assert isinstance(answer.body, bytes)
+        return answer.status, json.loads(answer.body)
+
+    def _project_number(self) -> str:
+        host = "cloudresourcemanager.googleapis.com"
+        _, project = self._ask("GET", host, f"/v1/projects/{PROJECT}", {}, b"")
+        return str(project["projectNumber"])
+
+    def _journal(self) -> Callable[[], None]:
+        """Note what changes from now on, until the next call of this; the result takes it back."""
         store, before = self._cloud.store, dict[tuple[str, str], "Record | None"]()
         put, delete = type(store).put, type(store).delete
 
@@ -181,23 +131,30 @@ class Google:
         store.put, store.delete = noting_put, noting_delete  # type: ignore[method-assign]
 
         def undo() -> None:
-            del store.put, store.delete
             for (kind, key), record in before.items():
                 if record is None:
-                    store.delete(kind, key)
+                    delete(store, kind, key)
                 else:
-                    store.put(kind, key, record)
+                    put(store, kind, key, record)
 
         return undo
 
 
-def _is_machine(path: str) -> bool:
-    return path.endswith(("/nodes", "/queuedResources", "/instances"))
-
-
-def _camel(snake: Json) -> Json:
-    def name(key: str) -> str:
-        head, *tail = key.split("_")
-        return head + "".join(part.capitalize() for part in tail)
-
-    return {name(key): value for key, value in snake.items()}
+def _given() -> Iterator[Call]:
+    host, compute = "compute.googleapis.com", f"/compute/beta/projects/{PROJECT}"
+    zone = f"{compute}/zones/{REGIONS[0]}-a"
+    disk = {"name": "corpus", "sizeGb": str(GIVEN_GIB)}
+    snapshot = {"name": GIVEN_SNAPSHOT.rpartition("/")[2]}
+    yield "pubsub.googleapis.com", f"/v1/{GIVEN_TOPIC}", {}, {}
+    network = {"name": GIVEN_NETWORK, "autoCreateSubnetworks": False}
+    yield host, f"{compute}/global/networks", {}, network
+    for region in REGIONS:
+        yield from key_calls(given_key(region), 90)
+        asked = {
+            "name": GIVEN_NETWORK,
+            "network": f"projects/{PROJECT}/global/networks/{GIVEN_NETWORK}",
+            "ipCidrRange": str(given_range(region)),
+        }
+        yield host, f"{compute}/regions/{region}/subnetworks", {}, asked
+    yield host, f"{zone}/disks", {}, disk
+    yield host, f"{zone}/disks/corpus/createSnapshot", {}, snapshot

@@ -360,6 +360,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "one that is there already. Remove one of the two.",
     ),
     (
+        "a kind for a disk that is there already",
+        disks({"type": "hyperdisk-ml", "source": DISK}),
+        'tpu.dataDisks[0].type: "hyperdisk-ml" is of a disk to make, but tpu.dataDisks[0].source '
+        "names one that is there already. Remove one of the two.",
+    ),
+    (
         "a disk's short name",
         disks({"source": "corpus"}),
         'tpu.dataDisks[0].source: "corpus" is no disk\'s full name. Use one like '
@@ -802,6 +808,17 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         config(bucket={"softDeleteDays": 3}),
         "bucket.softDeleteDays: 3 is too short: Google keeps what was deleted for 7 days at least. "
         "Use 7 or more, or 0 to keep nothing.",
+    ),
+    (
+        "a key with a letter that no name has",
+        config(
+            bucket={
+                "encryption": {"key": "projects/p/locations/us-central1/keyRings/ü/cryptoKeys/k"}
+            }
+        ),
+        'bucket.encryption.key: "projects/p/locations/us-central1/keyRings/ü/cryptoKeys/k" is no '
+        "full name of a key. Use projects/PROJECT/locations/REGION/keyRings/RING/cryptoKeys/KEY, "
+        "as `gcloud kms keys list` shows it.",
     ),
     (
         "a key by its short name",

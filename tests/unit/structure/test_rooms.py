@@ -26,7 +26,12 @@ MAY_IMPORT = {
     "training": set(),
     "localcloud": set(),
     "policy": {"infra.catalog", "infra.cost"},
-    "bootstrap": {"infra.components.services", "infra.settings.base", "infra.settings.problems"},
+    "bootstrap": {
+        "infra.components.billing",
+        "infra.components.services",
+        "infra.settings.base",
+        "infra.settings.problems",
+    },
     "tpustack": {
         "bootstrap.settings",
         "infra.settings",

@@ -147,7 +147,8 @@ def test_a_channel_and_a_topic_are_made_changed_and_deleted(api: Client) -> None
     api.put(TOPIC_URL, {})
     api.put(TOPIC_URL, {}, status=409)
     assert len(api.get(f"pubsub.googleapis.com/v1/projects/{PROJECT}/topics")["topics"]) == 1
-    api.put(f"pubsub.googleapis.com/v1/projects/{PROJECT}/topics/goog-x", {}, status=400)
+    for wrong in ("goog-x", "ärger"):
+        api.put(f"pubsub.googleapis.com/v1/projects/{PROJECT}/topics/{wrong}", {}, status=400)
     change = {"topic": {"labels": {"c": "d"}}, "updateMask": "labels"}
     assert api.patch(TOPIC_URL, change)["labels"] == {"c": "d"}
     # Google's provider has the mask in the query.
