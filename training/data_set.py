@@ -17,12 +17,13 @@ class DataSet:
     """A data set in `directory` (a path or gs:// URL) that was found complete.
 
     `damaged` tells, for files with corrupt records that are to be left out, where the others are;
-    the manifest counts only those.
+    the manifest counts only those. `left_out` are the records that are left out, in all.
     """
 
     directory: str
     manifest: Manifest
     damaged: Mapping[str, Readable] = field(default_factory=dict)
+    left_out: int = 0
 
     def paths(self, split: str) -> list[str]:
         """The paths of the files of `split`."""

@@ -1,6 +1,8 @@
 """Files on this machine and in gs:// buckets, read and written by this process."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import tensorflow as tf
 
@@ -40,10 +42,16 @@ def check_bucket(path: str, flag: str) -> None:
         ) from error
 
 
+def make_directory(path: str) -> None:
+    """Make the directory `path` and those above it where they are missing."""
+    with _named(path):
+        tf.io.gfile.makedirs(path)
+
+
 def write_text(path: str, text: str) -> None:
     """Write `path`; directories that it needs are made."""
-    tf.io.gfile.makedirs(path.rpartition("/")[0] or ".")
-    with tf.io.gfile.GFile(path, "w") as file:
+    make_directory(path.rpartition("/")[0] or ".")
+    with _named(path), tf.io.gfile.GFile(path, "w") as file:
         file.write(text)
 
 
@@ -55,8 +63,8 @@ def read_bytes(path: str) -> bytes:
 
 def write_bytes(path: str, content: bytes) -> None:
     """Write `path`; directories that it needs are made."""
-    tf.io.gfile.makedirs(path.rpartition("/")[0] or ".")
-    with tf.io.gfile.GFile(path, "wb") as file:
+    make_directory(path.rpartition("/")[0] or ".")
+    with _named(path), tf.io.gfile.GFile(path, "wb") as file:
         file.write(content)
 
 
@@ -75,3 +83,15 @@ def sha256(path: str) -> str:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Add `path` to errors without it: Cloud Storage says what may not be done, and not where."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if path in error.message:
+            raise
+        message = f"{path}: {error.message}"
+        raise type(error)(error.node_def, error.op, message) from error

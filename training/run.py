@@ -7,7 +7,7 @@ import tensorflow as tf
 from training import files
 from training.checkpoints import Checkpoints
 from training.cluster import Cluster, connect
-from training.corruption import without_corrupt_records
+from training.corruption import readable_part
 from training.data_set import DataSet, check_readable, open_data
 from training.endpoint.environment import Addresses, LocalTpu, NoTpu
 from training.endpoint.wait import Wait
@@ -20,7 +20,6 @@ from training.model_description import describe_model
 from training.monitoring.profiler import ProfileCapture, parse_steps
 from training.monitoring.snapshots import Snapshots
 from training.monitoring.step_times import StepTimes
-from training.params import Params
 from training.progress import Progress
 from training.report.write import write_report
 from training.scalars import Scalars, write_scalars
@@ -53,7 +52,7 @@ def run_on(
             return _run(cluster, job, data, shutdown, watchdog)
         except tf.errors.OpError as error:
             # From the last checkpoint on: a loop that was cut off may have half a step in it.
-            data = _readable_part(data, job.params, error)
+            data = readable_part(data, job.params.skip_corrupt_records, error)
 
 
 def _run(
@@ -122,15 +121,3 @@ def _run(
         with tf.device(cluster.this_process):
             logger.info("report: %s", write_report(job.model_dir))
     return summary
-
-
-def _readable_part(data: DataSet, params: Params, error: tf.errors.OpError) -> DataSet:
-    """`data` without its corrupt records; `error` again when it has none.
-
-    Raises DataError with the file and offset where there are more than the parameters allow.
-    """
-    if isinstance(error, (tf.errors.DataLossError, tf.errors.InvalidArgumentError)):
-        part = without_corrupt_records(data, params.skip_corrupt_records)
-        if part:
-            return part
-    raise error

@@ -8,6 +8,7 @@ from training.errors import InputError, TrainingError
 _PATH = re.compile(r"(?:gs://|/)[^\s'\";:,]+")
 # Names of TensorFlow's own wrappers around what went wrong.
 _NOISE = re.compile(r"\{\{\w+ [^}]*\}\} ?| ?\[Op:\w+\]( name:)?")
+_HEADINGS = ("in user code:", "Graph execution error:")
 _LONGEST = 300
 
 
@@ -31,8 +32,9 @@ def translate(error: Exception) -> TrainingError:
 def _first_line(text: str) -> str:
     """The first line that says something; TensorFlow adds stack and graph below it.
 
-    Errors in compiled functions have it the other way round, after the words "in user code".
+    Errors in compiled functions have it the other way round, after one of _HEADINGS.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
-    line = lines[-1] if lines[0] == "in user code:" else lines[0]
+    said = [line for line in lines if not line.startswith("[[")]
+    line = said[-1] if lines[0] in _HEADINGS else lines[0]
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

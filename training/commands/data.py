@@ -64,7 +64,7 @@ def add(modes: Any) -> None:
         help="folder with MNIST's IDX files, folder of images with one folder a class, CSV file, "
         "folder that Hugging Face's save_to_disk or TensorFlow Datasets wrote, or the word digits",
     )
-    convert.add_argument("--output", required=True, help="directory to write to")
+    convert.add_argument("--output", required=True, help="directory of this machine to write to")
     convert.add_argument("--name", help="name of the data set (default: from the source)")
     convert.add_argument("--feature", metavar="COLUMN", help="column of the images or texts")
     convert.add_argument("--label", metavar="COLUMN", help="column of the labels")
@@ -102,6 +102,11 @@ def _build_convert(known: argparse.Namespace, rest: Sequence[str]) -> Convert:
     from training.data.convert import Storage
     from training.data.source import Options
 
+    if known.output.startswith("gs://"):
+        raise InputError(
+            f"--output={known.output}: is written on this machine; give a directory, then copy it "
+            f"with `gcloud storage cp DIRECTORY/* {known.output.rstrip('/')}/`"
+        )
     fraction = _number("--test-fraction", known.test_fraction, 0.0, 1.0)
     options = Options(
         known.name, known.feature, known.label, fraction, _whole("--seed", known.seed, 0)

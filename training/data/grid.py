@@ -1,10 +1,12 @@
 """A picture of a data set: the first images of each class."""
 
+import io
 import itertools
 
 import numpy as np
 import numpy.typing as npt
 
+from training import files
 from training.data.extras import require
 from training.data.manifest import ENCODED
 from training.data_set import DataSet
@@ -43,10 +45,9 @@ def draw_grid(data: DataSet, path: str) -> None:
         axes[label][0].text(
             -0.1, 0.5, name, transform=axes[label][0].transAxes, ha="right", va="center"
         )
-    try:
-        figure.savefig(path, dpi=100)
-    except (OSError, ValueError) as error:
-        raise InputError(f"--grid={path}: can't be written ({error})") from error
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=100, format="png")
+    files.write_bytes(path, picture.getvalue())
 
 
 def _first_images(data: DataSet) -> dict[int, list[npt.NDArray[np.uint8]]]:

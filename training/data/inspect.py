@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from training.corruption import without_corrupt_records
+from training.corruption import without_corrupt_records, without_unreadable_records
 from training.data.grid import draw_grid
 from training.data.manifest import ENCODED, Manifest
 from training.data_set import DataSet, open_data
@@ -80,12 +80,13 @@ class Inspection:
 
 
 def inspect(directory: str, grid: str | None) -> Inspection:
-    """Read every example; draw the first images of each class into the file `grid`.
+    """Read and decode every example; draw the first images of each class into the file `grid`.
 
     Raises DataError when a file is missing or not what the manifest says.
     """
     data = open_data(directory)
     without_corrupt_records(data, limit=0)
+    without_unreadable_records(data, limit=0)
     splits = {name: _look(data, name) for name in data.manifest.splits}
     if grid:
         draw_grid(data, grid)

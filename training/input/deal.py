@@ -1,16 +1,14 @@
 """Batches dealt out to the replicas, on the hosts of the devices that consume them."""
 
-import re
 from collections.abc import Callable
 
 import tensorflow as tf
 
 from training.cluster import Cluster
-from training.errors import InputError
+from training.input.service import served
 from training.params import EXACT, Params
 
 _PREFETCH_BATCHES = 4
-_ADDRESS = re.compile(r"grpc://[^\s/:]+:\d+")
 
 # Gives the next batch, as one value for each replica; called inside the compiled loop.
 NextBatch = Callable[[], tuple[tf.Tensor, ...]]
@@ -64,21 +62,8 @@ def _rows(cluster: Cluster, part: tf.Tensor) -> tf.Tensor:
 def finish(dataset: tf.data.Dataset, params: Params) -> tf.data.Dataset:
     """Have some batches ready. There is nothing to autotune, and its thread delays the end."""
     if params.data_service:
-        dataset = _served(dataset, params.data_service)
+        dataset = served(dataset, params.data_service)
     options = tf.data.Options()
     options.autotune.enabled = False
     options.deterministic = params.order == EXACT
     return dataset.prefetch(_PREFETCH_BATCHES).with_options(options)
-
-
-def _served(dataset: tf.data.Dataset, address: str) -> tf.data.Dataset:
-    """Let a tf.data service prepare the batches; each is made by one of its workers, none twice.
-
-    With several workers the batches come in the order in which they are ready.
-    """
-    if not _ADDRESS.fullmatch(address):
-        raise InputError(
-            f"--data_service={address}: expected grpc://HOST:PORT, the dispatcher's address"
-        )
-    policy = tf.data.experimental.service.ShardingPolicy.DYNAMIC
-    return dataset.apply(tf.data.experimental.service.distribute(policy, address))

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from training import files
 from training.cluster import Cluster, connect
+from training.corruption import readable_part
 from training.data_set import DataSet, open_data
 from training.endpoint.environment import Addresses, LocalTpu, NoTpu
 from training.endpoint.wait import Wait
@@ -30,7 +31,11 @@ def connect_and_run(
     data = open_data(job.data)
     files.check_bucket(job.model_dir, "--model-dir")
     cluster = connect(workers, wait, job.params.local_devices)
-    return run_lr_range_test(cluster, data, job, sweep, plot)
+    while True:
+        try:
+            return run_lr_range_test(cluster, data, job, sweep, plot)
+        except tf.errors.OpError as error:
+            data = readable_part(data, job.params.skip_corrupt_records, error)
 
 
 def run_lr_range_test(
@@ -38,13 +43,15 @@ def run_lr_range_test(
 ) -> Verdict:
     """Sweep on `cluster`, write `<model-dir>/lr_range_test/`, print and return the verdict."""
     job.params.replica_batch_size(cluster.replicas)
+    model_dir = job.model_dir.rstrip("/")
+    # Where nothing can be written, that is said before the sweep.
+    files.make_directory(f"{model_dir}/lr_range_test")
     points = run_sweep(cluster, job.model, job.params, data, sweep)
     verdict = judge(points, sweep.smoothing)
     title = (
         f"Learning-rate range test: {job.model.name} on {data.manifest.name}, "
         f"batch {job.params.global_batch_size}"
     )
-    model_dir = job.model_dir.rstrip("/")
     picture = _write(f"{model_dir}/lr_range_test", points, verdict, title if plot else None)
     with tf.device(cluster.this_process):
         writer = tf.summary.create_file_writer(f"{model_dir}/tensorboard/lr_range_test")

@@ -38,6 +38,7 @@ class Report:
 def read_report(model_dir: str) -> Report:
     """Read what a training left in `model_dir`. Raises InputError when it left nothing."""
     base = model_dir.rstrip("/")
+    files.check_bucket(model_dir, "--model-dir")
     series = read_series(f"{base}/tensorboard")
     if not series:
         raise InputError(f"--model-dir={model_dir}: no training has written its course there")

@@ -5,7 +5,6 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
@@ -120,10 +119,9 @@ def _image_shape(predictor: Predictor) -> tuple[int, int, int]:
 def _paths(inputs: Iterable[str]) -> Iterator[str]:
     """The image files, those of a folder in the order of their names."""
     for value in inputs:
-        path = Path(value)
-        if path.is_dir():
-            found = sorted(p for p in path.rglob("*") if p.suffix.lower() in _IMAGE_ENDINGS)
-            yield from map(str, found)
+        if tf.io.gfile.isdir(value):
+            names = (f"{at.rstrip('/')}/{n}" for at, _, ns in tf.io.gfile.walk(value) for n in ns)
+            yield from sorted(name for name in names if name.lower().endswith(_IMAGE_ENDINGS))
         elif files.size(value) is None:
             raise InputError(f"--input={value}: there is no such file")
         else:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from training import files
 from training.errors import InputError
 from training.export.saved_model import SIGNATURE
 
@@ -89,6 +90,7 @@ class Predictor:
 def _newest(saved_model: str) -> tuple[str, str]:
     """The path to load, and its version as TensorFlow Serving counts: the name of its folder."""
     base = saved_model.rstrip("/")
+    files.check_bucket(saved_model, "--saved-model")
     try:
         names = [name.rstrip("/") for name in tf.io.gfile.listdir(base)]
     except (OSError, tf.errors.OpError) as error:

@@ -36,6 +36,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
         (["data"], "ACTION"),
         (["data", "convert"], "--source, --output"),
         (["data", "convert", "--source=/nowhere", "--output=/tmp/x"], "--source=/nowhere"),
+        (["data", "convert", "--source=s", "--output=gs://b/d"], "then copy it with `gcloud"),
         (["data", "convert", "--source=s", "--output=o", "--nme=x"], "--nme=x"),
     ],
 )

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
 
-from training.corruption import without_corrupt_records
+from training.corruption import (
+    readable_part,
+    without_corrupt_records,
+    without_unreadable_records,
+)
+from training.data.convert import convert
 from training.data.inspect import inspect
 from training.data.records import scan
 from training.data_set import DataSet, open_data
@@ -101,3 +109,87 @@ def test_another_file_with_whole_records_is_not_taken_for_a_damaged_one(folder: 
 def test_whole_data_is_left_as_it_is(folder: Path) -> None:
     data = open_data(str(folder))
     assert without_corrupt_records(data, limit=0) is None
+
+
+Example: Any = tf.train.Example
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """A data set of 18 training and 2 test images of 6 x 6 pixels, kept as PNG files."""
+    for name in ("a", "b"):
+        (tmp_path / "source" / name).mkdir(parents=True)
+        for number in range(10):
+            image = tf.fill((6, 6, 3), tf.constant(number, tf.uint8))
+            png = tf.io.encode_png(image).numpy()
+            (tmp_path / "source" / name / f"{number}.png").write_bytes(png)
+    convert(str(tmp_path / "source"), str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+def rewrite(folder: Path, changes: dict[int, Any]) -> list[int]:
+    """Merge `changes` into training examples; all checksums are right. Where each record begins."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    entry = manifest["splits"]["train"]["files"][0]
+    path = folder / entry["name"]
+    records = [bytes(r) for r in tf.data.TFRecordDataset(str(path)).as_numpy_iterator()]
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for number, record in enumerate(records):
+            example = Example.FromString(record)
+            for name, feature in changes.get(number, Example()).features.feature.items():
+                example.features.feature[name].CopyFrom(feature)
+            writer.write(example.SerializeToString())
+    content = path.read_bytes()
+    entry |= {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return [start - 12 for start, _ in scan(content, len(records)).whole]
+
+
+def image_of(content: bytes) -> Any:
+    feature = tf.train.Feature(bytes_list=tf.train.BytesList(value=[content]))
+    return Example(features=tf.train.Features(feature={"image": feature}))
+
+
+def label_of(number: int) -> Any:
+    feature = tf.train.Feature(int64_list=tf.train.Int64List(value=[number]))
+    return Example(features=tf.train.Features(feature={"label": feature}))
+
+
+def test_whole_records_with_images_or_labels_that_are_no_use_count_as_corrupt_ones(
+    pictures: Path,
+) -> None:
+    larger = tf.io.encode_png(tf.zeros((7, 6, 3), tf.uint8)).numpy()
+    changes = {3: image_of(b"\xff\xd8\xff no JPEG"), 8: image_of(larger), 11: label_of(2)}
+    offsets = rewrite(pictures, changes)
+    broken = open_data(str(pictures))
+    params = Params(global_batch_size=5)
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        list(training_rows(broken, params, 0, 1, 0).take(4))
+    with pytest.raises(DataError, match=rf"offset {offsets[3]} \(3 in this file; .*Invalid JPEG"):
+        readable_part(broken, 0, caught.value)
+    with pytest.raises(DataError, match=f"at offset {offsets[11]} .*skip_corrupt_records=2"):
+        readable_part(broken, 2, caught.value)
+    data = readable_part(broken, 3, caught.value)
+    assert data.manifest.split("train").examples == 15
+    seen = [labels for _, labels in training_rows(data, params, 0, 1, 0).take(3)]
+    assert sum(len(labels) for labels in seen) == 15
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        readable_part(data, 3, caught.value)
+    with pytest.raises(DataError, match=f"at offset {offsets[3]} "):
+        inspect(str(pictures), grid=None)
+
+
+def test_the_limit_is_for_both_kinds_together(pictures: Path) -> None:
+    offsets = rewrite(pictures, {3: image_of(b"no image")})
+    (path,) = pictures.glob("*-train-*")
+    content = bytearray(path.read_bytes())
+    content[offsets[9] + 20] ^= 255
+    path.write_bytes(content)
+    data = without_corrupt_records(open_data(str(pictures)), limit=1)
+    assert data
+    with pytest.raises(DataError, match=f"at offset {offsets[3]} .*Unknown image file format"):
+        without_unreadable_records(data, limit=1)
+    rest = without_unreadable_records(data, limit=2)
+    assert rest
+    assert rest.manifest.split("train").examples == 16
+    assert without_unreadable_records(rest, limit=2) is None

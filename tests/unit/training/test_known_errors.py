@@ -46,6 +46,11 @@ TEXTS = [
         "Error executing: HTTP response code 404 'The specified bucket does not exist'",
     ),
     ("corrupt-data", "corrupted record at 12345 [Op:IteratorGetNext]"),
+    (
+        "corrupt-data",
+        "Graph execution error:\n\nDetected at node DecodeJpeg\njpeg::Uncompress failed. Invalid "
+        "JPEG data or crop window.\n\t [[{{node DecodeJpeg}}]]",
+    ),
     ("label-out-of-range", "Received a label value of 11 which is outside the valid range [0, 10)"),
     ("not-writable", "PermissionDeniedError: /m/checkpoints; Permission denied"),
     ("no-tpu-found", "NotFoundError: TPUs not found in the cluster. Failed in initialization"),
@@ -65,6 +70,11 @@ def test_an_unknown_text_is_not_taken_for_a_known_one() -> None:
     assert find_known_error("step 100: loss 0.25, all is well") is None
     message = str(translate(ValueError("strange\nand more")))
     assert message == "ValueError: strange (not a known error; see where with --debug)"
+
+
+def test_of_an_error_in_a_compiled_function_the_line_that_says_it_is_shown() -> None:
+    text = "Graph execution error:\n\nDetected at node X\nthe matter [Op:F]\n\t [[{{node X}}]]"
+    assert str(translate(RuntimeError(text))).startswith("RuntimeError: the matter (not")
 
 
 def test_every_known_error_has_an_id_of_its_own_a_cause_a_cure_and_a_link() -> None:
@@ -92,7 +102,7 @@ def test_the_catalogue_needs_neither_yaml_nor_tensorflow() -> None:
 @pytest.mark.parametrize(
     ("text", "code", "words"),
     [
-        ("HTTP response code 403 when reading gs://b/data/manifest.json", 1, "storage.objectAdmin"),
+        ("HTTP response code 403 when reading gs://b/data/manifest.json", 1, "storage.objectUser"),
         (
             "File system scheme '[local]' not implemented (file: '/d/x')",
             2,

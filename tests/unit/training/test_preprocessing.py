@@ -14,7 +14,7 @@ import tensorflow as tf
 from training.data.convert import Storage, convert
 from training.data.source import Options
 from training.data_set import DataSet, open_data
-from training.errors import InputError
+from training.errors import EndpointError, InputError
 from training.input_pipeline import evaluation_rows, training_rows
 from training.params import PAD_CROP_FLIP, RESIZED_CROP_FLIP, Params
 from training.preprocessing import ops
@@ -157,7 +157,7 @@ def test_raw_images_are_resized_and_cropped_too(folder: Path, tmp_path: Path) ->
 
 
 def test_a_data_service_prepares_the_same_batches(bars: Path) -> None:
-    """One worker keeps the order; with several each step is still made once."""
+    """One worker keeps the order; several would deal the examples out unevenly."""
     from training.input.deal import finish
 
     service = tf.data.experimental.service
@@ -169,7 +169,12 @@ def test_a_data_service_prepares_the_same_batches(bars: Path) -> None:
     rows = finish(training_rows(data, params, 5, 1, 0), params).take(3).as_numpy_iterator()
     served = [images for images, _ in rows]
     assert all(map(np.array_equal, served, batches(data, PARAMS, 5, 3)))
-    del worker
+    another = service.WorkerServer(service.WorkerConfig(dispatcher_address=address))
+    with pytest.raises(InputError, match="has 2 workers, and the order of the examples"):
+        finish(training_rows(data, params, 5, 1, 0), params)
+    del worker, another, dispatcher
+    with pytest.raises(EndpointError, match=r"no tf\.data service answers there"):
+        finish(training_rows(data, params, 5, 1, 0), params)
 
 
 @pytest.mark.parametrize("address", ["localhost", "http://a:1", "grpc://a"])
