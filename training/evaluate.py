@@ -8,6 +8,7 @@ import tensorflow as tf
 from training.cluster import Cluster
 from training.data_set import DataSet
 from training.errors import DataError
+from training.graphs import repeat
 from training.input_pipeline import evaluation_batches
 from training.params import Params
 from training.state import TrainState
@@ -30,13 +31,13 @@ class Evaluation:
 def evaluate(cluster: Cluster, params: Params, data: DataSet, state: TrainState) -> Evaluation:
     """Evaluate the state's model; every test example counts exactly once."""
     next_batch, steps = evaluation_batches(data, cluster, params)
-    strategy, model = cluster.strategy, state.model
+    strategy = cluster.strategy
     unsmoothed = dataclasses.replace(params, label_smoothing=0.0)
 
     def replica_step(
         features: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        logits = model(features, training=False)
+        logits = state.forward(features, training=False)
         losses = state.losses(logits, labels, unsmoothed)
         right = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), labels)
         return (
@@ -45,16 +46,16 @@ def evaluate(cluster: Cluster, params: Params, data: DataSet, state: TrainState)
             tf.reduce_sum(weights),
         )
 
-    def loop(count: tf.Tensor) -> tf.Tensor:
-        sums = tf.zeros(3)
-        for _ in tf.range(count):
-            parts = strategy.run(replica_step, next_batch())
-            reduced = [strategy.reduce(tf.distribute.ReduceOp.SUM, p, axis=None) for p in parts]
-            sums += tf.stack(reduced)
-        return sums
+    def step(_: tf.Tensor, sums: tf.Tensor) -> tf.Tensor:
+        parts = strategy.run(replica_step, next_batch())
+        reduced = [strategy.reduce(tf.distribute.ReduceOp.SUM, part, axis=None) for part in parts]
+        return sums + tf.stack(reduced)
+
+    def loop() -> tf.Tensor:
+        return repeat(steps, tf.zeros(3), step)
 
     with cluster.on_loop_device():
-        loss, right, count = tf.function(loop)(tf.constant(steps)).numpy().tolist()
+        loss, right, count = tf.function(loop, autograph=False)().numpy().tolist()
     expected = data.manifest.split("test").examples
     if count != expected:
         raise DataError(

@@ -18,6 +18,7 @@ from training.preprocessing.train import training_preprocessing
 _MOST_CACHED_BYTES = 512 << 20
 
 
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def training_batches(
     data: DataSet, cluster: Cluster, params: Params, first_step: int = 0
 ) -> NextBatch:
@@ -53,6 +54,7 @@ def training_rows(
     return prepare(batches, preprocessing, plan)
 
 
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def evaluation_batches(data: DataSet, cluster: Cluster, params: Params) -> tuple[NextBatch, int]:
     """Return a source of (features, labels, weights) and the number of batches in it.
 

@@ -29,12 +29,16 @@ Losses = Callable[[Any, Any, Any], Any]
 
 @dataclass(frozen=True)
 class ModelDefinition:
-    """What a model's file provides. Without `losses` it is the softmax cross-entropy."""
+    """What a model's file provides. Without `losses` it is the softmax cross-entropy.
+
+    `own` says that it is a user's, whose Python code AutoGraph has to compile.
+    """
 
     name: str
     params: type[Params]
     create_model: CreateModel
     losses: Losses | None = None
+    own: bool = False
 
 
 def built_in_models() -> list[str]:
@@ -45,7 +49,7 @@ def built_in_models() -> list[str]:
 def load_model(name: str) -> ModelDefinition:
     """Load the model called `name`, or the file NAME.py. Raises InputError when it is none."""
     if name.endswith(".py"):
-        return _definition(name, _load_file(Path(name)))
+        return _definition(name, _load_file(Path(name)), own=True)
     if name not in built_in_models():
         raise InputError(
             f"--model={name}: unknown{suggest(name, built_in_models())}; expected "
@@ -70,7 +74,7 @@ def _load_file(path: Path) -> ModuleType:
     return module
 
 
-def _definition(name: str, module: ModuleType) -> ModelDefinition:
+def _definition(name: str, module: ModuleType, own: bool = False) -> ModelDefinition:
     params = getattr(module, "Params", None)
     create_model = getattr(module, "create_model", None)
     problems = []
@@ -82,4 +86,4 @@ def _definition(name: str, module: ModuleType) -> ModelDefinition:
         raise InputError(f"--model={name}: there is missing {' and '.join(problems)}")
     assert params
     assert create_model
-    return ModelDefinition(name, params, create_model, getattr(module, "losses", None))
+    return ModelDefinition(name, params, create_model, getattr(module, "losses", None), own)

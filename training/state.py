@@ -2,12 +2,14 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import tensorflow as tf
 
 from training.cluster import Cluster
 from training.data.manifest import Manifest
+from training.graphs import with_autograph
 from training.losses import softmax_cross_entropy
 from training.model_registry import Losses, ModelDefinition
 from training.optimizers.base import Optimizer
@@ -21,6 +23,7 @@ from training.seeds import derive_seed
 class TrainState:
     """Variables of one training job, mirrored over the cluster's replicas.
 
+    `forward` maps (features, training) to logits in a graph: the model, called as it has to be.
     `losses` is what they are made small by, see training/losses.py.
     """
 
@@ -28,6 +31,7 @@ class TrainState:
     optimizer: Optimizer
     step: tf.Variable
     losses: Losses
+    forward: Callable[..., tf.Tensor]
 
 
 def create_train_state(
@@ -52,7 +56,10 @@ def create_train_state(
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
             name="step",
         )
-    return TrainState(model, optimizer, step, definition.losses or softmax_cross_entropy)
+    losses = definition.losses or softmax_cross_entropy
+    if definition.own:
+        return TrainState(model, optimizer, step, with_autograph(losses), with_autograph(model))
+    return TrainState(model, optimizer, step, losses, model)
 
 
 def total_steps(params: Params, manifest: Manifest) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from training.cluster import Cluster
+from training.graphs import repeat
 from training.input.deal import NextBatch
 from training.params import Params
 from training.seeds import derive_seed
@@ -22,18 +23,20 @@ def create_train_loop(
     strategy = cluster.strategy
     replica_step = _create_replica_step(cluster, params, state)
 
-    def loop(count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        loss_sum, accuracy_sum = tf.constant(0.0), tf.constant(0.0)
-        for _ in tf.range(count):
-            features, labels = next_batch()
-            losses, accuracies = strategy.run(replica_step, (features, labels, state.step))
-            loss_sum += strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
-            accuracy_sum += strategy.reduce(tf.distribute.ReduceOp.SUM, accuracies, axis=None)
-            state.step.assign_add(1)
-        steps = tf.cast(count, tf.float32)
-        return loss_sum / steps, accuracy_sum / steps
+    def step(_: tf.Tensor, sums: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        features, labels = next_batch()
+        losses, accuracies = strategy.run(replica_step, (features, labels, state.step))
+        loss = strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
+        accuracy = strategy.reduce(tf.distribute.ReduceOp.SUM, accuracies, axis=None)
+        state.step.assign_add(1)
+        return sums[0] + loss, sums[1] + accuracy
 
-    compiled: TrainLoop = tf.function(loop)
+    def loop(count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        loss, accuracy = repeat(count, (tf.constant(0.0), tf.constant(0.0)), step)
+        steps = tf.cast(count, tf.float32)
+        return loss / steps, accuracy / steps
+
+    compiled: TrainLoop = tf.function(loop, autograph=False)
     return compiled
 
 
@@ -41,7 +44,7 @@ def _create_replica_step(
     cluster: Cluster, params: Params, state: TrainState
 ) -> Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
     """What one replica does with its share of a batch; it ends with the update of all copies."""
-    model, variables = state.model, state.model.trainable_variables
+    variables = state.model.trainable_variables
     part_size = params.part_batch_size(cluster.replicas)
     parts = params.gradient_accumulation
     seed = [derive_seed(params.seed, "steps", half) for half in range(2)]
@@ -54,7 +57,7 @@ def _create_replica_step(
         labels = tf.reshape(labels, (parts, part_size))[part]
         part_seed = tf.random.experimental.stateless_fold_in(step_seed, part)
         with step_context(part_seed) as context, tf.GradientTape() as tape:
-            logits = model(features, training=True)
+            logits = state.forward(features, training=True)
             # Gradients are summed over parts and replicas: the mean is over the global batch.
             losses = state.losses(logits, labels, params)
             loss = tf.reduce_sum(losses) / params.global_batch_size
@@ -77,10 +80,14 @@ def _create_replica_step(
             step_seed, replica.replica_id_in_sync_group
         )
         context, sums = take_part(features, labels, step_seed, tf.constant(0))
-        # A loop on the device, as parts side by side would all need their memory at once.
-        for part in tf.range(1, parts) if parts > 1 else ():
-            more = take_part(features, labels, step_seed, part)[1]
-            sums = tf.nest.map_structure(tf.add, sums, more)
+
+        def add_part(number: tf.Tensor, sums: list[tf.Tensor]) -> list[tf.Tensor]:
+            more = take_part(features, labels, step_seed, number + 1)[1]
+            return [tf.add(*pair) for pair in zip(sums, more, strict=True)]
+
+        if parts > 1:
+            # A loop on the device, as parts side by side would all need their memory at once.
+            sums = repeat(parts - 1, sums, add_part)
         loss, accuracy, *rest = sums
         summed = replica.all_reduce(tf.distribute.ReduceOp.SUM, rest)
         state.optimizer.apply(summed[: len(variables)], step)

@@ -92,7 +92,7 @@ class _Sample:
         few = dataclasses.replace(params, evaluation_batch_size=each * cluster.replicas)
         with cluster.on_loop_device():
             self._batch = evaluation_batches(data, cluster, few)[0]()
-            self._look = tf.function(_create_look(cluster, params, state))
+            self._look = tf.function(_create_look(cluster, params, state), autograph=False)
             self.graph = self._look.get_concrete_function(*self._batch).graph
         features, labels, weights = (self._values(part) for part in self._batch)
         self._real = np.asarray(weights, np.bool_)
@@ -118,14 +118,13 @@ class _Sample:
 def _create_look(
     cluster: Cluster, params: Params, state: TrainState
 ) -> Callable[..., tuple[tf.Tensor, ...]]:
-    strategy, model = cluster.strategy, state.model
-    variables = model.trainable_variables
+    strategy, variables = cluster.strategy, state.model.trainable_variables
 
     def replica_look(
         features: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         with tf.GradientTape() as tape:
-            logits = model(features, training=False)
+            logits = state.forward(features, training=False)
             losses = state.losses(logits, labels, params) * weights
             loss = tf.reduce_sum(losses) / _EXAMPLES
         gradients = tape.gradient(

@@ -32,6 +32,7 @@ def test_a_built_in_model_has_a_name_params_and_a_function_that_creates_it(name:
 def test_a_file_of_the_users_own_adds_parameters_with_hints_and_help(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     model = load_model(str(tmp_path / "own.py"))
+    assert model.own
     params = build_params({"width": 9}, [("epochs", "2")], (), model.params)
     assert (params.width, params.epochs) == (9, 2)  # type: ignore[attr-defined]
     assert "--width=7" in describe_params(model.params)

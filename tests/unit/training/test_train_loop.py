@@ -14,6 +14,7 @@ import tensorflow as tf
 from training.data.spec import DataSpec
 from training.data_set import DataSet, open_data
 from training.errors import InputError
+from training.evaluate import evaluate
 from training.input_pipeline import training_batches
 from training.layers import Dense
 from training.losses import softmax_cross_entropy
@@ -44,6 +45,15 @@ class Probe(tf.Module):  # type: ignore[misc]
             record_statistic(self.mean, tf.reduce_mean(pixels), 0.0)
             record_statistic(self.random, tf.random.stateless_uniform((), next_seed()), 0.0)
         return self.dense(pixels)
+
+
+class Branches(Probe):
+    """Python that decides by a tensor's value."""
+
+    def __call__(self, features: tf.Tensor, training: bool) -> tf.Tensor:
+        if tf.reduce_sum(tf.cast(features, tf.float32)) < 0.0:
+            features = features[::-1]
+        return super().__call__(features, training)
 
 
 def create_probe(_params: Params, spec: DataSpec, _seed: int) -> Probe:
@@ -123,6 +133,18 @@ def test_the_same_seed_gives_the_same_bits_on_one_device(
 ) -> None:
     first, second = (weights(learn(one_device, data, load_model("mnist_cnn"), 4)) for _ in range(2))
     assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_python_over_tensors_is_compiled_in_users_own_models_only_as_it_takes_its_time(
+    one_device: Cluster, data: DataSet
+) -> None:
+    built_in = dataclasses.replace(PROBE, create_model=lambda *_: Branches(10))
+    own = dataclasses.replace(built_in, own=True)
+    assert learn(one_device, data, own, 1).mean.numpy() == pytest.approx(3 / 28, rel=0.05)
+    state = create_train_state(one_device, own, PARAMS, data.manifest, steps=10)
+    assert evaluate(one_device, PARAMS, data, state).examples == 1003
+    with pytest.raises(TypeError, match="AutoGraph"):
+        learn(one_device, data, built_in, 1)
 
 
 def test_label_smoothing_mixes_each_label_with_all_classes(cluster: Cluster) -> None:
