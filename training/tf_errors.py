@@ -5,7 +5,8 @@ import re
 from training.error_catalog import find_known_error
 from training.errors import InputError, TrainingError
 
-_PATH = re.compile(r"(?:gs://|/)[^\s'\";:,]+")
+# The answers of Cloud Storage have slashes of their own.
+_PATHS = tuple(re.compile(start + r"[^\s'\";:,]+") for start in ("gs://", "/"))
 # Names of TensorFlow's own wrappers around what went wrong.
 _NOISE = re.compile(r"\{\{\w+ [^}]*\}\} ?| ?\[Op:\w+\]( name:)?")
 _HEADINGS = ("in user code:", "Graph execution error:")
@@ -23,7 +24,7 @@ def translate(error: Exception) -> TrainingError:
             f"{type(error).__name__}: {shown} (not a known error; see where with --debug)"
         )
     kind = InputError if known.wrong_input else TrainingError
-    where = _PATH.search(text)
+    where = next((found for path in _PATHS if (found := path.search(text))), None)
     place = f" ({where[0]})" if where and where[0] not in shown else ""
     link = f"; see {known.link}" if known.link else ""
     return kind(f"{known.cause}{place}: {known.cure}{link} [{shown}]")

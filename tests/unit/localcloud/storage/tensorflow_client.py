@@ -1,8 +1,6 @@
-"""What a training does with gs://, by TensorFlow's own client. Run by test_clients.py."""
+"""What a training does with gs://, by TensorFlow's own client. Run by test_trainings.py."""
 
 from __future__ import annotations
-
-import sys
 
 import tensorflow as tf
 
@@ -98,7 +96,8 @@ def events(root: str) -> None:
     assert len(list(read)) == 11
 
 
-if __name__ == "__main__":
+def run(root: str) -> int:
     for part in (files, folders, records, checkpoints, events):
-        part(sys.argv[1])
+        part(root)
         print(part.__name__, flush=True)
+    return 0

@@ -6,7 +6,6 @@ import io
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -54,12 +53,6 @@ def client(
     made = storage.Client(project=DEFAULT_PROJECT, credentials=credentials)
     yield made
     made.close()
-
-
-def test_tensorflow_reads_and_writes_all_that_a_training_needs(bucket: Bucket, run: Run) -> None:
-    program = Path(__file__).with_name("tensorflow_client.py")
-    done = run(sys.executable, str(program), f"gs://{bucket.name}/jobs/one")
-    assert done.split() == ["files", "folders", "records", "checkpoints", "events"]
 
 
 def test_curl_puts_and_reads_ranges(bucket: Bucket, run: Run, owner: str, tmp_path: Path) -> None:
