@@ -17,8 +17,7 @@ def translate(error: Exception) -> TrainingError:
     """Return a TrainingError with cause, cure and the text that it was recognised by."""
     text = _NOISE.sub("", f"{type(error).__name__}: {error}")
     known = find_known_error(text)
-    message = str(getattr(error, "message", None) or error)
-    shown = _first_line(_NOISE.sub("", message)) or type(error).__name__
+    shown = describe(error)
     if known is None:
         return TrainingError(
             f"{type(error).__name__}: {shown} (not a known error; see where with --debug)"
@@ -28,6 +27,12 @@ def translate(error: Exception) -> TrainingError:
     place = f" ({where[0]})" if where and where[0] not in shown else ""
     link = f"; see {known.link}" if known.link else ""
     return kind(f"{known.cause}{place}: {known.cure}{link} [{shown}]")
+
+
+def describe(error: Exception) -> str:
+    """Return the line of an error's text that says what is the matter."""
+    message = str(getattr(error, "message", None) or error)
+    return _first_line(_NOISE.sub("", message)) or type(error).__name__
 
 
 def _first_line(text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from training import files
 from training.data_set import open_data
-from training.errors import DataError, TrainingError
+from training.errors import DataError, InputError, TrainingError
 from training.export.examples import LabelledBatch, test_examples, training_examples
 from training.export.onnx import export_onnx
 from training.export.restore import RestoredModel, restore_model
@@ -45,6 +45,8 @@ def run_export(
 def _run_tflite(
     model: RestoredModel, output: str, directory: str, model_file: str | None, test_limit: int
 ) -> str:
+    if model.spec.kind != "image":
+        raise InputError("--format=tflite is for models of images: the Edge TPU looks up no tokens")
     data = open_data(directory)
     _, params = model.description.definition(model_file)
     spec = data.manifest.input_spec(params.image_size)

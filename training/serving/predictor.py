@@ -11,6 +11,7 @@ import tensorflow as tf
 from training import files
 from training.errors import InputError
 from training.export.saved_model import SIGNATURE
+from training.tf_errors import describe
 
 Array = npt.NDArray[Any]
 
@@ -58,7 +59,8 @@ class Predictor:
         """Map (examples, …) to each output's (examples, …).
 
         A model with a static batch gets its batches, the last one filled up; any other gets all
-        examples at once. Raises ValueError when the shape of an example is another.
+        examples at once. Raises ValueError when the shape of an example is another, or when a token
+        is not in the vocabulary.
         """
         expected = self.example_shape
         shape = features.shape[1:]
@@ -67,7 +69,10 @@ class Predictor:
         )
         if not features.ndim or not fits:
             raise ValueError(f"an example has the shape {shape}, the model takes {expected}")
-        parts = [self._run(part, filling) for part, filling in self._batches(features)]
+        try:
+            parts = [self._run(part, filling) for part, filling in self._batches(features)]
+        except tf.errors.InvalidArgumentError as error:
+            raise ValueError(describe(error)) from error
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _batches(self, features: Array) -> Iterator[tuple[Array, int]]:

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import fcntl
 import os
+import re
+import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -89,31 +93,93 @@ def cluster() -> Cluster:
 
 
 @pytest.fixture(scope="session")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """scikit-learn's digits: 1,437 training and 360 test images of 28 x 28 bytes."""
-    folder = tmp_path_factory.mktemp("digits")
-    convert("digits", str(folder))
-    return folder
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Returns the folder that a function fills: by the first of the processes that run tests."""
+    root = tmp_path_factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+
+    def get(name: str, fill: Callable[[Path], object]) -> Path:
+        folder = root / f"shared-{name}"
+        with (root / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (folder / "whole").exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                fill(folder)
+                (folder / "whole").touch()
+        return folder
+
+    return get
 
 
 @pytest.fixture(scope="session")
-def digits_model(cluster: Cluster, digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model directory of a training on the digits that was carried to its end."""
+def run_here(cluster: Cluster) -> Callable[..., None]:
+    """Runs a command of the package in this process; a job on one replica, without watchdog."""
+    from training.cli import parse
     from training.endpoint.environment import NoTpu
     from training.endpoint.wait import Wait
+    from training.export.restore import this_machine
     from training.job import Job
-    from training.model_registry import load_model
-    from training.params import Params
     from training.run import run_on
     from training.shutdown import ShutdownRequest
     from training.watchdog import Watchdog
 
-    folder = tmp_path_factory.mktemp("digits-model")
-    params = Params(epochs=6, global_batch_size=64, evaluation_batch_size=64, steps_per_loop=20)
-    model = load_model("mnist_cnn")
-    job = Job("train-and-evaluate", None, None, None, str(digits), str(folder), model, params)
-    run_on(NoTpu(), job, Wait(), ShutdownRequest(), Watchdog())
-    return folder
+    def run(*arguments: object) -> None:
+        command = parse([str(argument) for argument in arguments])
+        if not isinstance(command, Job):
+            assert command.run() == 0
+            return
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("training.run.connect", lambda *_: this_machine())
+            run_on(NoTpu(), command, Wait(), ShutdownRequest(), Watchdog())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def digits(made_once: Callable[..., Path]) -> Path:
+    """scikit-learn's digits: 1,437 training and 360 test images of 28 x 28 bytes."""
+    return made_once("digits", lambda folder: convert("digits", str(folder)))
+
+
+@pytest.fixture(scope="session")
+def digits_model(
+    digits: Path, run_here: Callable[..., None], made_once: Callable[..., Path]
+) -> Path:
+    """The model directory of a training on the digits that was carried to its end."""
+    sizes = ("--global_batch_size=64", "--evaluation_batch_size=64", "--steps_per_loop=20")
+
+    def train(folder: Path) -> None:
+        where = (f"--data={digits}", f"--model-dir={folder}")
+        run_here("train-and-evaluate", *where, *sizes, "--epochs=6")
+
+    return made_once("digits-model", train)
+
+
+@pytest.fixture(scope="session")
+def reviews(run_page: Callable[[Path, Path], None], made_once: Callable[..., Path]) -> Path:
+    """A folder in which the recipe of the small encoder was followed: reviews/ and results/."""
+    page = ROOT / "training" / "recipes" / "bert-reviews.md"
+    return made_once("reviews", lambda folder: run_page(page, folder))
+
+
+@pytest.fixture(scope="session")
+def run_page(run_here: Callable[..., None]) -> Callable[[Path, Path], None]:
+    """Runs a page's Python, then its commands, as a reader in a folder would."""
+
+    def run(page: Path, folder: Path) -> None:
+        text = page.read_text(encoding="utf-8")
+        for code in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S):
+            subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
+        (folder / "training").symlink_to(ROOT / "training")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(folder)
+            for line in re.findall(
+                r"^    python -m training (.*)$", text.replace("\\\n", ""), re.M
+            ):
+                run_here(*shlex.split(line))
+
+    return run
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,16 +18,6 @@ RECIPES = ROOT / "training" / "recipes"
 NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml"))
 
 
-def run(page: Path, folder: Path) -> None:
-    """Run a page's Python, then its commands, as a reader in `folder` would."""
-    text = page.read_text(encoding="utf-8")
-    for code in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S):
-        subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
-    (folder / "training").symlink_to(ROOT / "training")
-    for line in re.findall(r"^    python (.*)$", text.replace("\\\n", ""), re.M):
-        subprocess.run([sys.executable, *shlex.split(line)], cwd=folder, check=True)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_has_parameters_that_its_model_knows_and_a_page_that_names_it(name: str) -> None:
     config = yaml.safe_load((RECIPES / f"{name}.yaml").read_text(encoding="utf-8"))
@@ -40,18 +28,19 @@ def test_a_recipe_has_parameters_that_its_model_knows_and_a_page_that_names_it(n
     assert f"]({name}.md)" in (RECIPES / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_encoder_learns_what_only_the_order_of_the_words_tells(tmp_path: Path) -> None:
-    run(RECIPES / "bert-reviews.md", tmp_path)
-    metrics = json.loads((tmp_path / "results" / "metrics.json").read_text(encoding="utf-8"))
+def test_the_encoder_learns_what_only_the_order_of_the_words_tells(reviews: Path) -> None:
+    metrics = json.loads((reviews / "results" / "metrics.json").read_text(encoding="utf-8"))
     assert metrics["test_accuracy"] > 0.99
 
 
-def test_a_model_of_ones_own_is_one_file_as_its_page_shows_it(tmp_path: Path) -> None:
+def test_a_model_of_ones_own_is_one_file_as_its_page_shows_it(
+    run_page: Callable[[Path, Path], None], tmp_path: Path
+) -> None:
     page = (RECIPES / "own-model.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
     (tmp_path / "wide.py").write_text(code, encoding="utf-8")
     (tmp_path / "page.md").write_text(page.replace(code, ""), encoding="utf-8")
-    run(tmp_path / "page.md", tmp_path)
+    run_page(tmp_path / "page.md", tmp_path)
     metrics = json.loads((tmp_path / "results" / "metrics.json").read_text(encoding="utf-8"))
     assert metrics["model"] == "wide.py"
     assert metrics["test_accuracy"] >= 0.95

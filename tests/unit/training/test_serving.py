@@ -13,10 +13,12 @@ import requests
 import tensorflow as tf
 
 from training.__main__ import main
+from training.data.manifest import parse_manifest
+from training.data.wordpiece import Tokenizer
 from training.export.restore import restore_model
 from training.export.saved_model import export_saved_model
-from training.serving.predictor import Predictor
-from training.serving.rest import RestApi
+from training.serving.predictor import Predictor, TensorInfo
+from training.serving.rest import Answer, RestApi
 from training.serving.server import LOOPBACK, create_server
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 28, 28, 1), np.uint8)
@@ -119,6 +121,36 @@ def test_a_wrong_request_is_answered_with_an_error_in_json(
     answer = requests.post(f"{url}{path}", data=body, timeout=30)
     assert answer.status_code == status
     assert words in answer.json()["error"]
+
+
+def test_a_model_of_texts_is_served_and_predicted_like_one_of_images(
+    reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, export = reviews / "reviews", ["export", f"--model-dir={reviews}/results"]
+    assert main([*export, f"--output={tmp_path}/x"]) == 0
+    predictor = Predictor(str(tmp_path / "x"))
+    assert predictor.input == TensorInfo("token_ids", "int32", (None, 16))
+    tokenizer = Tokenizer((data / "vocabulary.txt").read_text().splitlines())
+    texts = ("the seat was dull but the film was clever", "the seat was good the film was not good")
+    api = RestApi("reviews", predictor)
+
+    def ask(token_ids: list[list[int]]) -> Answer:
+        body = json.dumps({"instances": token_ids}).encode()
+        return api.answer("POST", "/v1/models/reviews:predict", body)
+
+    answer = ask([tokenizer.encode(text, 16) for text in texts])
+    liked = parse_manifest((data / "manifest.json").read_text(), "").class_names.index("liked")
+    assert [row["classes"] == liked for row in answer.body["predictions"]] == [True, False]
+    refused = ask([[tokenizer.size] * 16])
+    assert (refused.status, "is not in [0, 96)" in refused.body["error"]) == (400, True)
+    predict = ["predict", f"--saved-model={tmp_path}/x", f"--output={tmp_path}/p.csv", "--input"]
+    assert main([*predict, str(data)]) == 0
+    assert "predict finished examples=2048 accuracy=1.0000" in capsys.readouterr().out
+    assert main([*predict, f"{reviews}/reviews.csv"]) == 2
+    assert "expected a data set, not image files" in capsys.readouterr().err
+    assert main([*export, f"--output={tmp_path}/y", "--format=tflite"]) == 2
+    assert "--format=tflite is for models of images" in capsys.readouterr().err
+    assert not (tmp_path / "y").exists()
 
 
 def test_a_data_set_is_predicted_with_its_labels(
