@@ -10,10 +10,11 @@ from pathlib import Path
 import yaml
 
 from bootstrap.settings import BootstrapError, BootstrapSettings, parse
-from tpustack.ci.engine import BACKEND, Pipeline
+from tpustack.ci.engine import Pipeline
 from tpustack.engine import Engine, Update
 from tpustack.errors import TpustackError, UsageError
 from tpustack.project import ROOT, STATE
+from tpustack.recovery import BACKEND
 from tpustack.toolchain import PASSPHRASE
 
 _PASSPHRASE_VARIABLE = "PULUMI_CONFIG_PASSPHRASE"

@@ -10,9 +10,10 @@ from typing import Any
 
 from pulumi import automation
 
-from tpustack.engine_state import being_created, settled, with_what_was_being_created
-from tpustack.errors import TpustackError, UsageError
+from tpustack.ci.folder import mend
+from tpustack.errors import TpustackError, UsageError, diagnostics
 from tpustack.project import ROOT
+from tpustack.recovery import BACKEND, Recovery
 
 Line = Callable[[str], None]
 
@@ -105,21 +106,15 @@ class Engine:
         What the engine was creating may be there by now, without the state knowing: it is taken
         into the state if it is. The answer is the URNs of what was being created.
         """
+        mend({**os.environ, **self._stack.workspace.env_vars}.get(BACKEND, ""))
         self.unlock()
-        with _Explained("export", self.name):
-            state = self._stack.export_stack()
-        urns = being_created(state.deployment or {})
-        if urns:
-            line(f"{len(urns)} resources were being created; looking which are there")
-            with _Explained("import", self.name):
-                state.deployment = with_what_was_being_created(state.deployment or {})
-                self._stack.import_stack(state)
-            self.refresh(line)
-            with _Explained("import", self.name):
-                state = self._stack.export_stack()
-                state.deployment = settled(state.deployment or {})
-                self._stack.import_stack(state)
-        return urns
+        recovery = Recovery(self.name, self._stack.workspace, line)
+        state = recovery.interrupted()
+        if state is None:
+            return []
+        found = recovery.look(state)
+        recovery.write(found)
+        return found.created
 
 
 def selected_stack(environment: Mapping[str, str], root: Path = ROOT) -> str | None:
@@ -148,10 +143,4 @@ class _Explained:
                 f"{self._what}: the backend has no such stack; `pulumi up` makes it"
             ) from None
         if isinstance(error, automation.CommandError):
-            raise TpustackError(f"{self._what} failed:\n{_reason(str(error))}") from None
-
-
-def _reason(text: str) -> str:
-    """The engine's diagnostics out of a CommandError's dump of everything."""
-    _, found, rest = text.partition("Diagnostics:")
-    return rest.partition("\n stderr:")[0].strip() if found else text.strip()
+            raise TpustackError(f"{self._what} failed:\n{diagnostics(str(error))}") from None

@@ -1,87 +1,159 @@
-"""What a killed engine left half done in a stack's state."""
+"""What a killed engine left half done in a stack's state.
+
+The engine writes an operation into the state before it asks the provider, and takes it out along
+with the result (pulumi/pkg/backend/snapshot.go). So whatever was killed, the state names it:
+
+- `creating`: it is there or not; if it is, the state does not know.
+- `updating`, `deleting`: it is in the state as it was before.
+
+Where something is replaced, the old one is there with the same URN: marked `delete` if it goes
+after the new one has come (or not yet marked), `pendingReplacement` if it has gone before.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-# By what the provider finds a resource again whose creation it cannot repeat: Google answers that
-# the name is taken. All others are created anew without harm (APIs, grants, objects, accounts).
-_IDS: Mapping[str, str] = {
-    "gcp:compute/disk:Disk": "projects/{project}/zones/{zone}/disks/{name}",
-    "gcp:compute/firewall:Firewall": "projects/{project}/global/firewalls/{name}",
-    "gcp:compute/healthCheck:HealthCheck": "projects/{project}/global/healthChecks/{name}",
-    "gcp:compute/instance:Instance": "projects/{project}/zones/{zone}/instances/{name}",
-    "gcp:compute/instanceGroupManager:InstanceGroupManager": (
-        "projects/{project}/zones/{zone}/instanceGroupManagers/{name}"
+from tpustack.engine_ids import id_of
+
+Resource = Mapping[str, Any]
+Deployment = Mapping[str, Any]
+
+# What is neither there nor gone yet, by the state that the provider reads. Sources: the values of
+# Instance.status in Google's discovery document compute v1, and of Node.state in tpu v2.
+_PASSING: Mapping[str, tuple[str, frozenset[str]]] = {
+    "gcp:compute/instance:Instance": (
+        "currentStatus",
+        frozenset({"PROVISIONING", "STAGING", "PENDING_STOP", "STOPPING", "SUSPENDING"}),
     ),
-    "gcp:compute/instanceTemplate:InstanceTemplate": (
-        "projects/{project}/global/instanceTemplates/{name}"
+    "gcp:tpu/v2Vm:V2Vm": (
+        "state",
+        frozenset({"CREATING", "STARTING", "STOPPING", "RESTARTING", "REIMAGING", "DELETING"}),
     ),
-    "gcp:compute/network:Network": "projects/{project}/global/networks/{name}",
-    "gcp:compute/perInstanceConfig:PerInstanceConfig": (
-        "{project}/{zone}/{instanceGroupManager}/{name}"
-    ),
-    "gcp:compute/router:Router": "projects/{project}/regions/{region}/routers/{name}",
-    "gcp:compute/routerNat:RouterNat": "{project}/{region}/{router}/{name}",
-    "gcp:compute/subnetwork:Subnetwork": "projects/{project}/regions/{region}/subnetworks/{name}",
-    "gcp:storage/bucket:Bucket": "{project}/{name}",
-    "gcp:tpu/node:Node": "projects/{project}/locations/{zone}/nodes/{name}",
-    "gcp:tpu/v2Vm:V2Vm": "projects/{project}/locations/{zone}/nodes/{name}",
 }
 
 
-def being_created(deployment: Mapping[str, Any]) -> list[str]:
+def is_interrupted(deployment: Deployment) -> bool:
+    """Whether an engine was killed in the middle of something, or is at work."""
+    return bool(deployment.get("pending_operations"))
+
+
+def being_created(deployment: Deployment) -> list[str]:
     """The URNs of what the engine was creating when it was killed."""
-    return [operation["resource"]["urn"] for operation in _creates(deployment)]
+    return [each["urn"] for each in _creates(deployment)]
 
 
-def with_what_was_being_created(deployment: Mapping[str, Any]) -> dict[str, Any]:
-    """The state as if all of it had come into being; a refresh then drops what has not.
+def with_what_may_be_there(deployment: Deployment) -> dict[str, Any]:
+    """The state as if all that was being created had come into being; a refresh drops the rest.
 
-    The operations stay in it until `settled`, so that this can be done again if it is interrupted.
+    It is the engine's own kind of state, without operations. It is not to be kept before a refresh:
+    nothing in it says what is only assumed.
     """
-    found = {
-        create["resource"]["urn"]: create["resource"]
-        # The outputs are what the provider goes by when it deletes before any refresh.
-        | {"id": _id_of(create["resource"]), "outputs": create["resource"]["inputs"]}
-        for create in _creates(deployment)
-        if create["resource"]["type"] in _IDS
-    }
-    resources: list[Mapping[str, Any]] = []
-    for each in deployment.get("resources") or []:
-        # Others may depend on what is replaced: the new one takes its place before them.
-        new = found.pop(each["urn"], None)
-        if new is None:
-            resources.append(each)
-        elif each.get("pendingReplacement"):
-            # It is deleted already, and stands only for its place.
-            resources.append(new)
-        elif _id_of(each) == new["id"]:
-            resources.append(each)
-        else:
-            resources += [new, {**each, "delete": True}]
-    return {**deployment, "resources": [*resources, *found.values()]}
+    resources = list(deployment.get("resources") or [])
+    seen: set[str] = set()
+    for new in _candidates(deployment):
+        if _knows(resources, new):
+            continue
+        # The engine names its latest operations first. What earlier ones made is left over.
+        resources = _with(resources, {**new, "delete": True} if new["urn"] in seen else new)
+        seen.add(new["urn"])
+    return {**deployment, "resources": resources, "pending_operations": []}
 
 
-def settled(deployment: Mapping[str, Any]) -> dict[str, Any]:
-    """The refreshed state without the operations; what was not replaced after all stays."""
-    resources = deployment.get("resources") or []
+def settled(before: Deployment, refreshed: Deployment) -> dict[str, Any]:
+    """The state to keep: the refreshed one, in which what was not replaced after all stays."""
+    resources = refreshed.get("resources") or []
     alive = {each["urn"] for each in resources if not each.get("delete")}
-    begun = set(being_created(deployment))
-    kept = [
-        {key: value for key, value in each.items() if key != "delete"}
-        if each["urn"] in begun - alive
-        else each
-        for each in resources
+    stays = {_key(each) for each in before.get("resources") or [] if not each.get("delete")}
+    kept: list[Resource] = []
+    for each in resources:
+        if each.get("delete") and each["urn"] not in alive and _key(each) in stays:
+            alive.add(each["urn"])
+            kept.append({name: value for name, value in each.items() if name != "delete"})
+        else:
+            kept.append(each)
+    return {**refreshed, "resources": kept, "pending_operations": []}
+
+
+def passing(before: Deployment, refreshed: Deployment) -> list[str]:
+    """The URNs of what was interrupted and is still coming or going at Google."""
+    begun = {each["resource"]["urn"] for each in before.get("pending_operations") or []}
+    return [
+        each["urn"]
+        for each in refreshed.get("resources") or []
+        if each["urn"] in begun and _is_passing(each)
     ]
-    return {**deployment, "resources": kept, "pending_operations": []}
 
 
-def _id_of(resource: Mapping[str, Any]) -> str:
-    return _IDS[resource["type"]].format_map(resource["inputs"])
+def _is_passing(resource: Resource) -> bool:
+    output, states = _PASSING.get(resource["type"], ("", frozenset()))
+    return (resource.get("outputs") or {}).get(output) in states
 
 
-def _creates(deployment: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _creates(deployment: Deployment) -> list[Resource]:
     operations = deployment.get("pending_operations") or []
-    return [operation for operation in operations if operation["type"] == "creating"]
+    return [each["resource"] for each in operations if each["type"] == "creating"]
+
+
+def _candidates(deployment: Deployment) -> Iterator[Resource]:
+    for each in _creates(deployment):
+        if found := id_of(each):
+            # The provider reads by some of the outputs, not by the ID alone.
+            yield {**each, "id": found, "outputs": each["inputs"]}
+
+
+def _key(resource: Resource) -> tuple[str, str | None]:
+    return resource["urn"], resource.get("id")
+
+
+def _knows(resources: Sequence[Resource], new: Resource) -> bool:
+    return any(
+        each["urn"] == new["urn"]
+        and not each.get("pendingReplacement")
+        and new["id"] in (each.get("id"), id_of(each))
+        for each in resources
+    )
+
+
+def _with(resources: Sequence[Resource], new: Resource) -> list[Resource]:
+    """The resources with a new one, which takes the place of the one that it replaces."""
+    place = len(resources)
+    rest: list[Resource] = []
+    for index, each in enumerate(resources):
+        if each["urn"] != new["urn"] or each.get("delete") or new.get("delete"):
+            rest.append(each)
+            continue
+        # Others may depend on it and come after it, so the new one comes before them.
+        place = index
+        if not each.get("pendingReplacement"):
+            rest.append({**each, "delete": True})
+    fitting = _fitting(new, rest[:place])
+    return [*rest[:place], fitting, *rest[place:]] if fitting else rest
+
+
+def _fitting(new: Resource, before: Sequence[Resource]) -> Resource | None:
+    """The resource with references to nothing but what comes before it, as the engine insists.
+
+    Later updates may have deleted what it was to depend on. None if no provider is left for it.
+    """
+    urns = {each["urn"] for each in before}
+    fitting = dict(new)
+    if provider := new.get("provider"):
+        urn, _, found = provider.rpartition("::")
+        ids = [each.get("id") for each in before if each["urn"] == urn]
+        if not ids:
+            return None
+        fitting["provider"] = provider if found in ids else f"{urn}::{ids[-1]}"
+    for one in ("parent", "deletedWith"):
+        if new.get(one) not in urns:
+            fitting.pop(one, None)
+    for several in ("dependencies", "replaceWith"):
+        if new.get(several):
+            fitting[several] = [each for each in new[several] if each in urns]
+    if properties := new.get("propertyDependencies"):
+        fitting["propertyDependencies"] = {
+            name: [each for each in needed or [] if each in urns]
+            for name, needed in properties.items()
+        }
+    return fitting

@@ -15,8 +15,8 @@ from infra.names import names_of
 from infra.settings import StackSettings
 from infra.settings.problems import SettingsError
 from infra.settings.stack_file import Loader, load_stack_file
-from tpustack.ci.engine import BACKEND
 from tpustack.errors import UsageError
+from tpustack.recovery import BACKEND
 
 _PASSPHRASES = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
 

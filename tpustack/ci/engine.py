@@ -14,20 +14,12 @@ from pulumi import automation
 
 from tpustack.ci.events import Events
 from tpustack.ci.folder import mend
-from tpustack.ci.locks import Lock, locks_in
+from tpustack.ci.locks import LockedError, locks_in
 from tpustack.errors import TpustackError
+from tpustack.recovery import BACKEND, Recovery
 
 POLICY = "policy"
-BACKEND = "PULUMI_BACKEND_URL"
 Line = Callable[[str], None]
-
-
-class LockedError(TpustackError):
-    """Another update of the stack is running, or was killed."""
-
-    def __init__(self, locks: list[Lock]) -> None:
-        super().__init__("the stack is locked")
-        self.locks = locks
 
 
 @dataclass(frozen=True)
@@ -164,6 +156,10 @@ class Pipeline:
             return dict(self._stack(stack).export_stack().deployment or {})
         except automation.CommandError as error:
             raise TpustackError(f"its state can't be read: {reason(str(error))}") from None
+
+    def recovery(self, stack: str, line: Line) -> Recovery:
+        """What makes the state of a stack right whose engine was killed."""
+        return Recovery(stack, self._workspace, line)
 
     def release(self, stack: str) -> None:
         """Delete the locks on a stack."""

@@ -10,8 +10,8 @@ from time import monotonic
 
 from infra.catalog import Catalog
 from tpustack.ci.checks import StackError
-from tpustack.ci.engine import LockedError, Pipeline
-from tpustack.ci.locks import held
+from tpustack.ci.engine import Pipeline
+from tpustack.ci.locks import LockedError, held
 from tpustack.ci.result import Result, failed
 from tpustack.errors import TpustackError
 

@@ -10,6 +10,8 @@ from datetime import datetime, timedelta, timezone
 
 import psutil
 
+from tpustack.errors import TpustackError
+
 # A run of the pipeline is ended long before that (`timeout-minutes` in the workflows).
 LONGEST_RUN = timedelta(hours=2)
 # pulumi/pkg/backend/diy/lock.go
@@ -48,6 +50,14 @@ class Lock:
             return False
         begin = started(self.pid)
         return begin is None or begin > self.since
+
+
+class LockedError(TpustackError):
+    """Another update of the stack is running, or was killed."""
+
+    def __init__(self, locks: list[Lock]) -> None:
+        super().__init__("the stack is locked")
+        self.locks = locks
 
 
 def locks_in(message: str) -> list[Lock]:

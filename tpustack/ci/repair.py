@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from tpustack.ci.engine import LockedError
 from tpustack.ci.job import Job
-from tpustack.ci.locks import orphaned
-from tpustack.engine import Engine
+from tpustack.ci.locks import LockedError, orphaned
 
 _T = TypeVar("_T")
 
@@ -26,14 +24,15 @@ class Repair:
         Raises:
             LockedError: when that run is still going on.
         """
-        pipeline, line = self._job.pipeline, self._job.line(self._stack)
-        if not pipeline.state(self._stack).get("pending_operations"):
+        recovery = self._job.pipeline.recovery(self._stack, self._job.line(self._stack))
+        state = recovery.interrupted()
+        if state is None:
             return
-        # Only the lock tells a run that was killed from one that works: this asks for the lock.
-        self.when_unlocked(lambda: pipeline.refresh(self._stack, line))
-        engine = Engine(self._stack, pipeline.environment, self._job.root, create=False)
-        begun = engine.recover(line)
-        names = ", ".join(f"`{urn.rpartition('::')[2]}`" for urn in begun) or "nothing"
+        # Only the lock tells a run that was killed from one that works.
+        self.when_unlocked(recovery.ask_for_lock)
+        found = recovery.look(state)
+        self.when_unlocked(lambda: recovery.write(found))
+        names = ", ".join(f"`{urn.rpartition('::')[2]}`" for urn in found.created) or "nothing"
         self.notes.append(f"An earlier run was killed; it was creating {names}.")
 
     def when_unlocked(self, operation: Callable[[], _T]) -> _T:

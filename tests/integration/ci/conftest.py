@@ -24,20 +24,25 @@ OUTPUT = Path("build/ci")
 
 # Stands in for infra/ where a test is about the pipeline: a few resources that are made quickly.
 SMALL = """
-import pulumi, pulumi_gcp as gcp
+import pulumi
+
+class Bucket(pulumi.CustomResource):
+    name: pulumi.Output[str]
+
 labels = pulumi.Config("tpu-stack").get_object("labels") or {}
 project, stack = pulumi.Config("gcp").require("project"), pulumi.get_stack()
 for number in range(int(labels.get("buckets", "2"))):
-    bucket = gcp.storage.Bucket(
-        f"bucket-{number}",
-        project=project,
-        name=f"{stack}-{labels.get('name', 'data')}-{number}",
-        location="US-CENTRAL1",
-        uniform_bucket_level_access=True,
-        force_destroy=True,
-        labels=labels,
-    )
-    gcp.storage.BucketObject(f"object-{number}", bucket=bucket.name, name="object", content=stack)
+    properties = {
+        "project": project,
+        "name": f"{stack}-{labels.get('name', 'data')}-{number}",
+        "location": "US-CENTRAL1",
+        "uniformBucketLevelAccess": True,
+        "forceDestroy": True,
+        "labels": labels,
+    }
+    bucket = Bucket("gcp:storage/bucket:Bucket", f"bucket-{number}", properties)
+    properties = {"bucket": bucket.name, "name": "object", "content": stack}
+    pulumi.CustomResource("gcp:storage/bucketObject:BucketObject", f"object-{number}", properties)
 """
 
 
@@ -112,7 +117,9 @@ MakeCheckout = Callable[..., Checkout]
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, environment: dict[str, str], trainer: Path) -> MakeCheckout:
+def checkout(
+    tmp_path: Path, environment: dict[str, str], trainer: Path, quick_python: Path
+) -> MakeCheckout:
     """Makes a clone whose `stacks` are all like dev, on the local cloud."""
 
     def make(*stacks: str, small: bool = False) -> Checkout:
@@ -123,7 +130,7 @@ def checkout(tmp_path: Path, environment: dict[str, str], trainer: Path) -> Make
             shutil.copy(ROOT / file, source / file)
         for file in DEFINITIONS:
             definition = yaml.safe_load((source / file).read_text(encoding="utf-8"))
-            definition["runtime"]["options"]["virtualenv"] = sys.prefix
+            definition["runtime"]["options"]["virtualenv"] = str(quick_python)
             if small and file == "Pulumi.yaml":
                 definition["main"] = "small"
             (source / file).write_text(yaml.safe_dump(definition), encoding="utf-8")

@@ -1,10 +1,10 @@
-"""What a killed engine was creating is looked for under the name that Google has it by."""
+"""What a killed engine left half done is looked for under the name that Google has it by."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tpustack.engine_state import being_created, settled, with_what_was_being_created
+from tpustack.engine_state import being_created, passing, settled, with_what_may_be_there
 
 
 def resource(kind: str, called: str, **inputs: str) -> dict[str, Any]:
@@ -13,7 +13,7 @@ def resource(kind: str, called: str, **inputs: str) -> dict[str, Any]:
 
 NETWORK = resource("gcp:compute/network:Network", "network", project="p", name="net")
 TPU = resource("gcp:tpu/v2Vm:V2Vm", "tpu", project="p", zone="us-central1-b", name="tpu")
-GRANT = resource("gcp:projects/iAMMember:IAMMember", "viewer", project="p", role="r")
+API = resource("gcp:projects/service:Service", "tpu-api", project="p", service="tpu")
 
 
 def state(there: list[dict[str, Any]], **pending: dict[str, Any]) -> dict[str, Any]:
@@ -23,51 +23,99 @@ def state(there: list[dict[str, Any]], **pending: dict[str, Any]) -> dict[str, A
 
 def test_what_cannot_be_created_twice_is_looked_for() -> None:
     before = state([NETWORK | {"id": "n"}], creating=TPU)
-    after = with_what_was_being_created(before)
+    after = with_what_may_be_there(before)
     assert [found.get("id") for found in after["resources"]] == [
         "n",
         "projects/p/locations/us-central1-b/nodes/tpu",
     ]
     assert being_created(before) == [TPU["urn"]]
-    assert settled(after)["pending_operations"] == []
+    assert settled(before, after)["pending_operations"] == []
 
 
 def test_what_can_be_created_twice_is_simply_created_again() -> None:
-    assert with_what_was_being_created(state([], creating=GRANT))["resources"] == []
+    assert with_what_may_be_there(state([], creating=API))["resources"] == []
 
 
 def test_what_the_state_knows_already_is_not_there_twice() -> None:
     known = NETWORK | {"id": "n"}
-    assert with_what_was_being_created(state([known], creating=NETWORK))["resources"] == [known]
+    assert with_what_may_be_there(state([known], creating=NETWORK))["resources"] == [known]
 
 
 def test_a_replacement_takes_the_place_of_what_was_deleted_for_it() -> None:
     deleted = NETWORK | {"id": "old", "pendingReplacement": True}
-    after = with_what_was_being_created(state([deleted, GRANT], creating=NETWORK))
+    after = with_what_may_be_there(state([deleted, API], creating=NETWORK))
     found = NETWORK | {"id": "projects/p/global/networks/net", "outputs": NETWORK["inputs"]}
-    assert after["resources"] == [found, GRANT]
+    assert after["resources"] == [found, API]
 
 
 def test_what_is_made_before_the_old_one_goes_is_looked_for_and_the_old_one_goes_next() -> None:
     old = NETWORK | {"id": "old", "inputs": {"project": "p", "name": "old"}}
-    after = with_what_was_being_created(state([old, GRANT], creating=NETWORK))
+    before = state([old, API], creating=NETWORK)
+    after = with_what_may_be_there(before)
     found = NETWORK | {"id": "projects/p/global/networks/net", "outputs": NETWORK["inputs"]}
-    assert after["resources"] == [found, old | {"delete": True}, GRANT]
-    assert with_what_was_being_created(after) == after
-    assert settled(after)["resources"] == after["resources"]
+    assert after["resources"] == [found, old | {"delete": True}, API]
+    assert settled(before, after)["resources"] == after["resources"]
 
 
 def test_what_was_not_replaced_after_all_stays() -> None:
     old = NETWORK | {"id": "old", "inputs": {"project": "p", "name": "old"}}
-    refreshed = state([old | {"delete": True}, GRANT], creating=NETWORK)
-    assert settled(refreshed)["resources"] == [old, GRANT]
+    before = state([old, API], creating=NETWORK)
+    refreshed = state([old | {"delete": True}, API])
+    assert settled(before, refreshed)["resources"] == [old, API]
+
+
+def test_of_two_that_were_interrupted_the_later_one_stays_and_the_earlier_one_goes() -> None:
+    earlier = NETWORK | {"inputs": {"project": "p", "name": "first"}}
+    # The engine hands an operation on to the next update, behind that one's own.
+    operations = [{"type": "creating", "resource": each} for each in (NETWORK, earlier)]
+    after = with_what_may_be_there({"resources": [], "pending_operations": operations})
+    assert [(each["inputs"]["name"], each.get("delete")) for each in after["resources"]] == [
+        ("net", None),
+        ("first", True),
+    ]
+
+
+def test_only_the_one_that_was_replaced_last_stays_when_its_replacement_did_not_come() -> None:
+    older = NETWORK | {"id": "older", "delete": True}
+    old = NETWORK | {"id": "old", "inputs": {"project": "p", "name": "old"}}
+    before = state([old, older], creating=NETWORK)
+    refreshed = state([old | {"delete": True}, older])
+    assert settled(before, refreshed)["resources"] == [old, older]
+
+
+def test_what_it_was_to_depend_on_may_be_gone_by_now() -> None:
+    provider = {
+        "urn": "urn:pulumi:local::p::pulumi:providers:gcp::g",
+        "type": "provider",
+        "id": "2",
+    }
+    new = TPU | {
+        "provider": f"{provider['urn']}::1",
+        "parent": "gone",
+        "deletedWith": "gone",
+        "dependencies": [NETWORK["urn"], "gone"],
+        "propertyDependencies": {"network": [NETWORK["urn"]], "zone": ["gone"]},
+    }
+    found = with_what_may_be_there(state([provider, NETWORK], creating=new))["resources"][2]
+    assert found["provider"] == f"{provider['urn']}::2"
+    assert found["dependencies"] == [NETWORK["urn"]]
+    assert found["propertyDependencies"] == {"network": [NETWORK["urn"]], "zone": []}
+    assert not {"parent", "deletedWith"} & found.keys()
+    assert with_what_may_be_there(state([], creating=new))["resources"] == []
+
+
+def test_what_still_comes_or_goes_is_waited_for_if_the_killed_engine_began_it() -> None:
+    coming, there = ({"outputs": {"state": name}} for name in ("CREATING", "READY"))
+    assert passing(state([], creating=TPU), state([TPU | coming])) == [TPU["urn"]]
+    assert passing(state([], creating=TPU), state([TPU | there])) == []
+    assert passing(state([]), state([TPU | coming])) == []
 
 
 def test_interrupted_updates_and_deletions_are_left_to_the_refresh() -> None:
     known = NETWORK | {"id": "n"}
     before = state([known], deleting=known)
     assert being_created(before) == []
-    assert with_what_was_being_created(before)["resources"] == [known]
+    assert with_what_may_be_there(before)["resources"] == [known]
 
 
 def test_a_state_with_nothing_in_it_has_nothing_pending() -> None:

@@ -1,0 +1,166 @@
+"""Repairs the state of a stack whose engine was killed, so that it can itself be killed anywhere.
+
+What may be there is looked for in a copy of the state, in a folder. The stack's own state is
+written once, when everything is known; until then it names what was interrupted, as before.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pulumi import automation
+
+from tpustack.ci.locks import LockedError, locks_in
+from tpustack.engine_state import (
+    being_created,
+    is_interrupted,
+    passing,
+    settled,
+    with_what_may_be_there,
+)
+from tpustack.errors import TpustackError, diagnostics
+
+BACKEND = "PULUMI_BACKEND_URL"
+Line = Callable[[str], None]
+State = dict[str, Any]
+# A TPU VM takes minutes to come and to go.
+_LONGEST_WAIT, _PAUSE = 20 * 60.0, 5.0
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a look at the cloud made of an interrupted state.
+
+    Attributes:
+        created: the URNs of what was being created.
+        before: the state as the backend had it.
+        after: the state to write.
+    """
+
+    created: list[str]
+    before: State
+    after: State
+
+
+class Recovery:
+    """The state of one stack in its backend.
+
+    Args:
+        stack: its name.
+        workspace: the folder of Pulumi.yaml, and what the engine gets beside this process' own
+            variables.
+        line: gets lines of progress.
+    """
+
+    def __init__(self, stack: str, workspace: automation.Workspace, line: Line) -> None:
+        self._stack, self._workspace, self._line = stack, workspace, line
+
+    def interrupted(self) -> State | None:
+        """The state, if an engine was killed in the middle of something or is at work."""
+        state = self._read()
+        return state if is_interrupted(state.get("deployment") or {}) else None
+
+    def ask_for_lock(self) -> None:
+        """Take the lock and give it back. Raises LockedError when somebody holds it.
+
+        To rename a stack to its own name is what the engine takes the lock for, and then refuses.
+        """
+        try:
+            self._run("rename", "stack", "rename", self._stack)
+        except automation.StackAlreadyExistsError:
+            return
+
+    def look(self, before: State) -> Found:
+        """Find out what is there of what was interrupted. Changes neither cloud nor state."""
+        deployment = before["deployment"]
+        created = being_created(deployment)
+        self._line(f"an update was killed, which was creating {len(created)} resources")
+        with tempfile.TemporaryDirectory() as folder:
+            copy = _Copy(Path(folder), self._stack, before)
+            copy.write(with_what_may_be_there(deployment))
+            end = time.monotonic() + _LONGEST_WAIT
+            while True:
+                self._refresh(copy)
+                refreshed = copy.read()
+                names = [urn.rpartition("::")[2] for urn in passing(deployment, refreshed)]
+                if not names or time.monotonic() > end:
+                    break
+                self._line(f"waiting for what still comes or goes: {', '.join(names)}")
+                time.sleep(_PAUSE)
+        return Found(created, before, {**before, "deployment": settled(deployment, refreshed)})
+
+    def write(self, found: Found) -> None:
+        """Write down what was found.
+
+        Raises:
+            LockedError: when somebody works on the stack.
+            TpustackError: when somebody did meanwhile.
+        """
+        if self._read() != found.before:
+            raise TpustackError(
+                f"the state of stack {self._stack} was changed by another run while this one "
+                "looked at what a killed one left. Nothing was changed; run this again"
+            )
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "state.json"
+            path.write_text(json.dumps(found.after), encoding="utf-8")
+            self._run("import", "stack", "import", "--file", str(path))
+
+    def _read(self) -> State:
+        # Without --show-secrets: they stay encrypted, in the copy and wherever else this goes.
+        state: State = json.loads(self._run("export", "stack", "export").stdout)
+        return state
+
+    def _refresh(self, copy: _Copy) -> None:
+        self._run(
+            *("refresh", "refresh", "--yes", "--skip-preview", "--non-interactive"),
+            "--color=never",
+            **copy.environment,
+        )
+
+    def _run(self, what: str, *arguments: str, **variables: str) -> automation.CommandResult:
+        try:
+            return self._workspace.pulumi_command.run(
+                [*arguments, "--stack", self._stack],
+                self._workspace.work_dir,
+                {**self._workspace.env_vars, **variables},
+                self._line if what == "refresh" else None,
+            )
+        except automation.StackAlreadyExistsError:
+            raise
+        except automation.ConcurrentUpdateError as error:
+            raise LockedError(locks_in(str(error))) from None
+        except automation.CommandError as error:
+            raise TpustackError(
+                f"pulumi {what} of stack {self._stack} failed:\n{diagnostics(str(error))}"
+            ) from None
+
+
+class _Copy:
+    """A backend in a folder with one stack in it, as pulumi/pkg/backend/diy lays it out."""
+
+    def __init__(self, folder: Path, stack: str, state: State) -> None:
+        self.environment = {BACKEND: f"file://{folder}"}
+        self._state = state
+        urn = state["deployment"]["pending_operations"][0]["resource"]["urn"]
+        project = urn.split("::")[1]
+        self._name = f"organization/{project}/{stack}"
+        self._path = folder / ".pulumi" / "stacks" / project / f"{stack}.json"
+        self._path.parent.mkdir(parents=True)
+        (folder / ".pulumi" / "meta.yaml").write_text("version: 1\n", encoding="utf-8")
+
+    def write(self, deployment: Mapping[str, Any]) -> None:
+        rest = {name: value for name, value in self._state.items() if name != "deployment"}
+        checkpoint = {"stack": self._name, "latest": deployment}
+        text = json.dumps({**rest, "checkpoint": checkpoint})
+        self._path.write_text(text, encoding="utf-8")
+
+    def read(self) -> State:
+        latest: State = json.loads(self._path.read_text(encoding="utf-8"))["checkpoint"]["latest"]
+        return latest
