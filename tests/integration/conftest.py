@@ -88,10 +88,13 @@ def environment(tmp_path: Path, tools: Toolchain, cloud: LocalCloudCommand) -> d
 @pytest.fixture
 def deploy(project: Path, environment: dict[str, str], trainer: Path) -> Deploy:
     """Makes a stack with the given settings: those of stack `local`, changed."""
+    made: dict[str, Engine] = {}
 
     def make(stack: str = "local", **changes: Any) -> Engine:
         write_stack(project, trainer, stack, **changes)
-        return Engine(stack, environment, project)
+        if stack not in made:
+            made[stack] = Engine(stack, environment, project)
+        return made[stack]
 
     return make
 

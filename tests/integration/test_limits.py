@@ -1,4 +1,4 @@
-"""A stack with limits, on the real engine: what ends, what comes back, what is left."""
+"""A stack with limits, on the real engine: what ends, what comes back, what others change."""
 
 from __future__ import annotations
 
@@ -37,6 +37,15 @@ class Limited:
     def vm(self) -> str:
         return str(self._google.get(VM).json()["status"])
 
+    def labels(self) -> dict[str, str]:
+        return dict(self._google.get(VM).json()["labels"])
+
+    def label(self, **labels: str) -> None:
+        """Change labels of the VM behind the stack's back."""
+        there = self._google.get(VM).json()
+        change = {"labels": there["labels"] | labels, "labelFingerprint": there["labelFingerprint"]}
+        self._google.post(f"{VM}/setLabels", json=change).raise_for_status()
+
     def says(self, text: str) -> None:
         """Wait until the VM's serial port says it."""
         vm = f"{PLACE}/zones/us-central1-b/instances/tpu-stack-local-vm"
@@ -63,7 +72,8 @@ def test_a_tpu_is_stopped_when_idle_deleted_when_its_time_is_up_and_comes_back_b
     deploy: Deploy, google: requests.Session, cloud: LocalCloudCommand
 ) -> None:
     before = cloud.status()["resources"]
-    engine = deploy(limits={"timeToLiveHours": 8, "idleMinutes": 30})
+    limits = {"timeToLiveHours": 8, "idleMinutes": 30}
+    engine = deploy(limits=limits, labels={"team": "vision"})
     bucket = engine.up(ignore).outputs["bucket_name"]
     stack = Limited(google, cloud)
     stack.says("training finished")
@@ -71,7 +81,11 @@ def test_a_tpu_is_stopped_when_idle_deleted_when_its_time_is_up_and_comes_back_b
     stack.shorten(idleMinutes=0.01)
     stack.says("tpu-stack-local-tpu is stopped: nothing has trained for 0.01 minutes")
     wait(lambda: stack.tpu() == "STOPPED", "the TPU stops")
-    assert engine.up(ignore).changed == 0
+    # A change from outside is seen and undone, and the TPU stays off.
+    stack.label(team="audio")
+    assert engine.refresh(ignore)["update"] >= 1
+    assert engine.up(ignore).changes | {"same": 0} == {"update": 1, "same": 0}
+    assert stack.labels()["team"] == "vision"
     assert stack.tpu() == "STOPPED"
 
     stack.shorten(timeToLiveHours=0.0001)

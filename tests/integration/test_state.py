@@ -1,8 +1,7 @@
-"""Living with a stack's state: changes from outside, and updates that are killed."""
+"""Living with a stack's state: updates that are killed."""
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import subprocess
@@ -11,36 +10,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-import requests
 
 from bench.killpoints import Killer
 from tpustack.engine import Engine
 from tpustack.localcloud import LocalCloudCommand
-from tpustack.project import ROOT
 
 Deploy = Callable[..., Engine]
 Pulumi = Callable[..., "subprocess.Popen[str]"]
-COMPUTE = "https://compute.googleapis.com/compute/v1/projects/tpu-stack-local"
-VM = f"{COMPUTE}/zones/us-central1-b/instances/tpu-stack-local-vm"
 
 
 def ignore(line: str) -> None:
     """The engine's output is not what these tests look at."""
-
-
-def test_a_change_from_outside_is_seen_by_refresh_and_undone_by_up(
-    deploy: Deploy, google: requests.Session
-) -> None:
-    engine = deploy(labels={"team": "vision"})
-    engine.up(ignore)
-    vm = google.get(VM).json()
-    labels = {**vm["labels"], "team": "audio"}
-    change = {"labels": labels, "labelFingerprint": vm["labelFingerprint"]}
-    google.post(f"{VM}/setLabels", json=change).raise_for_status()
-    assert engine.refresh(ignore)["update"] == 1
-    assert engine.up(ignore).changes["update"] == 1
-    assert google.get(VM).json()["labels"]["team"] == "vision"
-    engine.destroy(ignore)
 
 
 CREATED_AT_ONCE = {
@@ -110,33 +90,3 @@ def test_a_stack_that_is_killed_again_and_again_converges_and_leaves_nothing(
     life = Killer(project, environment).live(deploy(), seed=1, kills=7)
     assert (len(life.points), life.changes_after, life.processes_left) == (7, 0, 0)
     assert cloud.status()["resources"] == before
-
-
-def test_a_bucket_that_is_there_already_is_imported_and_kept_as_it_is(
-    deploy: Deploy, google: requests.Session, project: Path, pulumi: Pulumi
-) -> None:
-    name = "tpu-stack-local-tpu-stack-local"
-    storage = "https://storage.googleapis.com/storage/v1/b"
-    bucket = {"name": name, "location": "US-CENTRAL1"}
-    google.post(f"{storage}?project=tpu-stack-local", json=bucket).raise_for_status()
-    made = google.get(f"{storage}/{name}").json()["timeCreated"]
-    engine = deploy()
-    (project / "import.json").write_text(json.dumps(documented_import(name)))
-    run = pulumi(
-        *("import", "--file=import.json", "--yes", "--generate-code=false", "--protect=false"),
-        *("--skip-preview", "--non-interactive"),
-    )
-    said, _ = run.communicate(timeout=60)
-    assert run.returncode == 0, said
-    assert engine.up(ignore).changes["update"] >= 1
-    assert google.get(f"{storage}/{name}").json()["timeCreated"] == made
-    assert engine.up(ignore).changed == 0
-    engine.destroy(ignore)
-
-
-def documented_import(bucket: str) -> dict[str, object]:
-    """The file on the page, for a bucket of that name."""
-    text = (ROOT / "docs" / "state.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
-    loaded: dict[str, object] = json.loads(block.replace("BUCKET", bucket))
-    return loaded

@@ -15,6 +15,8 @@ from tpustack.engine import Engine
 from tpustack.localcloud import LocalCloudCommand
 from tpustack.project import ROOT
 
+from .imports import carry_out, documented, enable
+
 Deploy = Callable[..., Engine]
 Pulumi = Callable[..., "subprocess.Popen[str]"]
 POD = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.19.0-pod-pjrt"}
@@ -110,31 +112,6 @@ def reasons(pulumi: Pulumi, kind: str, stack: str = "local") -> set[str]:
     }
 
 
-def test_a_tpu_vm_that_is_there_already_is_imported_and_kept(
-    deploy: Deploy, google: requests.Session, project: Path, pulumi: Pulumi
-) -> None:
-    enable(google, "iam", "tpu")
-    accounts = f"https://iam.googleapis.com/v1/{PROJECT}/serviceAccounts"
-    google.post(accounts, json={"accountId": "tpu-stack-local-sa"}).raise_for_status()
-    vm = {
-        **POD,
-        "networkConfig": {
-            "network": f"{PROJECT}/global/networks/default",
-            "subnetwork": f"{PROJECT}/regions/us-central1/subnetworks/default",
-        },
-        "serviceAccount": {"email": "tpu-stack-local-sa@tpu-stack-local.iam.gserviceaccount.com"},
-    }
-    google.post(NODES, json=vm, params={"nodeId": "tpu-stack-local-tpu"}).raise_for_status()
-    made = ids(google)
-    engine = deploy(tpu=POD, network={"create": False})
-    import_documented(0, project, pulumi)
-    assert "replace" not in engine.up(ignore).changes
-    assert ids(google) == made
-    assert engine.up(ignore).changed == 0
-    engine.destroy(ignore)
-    assert ids(google) == {}
-
-
 def test_a_node_that_is_there_already_is_imported_and_another_version_is_installed_on_it(
     deploy: Deploy, google: requests.Session, project: Path, pulumi: Pulumi
 ) -> None:
@@ -151,7 +128,7 @@ def test_a_node_that_is_there_already_is_imported_and_another_version_is_install
     made = ids(google, CLASSIC)
     tpu = {"acceleratorType": "v2-8", "tensorflowVersion": "2.12.1", "cidrBlock": "172.16.1.0/29"}
     engine = deploy("local-node", tpu=tpu, network={"create": False})
-    import_documented(1, project, pulumi, "local-node")
+    carry_out(pulumi, project, documented("tpu.md", 1, "local-node"), "local-node")
     assert "replace" not in engine.up(ignore).changes
 
     other = {**tpu, "tensorflowVersion": "2.12.0"}
@@ -170,28 +147,3 @@ def test_a_node_that_is_there_already_is_imported_and_another_version_is_install
         "schedulingConfig",
     }
     engine.destroy(ignore)
-
-
-def enable(google: requests.Session, *apis: str) -> None:
-    services = f"https://serviceusage.googleapis.com/v1/{PROJECT}/services"
-    for api in apis:
-        google.post(f"{services}/{api}.googleapis.com:enable", json={}).raise_for_status()
-
-
-def import_documented(number: int, project: Path, pulumi: Pulumi, stack: str = "local") -> None:
-    """Imports what one of the files on the page names."""
-    block = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)[number]
-    for name, value in (
-        ("NAMEPREFIX", f"tpu-stack-{stack}"),
-        ("PROJECT", "tpu-stack-local"),
-        ("ZONE", "us-central1-b"),
-    ):
-        block = block.replace(name, value)
-    (project / "import.json").write_text(block)
-    said(
-        pulumi(
-            *("import", "--file=import.json", "--yes", "--generate-code=false"),
-            *("--protect=false", "--skip-preview", "--non-interactive"),
-            stack=stack,
-        )
-    )

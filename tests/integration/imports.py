@@ -1,0 +1,56 @@
+"""What the pages say about importing what is there already, carried out."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from tpustack.project import ROOT
+
+Pulumi = Callable[..., "subprocess.Popen[str]"]
+PROJECT = "tpu-stack-local"
+BUCKET = f"{PROJECT}-tpu-stack-local"
+SERVICES = f"https://serviceusage.googleapis.com/v1/projects/{PROJECT}/services"
+
+
+def documented(page: str, number: int = 0, stack: str = "local") -> list[dict[str, Any]]:
+    """The resources in one of the files on a page, as a stack's user would name them."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    block: str = re.findall(r"```json\n(.*?)```", text, re.DOTALL)[number]
+    for name, value in (
+        ("NAMEPREFIX", f"tpu-stack-{stack}"),
+        ("PROJECT", PROJECT),
+        ("ZONE", "us-central1-b"),
+        ("BUCKET", BUCKET),
+    ):
+        block = block.replace(name, value)
+    found: list[dict[str, Any]] = json.loads(block)["resources"]
+    # Names are for the file alone where a logical name stands beside them: several files are one.
+    for resource in found:
+        for key in ("name", "parent"):
+            if resource.get(key) == "component":
+                resource[key] = f"component-{page}"
+    return found
+
+
+def carry_out(
+    pulumi: Pulumi, project: Path, resources: list[dict[str, Any]], stack: str = "local"
+) -> None:
+    """`pulumi import` of a file with these resources."""
+    (project / "import.json").write_text(json.dumps({"resources": resources}), encoding="utf-8")
+    options = ("--yes", "--generate-code=false", "--protect=false", "--skip-preview")
+    run = pulumi("import", "--file=import.json", *options, "--non-interactive", stack=stack)
+    said, _ = run.communicate(timeout=120)
+    assert run.returncode == 0, said
+
+
+def enable(google: requests.Session, *apis: str) -> None:
+    """Enables APIs, by their short names."""
+    for api in apis:
+        google.post(f"{SERVICES}/{api}.googleapis.com:enable", json={}).raise_for_status()
