@@ -18,11 +18,13 @@ _Step = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 class Preprocessing:
     """What is done to each example on its own, and then to the whole batch; None is nothing.
 
-    Seeds are two whole numbers for each example.
+    Seeds are two whole numbers for each example. `shape` is that of an example after `example`,
+    whose values are unsigned bytes.
     """
 
     example: _Step | None = None
     batch: _Step | None = None
+    shape: tuple[int, ...] = ()
 
 
 def evaluation_preprocessing(manifest: Manifest, params: Params) -> Preprocessing:
@@ -32,7 +34,9 @@ def evaluation_preprocessing(manifest: Manifest, params: Params) -> Preprocessin
         return Preprocessing()
     same_size = spec == manifest.spec
     if manifest.encoding == ENCODED:
-        return Preprocessing(example=lambda encoded, _: _decode(encoded, spec, same_size))
+        return Preprocessing(
+            example=lambda encoded, _: _decode(encoded, spec, same_size), shape=spec.shape
+        )
     return Preprocessing(batch=None if same_size else lambda images, _: _resize(images, spec))
 
 

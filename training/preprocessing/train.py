@@ -24,7 +24,8 @@ def training_preprocessing(manifest: Manifest, params: Params) -> Preprocessing:
     if params.augmentation == RESIZED_CROP_FLIP:
         encoded = manifest.encoding == ENCODED
         return Preprocessing(
-            example=lambda image, seed: _resized_crop_flip(image, seed, spec, encoded)
+            example=lambda image, seed: _resized_crop_flip(image, seed, spec, encoded),
+            shape=spec.shape,
         )
     assert params.augmentation == PAD_CROP_FLIP
 
@@ -32,7 +33,7 @@ def training_preprocessing(manifest: Manifest, params: Params) -> Preprocessing:
         sized = plain.batch(images, seeds) if plain.batch else images
         return ops.pad_crop_flip(sized, seeds)
 
-    return Preprocessing(plain.example, batch)
+    return Preprocessing(plain.example, batch, plain.shape)
 
 
 def _resized_crop_flip(
