@@ -19,6 +19,11 @@ def rfc3339(timestamp: float) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
+def seconds_of(moment: str) -> float:
+    """The timestamp of a moment as `rfc3339` prints it."""
+    return datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp()
+
+
 class Clock:
     """The wall clock; runs each action that was put off when it is due, in a thread of its own."""
 

@@ -26,7 +26,7 @@ QUEUED = {
     "tags": ["workers"],
 }
 NODE = {"acceleratorType": "v2-8", "tensorflowVersion": "2.12.1", "cidrBlock": "10.240.1.0/29"}
-# TPU VMs that do not queue are in the other files here; the demo is the stack file `local` as it is.
+# TPU VMs that do not queue are in the other files here; the stack file `local` is in the demo.
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "queued resource": ("local", {"tpu": {**TPU, **QUEUED}}),
     "classic node": (

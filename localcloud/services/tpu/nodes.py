@@ -14,13 +14,15 @@ from localcloud.machines.hooks import on_power_off
 from localcloud.services.compute import usage
 from localcloud.services.compute.links import url_of
 from localcloud.services.tpu import capacity, hosts, operations
-from localcloud.services.tpu.api import NODE, bad_state, load
+from localcloud.services.tpu.api import API, NODE, bad_state, load
 
 Watcher = Callable[[Cloud, Record], None]
 _AFTER_DELETE: list[Watcher] = []
 _AFTER_PREEMPTION: list[Watcher] = []
 GONE = ("PREEMPTED", "TERMINATED")
 """States in which a node does nothing but hold quota until it is deleted."""
+_SERVING = ("CREATING", "READY", "STARTING", "REIMAGING", "RESTARTING")
+_DAY = 86400.0
 
 
 def after_delete(watcher: Watcher) -> Watcher:
@@ -69,7 +71,7 @@ def create(cloud: Cloud, name: str) -> Record:
     except ApiError:
         cloud.store.delete(NODE, name)
         raise
-    return serve(cloud, record)
+    return _for_a_day(cloud, serve(cloud, record))
 
 
 def begin_delete(cloud: Cloud, call: Call, name: str) -> Json:
@@ -131,7 +133,7 @@ def start(cloud: Cloud, name: str) -> Record:
     except ApiError:
         set_state(cloud, name, "STOPPED")
         raise
-    return serve(cloud, record)
+    return _for_a_day(cloud, serve(cloud, record))
 
 
 def begin_reimage(cloud: Cloud, call: Call, name: str, version: str) -> Json:
@@ -166,7 +168,7 @@ def preempt(cloud: Cloud, name: str, *, state: str = "PREEMPTED") -> None:
     """
     with cloud.store.locked():
         record = load(cloud, NODE, name)
-        if record["state"] not in ("CREATING", "READY", "STARTING", "REIMAGING", "RESTARTING"):
+        if record["state"] not in _SERVING:
             raise bad_state("preempt", record["state"])
         record = set_state(cloud, name, state)
     hosts.preempt(cloud, record)
@@ -195,6 +197,38 @@ def serve(cloud: Cloud, record: Record) -> Record:
     # It was preempted or deleted meanwhile, when its hosts had not all been booted.
     hosts.halt(cloud, record)
     raise bad_state("update", current["state"] if current else "DELETING")
+
+
+def _for_a_day(cloud: Cloud, record: Record) -> Record:
+    """Plan the end of a preemptible node: unlike a spot one, it runs for 24 hours at most.
+
+    Source: docs.cloud.google.com/tpu/docs/spot-compute (what has no maximum runtime, and what has).
+    """
+    if not record.get("schedulingConfig", {}).get("preemptible"):
+        return record
+    with cloud.store.locked():
+        record = load(cloud, NODE, record["name"]) | {"_started": cloud.clock.now()}
+        cloud.store.put(NODE, record["name"], record)
+    _plan_end(cloud, record)
+    return record
+
+
+@API.at_start
+def _plan_ends_again(cloud: Cloud) -> None:
+    for _, record in cloud.store.items(NODE):
+        if "_started" in record:
+            _plan_end(cloud, record)
+
+
+def _plan_end(cloud: Cloud, record: Record) -> None:
+    name, started = record["name"], record["_started"]
+
+    def end() -> None:
+        current = cloud.store.get(NODE, name) or {}
+        if current.get("_started") == started and current["state"] in _SERVING:
+            preempt(cloud, name)
+
+    cloud.clock.at(started + _DAY, end)
 
 
 def _require_not_gone(record: Record) -> None:

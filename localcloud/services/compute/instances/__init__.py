@@ -6,10 +6,11 @@ from localcloud.services.compute.instances import (
     disks,
     guest,
     interfaces,
+    last_day,
     lifecycle,
     policy,
     power,
     settings,
 )
 
-__all__ = ["disks", "guest", "interfaces", "lifecycle", "policy", "power", "settings"]
+__all__ = ["disks", "guest", "interfaces", "last_day", "lifecycle", "policy", "power", "settings"]

@@ -145,6 +145,7 @@ def create(cloud: Cloud, path: str) -> None:
     now = rfc3339(cloud.clock.now())
     record = set_status(cloud, path, "RUNNING", lastStartTimestamp=now)
     cloud.machines.boot(machine.spec(cloud, record))
+    watch.started(cloud, path)
 
 
 @API.method("instances.get", permission="compute.instances.get", resources=policies)

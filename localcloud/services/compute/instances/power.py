@@ -48,6 +48,7 @@ def _start(cloud: Cloud, path: str) -> None:
     now = rfc3339(cloud.clock.now())
     record = set_status(cloud, path, "RUNNING", lastStartTimestamp=now)
     cloud.machines.boot(machine.spec(cloud, record))
+    watch.started(cloud, path)
 
 
 @API.method("instances.stop", permission="compute.instances.stop", resources=policies)

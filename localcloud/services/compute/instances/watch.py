@@ -1,4 +1,4 @@
-"""Who wants to know that an instance runs no longer, whoever ended it."""
+"""Who wants to know that an instance has begun to run, or runs no longer, whoever did it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from localcloud.core.cloud import Cloud
 
 Watcher = Callable[[Cloud, str], None]
 _WATCHERS: list[Watcher] = []
+_STARTS: list[Watcher] = []
 
 
 def watcher(function: Watcher) -> Watcher:
@@ -19,4 +20,16 @@ def watcher(function: Watcher) -> Watcher:
 def ended(cloud: Cloud, path: str) -> None:
     """Tell all that are registered."""
     for function in _WATCHERS:
+        function(cloud, path)
+
+
+def when_started(function: Watcher) -> Watcher:
+    """Register `function(cloud, path)`, called after an instance was created or started."""
+    _STARTS.append(function)
+    return function
+
+
+def started(cloud: Cloud, path: str) -> None:
+    """Tell all that are registered."""
+    for function in _STARTS:
         function(cloud, path)
