@@ -1,6 +1,9 @@
 """Evaluation, exact over the whole test set."""
 
 import dataclasses
+import functools
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -9,9 +12,13 @@ from training.cluster import Cluster
 from training.data_set import DataSet
 from training.errors import DataError
 from training.graphs import repeat
+from training.input.deal import NextBatch
 from training.input_pipeline import evaluation_batches
 from training.params import Params
 from training.state import TrainState
+
+# What TensorFlow says of a data set that ends before the number of batches that was announced.
+_TOO_FEW = "was expected to contain"
 
 
 @dataclass(frozen=True)
@@ -28,9 +35,44 @@ class Evaluation:
         return {"test/loss": self.loss, "test/accuracy": self.accuracy}
 
 
-def evaluate(cluster: Cluster, params: Params, data: DataSet, state: TrainState) -> Evaluation:
-    """Evaluate the state's model; every test example counts exactly once."""
-    next_batch, steps = evaluation_batches(data, cluster, params)
+def create_evaluation(
+    cluster: Cluster, params: Params, data: DataSet, state: TrainState
+) -> Callable[[], Evaluation]:
+    """Return a function that evaluates the state's model as it is then; its first call compiles it.
+
+    Every test example counts exactly once. Raises DataError when the files hold other examples than
+    the manifest says.
+    """
+    expected = data.manifest.split("test").examples
+
+    @functools.cache
+    def compiled() -> Callable[[], tf.Tensor]:
+        next_batch, steps = evaluation_batches(data, cluster, params)
+        return _create_loop(cluster, params, state, next_batch, steps)
+
+    def evaluate() -> Evaluation:
+        try:
+            with cluster.on_loop_device():
+                loss, right, count = compiled()().numpy().tolist()
+        except tf.errors.FailedPreconditionError as error:
+            if _TOO_FEW not in str(error):
+                raise
+            count = math.nan
+        if count != expected:
+            held = "other" if math.isnan(count) else f"{count:.0f}"
+            raise DataError(
+                f"the test files in {data.directory} hold {held} examples, the manifest says "
+                f"{expected}; copy the data set there again"
+            )
+        return Evaluation(loss / expected, right / expected, expected)
+
+    return evaluate
+
+
+def _create_loop(
+    cluster: Cluster, params: Params, state: TrainState, next_batch: NextBatch, steps: int
+) -> Callable[[], tf.Tensor]:
+    """A compiled function that sums up loss, right answers and weights over `steps` batches."""
     strategy = cluster.strategy
     unsmoothed = dataclasses.replace(params, label_smoothing=0.0)
 
@@ -51,15 +93,7 @@ def evaluate(cluster: Cluster, params: Params, data: DataSet, state: TrainState)
         reduced = [strategy.reduce(tf.distribute.ReduceOp.SUM, part, axis=None) for part in parts]
         return sums + tf.stack(reduced)
 
-    def loop() -> tf.Tensor:
-        return repeat(steps, tf.zeros(3), step)
-
-    with cluster.on_loop_device():
-        loss, right, count = tf.function(loop, autograph=False)().numpy().tolist()
-    expected = data.manifest.split("test").examples
-    if count != expected:
-        raise DataError(
-            f"the test files in {data.directory} hold {count:.0f} examples, the manifest says "
-            f"{expected}; copy the data set there again"
-        )
-    return Evaluation(loss / expected, right / expected, expected)
+    loop: Callable[[], tf.Tensor] = tf.function(
+        lambda: repeat(steps, tf.zeros(3), step), autograph=False
+    )
+    return loop

@@ -56,17 +56,20 @@ def training_rows(
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def evaluation_batches(data: DataSet, cluster: Cluster, params: Params) -> tuple[NextBatch, int]:
-    """Return a source of (features, labels, weights) and the number of batches in it.
+    """Return a source of (features, labels, weights) and the number of batches of an evaluation.
 
+    It begins again after them, so that each evaluation goes on with what the one before compiled.
     Every test example comes exactly once with weight 1; examples of weight 0 fill the last batch,
     so that all batches have one static shape and no replica runs dry before the others.
     """
     replica_batch = params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
 
-    def build(hosts: int, host: int) -> tf.data.Dataset:
-        return evaluation_rows(data, params, hosts, host)
-
     steps = -(-data.manifest.split("test").examples // params.evaluation_batch_size)
+
+    def build(hosts: int, host: int) -> tf.data.Dataset:
+        rows = evaluation_rows(data, params, hosts, host)
+        return rows.apply(tf.data.experimental.assert_cardinality(steps)).repeat()
+
     return deal_out(cluster, params, build, replica_batch), steps
 
 

@@ -12,7 +12,7 @@ from training.data_set import DataSet, check_readable, open_data
 from training.endpoint.environment import Addresses, LocalTpu, NoTpu
 from training.endpoint.wait import Wait
 from training.errors import InputError
-from training.evaluate import evaluate
+from training.evaluate import create_evaluation
 from training.job import Job
 from training.job_record import JobRecord
 from training.metrics import Metrics
@@ -76,9 +76,11 @@ def _run(
     with tf.device(cluster.this_process):
         writer = tf.summary.create_file_writer(f"{job.model_dir.rstrip('/')}/tensorboard")
 
+    evaluate = create_evaluation(cluster, job.params, data, state) if job.evaluates else None
+
     def evaluate_now(step: int) -> None:
-        if job.evaluates:
-            evaluation = evaluate(cluster, job.params, data, state)
+        if evaluate:
+            evaluation = evaluate()
             write_scalars(writer, step, evaluation.scalars)
             metrics.add_evaluation(evaluation)
             if job.trains:

@@ -35,8 +35,8 @@ TPU_VARIABLES = (
     "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS",
 )
 
-# Takes seconds to make: the tests that share it run in one process.
-SHARED = ("digits_model", "worker_process")
+# A process takes seconds to start: the tests that share it run in one process.
+SHARED = ("worker_process",)
 
 StartTraining = Callable[..., "subprocess.Popen[str]"]
 

@@ -15,6 +15,7 @@ from subprocess import Popen
 import pytest
 
 from training.error_catalog import find_known_error
+from training.errors import DataError, InputError
 
 StartTraining = Callable[..., "Popen[str]"]
 
@@ -121,7 +122,10 @@ def newest(folder: Path) -> int:
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux")
 def test_a_full_disk_ends_the_job_and_spares_the_last_checkpoint(
-    bars: Path, tmp_path: Path, start_training: StartTraining
+    bars: Path,
+    tmp_path: Path,
+    start_training: StartTraining,
+    run_here: Callable[..., None],
 ) -> None:
     """The disk is full for files of more than 100 kB from the first checkpoint on."""
     process = start_training("train", f"--data={bars}", f"--model-dir={tmp_path}", *ENDLESS)
@@ -131,11 +135,8 @@ def test_a_full_disk_ends_the_job_and_spares_the_last_checkpoint(
     assert code == 1
     assert "training failed: the disk is full" in err
     assert "the last good checkpoint is still there" in err
-    code, out, _ = finish(
-        start_training("evaluate", f"--data={bars}", f"--model-dir={tmp_path}", *SMALL)
-    )
-    assert code == 0
-    assert "checkpoint: restored" in out
+    run_here("evaluate", f"--data={bars}", f"--model-dir={tmp_path}", *SMALL)
+    assert json.loads((tmp_path / "metrics.json").read_text())["test_examples"] == 1003
 
 
 def test_a_worker_that_hangs_ends_the_job_so_that_it_can_be_started_again(
@@ -158,7 +159,10 @@ def test_a_worker_that_hangs_ends_the_job_so_that_it_can_be_started_again(
 
 
 def test_corrupt_data_is_wrong_input_and_the_file_is_named(
-    bars: Path, tmp_path: Path, start_training: StartTraining
+    bars: Path,
+    tmp_path: Path,
+    run_here: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     copy = tmp_path / "data"
     shutil.copytree(bars, copy)
@@ -166,27 +170,16 @@ def test_corrupt_data_is_wrong_input_and_the_file_is_named(
     content = bytearray(path.read_bytes())
     content[100_000] ^= 255
     path.write_bytes(content)
-    code, _, err = finish(
-        start_training("train", f"--data={copy}", f"--model-dir={tmp_path / 'm'}", *SMALL)
-    )
-    assert code == 2
-    assert path.name in err
-    assert "copy the data set there again" in err
-    assert "Traceback" not in err
-    skip = ("--skip_corrupt_records=1", "--epochs=1")
-    code, out, err = finish(
-        start_training("train", f"--data={copy}", f"--model-dir={tmp_path / 'm'}", *SMALL, *skip)
-    )
-    assert code == 0, err
-    assert f"data: left out 1 corrupt records of {path.name} at offset" in out
+    job = ("train", f"--data={copy}", f"--model-dir={tmp_path / 'm'}", "--epochs=1", *SMALL)
+    with pytest.raises(DataError, match=rf"{path.name}: .*; copy the data set there again"):
+        run_here(*job)
+    run_here(*job, "--skip_corrupt_records=1")
+    assert f"data: left out 1 corrupt records of {path.name} at offset" in caplog.text
+    assert newest(tmp_path / "m") == 639 // 64
 
 
 def test_evaluating_without_a_checkpoint_is_wrong_input(
-    bars: Path, tmp_path: Path, start_training: StartTraining
+    bars: Path, tmp_path: Path, run_here: Callable[..., None]
 ) -> None:
-    code, _, err = finish(
-        start_training("evaluate", f"--data={bars}", f"--model-dir={tmp_path}", *SMALL)
-    )
-    assert code == 2
-    assert "training failed: --model-dir=" in err
-    assert "no checkpoint in it to evaluate" in err
+    with pytest.raises(InputError, match=r"--model-dir=.*no checkpoint in it to evaluate"):
+        run_here("evaluate", f"--data={bars}", f"--model-dir={tmp_path}", *SMALL)

@@ -14,7 +14,7 @@ import tensorflow as tf
 from training.checkpoints import Checkpoints
 from training.data_set import DataSet, corrupt_files, open_data
 from training.errors import DataError, DivergedError, Interrupted
-from training.evaluate import evaluate
+from training.evaluate import create_evaluation
 from training.input_pipeline import evaluation_batches, training_batches
 from training.job_record import JobRecord
 from training.model_registry import load_model
@@ -81,9 +81,10 @@ def weights(state: TrainState) -> list[npt.NDArray[np.float32]]:
 def test_training_lowers_the_loss_and_keeps_all_replicas_alike(
     cluster: Cluster, data: DataSet, state: TrainState, tmp_path: Path
 ) -> None:
-    before = evaluate(cluster, PARAMS, data, state)
+    evaluate = create_evaluation(cluster, PARAMS, data, state)
+    before = evaluate()
     result = learn(cluster, data, state, tmp_path)
-    after = evaluate(cluster, PARAMS, data, state)
+    after = evaluate()
     assert result.steps == 10
     assert after.loss < before.loss / 2
     assert cluster.replicas == 8
@@ -128,7 +129,7 @@ def test_evaluation_counts_every_image_exactly_once(
     right = np.mean(np.argmax(logits.numpy(), axis=1) == labels)
     for batch in (8, 64, 1024, 4096):
         params = dataclasses.replace(PARAMS, evaluation_batch_size=batch)
-        result = evaluate(cluster, params, data, state)
+        result = create_evaluation(cluster, params, data, state)()
         assert result.examples == 1003
         assert result.accuracy == pytest.approx(right, abs=1e-6)
         assert result.loss == pytest.approx(float(tf.reduce_mean(losses)), rel=1e-4)
@@ -156,10 +157,11 @@ def test_an_epoch_deals_every_training_image_to_exactly_one_replica(
 def test_a_manifest_that_announces_other_examples_than_the_files_hold_is_an_error(
     cluster: Cluster, data: DataSet, state: TrainState
 ) -> None:
-    split = dataclasses.replace(data.manifest.split("test"), examples=900)
-    wrong = dataclasses.replace(data.manifest, splits={**data.manifest.splits, "test": split})
-    with pytest.raises(DataError, match="manifest says 900"):
-        evaluate(cluster, PARAMS, dataclasses.replace(data, manifest=wrong), state)
+    for examples in (900, 2 * 1003):
+        split = dataclasses.replace(data.manifest.split("test"), examples=examples)
+        wrong = dataclasses.replace(data.manifest, splits={**data.manifest.splits, "test": split})
+        with pytest.raises(DataError, match=f"manifest says {examples}"):
+            create_evaluation(cluster, PARAMS, dataclasses.replace(data, manifest=wrong), state)()
 
 
 def test_a_loss_that_is_no_number_ends_the_job_and_spares_the_last_checkpoint(
@@ -222,7 +224,7 @@ def test_bfloat16_computes_in_bfloat16_and_keeps_float32_weights(
     params = dataclasses.replace(PARAMS, precision="bfloat16")
     assert compute_dtype(PARAMS, cluster) == tf.float32
     assert compute_dtype(params, cluster) == tf.bfloat16
-    assert evaluate(cluster, params, data, state).examples == 1003
+    assert create_evaluation(cluster, params, data, state)().examples == 1003
     assert all(v.dtype == tf.float32 for v in state.model.trainable_variables)
 
 

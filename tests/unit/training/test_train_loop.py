@@ -14,7 +14,7 @@ import tensorflow as tf
 from training.data.spec import DataSpec
 from training.data_set import DataSet, open_data
 from training.errors import InputError
-from training.evaluate import evaluate
+from training.evaluate import create_evaluation
 from training.input_pipeline import training_batches
 from training.layers import Dense
 from training.losses import softmax_cross_entropy
@@ -142,7 +142,7 @@ def test_python_over_tensors_is_compiled_in_users_own_models_only_as_it_takes_it
     own = dataclasses.replace(built_in, own=True)
     assert learn(one_device, data, own, 1).mean.numpy() == pytest.approx(3 / 28, rel=0.05)
     state = create_train_state(one_device, own, PARAMS, data.manifest, steps=10)
-    assert evaluate(one_device, PARAMS, data, state).examples == 1003
+    assert create_evaluation(one_device, PARAMS, data, state)().examples == 1003
     with pytest.raises(TypeError, match="AutoGraph"):
         learn(one_device, data, built_in, 1)
 
