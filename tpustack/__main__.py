@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 
@@ -42,6 +43,15 @@ class Commands(click.Group):
         module = importlib.import_module(f"tpustack.commands.{cmd_name}")
         command: click.Command = module.command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command and its arguments; of an unknown name it says which is most like it."""
+        close = difflib.get_close_matches(args[0], COMMANDS, n=1)
+        if args[0] not in COMMANDS and close and not ctx.resilient_parsing:
+            ctx.fail(f"No such command '{args[0]}'. Did you mean '{close[0]}'?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands with their one-line descriptions."""

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from infra.catalog import Catalog
-from infra.checks import find_problems
+from infra.checks import find_problems, find_warnings
 from infra.checks.context import Context
-from infra.checks.versions import warn_about_versions
 from infra.names import names_of
 from infra.settings import StackSettings
 from infra.settings.problems import UNSET, Problem, SettingsError
@@ -88,7 +87,7 @@ def check(stack: str, catalog: Catalog) -> Report:
     else:
         context = context_of(stack, settings, catalog)
         problems = tuple(find_problems(settings, context))
-        warnings = () if problems else tuple(warn_about_versions(settings, context))
+        warnings = () if problems else tuple(find_warnings(settings, context))
     return Report(stack, shown(path), problems, warnings)
 
 

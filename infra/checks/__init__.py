@@ -78,8 +78,13 @@ def find_problems(settings: StackSettings, context: Context) -> list[Problem]:
     return [problem for check in CHECKS for problem in check(settings, context)]
 
 
+def find_warnings(settings: StackSettings, context: Context) -> list[str]:
+    """What is allowed, and may not be what somebody meant; of settings without problems."""
+    return [*warn_about_versions(settings, context), *warn_about_slices(settings, context)]
+
+
 def ensure_valid(settings: StackSettings, context: Context) -> list[str]:
     """Raises SettingsError with every problem; returns warnings if there is none."""
     if problems := find_problems(settings, context):
         raise SettingsError(context.stack, problems)
-    return [*warn_about_versions(settings, context), *warn_about_slices(settings, context)]
+    return find_warnings(settings, context)

@@ -11,6 +11,7 @@ from infra.checks.context import nearest
 from infra.cost.table import aligned
 from infra.settings.problems import Problem
 from tpustack import catalog as tables
+from tpustack import completion
 from tpustack.parameters import refuse
 
 TABLES = {
@@ -23,9 +24,16 @@ TABLES = {
 
 @click.command("catalog")
 @click.argument("table", type=click.Choice(list(TABLES)), default="accelerators")
-@click.option("--zone", help="Only what this zone has, for example us-central1-b.")
 @click.option(
-    "--type", "kind", help="Only this type or family, for example v3-32, v3 or n2-highmem."
+    "--zone",
+    shell_complete=completion.zones,
+    help="Only what this zone has, for example us-central1-b.",
+)
+@click.option(
+    "--type",
+    "kind",
+    shell_complete=completion.accelerators,
+    help="Only this type or family, for example v3-32, v3 or n2-highmem.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
 def command(table: str, zone: str | None, kind: str | None, as_json: bool) -> None:

@@ -8,12 +8,17 @@ import sys
 import click
 
 from infra.catalog import Catalog
-from tpustack import stacks
+from tpustack import completion, stacks
 from tpustack.stacks import Report
 
 
 @click.command("check")
-@click.option("--stack", "-s", help="The stack to check; all of them without it.")
+@click.option(
+    "--stack",
+    "-s",
+    shell_complete=completion.stacks,
+    help="The stack to check; all of them without it.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(stack: str | None, as_json: bool) -> None:
     """Check stack files without engine or cloud; print every problem of all of them at once.

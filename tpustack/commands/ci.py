@@ -10,7 +10,7 @@ from time import monotonic
 
 import click
 
-from tpustack import toolchain, wheel
+from tpustack import completion, toolchain, wheel
 from tpustack.ci import forge, markdown, requests, settings, touched
 from tpustack.ci import output as results
 from tpustack.ci.checks import path_of, require_backend
@@ -28,7 +28,14 @@ from tpustack.errors import UsageError
 from tpustack.project import ROOT
 from tpustack.stacks import path_of as path_for
 
-_STACKS = click.option("--stack", "-s", "stacks", multiple=True, help="A stack; may be repeated.")
+_STACKS = click.option(
+    "--stack",
+    "-s",
+    "stacks",
+    shell_complete=completion.stacks,
+    multiple=True,
+    help="A stack; may be repeated.",
+)
 _REQUEST = click.option("--request", type=click.IntRange(1), help="The stack pr-N of request N.")
 _OUTPUT = click.option(
     "--output",
@@ -119,7 +126,7 @@ def sweep(remote: str, output: Path) -> None:
 
 
 @command.command("destroy")
-@click.option("--stack", "-s", required=True, help="The stack.")
+@click.option("--stack", "-s", shell_complete=completion.stacks, required=True, help="The stack.")
 @click.option("--confirm", required=True, help="Its name again.")
 @_OUTPUT
 def destroy(stack: str, confirm: str, output: Path) -> None:

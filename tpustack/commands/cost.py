@@ -14,17 +14,21 @@ from infra.cost.parts import of_accelerator, of_stack
 from infra.cost.table import as_json, table
 from infra.settings.problems import Problem
 from infra.settings.tpu import Capacity
-from tpustack import stacks
+from tpustack import completion, stacks
 from tpustack.errors import UsageError
 from tpustack.parameters import Hours, refuse
 
 
 @click.command("cost")
-@click.option("--stack", "-s", help="The stack.")
+@click.option("--stack", "-s", shell_complete=completion.stacks, help="The stack.")
 @click.option(
     "--hours", type=Hours(), default="24", show_default=True, help="How long a run takes."
 )
-@click.option("--accelerator-type", help="A TPU such as v3-32, or the GPU V100, without a stack.")
+@click.option(
+    "--accelerator-type",
+    shell_complete=completion.accelerators,
+    help="A TPU such as v3-32, or the GPU V100, without a stack.",
+)
 @click.option("--region", help="Where, without a stack.")
 @click.option(
     "--capacity",

@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 import click
 
+from tpustack import completion
 from tpustack.diagnosis import Diagnosis, diagnose
 from tpustack.errors import UsageError
 from tpustack.troubleshooting import markdown
@@ -20,7 +21,12 @@ _MOST_UNKNOWN = 20
 
 @click.command("doctor")
 @click.argument("file", type=click.File("rb"), required=False)
-@click.option("--stack", "-s", help="The stack to look into; without it the one Pulumi selected.")
+@click.option(
+    "--stack",
+    "-s",
+    shell_complete=completion.stacks,
+    help="The stack to look into; without it the one Pulumi selected.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--markdown", "as_page", is_flag=True, help="Print the page docs/troubleshooting.md.")
 def command(file: BinaryIO | None, stack: str | None, as_json: bool, as_page: bool) -> None:

@@ -7,12 +7,18 @@ import os
 import click
 from rich.console import Console
 
-from tpustack import toolchain
+from tpustack import completion, toolchain
 from tpustack.engine import Engine
 
 
 @click.command("follow")
-@click.option("--stack", "-s", required=True, help="The stack whose VM to follow.")
+@click.option(
+    "--stack",
+    "-s",
+    shell_complete=completion.stacks,
+    required=True,
+    help="The stack whose VM to follow.",
+)
 def command(stack: str) -> None:
     """Follow the training on a stack's VM, live, from its serial port, until it ends."""
     from tpustack.follow import follow

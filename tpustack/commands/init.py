@@ -11,6 +11,7 @@ from infra.catalog import Catalog
 from infra.cost.parts import of_stack
 from infra.cost.table import UNKNOWN, dollars
 from infra.settings.tpu import Capacity
+from tpustack import completion
 from tpustack.errors import UsageError
 from tpustack.new_stack import (
     Answers,
@@ -20,7 +21,6 @@ from tpustack.new_stack import (
     write,
     zones_for,
 )
-from tpustack.parameters import refuse
 
 _MOST_SHOWN = 12
 
@@ -28,8 +28,14 @@ _MOST_SHOWN = 12
 @click.command("init")
 @click.argument("name")
 @click.option("--project", help="The id of the Google Cloud project.")
-@click.option("--zone", help="Where the TPU is, for example us-central1-b.")
-@click.option("--accelerator-type", help="Type and size of the TPU, for example v2-8.")
+@click.option(
+    "--zone", shell_complete=completion.zones, help="Where the TPU is, for example us-central1-b."
+)
+@click.option(
+    "--accelerator-type",
+    shell_complete=completion.accelerators,
+    help="Type and size of the TPU, for example v2-8.",
+)
 @click.option(
     "--capacity",
     type=click.Choice([str(capacity) for capacity in Capacity]),
@@ -55,11 +61,13 @@ def command(
         "capacity": capacity,
     }
     given = {key: value for key, value in known.items() if value is not None}
+    wrong = (problem_of(name, key, given) for key in given)
+    problems = [str(problem) for problem in dict.fromkeys(wrong) if problem]
     missing = [f"--{key.replace('_', '-')}" for key in known if key not in given]
     if missing and not sys.stdin.isatty():
-        raise UsageError(f"say {', '.join(missing)}: there is no terminal to ask on")
-    wrong = [problem_of(name, key, given) for key in given]
-    refuse([*dict.fromkeys(problem for problem in wrong if problem)])
+        problems.append(f"say {', '.join(missing)}: there is no terminal to ask on")
+    if problems:
+        raise UsageError("\n".join(problems))
     answers = Answers(**_asked(name, given, catalog))
     settings = write(name, answers, catalog)
     hour = of_stack(settings, name, catalog).configured

@@ -6,12 +6,18 @@ import os
 
 import click
 
-from tpustack import toolchain
+from tpustack import completion, toolchain
 from tpustack.engine import Engine
 
 
 @click.command("recover")
-@click.option("--stack", "-s", required=True, help="The stack whose update was killed.")
+@click.option(
+    "--stack",
+    "-s",
+    shell_complete=completion.stacks,
+    required=True,
+    help="The stack whose update was killed.",
+)
 def command(stack: str) -> None:
     """Make a stack whose update was killed one that `pulumi up` and `destroy` can work with.
 

@@ -52,6 +52,14 @@ def test_all_problems_of_all_stacks_are_reported_at_once(project: Path, run: Run
     ]
 
 
+def test_what_an_update_would_warn_of_is_said_too(project: Path, run: Run) -> None:
+    several = BROKEN.replace("v2-9", "v2-8\n    slices: 2").replace("n1-nosuch-2", "n1-standard-2")
+    (project / "stacks" / "Pulumi.several.yaml").write_text(several, encoding="utf-8")
+    done = run("check", "--stack", "several")
+    assert done.code == 0
+    assert "warning: tpu.slices is 2, and TensorFlow's TPUStrategy drives one TPU" in done.out
+
+
 def test_one_stack_alone_can_be_checked(project: Path, run: Run) -> None:
     (project / "stacks" / "Pulumi.broken.yaml").write_text(BROKEN, encoding="utf-8")
     assert run("check", "--stack", "dev").code == 0

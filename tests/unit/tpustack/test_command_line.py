@@ -6,6 +6,9 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
+
+from tpustack.__main__ import cli
 
 
 def tpustack(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -30,6 +33,7 @@ def test_help_lists_the_commands_and_loads_neither_tensorflow_nor_pulumi() -> No
     ("arguments", "message"),
     [
         (["nosuch"], "No such command 'nosuch'"),
+        (["chek"], "No such command 'chek'. Did you mean 'check'?"),
         (["demo", "--architecture", "gpu"], "'gpu' is not one of 'vm', 'node'"),
         (["demo", "--nosuch"], "No such option"),
     ],
@@ -40,3 +44,18 @@ def test_wrong_input_is_one_message_and_exit_code_2(arguments: list[str], messag
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def test_a_shell_offers_stacks_zones_and_types() -> None:
+    def offered(line: str) -> set[str]:
+        words = line.split(" ")
+        ask = {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
+        done = CliRunner().invoke(
+            cli, prog_name="tpustack", env={"_TPUSTACK_COMPLETE": "bash_complete", **ask}
+        )
+        return {entry.partition(",")[2] for entry in done.output.splitlines()}
+
+    assert offered("tpustack check --stack p") == {"prod"}
+    assert offered("tpustack init mine --zone us-west") >= {"us-west1-c"}
+    assert offered("tpustack cost --accelerator-type v3-2") == {"v3-256", "v3-2048"}
+    assert offered("tpustack che") == {"check"}

@@ -122,6 +122,10 @@ def test_nothing_is_asked_where_nobody_can_answer(
         "say --project, --accelerator-type, --capacity: there is no terminal to ask on" in done.err
     )
     assert not stacks.path_of("mine").exists()
+    done = run("init", "mine", "--project", "My Project", "--zone", "mars-north1-a")
+    assert 'gcp:project: "My Project" is no project id' in done.err
+    assert 'zone: "mars-north1-a" has no TPUs' in done.err
+    assert "say --accelerator-type, --capacity" in done.err
 
 
 def test_a_file_that_is_there_is_never_touched(project: Path, run: Run) -> None:
