@@ -29,14 +29,13 @@ class NotFound(TpustackError):
 
 
 class Google:
-    """GET requests to Google's REST APIs; what is transient is tried again with backoff."""
+    """Requests to Google's REST APIs; to read what is transient is tried again with backoff.
 
-    def __init__(self) -> None:
-        try:
-            credentials, _ = google.auth.default(scopes=[SCOPE])
-        except GoogleAuthError as error:
-            raise TpustackError(f"no Google credentials: {error}") from None
-        self._session: requests.Session = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
+    The session is there for tests.
+    """
+
+    def __init__(self, session: requests.Session | None = None) -> None:
+        self._session = session or _session()
         self._session.mount("https://", HTTPAdapter(max_retries=_RETRY))
 
     def get(self, url: str, parameters: Mapping[str, str | int] | None = None) -> dict[str, Any]:
@@ -45,15 +44,19 @@ class Google:
         Raises:
             TpustackError: with the API's own message.
         """
-        return cast("dict[str, Any]", self._fetch(url, parameters).json())
+        return cast("dict[str, Any]", self._ask("GET", url, parameters).json())
 
     def text(self, url: str, parameters: Mapping[str, str | int] | None = None) -> str:
         """The text at `url`, such as an object's content."""
-        return cast(str, self._fetch(url, parameters).text)
+        return cast(str, self._ask("GET", url, parameters).text)
 
-    def _fetch(self, url: str, parameters: Mapping[str, str | int] | None) -> Any:
+    def delete(self, url: str, parameters: Mapping[str, str | int] | None = None) -> None:
+        """Start to delete what is at `url`. Raises TpustackError with the API's own message."""
+        self._ask("DELETE", url, parameters)
+
+    def _ask(self, verb: str, url: str, parameters: Mapping[str, str | int] | None) -> Any:
         try:
-            response = self._session.get(url, params=parameters, timeout=60)
+            response = self._session.request(verb, url, params=parameters, timeout=60)
         except (GoogleAuthError, requests.RequestException) as error:
             raise TpustackError(f"{url} can't be reached: {error}") from None
         if response.status_code >= 400:
@@ -64,3 +67,11 @@ class Google:
             kind = NotFound if response.status_code == 404 else TpustackError
             raise kind(f"{url} answers {response.status_code}: {reason}")
         return response
+
+
+def _session() -> requests.Session:
+    try:
+        credentials, _ = google.auth.default(scopes=[SCOPE])
+    except GoogleAuthError as error:
+        raise TpustackError(f"no Google credentials: {error}") from None
+    return AuthorizedSession(credentials)  # type: ignore[no-untyped-call]

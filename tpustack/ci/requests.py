@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from infra.settings.stack_file import Loader
+from infra.settings.stack_file import Loader, load_stack_file
 from tpustack.ci.checks import path_of
 from tpustack.ci.settings import FILE, PullRequests
 from tpustack.errors import UsageError
@@ -42,6 +42,13 @@ def write(root: Path, number: int, how: PullRequests | None) -> str:
     text = yaml.safe_dump(document, sort_keys=False)
     path_of(root, stack).write_text(text, encoding="utf-8")
     return stack
+
+
+def project_of(root: Path, how: PullRequests | None) -> str:
+    """The project of requests' stacks; empty if there are none."""
+    if how is None:
+        return ""
+    return load_stack_file(path_of(root, how.like)).project
 
 
 def tags(branch: str, how: PullRequests, now: datetime) -> dict[str, str]:

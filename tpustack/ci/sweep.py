@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from tpustack.ci import requests
+from tpustack.ci import orphans, requests
 from tpustack.ci.job import Job, explained
 from tpustack.ci.outcome import Outcome
 from tpustack.ci.preview import result_of
 from tpustack.ci.repair import Repair
 from tpustack.ci.result import Result, failed
+from tpustack.google import Google
 
 
 def sweep(job: Job, branches: set[str], now: datetime) -> list[Result]:
@@ -20,6 +21,25 @@ def sweep(job: Job, branches: set[str], now: datetime) -> list[Result]:
         why = requests.reason_to_sweep(job.pipeline.tags(stack), branches, now)
         if why:
             results.append(explained(stack, lambda: _gone(job, stack)).noting(why))  # noqa: B023
+    return results
+
+
+def sweep_orphans(job: Job, google: Google, project: str, *, remove: bool) -> list[Result]:
+    """Name, or remove, what requests' stacks left that the backend does not have any more."""
+    found = orphans.find(google, project)
+    known = job.pipeline.stacks()
+    results = []
+    for stack in sorted({each.stack for each in found} - known.keys()):
+        own = [each for each in found if each.stack == stack]
+        names = ", ".join(each.name for each in own)
+        if not remove:
+            note = f"No state knows of: {names}. `--remove-orphans` deletes that."
+            results.append(Result(stack, Outcome.NO_CHANGE, notes=(note,)))
+        elif left := orphans.remove(google, own):
+            results.append(failed(stack, "\n".join(left)))
+        else:
+            note = f"Deleted, since no state knew of it: {names}."
+            results.append(Result(stack, Outcome.CHANGES, notes=(note,)))
     return results
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from time import monotonic
 
@@ -24,7 +24,9 @@ from tpustack.ci.preview import preview as run_preview
 from tpustack.ci.result import Result
 from tpustack.ci.sweep import destroy as run_destroy
 from tpustack.ci.sweep import sweep as run_sweep
+from tpustack.ci.sweep import sweep_orphans
 from tpustack.errors import UsageError
+from tpustack.google import Google
 from tpustack.project import ROOT
 from tpustack.stacks import path_of as path_for
 
@@ -118,11 +120,22 @@ def drift(stacks: tuple[str, ...], output: Path) -> None:
 
 @command.command("sweep")
 @click.option("--remote", default="origin", show_default=True, help="Whose branches count.")
+@click.option("--remove-orphans", is_flag=True, help="Delete what is of a stack without a state.")
 @_OUTPUT
-def sweep(remote: str, output: Path) -> None:
-    """Remove the stacks of requests whose branch is gone or whose time is up."""
+def sweep(remote: str, remove_orphans: bool, output: Path) -> None:
+    """Remove the stacks of requests whose branch is gone or whose time is up.
+
+    Resources that are labelled as such a stack's, but are in no state, are named.
+    """
     branches = touched.branches(ROOT, remote)
-    _run("sweep", output, [], lambda job: run_sweep(job, branches, requests.now()))
+    project = requests.project_of(ROOT, settings.load(ROOT).pull_requests)
+
+    def work(job: Job) -> Iterator[Result]:
+        yield from run_sweep(job, branches, requests.now())
+        if project:
+            yield from sweep_orphans(job, Google(), project, remove=remove_orphans)
+
+    _run("sweep", output, [], work)
 
 
 @command.command("destroy")

@@ -14,10 +14,8 @@ from localcloud.core.cloud import DEVELOPER
 from tests.integration.ci.conftest import OUTPUT, MakeCheckout
 from tpustack.localcloud import LocalCloudCommand
 
-VM = (
-    "https://compute.googleapis.com/compute/v1/projects/tpu-stack-local/zones/us-central1-b"
-    "/instances/tpu-stack-dev-vm"
-)
+ZONE = "https://compute.googleapis.com/compute/v1/projects/tpu-stack-local/zones/us-central1-b"
+VM, DISKS = f"{ZONE}/instances/tpu-stack-dev-vm", f"{ZONE}/disks"
 NO_CHANGE, FAILURE, CHANGES, DRIFT, POLICY = 0, 1, 3, 4, 5
 
 
@@ -82,10 +80,14 @@ def test_a_change_goes_from_a_branch_to_the_cloud_and_what_is_left_is_swept(
     assert clone.ci("sweep").code == NO_CHANGE
     clone.git("push", "--quiet", "origin", "--delete", "team")
     (clone.path / "stacks/Pulumi.pr-7.yaml").unlink()
-    swept = clone.ci("sweep")
+    # What a run left whose state is lost.
+    labels = {"managed-by": "pulumi", "tpu-stack": "pr-9", "request": "pr-9"}
+    google.post(DISKS, json={"name": "lost", "sizeGb": "10", "labels": labels}).raise_for_status()
+    swept = clone.ci("sweep", "--remove-orphans")
     assert swept.code == CHANGES, swept.said
     assert "Its branch `team` is gone" in clone.text("pr-7")
     assert google.get(VM.replace("-dev-", "-pr-7-")).status_code == 404
+    assert google.get(f"{DISKS}/lost").status_code == 404
     assert google.get(VM).ok
     # The deployer's roles hold all that this took.
     asked = json.loads(cloud.run("permissions", "--json"))[DEVELOPER]
