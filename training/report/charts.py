@@ -73,7 +73,8 @@ class _Plane:
     """From values to pixels."""
 
     def __init__(self, left: float, right: float, low: float, high: float) -> None:
-        self.left, self.right = left, right if right > left else left + 1
+        # A single step stands in the middle.
+        self.left, self.right = (left, right) if right > left else (left - 1, left + 1)
         self.low, self.high = low, high if high > low else low + 1
 
     def x(self, value: float) -> float:
@@ -94,7 +95,7 @@ class _Plane:
                 f'<path d="M{_LEFT} {y:.1f}H{_WIDTH - _RIGHT}" class="grid"/>'
                 f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.4g}{unit}</text>'
             )
-        for value in _round_ticks(self.left, self.right):
+        for value in _round_ticks(self.left, self.right, least=1.0):
             parts.append(
                 f'<text x="{self.x(value):.1f}" y="{_HEIGHT - _BOTTOM + 16}" '
                 f'text-anchor="middle">{value:.6g}</text>'
@@ -104,9 +105,9 @@ class _Plane:
         return "".join(parts)
 
 
-def _round_ticks(low: float, high: float) -> list[float]:
-    """About five values of 1, 2 or 5 times a power of ten."""
-    rough = (high - low) / _TICKS
+def _round_ticks(low: float, high: float, least: float = 0.0) -> list[float]:
+    """About five values of 1, 2 or 5 times a power of ten, at least `least` apart."""
+    rough = max((high - low) / _TICKS, least)
     power = 10.0 ** math.floor(math.log10(rough))
     width = next(m * power for m in (1, 2, 5, 10) if m * power >= rough)
     first = math.ceil(low / width)

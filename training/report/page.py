@@ -112,7 +112,12 @@ def _parameters(report: Report) -> Mapping[str, Any]:
 
 def _table(values: Mapping[str, Any]) -> str:
     rows = [
-        f"<tr><td>{escape(str(name))}</td><td>{escape(str(value))}</td></tr>"
+        f"<tr><td>{escape(str(name))}</td><td>{escape(_shown(value))}</td></tr>"
         for name, value in values.items()
+        if value not in (None, "")
     ]
     return f"<table>{''.join(rows)}</table>"
+
+
+def _shown(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

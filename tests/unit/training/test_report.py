@@ -88,7 +88,8 @@ def test_charts_hold_every_line_and_survive_odd_values() -> None:
     assert chart.count("<polyline") == 2
     assert "&lt;Loss&gt;" in chart
     assert line_chart("empty", {"train": {}}) == ""
-    assert "<svg" in line_chart("one", {"train": {0: 0.0}})
+    one = line_chart("one", {"train": {5: 0.0}})
+    assert [f">{step}<" in one for step in ("4", "5", "6", "5.2")] == [True, True, True, False]
     assert (
         stacked_chart("parts", {"a": {1: 1.0, 2: 2.0}, "b": {1: 0.0, 2: 1.0}}).count("<poly") == 2
     )
