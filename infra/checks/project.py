@@ -14,8 +14,9 @@ _PROJECT = re.compile(r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
 _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9_.-]{1,61}[a-z0-9]")
 # A service account's id has 6 to 30 characters: the shortest limit of all names.
-_LONGEST_PREFIX = 30 - len("-sa")
-_SHORTEST_PREFIX = 6 - len("-sa")
+_SHORTEST_ID, _LONGEST_ID = 6, 30
+_LONGEST_PREFIX = _LONGEST_ID - len("-sa")
+_SHORTEST_PREFIX = _SHORTEST_ID - len("-sa")
 
 
 def check_project(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -46,7 +47,8 @@ def check_prefix(settings: StackSettings, context: Context) -> Iterator[Problem]
         yield Problem(
             "namePrefix",
             value,
-            f"{said} has {len(prefix)} characters".strip(),
+            f"{said} has {len(prefix)} characters, but a service account's id, which begins with "
+            f"it, has {_SHORTEST_ID} to {_LONGEST_ID}".strip(),
             f"Set one of {_SHORTEST_PREFIX} to {_LONGEST_PREFIX} characters",
         )
 

@@ -91,13 +91,24 @@ def _problem(error: ErrorDetails, stack: str) -> Problem:
         return Problem(name, value, str(error["ctx"]["error"]), "Change or remove that one")
     if kind in _LIMITS:
         key, why, cure = _LIMITS[kind]
-        return Problem(name, value, why, cure.format(error["ctx"][key]))
+        limit = error["ctx"][key]
+        shown = f"{limit:g}" if isinstance(limit, float) else limit
+        return Problem(name, value, why, cure.format(shown))
     if kind == "string_too_short":
         return Problem(name, value, "is empty", f"Set it or leave it out: {described}")
     for prefix, expected in _KINDS.items():
         if kind.startswith(prefix):
+            if prefix == "model" and (section := _section(path)):
+                return Problem(name, value, f"is not {expected}", _members(section, field))
             return Problem(name, value, f"is not {expected}", f"It is: {described}")
     return Problem(name, value, f"is not valid ({error['msg']})", described)
+
+
+def _members(section: type[BaseModel], field: FieldInfo | None) -> str:
+    """The cure for what is no group: the settings that it has."""
+    names = ", ".join(_by_alias(section))
+    may_be_left_out = field is not None and type(None) in get_args(field.annotation)
+    return f"Use {{}}, or set below it: {names}" if may_be_left_out else f"Set below it: {names}"
 
 
 def _dotted(path: tuple[int | str, ...]) -> str:

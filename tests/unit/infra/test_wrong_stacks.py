@@ -85,7 +85,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a group that is none",
         config(vm="n1-standard-2"),
-        'vm: "n1-standard-2" is not a group of settings. It is: The VM.',
+        'vm: "n1-standard-2" is not a group of settings. Set below it: machineType, capacity, '
+        "terminationAction, hostMaintenance, managed, image, bootDiskGib, bootDiskType, "
+        "keepBootDisk, publicIp, osLogin, shielded, opsAgent, timeouts.",
     ),
     (
         "a flag that is none",
@@ -177,14 +179,13 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a queue that is no group",
         config(tpu={**VM, "queued": True}),
-        "tpu.queued: true is not a group of settings. It is: A group of settings, which may be "
-        "empty: {}. Queue for the TPU instead of failing when there is no capacity. With "
-        "architecture vm only.",
+        "tpu.queued: true is not a group of settings. Use {}, or set below it: waitMinutes, "
+        "validUntil, reservation, guaranteedHours, workload.",
     ),
     (
         "a queue that nobody waits for",
         config(tpu={**VM, "queued": {"waitMinutes": 0}}),
-        "tpu.queued.waitMinutes: 0 is too small. Use at least 1.0.",
+        "tpu.queued.waitMinutes: 0 is too small. Use at least 1.",
     ),
     (
         "a queue's end without a zone",
@@ -260,7 +261,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a guarantee for no time",
         config(tpu={**VM, "queued": {"guaranteedHours": 0}}),
-        "tpu.queued.guaranteedHours: 0 is too small. Use more than 0.0.",
+        "tpu.queued.guaranteedHours: 0 is too small. Use more than 0.",
     ),
     (
         "maintenance of slices that are one",
@@ -277,7 +278,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "no time to delete",
         config(tpu={**VM, "timeouts": {"deleteMinutes": 0}}),
-        "tpu.timeouts.deleteMinutes: 0 is too small. Use at least 1.0.",
+        "tpu.timeouts.deleteMinutes: 0 is too small. Use at least 1.",
     ),
     (
         "a time that is not one of the operations'",
@@ -681,9 +682,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a group where nothing is said",
         config(vm={"managed": True}),
-        "vm.managed: true is not a group of settings. It is: A group of settings, which may be "
-        "empty: {}. Let a managed instance group keep the VM: one that was preempted, deleted or "
-        "has failed comes back and trains on.",
+        "vm.managed: true is not a group of settings. Use {}, or set below it: "
+        "initialDelaySeconds, checkIntervalSeconds, failedChecks.",
     ),
     (
         "a health check in a hurry",
@@ -728,7 +728,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a long prefix",
         config(namePrefix="a" * 28),
-        f'namePrefix: "{"a" * 28}" has 28 characters. Set one of 3 to 27 characters.',
+        f'namePrefix: "{"a" * 28}" has 28 characters, but a service account\'s id, which begins '
+        "with it, has 6 to 30. Set one of 3 to 27 characters.",
     ),
     (
         "a wheel that is not there",
@@ -746,12 +747,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a limit that would stop every training",
         config(limits={"idleMinutes": 1}),
-        "limits.idleMinutes: 1 is too small. Use at least 10.0.",
+        "limits.idleMinutes: 1 is too small. Use at least 10.",
     ),
     (
         "a life without end",
         config(limits={"timeToLiveHours": 10000}),
-        "limits.timeToLiveHours: 10000 is too large. Use at most 8760.0.",
+        "limits.timeToLiveHours: 10000 is too large. Use at most 8760.",
     ),
     (
         "a job that is no name",
