@@ -47,10 +47,13 @@ _IDS: Mapping[str, str] = {
     "gcp:storage/bucketObject:BucketObject": "{bucket}-{name}",
     "gcp:tpu/node:Node": "projects/{project}/locations/{zone}/nodes/{name}",
     "gcp:tpu/v2Vm:V2Vm": "projects/{project}/locations/{zone}/nodes/{name}",
-    "pulumi-python:tpu:QueuedResource": (
+    "pulumi-python:dynamic/tpu:QueuedResource": (
         "projects/{project}/locations/{zone}/queuedResources/{name}"
     ),
 }
+
+FOUND = _IDS.keys()
+"""The types of which the inputs tell the ID."""
 
 
 def id_of(resource: Mapping[str, Any]) -> str | None:
