@@ -102,9 +102,11 @@ class Checkpoints:
         return path
 
     def describe_latest(self) -> str:
-        """Name the newest checkpoint in words."""
+        """Say in words what there is to go on from."""
         paths = checkpoint_paths(self.directory)
-        return f"the last checkpoint, {paths[0]}," if paths else "no checkpoint was saved, which"
+        if not paths:
+            return "no checkpoint was saved yet"
+        return f"the last checkpoint, {paths[0]}, stays as it is"
 
     def _had(self, path: str) -> str:
         differences = self.record.differences(path)

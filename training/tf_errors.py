@@ -5,8 +5,8 @@ import re
 from training.error_catalog import find_known_error
 from training.errors import InputError, TrainingError
 
-# The answers of Cloud Storage have slashes of their own.
-_PATHS = tuple(re.compile(start + r"[^\s'\";:,]+") for start in ("gs://", "/"))
+# The answers of Cloud Storage and the names in graphs have slashes, too, but not after a blank.
+_PATHS = tuple(re.compile(start + r"[^\s'\";:,]+") for start in ("gs://", r"(?<![^\s'\"(:])/"))
 # Names of TensorFlow's own wrappers around what went wrong.
 _NOISE = re.compile(r"\{\{\w+ [^}]*\}\} ?| ?\[Op:\w+\]( name:)?")
 _HEADINGS = ("in user code:", "Graph execution error:")

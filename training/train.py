@@ -65,7 +65,7 @@ def train(
                     f"the loss became {loss} between step {step} and {step + count}; lower "
                     f"--learning_rate={params.learning_rate:g} or raise "
                     f"--warmup_fraction={params.warmup_fraction:g}; "
-                    f"{checkpoints.describe_latest()} stays as it is"
+                    f"{checkpoints.describe_latest()}"
                 )
             step += count
             if step == steps or step % params.checkpoint_interval == 0 or shutdown.requested:

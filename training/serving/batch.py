@@ -111,7 +111,7 @@ def _image_shape(predictor: Predictor) -> tuple[int, int, int]:
     if len(shape) != 3:
         raise InputError(
             f"--input: the model takes {predictor.input.name} of the shape "
-            f"{predictor.example_shape}; expected a data set, not image files"
+            f"{predictor.example_shape}, not images; give a data set of such"
         )
     return shape[0], shape[1], shape[2]
 

@@ -147,7 +147,7 @@ def test_a_model_of_texts_is_served_and_predicted_like_one_of_images(
     assert main([*predict, str(data)]) == 0
     assert "predict finished examples=2048 accuracy=1.0000" in capsys.readouterr().out
     assert main([*predict, f"{reviews}/reviews.csv"]) == 2
-    assert "expected a data set, not image files" in capsys.readouterr().err
+    assert "takes token_ids of the shape (16,), not images" in capsys.readouterr().err
     assert main([*export, f"--output={tmp_path}/y", "--format=tflite"]) == 2
     assert "--format=tflite is for models of images" in capsys.readouterr().err
     assert not (tmp_path / "y").exists()
