@@ -93,6 +93,14 @@ def cluster() -> Cluster:
 
 
 @pytest.fixture(scope="session")
+def one_device(cluster: Cluster) -> Cluster:
+    """One replica in this process, which is traced in an eighth of the time."""
+    from training.export.restore import this_machine
+
+    return this_machine()
+
+
+@pytest.fixture(scope="session")
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Returns the folder that a function fills: by the first of the processes that run tests."""
     root = tmp_path_factory.getbasetemp()
@@ -113,12 +121,11 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def run_here(cluster: Cluster) -> Callable[..., None]:
+def run_here(one_device: Cluster) -> Callable[..., None]:
     """Runs a command of the package in this process; a job on one replica, without watchdog."""
     from training.cli import parse
     from training.endpoint.environment import NoTpu
     from training.endpoint.wait import Wait
-    from training.export.restore import this_machine
     from training.job import Job
     from training.run import run_on
     from training.shutdown import ShutdownRequest
@@ -130,7 +137,7 @@ def run_here(cluster: Cluster) -> Callable[..., None]:
             assert command.run() == 0
             return
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("training.run.connect", lambda *_: this_machine())
+            patch.setattr("training.run.connect", lambda *_: one_device)
             run_on(NoTpu(), command, Wait(), ShutdownRequest(), Watchdog())
 
     return run

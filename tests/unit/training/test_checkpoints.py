@@ -68,12 +68,6 @@ def data(bars: Path) -> DataSet:
     return open_data(str(bars))
 
 
-@pytest.fixture
-def one_device(cluster: Cluster) -> Cluster:
-    strategy = tf.distribute.OneDeviceStrategy("/device:CPU:0")
-    return dataclasses.replace(cluster, strategy=strategy)
-
-
 def new_state(cluster: Cluster, data: DataSet, params: Params = PARAMS) -> TrainState:
     return create_train_state(cluster, DENSE, params, data.manifest, steps=20)
 
