@@ -12,7 +12,9 @@ after the new one has come (or not yet marked), `pendingReplacement` if it has g
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from tpustack.engine_ids import id_of
@@ -32,6 +34,10 @@ _PASSING: Mapping[str, tuple[str, frozenset[str]]] = {
         frozenset({"CREATING", "STARTING", "STOPPING", "RESTARTING", "REIMAGING", "DELETING"}),
     ),
 }
+# What the provider calls the time at which Google made something: buckets, Compute, TPU VMs, the
+# queue.
+_MADE_AT = ("timeCreated", "creationTimestamp", "createTime", "created")
+_FRACTION = re.compile(r"\.\d+")
 
 
 def is_interrupted(deployment: Deployment) -> bool:
@@ -62,18 +68,39 @@ def with_what_may_be_there(deployment: Deployment) -> dict[str, Any]:
 
 
 def settled(before: Deployment, refreshed: Deployment) -> dict[str, Any]:
-    """The state to keep: the refreshed one, in which what was not replaced after all stays."""
-    resources = refreshed.get("resources") or []
-    alive = {each["urn"] for each in resources if not each.get("delete")}
+    """The state to keep: the refreshed one, in which what was not replaced after all stays.
+
+    Nor was it replaced by what Google has had for longer: that is left of an earlier update, and
+    goes.
+    """
     stays = {_key(each) for each in before.get("resources") or [] if not each.get("delete")}
-    kept: list[Resource] = []
-    for each in resources:
-        if each.get("delete") and each["urn"] not in alive and _key(each) in stays:
-            alive.add(each["urn"])
-            kept.append({name: value for name, value in each.items() if name != "delete"})
-        else:
-            kept.append(each)
-    return {**refreshed, "resources": kept, "pending_operations": []}
+    resources = list(refreshed.get("resources") or [])
+    for index, old in enumerate(resources):
+        if not old.get("delete") or _key(old) not in stays:
+            continue
+        new = next((each for each in resources if _is_alive(each, old["urn"])), None)
+        if new is None or _is_older(new, old):
+            resources[index] = {name: value for name, value in old.items() if name != "delete"}
+            if new is not None:
+                resources[resources.index(new)] = {**new, "delete": True}
+    return {**refreshed, "resources": resources, "pending_operations": []}
+
+
+def _is_alive(resource: Resource, urn: str) -> bool:
+    return resource["urn"] == urn and not resource.get("delete")
+
+
+def _is_older(new: Resource, old: Resource) -> bool:
+    """Whether Google made `new` before the engine made `old`; not if nobody knows."""
+    outputs = new.get("outputs") or {}
+    made = next((outputs[name] for name in _MADE_AT if outputs.get(name)), None)
+    since = old.get("created")
+    return bool(made and since) and _time(str(made)) < _time(str(since))
+
+
+def _time(text: str) -> datetime:
+    """A time of Google's or the engine's, to the second."""
+    return datetime.fromisoformat(_FRACTION.sub("", text).replace("Z", "+00:00"))
 
 
 def passing(before: Deployment, refreshed: Deployment) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 
 from tpustack.engine_ids import id_of
@@ -55,15 +56,16 @@ def wanted(kind: str, called: str, name: str, label: str = "") -> State:
 
 @dataclass
 class SmallEngine:
-    """One stack's state, and the IDs that the cloud has.
+    """One stack's state, and the IDs that the cloud has, with when they came.
 
     `moments` is how many moments it lives: after each it could be killed.
     """
 
     state: State = field(default_factory=lambda: {"resources": [provider()]})
-    cloud: set[str] = field(default_factory=set)
+    cloud: dict[str, str] = field(default_factory=dict)
     moments: float = float("inf")
     changes: int = 0
+    seconds: int = 0
 
     def up(self, program: Sequence[State]) -> None:
         """Make the cloud what the program asks for: parents first, all of a kind side by side."""
@@ -94,7 +96,8 @@ class SmallEngine:
             if each["id"] in self.cloud or each["type"] == PROVIDER or _only_a_place(each):
                 urns = {known["urn"] for known in resources}
                 needed = [name for name in each.get("dependencies", ()) if name in urns]
-                resources.append({**each, "dependencies": needed})
+                outputs = {**each.get("outputs", {}), "timeCreated": self.cloud.get(each["id"])}
+                resources.append({**each, "dependencies": needed, "outputs": outputs})
         return {**state, "resources": resources}
 
     def _steps(self, new: State) -> Iterator[tuple[State | None, State]]:
@@ -112,7 +115,7 @@ class SmallEngine:
                 self._operations.append({"type": "updating", "resource": new})
                 self._save()
                 self._operations.pop()
-            self._keep(old, {**new, "id": old["id"], "outputs": new["inputs"]})
+            self._keep(old, {**old, **new})
 
     def _delete_first(self, old: State) -> None:
         for each in [*self._dependents(old), old]:
@@ -135,18 +138,23 @@ class SmallEngine:
         found = id_of(new)
         assert found
         if found in self.cloud:
+            self._end(new)
+            self._save()
             raise ConflictError(found)
         self._live()
-        self.cloud.add(found)
+        self.cloud[found] = self._now()
         self._live()
         if old and not _only_a_place(old):
             old["delete"] = True
             # Something else may be saved between this and the end of the step.
             self._save()
-        self._operations = [each for each in self._operations if each["resource"] is not new]
-        self._keep(old if old and _only_a_place(old) else None, {**new, "id": found})
-        self._news[-1]["outputs"] = new["inputs"]
+        self._end(new)
+        made = {**new, "id": found, "outputs": new["inputs"], "created": self._now()}
+        self._keep(old if old and _only_a_place(old) else None, made)
         self._save()
+
+    def _end(self, new: State) -> None:
+        self._operations = [each for each in self._operations if each["resource"] is not new]
 
     def _delete(self, old: State) -> None:
         if not _only_a_place(old):
@@ -159,7 +167,7 @@ class SmallEngine:
         self._change()
         self._operations.append({"type": "deleting", "resource": old})
         self._save()
-        self.cloud.discard(old["id"])
+        self.cloud.pop(old["id"], None)
         self._live()
 
     def _keep(self, old: State | None, new: State) -> None:
@@ -183,8 +191,12 @@ class SmallEngine:
         )
         self._live()
 
+    def _now(self) -> str:
+        return f"{datetime(2026, 11, 21) + timedelta(seconds=self.seconds):%Y-%m-%dT%H:%M:%S.5Z}"
+
     def _live(self) -> None:
         self.moments -= 1
+        self.seconds += 1
         if self.moments <= 0:
             raise KilledError
 

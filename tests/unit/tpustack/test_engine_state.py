@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tpustack.engine_state import being_created, passing, settled, with_what_may_be_there
 
 
@@ -81,6 +83,25 @@ def test_only_the_one_that_was_replaced_last_stays_when_its_replacement_did_not_
     before = state([old, older], creating=NETWORK)
     refreshed = state([old | {"delete": True}, older])
     assert settled(before, refreshed)["resources"] == [old, older]
+
+
+@pytest.mark.parametrize(
+    ("made", "stays"),
+    [("2026-11-21T02:00:00.123-08:00", "net"), ("2026-11-21T09:59:59Z", "old"), (None, "net")],
+)
+def test_what_google_has_had_for_longer_than_the_engine_the_other_is_left_of_an_earlier_update(
+    made: str | None, stays: str
+) -> None:
+    old = NETWORK | {
+        "id": "old",
+        "inputs": {"project": "p", "name": "old"},
+        "created": "2026-11-21T10:00:00.123456789Z",
+    }
+    new = NETWORK | {"id": "projects/p/global/networks/net", "outputs": {"creationTimestamp": made}}
+    before = state([old], creating=NETWORK)
+    kept = settled(before, state([new, old | {"delete": True}]))["resources"]
+    alive = [each["inputs"]["name"] for each in kept if not each.get("delete")]
+    assert (len(kept), alive) == (2, [stays])
 
 
 def test_what_it_was_to_depend_on_may_be_gone_by_now() -> None:
