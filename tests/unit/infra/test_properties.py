@@ -68,7 +68,7 @@ NAMES = st.sampled_from(sorted(StackSettings.model_json_schema()["properties"]))
 
 
 @given(st.dictionaries(NAMES, VALUES, max_size=6))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_any_settings_are_parsed_or_refused_with_whole_sentences(values: dict[str, object]) -> None:
     keys: dict[str, object] = {f"tpu-stack:{name}": value for name, value in values.items()}
     problems: tuple[Problem, ...] = ()
@@ -95,7 +95,7 @@ def test_any_settings_are_parsed_or_refused_with_whole_sentences(values: dict[st
     capacity=st.sampled_from(["on-demand", "spot", "preemptible", "reserved"]),
     run_on=st.sampled_from(["vm", "tpu"]),
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_checks_never_fail_and_always_say_what_would_be_right(
     zone: str,
     accelerator: str,
