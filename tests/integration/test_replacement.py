@@ -8,11 +8,20 @@ from typing import Any
 
 import requests
 
+from infra.deployer import READ, WRITE, permissions_of
 from tpustack.engine import Engine
 from tpustack.localcloud import LocalCloudCommand
 
+from .test_stacks import TPU, Become, settings_of
+
 Deploy = Callable[..., Engine]
-POD = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.19.0-pod-pjrt"}
+QUEUED: dict[str, Any] = {
+    **TPU,
+    "slices": 2,
+    "queued": {"guaranteedHours": 2, "workload": "throughput"},
+    "bootDiskGib": 200,
+    "tags": ["workers"],
+}
 VM = "projects/tpu-stack-local/zones/us-central1-b/instances/tpu-stack-local-vm"
 
 
@@ -60,19 +69,25 @@ def test_the_vm_runs_each_job_once_and_is_replaced_for_the_next(
 
 
 def test_a_queued_tpu_that_is_in_use_is_replaced_and_one_that_was_taken_away_queues_again(
-    deploy: Deploy, cloud: LocalCloudCommand
+    deploy: Deploy, deployer: Become, cloud: LocalCloudCommand
 ) -> None:
+    permissions = permissions_of(settings_of("local", {"tpu": QUEUED}))
+    account = deployer(permissions)
     before = cloud.status()["resources"]
-    engine = deploy(tpu={**POD, "queued": {}})
-    engine.up(ignore)
+    engine = deploy(tpu=QUEUED)
+    outputs = engine.up(ignore).outputs
+    assert len(set(outputs["tpu_endpoints"])) == len(outputs["tpu_names"]) == 2
+    assert engine.up(ignore).changed == 0
 
-    deploy(tpu={**POD, "queued": {}, "capacity": "spot"})
+    deploy(tpu={**QUEUED, "queued": {}, "capacity": "spot"})
     assert engine.up(ignore).changes["replace"] == 2
 
-    cloud.run("faults", "preempt", "tpu-stack-local-tpu")
+    cloud.run("faults", "preempt", "tpu-stack-local-tpu-0")
     assert engine.refresh(ignore) | {"same": 0} == {"update": 1, "delete": 1, "same": 0}
     again = engine.up(ignore)
     assert (again.changes["replace"], again.changes["create"]) == (1, 1)
     assert again.outputs["tpu_endpoint"].startswith("grpc://")
     engine.destroy(ignore)
     assert cloud.status()["resources"] == before
+    # The list of what a deployer needs is enough, or this would have failed; here: none to spare.
+    assert account.asked() == permissions.of_project(READ, WRITE)
