@@ -191,13 +191,13 @@ def run_page(run_here: Callable[..., None]) -> Callable[[Path, Path], None]:
 
 @pytest.fixture(scope="module")
 def worker(worker_process: tuple[str, int]) -> str:
-    """The address of a gRPC worker with eight devices."""
+    """The address of a gRPC worker with several devices."""
     return worker_process[0]
 
 
 @pytest.fixture(scope="module")
 def worker_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
-    """The address of a gRPC worker with eight devices, and the number of its process."""
+    """The address of a gRPC worker with several devices, and the number of its process."""
     port_file = tmp_path_factory.mktemp("worker") / "port"
     with subprocess.Popen(
         [sys.executable, str(HERE / "grpc_worker.py"), str(port_file)]

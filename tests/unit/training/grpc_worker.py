@@ -1,4 +1,4 @@
-"""A stand-in for a TPU's worker: TensorFlow's gRPC server with eight logical CPU devices.
+"""A stand-in for a TPU's worker: TensorFlow's gRPC server with two logical CPU devices.
 
 Usage: grpc_worker.py PORT_FILE; the port that was taken is written there.
 """
@@ -11,6 +11,9 @@ from pathlib import Path
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 import tensorflow as tf
 
+# Enough to be several: a job's graph is traced for each of them. The demo has a TPU's eight.
+DEVICES = 2
+
 
 def free_port() -> int:
     with socket.socket() as listener:
@@ -21,7 +24,9 @@ def free_port() -> int:
 def main(port_file: Path) -> None:
     port = free_port()
     config = tf.compat.v1.ConfigProto(
-        device_count={"CPU": 8}, inter_op_parallelism_threads=8, intra_op_parallelism_threads=1
+        device_count={"CPU": DEVICES},
+        inter_op_parallelism_threads=8,
+        intra_op_parallelism_threads=1,
     )
     cluster = tf.train.ClusterSpec({"worker": [f"127.0.0.1:{port}"]})
     server = tf.distribute.Server(cluster, "worker", 0, protocol="grpc", config=config)
