@@ -5,6 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import tensorflow as tf
 
+from training.checkpoint_folder import CheckpointFolder
 from training.cluster import Cluster
 from training.errors import DivergedError
 from training.snapshot import Snapshot
@@ -21,10 +22,7 @@ class CheckpointWriter:
         """Write `checkpoint` into the folders in `keep`, in each the last so many."""
         self._snapshot = Snapshot(checkpoint, cluster)
         self._options = tf.train.CheckpointOptions(experimental_io_device=cluster.this_process)
-        self._managers = {
-            folder: tf.train.CheckpointManager(self._snapshot.checkpoint, folder, max_to_keep=count)
-            for folder, count in keep.items()
-        }
+        self._folders = {path: CheckpointFolder(path, count) for path, count in keep.items()}
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
 
@@ -40,7 +38,7 @@ class CheckpointWriter:
                 f"a weight was not finite any more at step {step}, though the loss still was; "
                 "lower --learning_rate; the last checkpoint stays as it is"
             )
-        self._writing = self._thread.submit(self._write, self._managers[folder], step)
+        self._writing = self._thread.submit(self._write, self._folders[folder], step)
 
     def wait(self) -> None:
         """Wait until nothing is being written any more; raise what went wrong."""
@@ -48,7 +46,7 @@ class CheckpointWriter:
         if writing:
             writing.result()
 
-    def _write(self, manager: tf.train.CheckpointManager, step: int) -> None:
+    def _write(self, folder: CheckpointFolder, step: int) -> None:
         self._snapshot.fill()
-        path = manager.save(checkpoint_number=step, options=self._options)
+        path = folder.add(self._snapshot.checkpoint, step, self._options)
         logger.info("checkpoint: saved %s", path)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from tpustack.demo import dataset
@@ -19,10 +21,17 @@ def write_mnist(folder: Path) -> Path:
     return target
 
 
-def run_program(module: str, *arguments: str) -> str:
-    """Run `python -m module` and return its standard output."""
+def run_program(module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
+    """Run `python -m module`, with more variables in its environment; return what it says."""
     command = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode != 0:
         raise TpustackError(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr}")
     return done.stdout

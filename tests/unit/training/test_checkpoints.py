@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
+from training import checkpoint_folder
 from training.callbacks import Callback, LoopReport
 from training.checkpoints import Checkpoints
 from training.data.manifest import RAW, stored_spec
@@ -169,6 +170,51 @@ def test_only_the_last_ones_are_kept_also_after_a_restart(
                 checkpoints.save(step)
     kept = {path.stem for path in (tmp_path / "checkpoints").glob("*.index")}
     assert kept == {"ckpt-3", "ckpt-4"}
+
+
+def test_a_checkpoint_that_was_cut_off_in_its_copying_is_none(
+    cluster: Cluster, data: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = checkpoint_folder._copy
+
+    def full(source: str, target: str) -> None:
+        if target.endswith("ckpt-2.index"):
+            raise tf.errors.ResourceExhaustedError(None, None, "disk full")
+        copy(source, target)
+
+    monkeypatch.setattr(checkpoint_folder, "_copy", full)
+    checkpoints = checkpoints_of(cluster, new_state(cluster, data), tmp_path)
+    checkpoints.save(1)
+    checkpoints.save(2)
+    with pytest.raises(tf.errors.ResourceExhaustedError):
+        checkpoints.wait()
+    assert checkpoints.restore_latest() == f"{tmp_path}/checkpoints/ckpt-1"
+    monkeypatch.undo()
+    checkpoints.save(2)
+    checkpoints.wait()
+    assert checkpoints.restore_latest() == f"{tmp_path}/checkpoints/ckpt-2"
+
+
+def test_a_file_system_that_is_no_local_disk_gets_whole_files_under_their_names_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a bucket each look costs a call and a rename is a copy."""
+    for name in ("rename", "copy", "exists", "stat", "isdir"):
+        monkeypatch.delattr(tf.io.gfile, name)
+    directory = "ram://bucket/checkpoints"
+    checkpoint = tf.train.Checkpoint(variable=tf.Variable(0.0))
+    for keep, steps in ((2, (1, 2, 3)), (1, (3, 4))):
+        folder = checkpoint_folder.CheckpointFolder(directory, keep)
+        for step in steps:
+            checkpoint.variable.assign(step)
+            assert folder.add(checkpoint, step, None) == f"{directory}/ckpt-{step}"
+        kept = [f"ckpt-{step}" for step in steps[-keep:]]
+        files = [f"{name}.{end}" for name in kept for end in ("data-00000-of-00001", "index")]
+        assert sorted(tf.io.gfile.listdir(directory)) == ["checkpoint", *files]
+        latest = tf.train.latest_checkpoint(directory)
+        assert latest == f"{directory}/{kept[-1]}"
+        checkpoint.restore(latest)
+        assert float(checkpoint.variable) == steps[-1]
 
 
 def test_weights_that_are_no_numbers_are_not_saved(
