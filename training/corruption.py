@@ -14,6 +14,7 @@ from training.preprocessing.parse import parse_examples
 
 # Length and checksum before the content of a record.
 _HEAD_BYTES = 12
+_BATCH = 1024
 
 logger = logging.getLogger(__name__)
 
@@ -123,8 +124,11 @@ def _readable(records: tf.data.Dataset, data: DataSet) -> set[int]:
     def read(number: tf.Tensor, serialised: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return number, _use(serialised, data)
 
-    tried = records.enumerate().map(read, num_parallel_calls=tf.data.AUTOTUNE)
-    return {int(number) for number, _ in tried.ignore_errors().as_numpy_iterator()}
+    tried = records.enumerate().map(read, num_parallel_calls=tf.data.AUTOTUNE).ignore_errors()
+    numbers: set[int] = set()
+    for batch, _ in tried.batch(_BATCH).as_numpy_iterator():
+        numbers.update(batch.tolist())
+    return numbers
 
 
 def _use(serialised: tf.Tensor, data: DataSet) -> tf.Tensor:

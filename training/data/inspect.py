@@ -8,7 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from training.corruption import without_corrupt_records, without_unreadable_records
+from training.corruption import (
+    readable_part,
+    without_corrupt_records,
+    without_unreadable_records,
+)
 from training.data.grid import draw_grid
 from training.data.manifest import ENCODED, Manifest
 from training.data_set import DataSet, open_data
@@ -86,8 +90,13 @@ def inspect(directory: str, grid: str | None) -> Inspection:
     """
     data = open_data(directory)
     without_corrupt_records(data, limit=0)
-    without_unreadable_records(data, limit=0)
-    splits = {name: _look(data, name) for name in data.manifest.splits}
+    if data.manifest.encoding == ENCODED:
+        without_unreadable_records(data, limit=0)  # Sizes are read without the pixels.
+    try:
+        splits = {name: _look(data, name) for name in data.manifest.splits}
+    except tf.errors.InvalidArgumentError as error:
+        readable_part(data, 0, error)
+        raise
     if grid:
         draw_grid(data, grid)
     return Inspection(data.manifest, splits)

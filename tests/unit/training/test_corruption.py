@@ -179,6 +179,14 @@ def test_whole_records_with_images_or_labels_that_are_no_use_count_as_corrupt_on
         inspect(str(pictures), grid=None)
 
 
+def test_inspect_names_a_label_that_is_out_of_range_in_raw_images_too(
+    folder: Path,
+) -> None:
+    offsets = rewrite(folder, {5: label_of(10)})
+    with pytest.raises(DataError, match=f"at offset {offsets[5]} .*a label is out of range"):
+        inspect(str(folder), grid=None)
+
+
 def test_the_limit_is_for_both_kinds_together(pictures: Path) -> None:
     offsets = rewrite(pictures, {3: image_of(b"no image")})
     (path,) = pictures.glob("*-train-*")
