@@ -17,7 +17,7 @@ _BUCKET = "bench-checkpoints"
 # https://cloud.google.com/storage/docs/storage-classes
 _SECONDS_PER_CALL = 0.03
 # Loops, steps of each, rounds: a turn is longer than a checkpoint takes to be written.
-_TO_BUCKET, _TO_DISK = ("4", "50", "15"), ("1", "20", "41")
+_TO_BUCKET, _TO_DISK = ("4", "50", "11"), ("1", "20", "41")
 # Steps on one core: like those of a TPU, they leave the host to the writer.
 _ONE_CORE = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 
