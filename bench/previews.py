@@ -11,16 +11,20 @@ from tpustack import toolchain
 from tpustack.errors import TpustackError
 
 
+def preview_environment(state: Path) -> dict[str, str]:
+    """The engine's environment with a backend in `state`."""
+    # A preview of a new stack reads nothing from Google; any token does.
+    return toolchain.environment(toolchain.find(), state) | {
+        "GOOGLE_OAUTH_ACCESS_TOKEN": "none",
+        "PULUMI_GCP_SKIP_REGION_VALIDATION": "true",
+    }
+
+
 class Previews:
     """`pulumi preview` with a backend in `state`; the programs get `variables` too."""
 
     def __init__(self, state: Path, **variables: str) -> None:
-        # A preview of a new stack reads nothing from Google; any token does.
-        self._environment = toolchain.environment(toolchain.find(), state) | {
-            "GOOGLE_OAUTH_ACCESS_TOKEN": "none",
-            "PULUMI_GCP_SKIP_REGION_VALIDATION": "true",
-            **variables,
-        }
+        self._environment = preview_environment(state) | variables
 
     def add(self, project: Path, stack: str) -> None:
         """Make a stack in the backend."""

@@ -19,6 +19,7 @@ def _lazy(module: str) -> Callable[[], list[Result]]:
 _NAMES = (
     "preview",
     "slices",
+    "request",
     "criticalpath",
     "endpoint",
     "localcloud",

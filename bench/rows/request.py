@@ -1,0 +1,49 @@
+"""`tpustack ci preview` of a request that touches four stacks, against the slowest of them."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from bench.previews import preview_environment
+from bench.result import Result
+from bench.sandbox import make_project, make_trainer, write_stack
+from tpustack.ci.engine import Pipeline
+from tpustack.ci.job import Job
+from tpustack.ci.outcome import Outcome
+from tpustack.ci.preview import preview
+from tpustack.errors import TpustackError
+
+_RUNS = 5
+_STACKS = ("local", "dev", "staging", "prod")
+
+
+def measure() -> list[Result]:
+    """Side by side, after one run to warm up."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        project, trainer = make_project(folder), make_trainer(folder)
+        for stack in _STACKS:
+            write_stack(project, trainer, stack)
+        pipeline = Pipeline(project, preview_environment(folder / "state"))
+        job = Job(pipeline, project, folder, lambda line: None)
+        _run(job)
+        runs = [_run(job) for _ in range(_RUNS)]
+    ratio = statistics.median(seconds / slowest for seconds, slowest in runs)
+    return [
+        Result("request: four previews against the slowest", ratio, "ratio", goal=1.5),
+        Result("request: four previews", statistics.median(each for each, _ in runs), "s"),
+    ]
+
+
+def _run(job: Job) -> tuple[float, float]:
+    """Seconds of all, and of the slowest."""
+    started = time.perf_counter()
+    results = preview(job, _STACKS, None, refresh=False)
+    seconds = time.perf_counter() - started
+    for result in results:
+        if result.outcome is not Outcome.CHANGES:
+            raise TpustackError(f"the preview of {result.stack} failed: {result.problem}")
+    return seconds, max(result.seconds for result in results)
