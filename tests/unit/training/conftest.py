@@ -72,6 +72,13 @@ def _no_tpu_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(variable, raising=False)
 
 
+@pytest.fixture(autouse=True)
+def _devices_first(request: pytest.FixtureRequest) -> None:
+    """TensorFlow splits the CPU only before its first operation, which may be any test's."""
+    if "tensorflow" in sys.modules:
+        request.getfixturevalue("cluster")
+
+
 @pytest.fixture(scope="session")
 def bars(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data set of 640 training and 1,003 test images, a number that no batch size divides."""
@@ -83,8 +90,7 @@ def bars(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def cluster() -> Cluster:
-    """Eight replicas in this process. TensorFlow splits the CPU only before its first operation:
-    every test that runs operations in this process uses this fixture."""
+    """Eight replicas in this process."""
     from training.cluster import connect
     from training.endpoint.environment import NoTpu
     from training.endpoint.wait import Wait

@@ -12,13 +12,20 @@ DEADLINE_SECONDS = 60
 
 # Key stretching: C code that lets other threads run and comes back after hours, as TensorFlow's
 # waiting for a worker.
+# It says so as soon as other threads run, which is not before.
 STUCK = """
 import hashlib
+import sys
+import threading
 from training.shutdown import ShutdownRequest
 from training.watchdog import Watchdog
 ShutdownRequest().install()
 Watchdog(grace_seconds=0.2).install()
-print("stuck", flush=True)
+begin = threading.Event()
+say = threading.Thread(target=lambda: begin.wait() and print("stuck", flush=True), daemon=True)
+say.start()
+sys.setswitchinterval(3600)
+begin.set()
 hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
 """
 
