@@ -15,9 +15,8 @@ from types import FrameType
 
 from toolchain.choose import toolchain
 from toolchain.errors import ToolchainError, without_hosts
+from toolchain.processes import STOPS
 from toolchain.progress import say
-
-_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> int:
@@ -25,7 +24,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python tools/install.py", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print every part and its origin")
     arguments = parser.parse_args()
-    for number in _STOPS:
+    for number in STOPS:
         signal.signal(number, _interrupt)
     started = time.monotonic()
     try:
@@ -43,7 +42,7 @@ def main() -> int:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """Clean up in the same way whoever stops us, and let an impatient second Ctrl-C not cut in."""
-    for stop in _STOPS:
+    for stop in STOPS:
         signal.signal(stop, signal.SIG_IGN)
     raise KeyboardInterrupt
 

@@ -1,9 +1,12 @@
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from toolchain import processes
@@ -20,6 +23,24 @@ def test_output_is_returned_and_error_lines_are_seen() -> None:
 def test_a_failure_says_which_program_and_what_it_said() -> None:
     with pytest.raises(ToolchainError, match=r"(?s)python.* failed:.*no such module"):
         processes.run([sys.executable, "-c", "import sys; sys.exit('no such module')"])
+
+
+def test_an_interrupt_during_the_start_stops_what_was_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started = []
+
+    def start(*arguments: Any, **options: Any) -> "subprocess.Popen[str]":
+        started.append(subprocess.Popen(*arguments, **options))
+        signal.raise_signal(signal.SIGINT)
+        return started[0]
+
+    monkeypatch.setattr(
+        processes, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": start})
+    )
+    with pytest.raises(KeyboardInterrupt):
+        processes.run(["sleep", "600"])
+    assert started[0].returncode == -signal.SIGTERM
 
 
 def test_an_interrupt_stops_the_program_and_its_children(tmp_path: Path) -> None:
