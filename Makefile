@@ -4,21 +4,24 @@ ARCH ?= vm
 KEEP ?=
 ONLY ?=
 PY := .venv/bin/python
-SOURCES := infra bootstrap training localcloud tpustack policy tools bench tests
+SOURCES := infra bootstrap training/tpu_training localcloud/localcloud tpustack policy tools bench tests
 
 # Every command starts a Python; where its modules are compiled anew each time, that takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup toolchain demo test oldest next lint format docs bench wheel lock clean
+.PHONY: help setup setup-deploy toolchain demo test oldest next lint format docs bench wheel lock clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
 
 setup:  ## Make .venv with the locked dependencies
 	@$(PYTHON) tools/make_venv.py
 
-toolchain: setup  ## Find, download or build the Pulumi engine
+setup-deploy:  ## Make .venv for deploying alone: no TensorFlow, no test tools
+	@$(PYTHON) tools/make_venv.py --deploy
+
+toolchain: setup-deploy  ## Find, download or build the Pulumi engine
 	@$(PY) tools/install.py
 
 demo: setup  ## From nothing to a trained model (ARCH=vm|node, KEEP=1 leaves it up)
@@ -59,19 +62,19 @@ docs: setup  ## Write docs/settings.md and docs/troubleshooting.md anew from wha
 bench: setup  ## Measure, side by side in one run (ONLY=name for one)
 	@$(PY) -m bench $(if $(ONLY),--only $(ONLY))
 
-wheel: setup  ## Build the training wheel into dist/
+wheel: setup-deploy  ## Build the training wheel into dist/
 	@$(PY) -m tpustack wheel
 
+LOCK := .venv/bin/uv pip compile --quiet --python-version 3.10 --generate-hashes \
+  --no-emit-index-url --custom-compile-command 'make lock' \
+  --no-emit-package tpu-stack-training --no-emit-package tpu-stack-localcloud
+
 lock: setup  ## Pin the dependencies again, with hashes
-	@.venv/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
-	  --no-emit-index-url --custom-compile-command 'make lock' requirements-dev.in \
-	  --output-file requirements.txt
-	@.venv/bin/uv pip compile --quiet --python-version 3.10 --generate-hashes \
-	  --no-emit-index-url --custom-compile-command 'make lock' requirements-oldest.in \
-	  --output-file requirements-oldest.txt
-	@.venv/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes \
-	  --no-emit-index-url --custom-compile-command 'make lock' requirements-next.in \
-	  --output-file requirements-next.txt
+	@$(LOCK) --universal pyproject.toml --group pyproject.toml:dev --output-file requirements.txt
+	@$(LOCK) --universal pyproject.toml --group pyproject.toml:setup \
+	  --constraint requirements.txt --output-file requirements-deploy.txt
+	@$(LOCK) requirements-oldest.in --output-file requirements-oldest.txt
+	@$(LOCK) --universal requirements-next.in --output-file requirements-next.txt
 
 clean:  ## Stop the local cloud and remove all that was made here, except .venv
 	@if [ -x $(PY) ]; then $(PY) -m localcloud stop; fi

@@ -29,8 +29,8 @@ def make_trainer(folder: Path) -> Path:
     wheel = folder / "tpu_stack_training-0.0.1-py3-none-any.whl"
     info = "tpu_stack_training-0.0.1.dist-info"
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("training/__init__.py", "")
-        archive.writestr("training/__main__.py", _TRAINER)
+        archive.writestr("tpu_training/__init__.py", "")
+        archive.writestr("tpu_training/__main__.py", _TRAINER)
         archive.writestr(
             f"{info}/METADATA", "Metadata-Version: 2.1\nName: tpu-stack-training\nVersion: 0.0.1\n"
         )

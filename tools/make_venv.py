@@ -1,11 +1,13 @@
-"""Makes the virtual environment `.venv` with the locked dependencies.
+"""Make the virtual environment `.venv` with the locked dependencies.
 
-Runs with any Python 3.8 or newer and needs nothing else: `python3 tools/make_venv.py`. It looks for
-an interpreter that TensorFlow has a wheel for, and does nothing when `.venv` is up to date.
+Run it with any Python 3.8 or newer; it needs nothing else: `python3 tools/make_venv.py`. It looks
+for an interpreter that TensorFlow has a wheel for, and does nothing when `.venv` is up to date.
+With --deploy it leaves out what only training, the local cloud and the tests need.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import shutil
@@ -15,24 +17,29 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-VENV = ROOT / ".venv"
-LOCK = ROOT / "requirements.txt"
-STAMP = VENV / ".installed"
+FULL_LOCK = ROOT / "requirements.txt"
+DEPLOY_LOCK = ROOT / "requirements-deploy.txt"
+DISTRIBUTIONS = {FULL_LOCK: (".", "training", "localcloud"), DEPLOY_LOCK: (".", "training")}
 # TensorFlow 2.19, the last release with full TPU support, has wheels for these.
 SUITABLE = ((3, 12), (3, 11), (3, 10))
 
 
 def main() -> int:
-    """Make or update `.venv`; the exit code is 0 when it is ready."""
-    wanted = _fingerprint()
-    if STAMP.exists() and STAMP.read_text(encoding="utf-8") == wanted:
+    """Make or update the environment; the exit code is 0 when it is ready."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--deploy", action="store_true", help="only what deploying needs")
+    parser.add_argument("--into", type=Path, default=ROOT / ".venv", help="folder (default: .venv)")
+    options = parser.parse_args()
+    venv: Path = options.into.absolute()
+    lock = DEPLOY_LOCK if options.deploy else FULL_LOCK
+    if _is_ready(venv, lock):
         return 0
     python = find_python()
     if python is None:
         print(_no_python(), file=sys.stderr)
         return 1
     try:
-        _install(python)
+        _install(python, venv, lock)
     except subprocess.CalledProcessError as error:
         print(
             f"error: `{' '.join(map(str, error.cmd))}` failed with exit code "
@@ -41,8 +48,14 @@ def main() -> int:
             file=sys.stderr,
         )
         return 1
-    STAMP.write_text(wanted, encoding="utf-8")
     return 0
+
+
+def _is_ready(venv: Path, lock: Path) -> bool:
+    """Whether `venv` has what `lock` pins; the full environment has what deploying needs, too."""
+    stamp = venv / ".installed"
+    installed = stamp.read_text(encoding="utf-8") if stamp.exists() else ""
+    return installed in {_fingerprint(lock), _fingerprint(FULL_LOCK)}
 
 
 def find_python() -> str | None:
@@ -78,36 +91,37 @@ def _no_python() -> str:
     )
 
 
-def _install(python: str) -> None:
+def _install(python: str, venv: Path, lock: Path) -> None:
     environment = dict(os.environ, PIP_DISABLE_PIP_VERSION_CHECK="1")
-    print(f"making .venv with {python} …", file=sys.stderr)
-    STAMP.unlink(missing_ok=True)
-    _run([python, "-m", "venv", "--clear", str(VENV)], environment)
-    venv_python = str(VENV / "bin" / "python")
+    print(f"making {venv.name} with {python} …", file=sys.stderr)
+    _run([python, "-m", "venv", "--clear", str(venv)], environment)
+    venv_python = str(venv / "bin" / "python")
     with tempfile.TemporaryDirectory() as folder:
         only_uv = Path(folder) / "uv.txt"
-        only_uv.write_text(_locked("uv"), encoding="utf-8")
+        only_uv.write_text(_locked("uv", lock), encoding="utf-8")
         pip = [venv_python, "-m", "pip", "install", "--quiet", "--require-hashes"]
         _run([*pip, "-r", str(only_uv)], environment)
-    uv = [str(VENV / "bin" / "uv"), "pip", "install", "--python", venv_python]
+    uv = [str(venv / "bin" / "uv"), "pip", "install", "--python", venv_python]
     if not sys.stderr.isatty():
         uv.append("--quiet")
-    _run([*uv, "--require-hashes", "-r", str(LOCK)], environment)
-    project = ["--no-deps", "--no-build-isolation", "--editable", str(ROOT)]
-    _run([*uv, *project], environment)
+    _run([*uv, "--require-hashes", "-r", str(lock)], environment)
+    for name in DISTRIBUTIONS[lock]:
+        own = ["--no-deps", "--no-build-isolation", "--editable", str(ROOT / name)]
+        _run([*uv, *own], environment)
+    (venv / ".installed").write_text(_fingerprint(lock), encoding="utf-8")
 
 
-def _locked(name: str) -> str:
+def _locked(name: str, lock: Path) -> str:
     """The lock file's entry of one package, with its hashes."""
-    lines = LOCK.read_text(encoding="utf-8").splitlines()
+    lines = lock.read_text(encoding="utf-8").splitlines()
     start = next(index for index, line in enumerate(lines) if line.startswith(f"{name}=="))
     end = next(index for index in range(start, len(lines)) if not lines[index].endswith("\\"))
     return "\n".join(lines[start : end + 1]) + "\n"
 
 
-def _fingerprint() -> str:
+def _fingerprint(lock: Path) -> str:
     digest = hashlib.sha256()
-    for path in (LOCK, ROOT / "pyproject.toml"):
+    for path in (lock, *(ROOT / name / "pyproject.toml" for name in DISTRIBUTIONS[lock])):
         digest.update(path.read_bytes())
     return digest.hexdigest() + f" {ROOT}\n"
 

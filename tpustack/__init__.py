@@ -1,1 +1,3 @@
 """The command line for people and pipelines."""
+
+__version__ = "0.1.0"

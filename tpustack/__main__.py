@@ -16,7 +16,7 @@ COMMANDS = {
     "check": "Check stack files: every problem at once, without engine or cloud.",
     "ci": "What the pipeline runs: preview, deploy, drift, sweep.",
     "cost": "What a stack or a TPU costs an hour, a day and a run.",
-    "dataset": "Fetch a data set for `training data convert`.",
+    "dataset": "Fetch a data set for `tpu-training data convert`.",
     "demo": "From nothing to a trained model on the local Google Cloud.",
     "doctor": "Find the known errors in a log, or in a stack's logs and states.",
     "follow": "Follow the training on a VM, live, from its serial port.",

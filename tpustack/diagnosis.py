@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tpu_training.error_catalog import KnownError, innocent_lines, known_errors
+
 from tpustack.log_text import Joined, Log
-from training.error_catalog import KnownError, innocent_lines, known_errors
 
 _LONGEST_TEXT = 200
 _TRACEBACK = "Traceback (most recent call last)"

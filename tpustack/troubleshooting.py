@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from training.error_catalog import KnownError, known_errors
+from tpu_training.error_catalog import KnownError, known_errors
 
 _INTRODUCTION = """\
 # Troubleshooting
 
-<!-- Made by `make docs` from training/known_errors.json; a test keeps the two equal. -->
+<!-- Made by `make docs` from the trainer's known_errors.json; a test keeps the two equal. -->
 
 `tpustack doctor FILE` finds the errors of this page in a log, also with what loggers and terminals
 put around them, broken into lines, or only a piece of them; `-` is standard input. Without a file

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.result import Result
 from bench.sandbox import session
-from bench.training.mnist import run_program, write_mnist
+from bench.trainer.mnist import run_program, write_mnist
 from tpustack.localcloud import LocalCloudCommand
 
 _BUCKET = "bench-checkpoints"
@@ -66,7 +66,7 @@ def _run(
     data: Path, target: str, size: tuple[str, ...], environment: Mapping[str, str]
 ) -> dict[str, float]:
     arguments = (str(data), target, *size)
-    said = run_program("bench.training.checkpoint", *arguments, environment=environment)
+    said = run_program("bench.trainer.checkpoint", *arguments, environment=environment)
     figures: dict[str, float] = json.loads(said.splitlines()[-1])
     return figures
 

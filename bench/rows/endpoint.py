@@ -14,15 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.result import Result
-from bench.training.mnist import write_mnist
+from bench.trainer.mnist import write_mnist
 from tpustack.errors import TpustackError
 from tpustack.project import ROOT
 
 _PAIRS = 3
 _REPLICAS = 8
-_WORKER = ROOT / "localcloud" / "machines" / "guest" / "tpu_worker.py"
+_WORKER = ROOT / "localcloud" / "localcloud" / "machines" / "guest" / "tpu_worker.py"
 _SECONDS = 60.0
-# The worker's own settings (localcloud/machines/guest/tpu_worker.py), for the process without it.
+# The worker's own settings, for the process without it.
 _THREADS = {"TF_NUM_INTEROP_THREADS": str(_REPLICAS), "TF_NUM_INTRAOP_THREADS": "1"}
 
 
@@ -69,7 +69,7 @@ def _train(data: Path, where: list[str]) -> float:
 
 
 def _run(*arguments: str) -> None:
-    command = [sys.executable, "-m", "training", *arguments]
+    command = [sys.executable, "-m", "tpu_training", *arguments]
     done = subprocess.run(
         command, cwd=ROOT, env=os.environ | _THREADS, capture_output=True, text=True, check=False
     )

@@ -13,18 +13,18 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
+from tpu_training.cluster import Cluster, connect
+from tpu_training.data.convert import convert
+from tpu_training.data_set import DataSet, open_data
+from tpu_training.endpoint.environment import NoTpu
+from tpu_training.endpoint.wait import Wait
+from tpu_training.input_pipeline import training_batches
+from tpu_training.model_registry import load_model
+from tpu_training.state import create_train_state
+from tpu_training.train_loop import create_train_loop
 
 from bench.result import Result
 from tpustack.demo import dataset
-from training.cluster import Cluster, connect
-from training.data.convert import convert
-from training.data_set import DataSet, open_data
-from training.endpoint.environment import NoTpu
-from training.endpoint.wait import Wait
-from training.input_pipeline import training_batches
-from training.model_registry import load_model
-from training.state import create_train_state
-from training.train_loop import create_train_loop
 
 _PAIRS = 9
 

@@ -7,14 +7,14 @@ import tempfile
 from pathlib import Path
 
 from bench.result import Result
-from bench.training.mnist import run_program, write_mnist
+from bench.trainer.mnist import run_program, write_mnist
 
 
 def measure() -> list[Result]:
     """MNIST at batch 256, the same network and optimizer, on this machine."""
     with tempfile.TemporaryDirectory() as folder:
         data = write_mnist(Path(folder))
-        figures = json.loads(run_program("bench.training.keras_fit", str(data)).splitlines()[-1])
+        figures = json.loads(run_program("bench.trainer.keras_fit", str(data)).splitlines()[-1])
     fit = f"Keras fit, {figures['steps_per_execution']} steps per execution"
     return [
         Result("training: steps/s against Keras fit", figures["ratio"], "ratio", 1.0, "higher"),

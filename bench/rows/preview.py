@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.previews import Previews
 from bench.result import Result
 from bench.sandbox import make_project, make_trainer, write_stack
-from bench.training.mnist import write_mnist
+from bench.trainer.mnist import write_mnist
 from tpustack.project import ROOT
 
 _RUNS = 5

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from bench.result import Result
-from bench.training.mnist import write_mnist
+from bench.trainer.mnist import write_mnist
 from tpustack.errors import TpustackError
 from tpustack.project import ROOT
 
@@ -34,11 +34,11 @@ def measure() -> list[Result]:
 def _ours(data: Path) -> float:
     with tempfile.TemporaryDirectory() as results:
         arguments = ["train", f"--data={data}", f"--model-dir={results}", "--steps_per_loop=1"]
-        return _seconds_until("progress step=1/", "training", *arguments)
+        return _seconds_until("progress step=1/", "tpu_training", *arguments)
 
 
 def _smallest() -> float:
-    return _seconds_until("first step:", "bench.training.smallest")
+    return _seconds_until("first step:", "bench.trainer.smallest")
 
 
 def _seconds_until(line: str, module: str, *arguments: str) -> float:

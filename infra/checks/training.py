@@ -49,7 +49,7 @@ def check_data(settings: StackSettings, context: Context) -> Iterator[Problem]:
         "training.data",
         data,
         why,
-        f"Fill it with `python -m training data convert --source DIR --output {data}`, or leave "
+        f"Fill it with `tpu-training data convert --source DIR --output {data}`, or leave "
         "training.data out if the bucket has the data already",
     )
 

@@ -38,7 +38,7 @@ class TrainingSettings(Section):
         "data/ in the bucket.",
     )
     args: tuple[Text, ...] = Field(
-        default=(), description="Further arguments of `python -m training train-and-evaluate`."
+        default=(), description="Further arguments of `tpu-training train-and-evaluate`."
     )
     tensorflow_version: Text | None = Field(
         default=None,

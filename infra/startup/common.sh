@@ -244,7 +244,7 @@ for argument in json.load(open(sys.argv[1])):
     --property=StandardOutput=journal+console --property=StandardError=journal+console \
     "${settings[@]}" \
     /bin/bash "$BASE/run.sh" "$(upload_address "$finished")" \
-    "$PYTHON" -m training train-and-evaluate \
+    "$PYTHON" -m tpu_training train-and-evaluate \
     "--tpu=$tpu" "--tpu-zone=$(attribute tpu-zone)" "--tpu-project=$(attribute tpu-project)" \
     "--data=$bucket/data" "--model-dir=$bucket/jobs/$job" ${arguments[@]+"${arguments[@]}"}
 }

@@ -11,7 +11,7 @@ from tpustack.errors import UsageError
 
 # What every stack is made of. Whatever else changes (docs, tests, workflows), changes no stack.
 _ALL = ("infra/", "policy/", "training/")
-_ALL_FILES = {"Pulumi.yaml", "requirements.txt", str(FILE)}
+_ALL_FILES = {"Pulumi.yaml", "requirements-deploy.txt", str(FILE)}
 
 
 def touched(paths: Iterable[str], stacks: Sequence[str]) -> list[str]:

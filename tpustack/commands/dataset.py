@@ -10,9 +10,9 @@ from tpustack.demo import dataset, fashion_mnist
 @click.command("dataset")
 @click.argument("name", type=click.Choice(["mnist", "fashion-mnist"]))
 def command(name: str) -> None:
-    """Fetch a data set once and print what `training data convert --source` takes.
+    """Fetch a data set once and print what `tpu-training data convert --source` takes.
 
-    python -m training data convert --name fashion-mnist --output data
+    tpu-training data convert --name fashion-mnist --output data
     --source "$(tpustack dataset fashion-mnist)"
     """
     if name == "mnist":

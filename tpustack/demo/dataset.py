@@ -31,7 +31,7 @@ _UBYTE = 0x08
 
 @dataclass(frozen=True)
 class Source:
-    """Input for `training data convert`: a folder of IDX files, or `digits`."""
+    """Input for `tpu-training data convert`: a folder of IDX files, or `digits`."""
 
     argument: str
     description: str

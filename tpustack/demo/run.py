@@ -215,12 +215,15 @@ def _convert(source: str) -> None:
     """Write the TFRecord files, unless those that are there came from the same source and code."""
     target = DEMO / "data"
     manifest = target / "manifest.json"
-    made_of = [*Path(source).glob("*"), *(ROOT / "training" / "data").rglob("*.py")]
+    made_of = [
+        *Path(source).glob("*"),
+        *(ROOT / "training" / "tpu_training" / "data").rglob("*.py"),
+    ]
     if manifest.exists() and Path(source).is_dir():
         made = manifest.stat().st_mtime
         if all(path.stat().st_mtime < made for path in made_of):
             return
-    command = [sys.executable, "-m", "training", "data", "convert"]
+    command = [sys.executable, "-m", "tpu_training", "data", "convert"]
     command += ["--source", source, "--output", str(target)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import requests
-
-from infra.startup.watchdog import Place, Watchdog
 from localcloud.app import LocalCloud
 from localcloud.core import enablement
 from localcloud.core.clock import VirtualClock
 from localcloud.machines.fake import FakeMachines
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client, session
+
+from infra.startup.watchdog import Place, Watchdog
 
 PROJECT, ZONE = "tpu-stack-local", "us-central1-b"
 PARENT = f"projects/{PROJECT}/locations/{ZONE}"

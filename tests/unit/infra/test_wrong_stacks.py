@@ -740,7 +740,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "data that is not there",
         config(training={"data": "nowhere"}),
-        'training.data: "nowhere" does not exist. Fill it with `python -m training data convert '
+        'training.data: "nowhere" does not exist. Fill it with `tpu-training data convert '
         "--source DIR --output nowhere`, or leave training.data out if the bucket has the data "
         "already.",
     ),

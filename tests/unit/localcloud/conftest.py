@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import requests
-
 from localcloud.app import LocalCloud
 from localcloud.core import enablement, projects
 from localcloud.core.clock import VirtualClock

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 OURS = {
     "infra",
-    "training",
+    "tpu_training",
     "localcloud",
     "tpustack",
     "policy",
@@ -23,7 +23,7 @@ OURS = {
 # What a room may import of the others, and which libraries are not for it.
 MAY_IMPORT = {
     "infra": set(),
-    "training": set(),
+    "tpu_training": set(),
     "localcloud": set(),
     "policy": {"infra.catalog", "infra.cost"},
     "bootstrap": {
@@ -40,13 +40,13 @@ MAY_IMPORT = {
         "infra.cost",
         "infra.deployer",
         "infra.names",
-        "training.error_catalog",
-        "training.errors",
+        "tpu_training.error_catalog",
+        "tpu_training.errors",
     },
 }
 NOT_FOR = {
     "infra": {"tensorflow", "google", "googleapiclient"},
-    "training": {"pulumi", "pulumi_gcp"},
+    "tpu_training": {"pulumi", "pulumi_gcp"},
     "localcloud": {"pulumi", "pulumi_gcp"},
     "bootstrap": {"tensorflow", "google", "googleapiclient"},
     # It looks at any program's resources, by the names that the engine has for them.
@@ -55,12 +55,18 @@ NOT_FOR = {
 }
 # Who may use Google's credentials, though nothing else of Google's.
 GOOGLES_IDENTITY = {"infra", "tpustack"}
+# Rooms that are distributions of their own lie in a folder with their pyproject.toml.
+FOLDERS = {"tpu_training": "training/tpu_training", "localcloud": "localcloud/localcloud"}
 LONGEST_FILE = 300
 ROOMS = sorted(MAY_IMPORT)
 
 
 def sources(room: str) -> list[Path]:
-    return sorted(path for path in (ROOT / room).rglob("*.py") if "__pycache__" not in path.parts)
+    return sorted(path for path in folder(room).rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def folder(room: str) -> Path:
+    return ROOT / FOLDERS.get(room, room)
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -102,12 +108,12 @@ def test_a_room_uses_no_library_that_is_not_for_it(room: str) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("room", ["infra", "training"])
+@pytest.mark.parametrize("room", ["infra", "tpu_training"])
 def test_what_runs_on_google_does_not_know_the_local_cloud(room: str) -> None:
     words = ("localcloud", "local cloud", "127.0.0.1", "localhost")
     wrong = [
         f"{path.relative_to(ROOT)} says {word}"
-        for path in [*sources(room), *(ROOT / room).rglob("*.sh")]
+        for path in [*sources(room), *folder(room).rglob("*.sh")]
         for word in words
         if word in path.read_text(encoding="utf-8").lower()
     ]
@@ -124,8 +130,9 @@ def test_files_are_small(room: str) -> None:
     assert long == {}
 
 
-def test_the_lock_names_no_package_index_and_has_hashes_for_everything() -> None:
-    lock = (ROOT / "requirements.txt").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements-deploy.txt"])
+def test_a_lock_names_no_package_index_and_has_hashes_for_everything(name: str) -> None:
+    lock = (ROOT / name).read_text(encoding="utf-8")
     assert "://" not in lock
     entries = [block for block in lock.split("\n\n") if "==" in block]
     packages = [line for line in lock.splitlines() if "==" in line and not line.startswith(" ")]

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tpu_training.error_catalog import KnownError, known_errors
 
 from tpustack import stack_logs
 from tpustack.diagnosis import diagnose
 from tpustack.errors import TpustackError
-from training.error_catalog import KnownError, known_errors
 
 from .conftest import REPOSITORY, Run
 

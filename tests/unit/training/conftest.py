@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import pytest
-
-from training.data.convert import convert
-from training.data.source import Options
+from tpu_training.data.convert import convert
+from tpu_training.data.source import Options
 
 if TYPE_CHECKING:
-    from training.cluster import Cluster
+    from tpu_training.cluster import Cluster
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -91,9 +90,9 @@ def bars(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def cluster() -> Cluster:
     """Eight replicas in this process."""
-    from training.cluster import connect
-    from training.endpoint.environment import NoTpu
-    from training.endpoint.wait import Wait
+    from tpu_training.cluster import connect
+    from tpu_training.endpoint.environment import NoTpu
+    from tpu_training.endpoint.wait import Wait
 
     return connect(NoTpu(), Wait(), local_devices=8)
 
@@ -101,7 +100,7 @@ def cluster() -> Cluster:
 @pytest.fixture(scope="session")
 def one_device(cluster: Cluster) -> Cluster:
     """One replica in this process, which is traced in an eighth of the time."""
-    from training.export.restore import this_machine
+    from tpu_training.export.restore import this_machine
 
     return this_machine()
 
@@ -129,13 +128,13 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def run_here(one_device: Cluster) -> Callable[..., None]:
     """Runs a command of the package in this process; a job on one replica, without watchdog."""
-    from training.cli import parse
-    from training.endpoint.environment import NoTpu
-    from training.endpoint.wait import Wait
-    from training.job import Job
-    from training.run import run_on
-    from training.shutdown import ShutdownRequest
-    from training.watchdog import Watchdog
+    from tpu_training.cli import parse
+    from tpu_training.endpoint.environment import NoTpu
+    from tpu_training.endpoint.wait import Wait
+    from tpu_training.job import Job
+    from tpu_training.run import run_on
+    from tpu_training.shutdown import ShutdownRequest
+    from tpu_training.watchdog import Watchdog
 
     def run(*arguments: object) -> None:
         command = parse([str(argument) for argument in arguments])
@@ -143,7 +142,7 @@ def run_here(one_device: Cluster) -> Callable[..., None]:
             assert command.run() == 0
             return
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("training.run.connect", lambda *_: one_device)
+            patch.setattr("tpu_training.run.connect", lambda *_: one_device)
             run_on(NoTpu(), command, Wait(), ShutdownRequest(), Watchdog())
 
     return run
@@ -187,9 +186,7 @@ def run_page(run_here: Callable[..., None]) -> Callable[[Path, Path], None]:
         (folder / "training").symlink_to(ROOT / "training")
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(folder)
-            for line in re.findall(
-                r"^    python -m training (.*)$", text.replace("\\\n", ""), re.M
-            ):
+            for line in re.findall(r"^    tpu-training (.*)$", text.replace("\\\n", ""), re.M):
                 run_here(*shlex.split(line))
 
     return run
@@ -221,12 +218,12 @@ def worker_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[s
 
 @pytest.fixture
 def start_training(tmp_path: Path) -> Iterator[StartTraining]:
-    """Starts `python -m training` in tmp_path; kills what is left at the end."""
+    """Starts `tpu-training` in tmp_path; kills what is left at the end."""
     processes = []
 
     def start(*arguments: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-u", "-m", "training", *arguments],
+            [sys.executable, "-u", "-m", "tpu_training", *arguments],
             cwd=tmp_path,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,

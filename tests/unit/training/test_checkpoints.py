@@ -13,23 +13,22 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tensorflow as tf
-
-from training import checkpoint_folder
-from training.callbacks import Callback, LoopReport
-from training.checkpoints import Checkpoints
-from training.data.manifest import RAW, stored_spec
-from training.data_set import DataSet, open_data
-from training.errors import CheckpointError, DivergedError, Interrupted
-from training.evaluate import Evaluation
-from training.job_record import JobRecord
-from training.model_registry import ModelDefinition, load_model
-from training.params import Params
-from training.shutdown import ShutdownRequest
-from training.state import TrainState, create_train_state
-from training.train import train
+from tpu_training import checkpoint_folder
+from tpu_training.callbacks import Callback, LoopReport
+from tpu_training.checkpoints import Checkpoints
+from tpu_training.data.manifest import RAW, stored_spec
+from tpu_training.data_set import DataSet, open_data
+from tpu_training.errors import CheckpointError, DivergedError, Interrupted
+from tpu_training.evaluate import Evaluation
+from tpu_training.job_record import JobRecord
+from tpu_training.model_registry import ModelDefinition, load_model
+from tpu_training.params import Params
+from tpu_training.shutdown import ShutdownRequest
+from tpu_training.state import TrainState, create_train_state
+from tpu_training.train import train
 
 if TYPE_CHECKING:
-    from training.cluster import Cluster
+    from tpu_training.cluster import Cluster
 
 PARAMS = Params(epochs=2, global_batch_size=64, steps_per_loop=5, checkpoint_interval=10)
 DEADLINE_SECONDS = 60.0

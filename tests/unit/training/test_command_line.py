@@ -5,8 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from training.__main__ import main
+from tpu_training.__main__ import main
 
 JOB = ["train", "--data=/data", "--model-dir=/model"]
 
@@ -72,7 +71,7 @@ def test_a_wrong_configuration_file_is_named(
 def test_help_and_wrong_input_load_no_tensorflow() -> None:
     script = """
 import sys
-from training.__main__ import main
+from tpu_training.__main__ import main
 try:
     main(["train-and-evaluate", "--help"])
 except SystemExit as error:
@@ -91,7 +90,7 @@ assert "tensorflow" not in sys.modules and "numpy" not in sys.modules
 def test_the_signal_for_a_profile_does_not_end_a_job_that_does_not_train_yet() -> None:
     code = """
 import os, signal, sys
-from training import __main__ as program
+from tpu_training import __main__ as program
 program.run_job = lambda *_: os.kill(os.getpid(), signal.SIGUSR1) or "well"
 sys.exit(program.main(["train", "--data=d", "--model-dir=m"]))
 """

@@ -11,19 +11,18 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-
-from training.corruption import (
+from tpu_training.corruption import (
     readable_part,
     without_corrupt_records,
     without_unreadable_records,
 )
-from training.data.convert import convert
-from training.data.inspect import inspect
-from training.data.records import scan
-from training.data_set import DataSet, open_data
-from training.errors import DataError
-from training.input_pipeline import training_rows
-from training.params import Params
+from tpu_training.data.convert import convert
+from tpu_training.data.inspect import inspect
+from tpu_training.data.records import scan
+from tpu_training.data_set import DataSet, open_data
+from tpu_training.errors import DataError
+from tpu_training.input_pipeline import training_rows
+from tpu_training.params import Params
 
 pytestmark = pytest.mark.usefixtures("cluster")
 

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-
-from training.__main__ import main
-from training.cli import parse
-from training.data.manifest import parse_manifest
-from training.params import Params, build_params
+from tpu_training.__main__ import main
+from tpu_training.cli import parse
+from tpu_training.data.manifest import parse_manifest
+from tpu_training.params import Params, build_params
 
 PAGE = (Path(__file__).parents[3] / "training" / "docs" / "data.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"(?:`|    )python -m training (data [^`\n]+)", PAGE)
+COMMANDS = re.findall(r"(?:`|    )tpu-training (data [^`\n]+)", PAGE)
 # Those that need a library which the package itself does not ask for; test_sources.py has them.
 ELSEWHERE = ("saved", "colors/1.0.0")
 

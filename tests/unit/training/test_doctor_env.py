@@ -7,14 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from training.doctor import Environment, examine
-from training.endpoint.environment import Addresses, LocalTpu, NamedTpu, NoTpu, Target
-from training.endpoint.lookup import choose_local
-from training.endpoint.machine import Machine, find_machine
-from training.endpoint.platforms import find_platforms
-from training.endpoint.wait import Wait
-from training.errors import TpuStateError
+from tpu_training.doctor import Environment, examine
+from tpu_training.endpoint.environment import Addresses, LocalTpu, NamedTpu, NoTpu, Target
+from tpu_training.endpoint.lookup import choose_local
+from tpu_training.endpoint.machine import Machine, find_machine
+from tpu_training.endpoint.platforms import find_platforms
+from tpu_training.endpoint.wait import Wait
+from tpu_training.errors import TpuStateError
 
 PLAIN = Machine(cpus=4, libraries={"tensorflow": "2.19.1"})
 TPU_VM = Machine(tpu_chips=4, tpu_generation="v4", has_libtpu=True, libraries=PLAIN.libraries)
@@ -140,7 +139,7 @@ def test_the_own_tpu_is_taken_only_when_nothing_else_is_asked_for() -> None:
 def test_the_command_prints_json_alone_loads_no_tensorflow_and_fails_on_a_problem() -> None:
     script = """
 import sys
-from training.__main__ import main
+from tpu_training.__main__ import main
 code = main(["doctor", "env", "--json"])
 assert "tensorflow" not in sys.modules
 sys.exit(code)

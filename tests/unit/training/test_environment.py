@@ -5,8 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from training.endpoint.environment import (
+from tpu_training.endpoint.environment import (
     Addresses,
     LocalTpu,
     NamedTpu,
@@ -14,7 +13,7 @@ from training.endpoint.environment import (
     Target,
     find_target,
 )
-from training.errors import InputError
+from tpu_training.errors import InputError
 
 CONFIG = json.dumps({"tpu_node_name": "conf", "project": "p", "zone": "z"})
 

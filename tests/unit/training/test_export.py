@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from training.__main__ import main
-from training.errors import InputError
-from training.export.edge_tpu import check_operations
-from training.export.restore import restore_model
-from training.model_description import read_description
-from training.serving.predictor import Predictor
+from tpu_training.__main__ import main
+from tpu_training.errors import InputError
+from tpu_training.export.edge_tpu import check_operations
+from tpu_training.export.restore import restore_model
+from tpu_training.model_description import read_description
+from tpu_training.serving.predictor import Predictor
 
 if TYPE_CHECKING:
-    from training.cluster import Cluster
+    from tpu_training.cluster import Cluster
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:

@@ -13,9 +13,8 @@ from pathlib import Path
 from subprocess import Popen
 
 import pytest
-
-from training.error_catalog import find_known_error
-from training.errors import DataError, InputError
+from tpu_training.error_catalog import find_known_error
+from tpu_training.errors import DataError, InputError
 
 StartTraining = Callable[..., "Popen[str]"]
 

@@ -10,23 +10,22 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tensorflow as tf
-
-from training.checkpoints import Checkpoints
-from training.data_set import DataSet, corrupt_files, open_data
-from training.errors import DataError, DivergedError, Interrupted
-from training.evaluate import create_evaluation
-from training.input_pipeline import evaluation_batches, training_batches
-from training.job_record import JobRecord
-from training.model_registry import load_model
-from training.params import Params
-from training.progress import Progress
-from training.scalars import Scalars
-from training.shutdown import ShutdownRequest
-from training.state import TrainState, compute_dtype, create_train_state
-from training.train import TrainResult, train
+from tpu_training.checkpoints import Checkpoints
+from tpu_training.data_set import DataSet, corrupt_files, open_data
+from tpu_training.errors import DataError, DivergedError, Interrupted
+from tpu_training.evaluate import create_evaluation
+from tpu_training.input_pipeline import evaluation_batches, training_batches
+from tpu_training.job_record import JobRecord
+from tpu_training.model_registry import load_model
+from tpu_training.params import Params
+from tpu_training.progress import Progress
+from tpu_training.scalars import Scalars
+from tpu_training.shutdown import ShutdownRequest
+from tpu_training.state import TrainState, compute_dtype, create_train_state
+from tpu_training.train import TrainResult, train
 
 if TYPE_CHECKING:
-    from training.cluster import Cluster
+    from tpu_training.cluster import Cluster
 
 MNIST_CNN = load_model("mnist_cnn")
 PARAMS = Params(

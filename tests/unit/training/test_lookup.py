@@ -8,15 +8,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-
-from training.endpoint import cloud_tpu
-from training.endpoint.cloud_tpu import CloudTpuApi, DeniedForNow, NotYet, Tpu, TpuName
-from training.endpoint.credentials import MetadataTokens
-from training.endpoint.environment import NamedTpu
-from training.endpoint.lookup import complete_name, wait_until_ready
-from training.endpoint.metadata import MetadataServer
-from training.endpoint.wait import Wait
-from training.errors import AccessError, EndpointError, InputError, TpuStateError
+from tpu_training.endpoint import cloud_tpu
+from tpu_training.endpoint.cloud_tpu import CloudTpuApi, DeniedForNow, NotYet, Tpu, TpuName
+from tpu_training.endpoint.credentials import MetadataTokens
+from tpu_training.endpoint.environment import NamedTpu
+from tpu_training.endpoint.lookup import complete_name, wait_until_ready
+from tpu_training.endpoint.metadata import MetadataServer
+from tpu_training.endpoint.wait import Wait
+from tpu_training.errors import AccessError, EndpointError, InputError, TpuStateError
 
 NAME = TpuName("p", "us-central1-b", "my-tpu")
 PATH = "/v2/projects/p/locations/us-central1-b/nodes/my-tpu"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 import tensorflow as tf
-
-from training import files
-from training.errors import InputError
+from tpu_training import files
+from tpu_training.errors import InputError
 
 NO_BUCKET = "HTTP response code 404 with body 'The specified bucket does not exist.'"
 NO_OBJECT = "Object not found"

@@ -3,14 +3,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from training.errors import InputError
-from training.model_registry import built_in_models, load_model
-from training.params import Params, build_params, describe_params
+from tpu_training.errors import InputError
+from tpu_training.model_registry import built_in_models, load_model
+from tpu_training.params import Params, build_params, describe_params
 
 OWN = """
 from dataclasses import dataclass
-from training import params as base
+from tpu_training import params as base
 
 @dataclass(frozen=True, kw_only=True)
 class Params(base.Params):

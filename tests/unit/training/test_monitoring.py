@@ -11,22 +11,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import tensorflow as tf
-
-from training.callbacks import LoopReport
-from training.data_set import open_data
-from training.errors import EndpointError, InputError
-from training.model_registry import load_model
-from training.monitoring.grid import draw_grid
-from training.monitoring.input_time import TimedInput
-from training.monitoring.names import variable_names
-from training.monitoring.profiler import ProfileCapture, parse_steps, trace_workers
-from training.monitoring.snapshots import Snapshots
-from training.monitoring.step_times import StepTimes
-from training.params import Params
-from training.state import create_train_state
+from tpu_training.callbacks import LoopReport
+from tpu_training.data_set import open_data
+from tpu_training.errors import EndpointError, InputError
+from tpu_training.model_registry import load_model
+from tpu_training.monitoring.grid import draw_grid
+from tpu_training.monitoring.input_time import TimedInput
+from tpu_training.monitoring.names import variable_names
+from tpu_training.monitoring.profiler import ProfileCapture, parse_steps, trace_workers
+from tpu_training.monitoring.snapshots import Snapshots
+from tpu_training.monitoring.step_times import StepTimes
+from tpu_training.params import Params
+from tpu_training.state import create_train_state
 
 if TYPE_CHECKING:
-    from training.cluster import Cluster
+    from tpu_training.cluster import Cluster
 
 
 def report(step: int, count: int = 10, last_step: int = 100) -> LoopReport:
@@ -71,7 +70,7 @@ def test_the_time_of_the_loops_is_split_without_remainder(
         "checkpoint": 1.0,
         "idle": 2.0,
     }
-    with caplog.at_level(logging.INFO, "training"):
+    with caplog.at_level(logging.INFO, "tpu_training"):
         times.close()
     assert "time: start 7.0 s (50%), compute 3.0 s (21%), input 1.0 s (7%)" in caplog.text
 

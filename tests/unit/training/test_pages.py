@@ -7,15 +7,14 @@ import shlex
 from pathlib import Path
 
 import pytest
-
-from training.cli import parse
+from tpu_training.cli import parse
 
 PAGES = sorted((Path(__file__).parents[3] / "training" / "docs").glob("*.md"))
 COMMANDS = [
     pytest.param(command, id=f"{page.stem}-{number}")
     for page in PAGES
     for number, command in enumerate(
-        re.findall(r"^    python -m training (.*)$", page.read_text(encoding="utf-8"), re.M)
+        re.findall(r"^    tpu-training (.*)$", page.read_text(encoding="utf-8"), re.M)
     )
 ]
 

@@ -4,10 +4,9 @@ import io
 import logging
 
 import pytest
-
-from training.callbacks import LoopReport
-from training.progress import Progress
-from training.terminal import ProgressBar, TerminalHandler
+from tpu_training.callbacks import LoopReport
+from tpu_training.progress import Progress
+from tpu_training.terminal import ProgressBar, TerminalHandler
 
 
 class Terminal(io.StringIO):
@@ -24,7 +23,7 @@ def test_a_terminal_gets_a_bar_with_rate_loss_and_time_left(
 ) -> None:
     terminal = Terminal()
     progress = Progress(64, terminal)
-    with caplog.at_level(logging.INFO, "training"):
+    with caplog.at_level(logging.INFO, "tpu_training"):
         for step in (10, 20, 50):
             progress.between_loops(step, report(step))
         progress.close()
@@ -36,7 +35,7 @@ def test_a_terminal_gets_a_bar_with_rate_loss_and_time_left(
 def test_anything_else_gets_a_line_a_loop(caplog: pytest.LogCaptureFixture) -> None:
     stream = io.StringIO()
     progress = Progress(64, stream)
-    with caplog.at_level(logging.INFO, "training"):
+    with caplog.at_level(logging.INFO, "tpu_training"):
         progress.between_loops(10, report(10))
         progress.close()
     assert "progress step=10/100 loss=0.5000 examples_per_second=320 eta=18s" in caplog.text

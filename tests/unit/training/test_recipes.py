@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-
-from training.model_registry import load_model
-from training.params import build_params
+from tpu_training.model_registry import load_model
+from tpu_training.params import build_params
 
 ROOT = Path(__file__).parents[3]
 RECIPES = ROOT / "training" / "recipes"

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 import tensorflow as tf
-
-from training.__main__ import main
-from training.report.charts import line_chart, share_bar, stacked_chart
-from training.report.events import read_series
-from training.scalars import write_scalars
+from tpu_training.__main__ import main
+from tpu_training.report.charts import line_chart, share_bar, stacked_chart
+from tpu_training.report.events import read_series
+from tpu_training.scalars import write_scalars
 
 if TYPE_CHECKING:
-    from training.cluster import Cluster
+    from tpu_training.cluster import Cluster
 
 VOID = {"meta", "img", "br", "path", "polyline", "polygon", "circle", "rect"}
 

@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 import requests
 import tensorflow as tf
-
-from training.__main__ import main
-from training.data.manifest import parse_manifest
-from training.data.wordpiece import Tokenizer
-from training.export.restore import restore_model
-from training.export.saved_model import export_saved_model
-from training.serving.predictor import Predictor, TensorInfo
-from training.serving.rest import Answer, RestApi
-from training.serving.server import LOOPBACK, create_server
+from tpu_training.__main__ import main
+from tpu_training.data.manifest import parse_manifest
+from tpu_training.data.wordpiece import Tokenizer
+from tpu_training.export.restore import restore_model
+from tpu_training.export.saved_model import export_saved_model
+from tpu_training.serving.predictor import Predictor, TensorInfo
+from tpu_training.serving.rest import Answer, RestApi
+from tpu_training.serving.server import LOOPBACK, create_server
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 28, 28, 1), np.uint8)
 

@@ -12,14 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tensorflow as tf
-
-from training.data.convert import Storage, convert
-from training.data.inspect import inspect
-from training.data.manifest import Manifest
-from training.data.source import Options
-from training.data_set import open_data
-from training.errors import DataError, InputError
-from training.preprocessing.parse import parse_examples
+from tpu_training.data.convert import Storage, convert
+from tpu_training.data.inspect import inspect
+from tpu_training.data.manifest import Manifest
+from tpu_training.data.source import Options
+from tpu_training.data_set import open_data
+from tpu_training.errors import DataError, InputError
+from tpu_training.preprocessing.parse import parse_examples
 
 pytestmark = pytest.mark.usefixtures("cluster")
 

@@ -10,22 +10,21 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tensorflow as tf
-
-from training.data.spec import DataSpec
-from training.data_set import DataSet, open_data
-from training.errors import InputError
-from training.evaluate import create_evaluation
-from training.input_pipeline import training_batches
-from training.layers import Dense
-from training.losses import softmax_cross_entropy
-from training.model_registry import ModelDefinition, load_model
-from training.params import Params
-from training.state import create_train_state
-from training.step_context import next_seed, record_statistic
-from training.train_loop import create_train_loop
+from tpu_training.data.spec import DataSpec
+from tpu_training.data_set import DataSet, open_data
+from tpu_training.errors import InputError
+from tpu_training.evaluate import create_evaluation
+from tpu_training.input_pipeline import training_batches
+from tpu_training.layers import Dense
+from tpu_training.losses import softmax_cross_entropy
+from tpu_training.model_registry import ModelDefinition, load_model
+from tpu_training.params import Params
+from tpu_training.state import create_train_state
+from tpu_training.step_context import next_seed, record_statistic
+from tpu_training.train_loop import create_train_loop
 
 if TYPE_CHECKING:
-    from training.cluster import Cluster
+    from tpu_training.cluster import Cluster
 
 PARAMS = Params(epochs=1, global_batch_size=64, warmup_fraction=0)
 

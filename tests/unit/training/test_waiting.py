@@ -7,10 +7,9 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-
-from training.endpoint.probe import wait_for_workers, why_silent
-from training.endpoint.wait import Wait
-from training.errors import EndpointError
+from tpu_training.endpoint.probe import wait_for_workers, why_silent
+from tpu_training.endpoint.wait import Wait
+from tpu_training.errors import EndpointError
 
 
 class VirtualTime:

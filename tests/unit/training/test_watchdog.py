@@ -6,7 +6,7 @@ import subprocess
 import sys
 from subprocess import Popen
 
-from training.watchdog import Watchdog
+from tpu_training.watchdog import Watchdog
 
 DEADLINE_SECONDS = 60
 
@@ -17,8 +17,8 @@ STUCK = """
 import hashlib
 import sys
 import threading
-from training.shutdown import ShutdownRequest
-from training.watchdog import Watchdog
+from tpu_training.shutdown import ShutdownRequest
+from tpu_training.watchdog import Watchdog
 ShutdownRequest().install()
 Watchdog(grace_seconds=0.2).install()
 begin = threading.Event()

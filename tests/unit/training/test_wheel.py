@@ -28,7 +28,7 @@ def test_two_builds_give_the_same_bytes_with_all_modules_and_nothing_else(tmp_pa
     assert first.read_bytes() == second.read_bytes()
     with zipfile.ZipFile(first) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    sources = (ROOT / "training").rglob("*.py")
-    modules = {str(path.relative_to(ROOT)) for path in sources if "build" not in path.parts}
-    data = {"training/known_errors.json", "training/export/edge_tpu_ops.json"}
-    assert names == modules | data
+    sources = (ROOT / "training" / "tpu_training").rglob("*.py")
+    modules = {str(path.relative_to(ROOT / "training")) for path in sources}
+    data = {"known_errors.json", "export/edge_tpu_ops.json", "py.typed"}
+    assert names == modules | {f"tpu_training/{name}" for name in data}

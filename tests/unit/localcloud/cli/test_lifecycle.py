@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import requests
-
 from localcloud.cli.client import run_file, running
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

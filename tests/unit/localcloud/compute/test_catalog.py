@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from localcloud.testing import Client
 
 HOST = "compute.googleapis.com/compute/beta"

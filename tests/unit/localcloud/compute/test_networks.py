@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from localcloud.core.cloud import Cloud, Latency
 from localcloud.testing import Client
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-
 from localcloud.app import LocalCloud
 from localcloud.core import fields
 from localcloud.testing import Client

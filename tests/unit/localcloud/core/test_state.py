@@ -4,7 +4,6 @@ import threading
 from pathlib import Path
 
 import pytest
-
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.core.discovery import document

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-
 from localcloud.core import projects
 from localcloud.core.call import Json
 from localcloud.machines.fake import FakeMachines

@@ -5,6 +5,7 @@ from localcloud.core.call import Json
 from localcloud.core.clock import VirtualClock
 from localcloud.machines.fake import FakeMachines
 from localcloud.services.compute.groups import health
+
 from tests.unit.localcloud.groups.conftest import KEY, PROJECT, Groups, Page
 
 HTTP: Json = {

@@ -3,7 +3,6 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 import pytest
-
 from localcloud.core import access, projects
 from localcloud.services import all_apis
 from localcloud.testing import Client

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from localcloud.app import LocalCloud
+
 from tests.unit.localcloud.machines.conftest import Guest, spec, until
 
 # Three ways to outlive the script that starts them.

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-
 from localcloud.core.clock import Clock
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import requests
-
 from localcloud.server.authority import Authority
 from localcloud.server.listener import Listener
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from localcloud.app import LocalCloud
 from localcloud.core.cloud import Cloud
 from localcloud.machines.fake import FakeMachines

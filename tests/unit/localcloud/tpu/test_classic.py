@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from localcloud.core import projects
 from localcloud.core.call import Json
 from localcloud.core.cloud import Cloud

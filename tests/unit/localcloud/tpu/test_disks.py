@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from localcloud.core.call import Json
 from localcloud.machines.fake import FakeMachines
 from localcloud.testing import Client, machine

@@ -9,7 +9,6 @@ import pytest
 import requests
 from googleapiclient.discovery import build
 from googleapiclient.errors import HttpError
-
 from localcloud.machines.fake import FakeMachines
 
 PARENT = "projects/tpu-stack-local/locations/us-central1-b"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from localcloud.app import LocalCloud
 from localcloud.core.call import Json
 from localcloud.core.clock import VirtualClock

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from localcloud.app import LocalCloud
 from localcloud.core import enablement
 from localcloud.core.clock import Clock
@@ -172,7 +171,7 @@ def test_only_this_machine_reaches_the_worker(running: Client) -> None:
 
 
 def test_a_taken_port_is_left_to_its_owner(tmp_path: Path) -> None:
-    worker = Path(__file__).parents[4] / "localcloud/machines/guest/tpu_worker.py"
+    worker = Path(__file__).parents[4] / "localcloud/localcloud/machines/guest/tpu_worker.py"
     with socket.create_server(("127.0.0.1", 0)) as owner:
         taken = owner.getsockname()[1]
         ready = tmp_path / "port"

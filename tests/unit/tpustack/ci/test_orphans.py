@@ -8,12 +8,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-
 from localcloud.app import LocalCloud
 from localcloud.core import enablement
 from localcloud.core.clock import VirtualClock
 from localcloud.machines.fake import FakeMachines
 from localcloud.testing import Client, machine
+
 from tpustack.ci.job import Job
 from tpustack.ci.outcome import Outcome
 from tpustack.ci.sweep import sweep_orphans

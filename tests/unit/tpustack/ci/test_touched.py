@@ -19,7 +19,7 @@ STACKS = ("dev", "test", "staging", "prod")
         (["stacks/Pulumi.local.yaml", "docs/cost.md", "tests/e2e/test_demo.py"], []),
         (["infra/stack.py"], list(STACKS)),
         (["policy/cost.py"], list(STACKS)),
-        (["training/__main__.py"], list(STACKS)),
+        (["training/tpu_training/__main__.py"], list(STACKS)),
         (["Pulumi.yaml"], list(STACKS)),
         (["stacks/pipeline.yaml"], list(STACKS)),
         ([], []),

@@ -1,0 +1,131 @@
+"""Steps a second of the trainer's loop and of Keras' fit, in turn; prints JSON.
+
+Usage: python -m bench.trainer.keras_fit DATA
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+import tensorflow as tf
+from tpu_training.cluster import connect
+from tpu_training.data_set import DataSet, open_data
+from tpu_training.endpoint.environment import NoTpu
+from tpu_training.endpoint.wait import Wait
+from tpu_training.input.deal import NextBatch
+from tpu_training.input_pipeline import training_batches
+from tpu_training.model_registry import load_model
+from tpu_training.params import Params
+from tpu_training.state import create_train_state
+from tpu_training.train_loop import create_train_loop
+
+_BATCH = 256
+_STEPS = 200
+_ROUNDS = 5
+_STEPS_PER_EXECUTION = (1, 10, 50, 100, 200)
+
+
+class Ours:
+    """The trainer: its model, optimizer, input pipeline and loop."""
+
+    def __init__(self, data: DataSet) -> None:
+        params = Params(global_batch_size=_BATCH)
+        self._cluster = connect(NoTpu(), Wait(), 0)
+        definition = load_model("mnist_cnn")
+        state = create_train_state(self._cluster, definition, params, data.manifest, 10**6)
+        batches: NextBatch = training_batches(data, self._cluster, params)
+        self._loop = create_train_loop(self._cluster, params, state, batches)
+
+    def train(self) -> None:
+        """_STEPS steps, in loops of 50 as by default."""
+        for _ in range(_STEPS // 50):
+            float(self._loop(tf.constant(50))[0])
+
+
+class Keras:
+    """The same network, optimizer and batches in the way of Keras' own guides."""
+
+    def __init__(self, data: DataSet, steps_per_execution: int) -> None:
+        keras: Any = tf.keras
+        layers = keras.layers
+        self._model = keras.Sequential(
+            [
+                layers.Rescaling(1 / 127.5, offset=-1.0),
+                layers.Conv2D(16, 3, padding="same"),
+                layers.MaxPooling2D(padding="same"),
+                layers.ReLU(),
+                layers.Conv2D(32, 3, padding="same"),
+                layers.MaxPooling2D(padding="same"),
+                layers.ReLU(),
+                layers.Flatten(),
+                layers.Dense(128, activation="relu"),
+                layers.Dense(10),
+            ]
+        )
+        self._model.compile(
+            optimizer=keras.optimizers.Adam(0.004),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+            steps_per_execution=steps_per_execution,
+        )
+        self._batches = _read(data)
+
+    def train(self) -> None:
+        """_STEPS steps."""
+        self._model.fit(self._batches, epochs=1, steps_per_epoch=_STEPS, verbose=0)
+
+
+def _read(data: DataSet) -> tf.data.Dataset:
+    """All examples in memory, shuffled, batched and prefetched: tf.data's own guide."""
+    images, labels = [], []
+    for record in tf.data.TFRecordDataset(data.paths("train")).as_numpy_iterator():
+        feature = tf.train.Example.FromString(record).features.feature
+        images.append(feature["image"].bytes_list.value[0])
+        labels.append(feature["label"].int64_list.value[0])
+    shape = (len(labels), *data.manifest.spec.shape)
+    pixels = tf.reshape(tf.io.decode_raw(images, tf.uint8), shape)
+    examples = tf.data.Dataset.from_tensor_slices((pixels, labels)).cache()
+    shuffled = examples.shuffle(len(labels), reshuffle_each_iteration=True).repeat()
+    return shuffled.batch(_BATCH, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+
+
+def _rate(trainer: Ours | Keras) -> float:
+    begun = time.perf_counter()
+    trainer.train()
+    return _STEPS / (time.perf_counter() - begun)
+
+
+def main(folder: Path) -> None:
+    """Find Keras' best number of steps per execution, then measure in turn."""
+    data = open_data(str(folder))
+    ours = Ours(data)
+    ours.train()
+    rates: dict[int, float] = {}
+    trainers: dict[int, Keras] = {}
+    for number in _STEPS_PER_EXECUTION:
+        trainers[number] = Keras(data, number)
+        trainers[number].train()
+        rates[number] = _rate(trainers[number])
+    best = max(rates, key=lambda number: rates[number])
+    pairs = [(_rate(ours), _rate(trainers[best])) for _ in range(_ROUNDS)]
+    print(
+        json.dumps(
+            {
+                "ratio": statistics.median(first / second for first, second in pairs),
+                "ours": statistics.median(first for first, _ in pairs),
+                "keras": statistics.median(second for _, second in pairs),
+                "steps_per_execution": best,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

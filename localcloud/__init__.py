@@ -1,1 +1,0 @@
-"""Google Cloud on localhost: the APIs that Cloud TPU users call, with VMs and TPUs that run."""

@@ -1,1 +1,0 @@
-"""What the models of training/models compute."""

@@ -1,0 +1,71 @@
+"""`tpu-training MODE …`: parse, run, and say how it ended."""
+
+import logging
+import os
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+
+from tpu_training.cli import parse
+from tpu_training.errors import Interrupted, TrainingError
+from tpu_training.job import Job, run_job
+from tpu_training.shutdown import ShutdownRequest
+from tpu_training.terminal import TerminalHandler
+from tpu_training.watchdog import Watchdog
+
+_EXIT_CTRL_C = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    debug = "--debug" in (sys.argv if arguments is None else arguments)
+    try:
+        command = parse(sys.argv[1:] if arguments is None else arguments)
+        _set_up_logging(debug)
+        if not isinstance(command, Job):
+            return command.run()
+        print(f"training finished {_run(command)}", flush=True)
+    except KeyboardInterrupt:
+        print("training interrupted: Ctrl-C", file=sys.stderr)
+        return _EXIT_CTRL_C
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        known = error if isinstance(error, TrainingError) else _translate(error)
+        ending = "interrupted" if isinstance(known, Interrupted) else "failed"
+        # One line, whatever the texts of others in it look like: it is what a log's reader greps.
+        print(f"training {ending}: {' '.join(str(known).split())}", file=sys.stderr, flush=True)
+        return known.exit_code
+    return 0
+
+
+def _run(job: Job) -> str:
+    shutdown, watchdog = ShutdownRequest(), Watchdog()
+    shutdown.install()
+    watchdog.install()
+    # It asks for a profile; while nothing is trained there is none, and no reason to end.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    return run_job(job, shutdown, watchdog)
+
+
+def _translate(error: Exception) -> TrainingError:
+    from tpu_training.tf_errors import translate
+
+    return translate(error)
+
+
+def _set_up_logging(debug: bool) -> None:
+    """Our own lines to standard output; TensorFlow's only with --debug, its errors always."""
+    terminal = sys.stdout.isatty()
+    handler = TerminalHandler(sys.stdout) if terminal else logging.StreamHandler(sys.stdout)
+    logging.basicConfig(format="%(message)s", handlers=[handler])
+    logging.getLogger("tpu_training").setLevel(logging.INFO)
+    if not debug:
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        warnings.simplefilter("ignore")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

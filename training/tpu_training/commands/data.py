@@ -1,0 +1,141 @@
+"""`tpu-training data convert` and `tpu-training data inspect`."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tpu_training.commands.command import refuse_rest
+from tpu_training.errors import InputError
+from tpu_training.job_arguments import add_debug
+
+if TYPE_CHECKING:
+    from tpu_training.data.convert import Storage
+    from tpu_training.data.source import Options
+
+
+@dataclass(frozen=True)
+class Convert:
+    """Write a data set as TFRecord files with a manifest."""
+
+    source: str
+    output: str
+    options: "Options"
+    storage: "Storage"
+
+    def run(self) -> int:
+        """Convert and say what came out."""
+        from tpu_training.data.convert import convert
+
+        manifest = convert(self.source, self.output, self.options, self.storage)
+        print(f"training finished data={manifest.name} output={self.output}", flush=True)
+        return 0
+
+
+@dataclass(frozen=True)
+class Inspect:
+    """Look into a converted data set."""
+
+    data: str
+    as_json: bool
+    grid: str | None
+
+    def run(self) -> int:
+        """Print what is in it; DataError when a file is not what its checksum says."""
+        import json
+
+        from tpu_training.data.inspect import inspect
+
+        found = inspect(self.data, self.grid)
+        print(json.dumps(found.as_json(), indent=2) if self.as_json else found, flush=True)
+        return 0
+
+
+def add(modes: Any) -> None:
+    """Add the parsers."""
+    data = modes.add_parser("data", help="prepare data sets", allow_abbrev=False)
+    actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
+    convert = actions.add_parser(
+        "convert", help="write a data set as TFRecord files with a manifest", allow_abbrev=False
+    )
+    convert.add_argument(
+        "--source",
+        required=True,
+        help="folder with MNIST's IDX files, folder of images with one folder a class, CSV file, "
+        "folder that Hugging Face's save_to_disk or TensorFlow Datasets wrote, or the word digits",
+    )
+    convert.add_argument("--output", required=True, help="directory of this machine to write to")
+    convert.add_argument("--name", help="name of the data set (default: from the source)")
+    convert.add_argument("--feature", metavar="COLUMN", help="column of the images or texts")
+    convert.add_argument("--label", metavar="COLUMN", help="column of the labels")
+    convert.add_argument(
+        "--test-fraction",
+        metavar="PART",
+        default="0.1",
+        help="of a source without a test split (default: 0.1)",
+    )
+    convert.add_argument("--seed", default="0", help="of that split and of the order (default: 0)")
+    convert.add_argument(
+        "--encoding",
+        choices=("raw", "encoded"),
+        help="keep images as bytes of one size, or as JPEG and PNG (default: as the source does)",
+    )
+    convert.add_argument("--text-length", default="128", help="token ids of a text (default: 128)")
+    convert.add_argument("--vocabulary", metavar="FILE", help="BERT's vocab.txt, or one like it")
+    convert.add_argument(
+        "--vocabulary-size", default="8192", help="of one made from the texts (default: 8192)"
+    )
+    convert.set_defaults(build=_build_convert)
+    inspect = actions.add_parser(
+        "inspect", help="counts, shapes, classes and checksums of a data set", allow_abbrev=False
+    )
+    inspect.add_argument("--data", required=True, help="data set's directory or gs:// URL")
+    inspect.add_argument("--json", action="store_true", help="print the same as JSON")
+    inspect.add_argument("--grid", metavar="FILE.png", help="also draw the first images")
+    inspect.set_defaults(build=_build_inspect)
+    add_debug(convert)
+    add_debug(inspect)
+
+
+def _build_convert(known: argparse.Namespace, rest: Sequence[str]) -> Convert:
+    refuse_rest(rest, "data convert")
+    from tpu_training.data.convert import Storage
+    from tpu_training.data.source import Options
+
+    if known.output.startswith("gs://"):
+        raise InputError(
+            f"--output={known.output}: is written on this machine; give a directory, then copy it "
+            f"with `gcloud storage cp DIRECTORY/* {known.output.rstrip('/')}/`"
+        )
+    fraction = _number("--test-fraction", known.test_fraction, 0.0, 1.0)
+    options = Options(
+        known.name, known.feature, known.label, fraction, _whole("--seed", known.seed, 0)
+    )
+    storage = Storage(
+        known.encoding,
+        _whole("--text-length", known.text_length, 2),
+        known.vocabulary,
+        _whole("--vocabulary-size", known.vocabulary_size, 8),
+    )
+    return Convert(known.source, known.output, options, storage)
+
+
+def _build_inspect(known: argparse.Namespace, rest: Sequence[str]) -> Inspect:
+    refuse_rest(rest, "data inspect")
+    return Inspect(known.data, known.json, known.grid)
+
+
+def _number(flag: str, text: str, low: float, high: float) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("nan")
+    if not low < number < high:
+        raise InputError(f"{flag}={text}: expected a number between {low:g} and {high:g}")
+    return number
+
+
+def _whole(flag: str, text: str, low: int) -> int:
+    if not text.isdecimal() or int(text) < low:
+        raise InputError(f"{flag}={text}: expected a whole number, at least {low}")
+    return int(text)

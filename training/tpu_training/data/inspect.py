@@ -1,0 +1,144 @@
+"""`data inspect`: what is in a converted data set, read whole and checked against its checksums."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from tpu_training.corruption import (
+    readable_part,
+    without_corrupt_records,
+    without_unreadable_records,
+)
+from tpu_training.data.grid import draw_grid
+from tpu_training.data.manifest import ENCODED, Manifest
+from tpu_training.data_set import DataSet, open_data
+from tpu_training.input.shards import Shards
+from tpu_training.preprocessing import ops
+from tpu_training.preprocessing.parse import parse_examples
+
+_BATCH = 512
+
+
+@dataclass(frozen=True)
+class SplitContent:
+    """What a split holds.
+
+    `classes` are the examples of each class. `smallest` and `largest` are a height and width of
+    images, or a number of token ids of texts; `mean_length` is that of texts, else 0.
+    """
+
+    examples: int
+    files: int
+    bytes: int
+    classes: tuple[int, ...]
+    smallest: tuple[int, ...]
+    largest: tuple[int, ...]
+    mean_length: float
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A data set whose files are what the manifest says."""
+
+    manifest: Manifest
+    splits: dict[str, SplitContent]
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, for programs."""
+        spec = self.manifest.spec
+        return {
+            "name": self.manifest.name,
+            "kind": spec.kind,
+            "encoding": self.manifest.encoding,
+            "shape": list(spec.shape),
+            "vocabulary_size": spec.vocabulary,
+            "classes": spec.classes,
+            "class_names": list(self.manifest.class_names),
+            "checksums": "verified",
+            "splits": {name: dataclasses.asdict(split) for name, split in self.splits.items()},
+        }
+
+    def __str__(self) -> str:
+        """All of it, for people."""
+        spec = self.manifest.spec
+        shape = "x".join(str(size) if size else "?" for size in spec.shape)
+        lines = [f"{self.manifest.name}: {spec.kind}s, {self.manifest.encoding}, {shape}"]
+        if spec.vocabulary:
+            lines.append(f"vocabulary: {spec.vocabulary} tokens in {self.manifest.vocabulary}")
+        names = list(self.splits)
+        for name, split in self.splits.items():
+            lines.append(
+                f"{name}: {split.examples} examples in {split.files} files, "
+                f"{split.bytes / 2**20:.1f} MiB, {_sizes(split)}; checksums verified"
+            )
+        lines.append("class".ljust(24) + "".join(name.rjust(10) for name in names))
+        for number in range(spec.classes):
+            label = self.manifest.class_names[number] if self.manifest.class_names else str(number)
+            counts = [f"{split.classes[number]}".rjust(10) for split in self.splits.values()]
+            lines.append(label[:23].ljust(24) + "".join(counts))
+        return "\n".join(lines)
+
+
+def inspect(directory: str, grid: str | None) -> Inspection:
+    """Read and decode every example; draw the first images of each class into the file `grid`.
+
+    Raises DataError when a file is missing or not what the manifest says.
+    """
+    data = open_data(directory)
+    without_corrupt_records(data, limit=0)
+    if data.manifest.encoding == ENCODED:
+        without_unreadable_records(data, limit=0)  # Sizes are read without the pixels.
+    try:
+        splits = {name: _look(data, name) for name in data.manifest.splits}
+    except tf.errors.InvalidArgumentError as error:
+        readable_part(data, 0, error)
+        raise
+    if grid:
+        draw_grid(data, grid)
+    return Inspection(data.manifest, splits)
+
+
+def _look(data: DataSet, name: str) -> SplitContent:
+    manifest, split = data.manifest, data.manifest.split(name)
+    classes = np.zeros(manifest.spec.classes, np.int64)
+    sizes: list[npt.NDArray[np.int32]] = []
+    for batch_sizes, labels in _sizes_and_labels(data.shards(name), manifest):
+        classes += np.bincount(labels, minlength=len(classes))
+        sizes.append(batch_sizes)
+    every = np.concatenate(sizes)
+    return SplitContent(
+        examples=int(classes.sum()),
+        files=len(split.files),
+        bytes=split.bytes,
+        classes=tuple(classes.tolist()),
+        smallest=tuple(every.min(axis=0).tolist()),
+        largest=tuple(every.max(axis=0).tolist()),
+        mean_length=round(float(every.mean()), 1) if manifest.spec.kind == "text" else 0.0,
+    )
+
+
+def _sizes_and_labels(shards: Shards, manifest: Manifest) -> Any:
+    """Arrays (count, 2) of heights and widths, or (count, 1) of lengths, with the labels."""
+
+    def measure(serialised: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        features, labels = parse_examples(serialised, manifest)
+        if manifest.spec.kind == "text":
+            return tf.math.count_nonzero(features, axis=1, keepdims=True, dtype=tf.int32), labels
+        if manifest.encoding == ENCODED:
+            sizes = tf.map_fn(ops.image_size, features, fn_output_signature=tf.int32)
+            return sizes, labels
+        return tf.tile([tf.shape(features)[1:3]], (tf.size(labels), 1)), labels
+
+    records = shards.read_all().batch(_BATCH)
+    return records.map(measure, num_parallel_calls=tf.data.AUTOTUNE).as_numpy_iterator()
+
+
+def _sizes(split: SplitContent) -> str:
+    low, high = ("x".join(map(str, size)) for size in (split.smallest, split.largest))
+    if split.mean_length:
+        return f"{low} to {high} token ids, {split.mean_length:g} in the mean"
+    return f"size {low}" if low == high else f"sizes from {low} to {high}"

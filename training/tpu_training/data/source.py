@@ -1,0 +1,136 @@
+"""A data set before it is converted: where its examples come from, and what they are."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tpu_training.errors import DataError, InputError
+
+# An image as unsigned bytes (height, width[, channels]), a JPEG or PNG file's content, or a text.
+Feature = npt.NDArray[np.uint8] | bytes | str
+IMAGE, TEXT = "image", "text"
+
+
+class Example(NamedTuple):
+    """One example; `place` is what an error message calls it, such as its file's path."""
+
+    place: str
+    feature: Feature
+    label: int
+
+
+@dataclass(frozen=True)
+class Examples:
+    """One split: `read` gives its `count` examples in the order in which they are written.
+
+    `bytes` is about what they need; the number of files comes from it.
+    """
+
+    count: int
+    bytes: int
+    read: Callable[[], Iterator[Example]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set that can be read; `kind` is `image` or `text`."""
+
+    name: str
+    kind: str
+    classes: int
+    splits: dict[str, Examples]
+    class_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the person said about the source.
+
+    `name` is the data set's. `feature` and `label` are columns, where the source has columns.
+    `test_fraction` of the examples is for the test where the source has no split, chosen by `seed`.
+    """
+
+    name: str | None = None
+    feature: str | None = None
+    label: str | None = None
+    test_fraction: float = 0.1
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels of several splits as numbers, and the names of the classes, if they have names."""
+
+    classes: int
+    splits: dict[str, npt.NDArray[np.int64]]
+    names: tuple[str, ...] = field(default=())
+
+
+def pick(
+    order: npt.NDArray[np.int64],
+    place: Callable[[int], str],
+    feature: Callable[[int], Feature],
+    labels: npt.NDArray[np.int64],
+    size: int,
+) -> Examples:
+    """The examples at the positions `order` of something that is indexed; `size` is in bytes."""
+
+    def read() -> Iterator[Example]:
+        for position in order.tolist():
+            yield Example(place(position), feature(position), int(labels[position]))
+
+    return Examples(len(order), size, read)
+
+
+def number_labels(splits: Mapping[str, Sequence[str]], place: str) -> Labels:
+    """Turn written labels into numbers: whole numbers stay, words are numbered by the alphabet.
+
+    Raises DataError for a negative label, and for one that the training split has not.
+    """
+    try:
+        numbers = {split: np.array(list(map(int, v)), np.int64) for split, v in splits.items()}
+    except ValueError:
+        names = sorted(set(splits["train"]))
+        index = {name: number for number, name in enumerate(names)}
+        for split, written in splits.items():
+            if unknown := [label for label in written if label not in index]:
+                raise DataError(
+                    f"{place}: label {unknown[0]!r} of the split {split} is none of the training "
+                    f"split's {len(names)}: {', '.join(names[:10])}"
+                ) from None
+        numbers = {s: np.array([index[label] for label in v]) for s, v in splits.items()}
+        return Labels(len(names), numbers, tuple(names))
+    classes = int(numbers["train"].max()) + 1
+    check_labels(numbers, classes, place)
+    return Labels(classes, numbers)
+
+
+def check_labels(splits: dict[str, npt.NDArray[np.int64]], classes: int, place: str) -> None:
+    """Raise DataError that names the first label that is not 0 to `classes` - 1."""
+    for split, labels in splits.items():
+        wrong = np.flatnonzero((labels < 0) | (labels >= classes))
+        if len(wrong):
+            raise DataError(
+                f"{place}: label {labels[wrong[0]]} at position {wrong[0]} of the split {split}, "
+                f"expected 0 to {classes - 1}"
+            )
+
+
+def split_at_random(count: int, options: Options, place: str) -> dict[str, npt.NDArray[np.int64]]:
+    """The positions for `train` and `test`, each in random order, the same for the same seed."""
+    test = round(count * options.test_fraction)
+    if not 0 < test < count:
+        raise InputError(
+            f"--test-fraction={options.test_fraction:g}: of the {count} examples of {place} that "
+            f"leaves {count - test} for the training and {test} for the test; both need some"
+        )
+    order = np.random.default_rng(options.seed).permutation(count)
+    return {"train": order[test:], "test": order[:test]}
+
+
+def shuffled(count: int, seed: int) -> npt.NDArray[np.int64]:
+    """The positions in random order: sources are often sorted by class, and files are not."""
+    return np.random.default_rng(seed).permutation(count)

@@ -1,0 +1,132 @@
+"""Which TPU is meant: the argument first, then the environment variables of the platforms.
+
+Order: `--tpu`, TPU_GRPC_URL (Paperspace), TPU_NAME (Cloud TPU, Google Kubernetes Engine),
+TPU_CONFIG (AI Platform: JSON with tpu_node_name, project, zone), COLAB_TPU_ADDR (Colab),
+KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS (Google Kubernetes Engine). TensorFlow's own resolver reads neither
+TPU_GRPC_URL nor COLAB_TPU_ADDR.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tpu_training.errors import InputError
+
+DEFAULT_PORT = 8470
+SCHEME = "grpc://"
+
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_FULL_NAME = re.compile(r"projects/([^/]+)/locations/([^/]+)/nodes/([^/]+)")
+_ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?)(:(?P<port>[0-9]{1,5}))?")
+_ADDRESS_VARIABLES = ("COLAB_TPU_ADDR", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
+# In the order in which they are looked at.
+VARIABLES = ("TPU_GRPC_URL", "TPU_NAME", "TPU_CONFIG", *_ADDRESS_VARIABLES)
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Workers' `host:port` in worker order, and the setting that named them.
+
+    `tensorflow` is the version that the Cloud TPU API reports for them, if it was asked.
+    """
+
+    addresses: tuple[str, ...]
+    source: str
+    tensorflow: str | None = None
+
+    @property
+    def url(self) -> str:
+        """The form that TensorFlow's resolver takes: `grpc://A:P,grpc://B:P`."""
+        return ",".join(SCHEME + address for address in self.addresses)
+
+
+@dataclass(frozen=True)
+class NamedTpu:
+    """A TPU to look up through the Cloud TPU API; project and zone may still be unknown."""
+
+    name: str
+    project: str | None
+    zone: str | None
+    source: str
+
+
+@dataclass(frozen=True)
+class LocalTpu:
+    """The TPU of the machine that this process runs on (a TPU VM), and why it is taken."""
+
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class NoTpu:
+    """Nothing names a TPU."""
+
+
+Target = Addresses | NamedTpu | LocalTpu | NoTpu
+
+
+def find_target(
+    tpu: str | None, project: str | None, zone: str | None, environ: Mapping[str, str]
+) -> Target:
+    """Return what the argument `tpu`, else the first environment variable that is set, names.
+
+    Raises InputError with the setting's name when its value is neither a name nor an address.
+    """
+    project = project or environ.get("TPU_PROJECT") or None
+    zone = zone or environ.get("TPU_ZONE") or None
+    if tpu:
+        return _parse(tpu, project, zone, "--tpu")
+    if url := environ.get("TPU_GRPC_URL"):
+        return Addresses(_parse_addresses(url, "TPU_GRPC_URL"), "TPU_GRPC_URL")
+    if name := environ.get("TPU_NAME"):
+        return _parse(name, project, zone, "TPU_NAME")
+    if config := environ.get("TPU_CONFIG"):
+        return _parse_tpu_config(config, project, zone)
+    for variable in _ADDRESS_VARIABLES:
+        if value := environ.get(variable):
+            return Addresses(_parse_addresses(value, variable), variable)
+    return NoTpu()
+
+
+def _parse(value: str, project: str | None, zone: str | None, source: str) -> Target:
+    """Tell a name from an address: only addresses have a scheme, a dot, a colon or a comma."""
+    value = value.strip()
+    if value == "local":
+        return LocalTpu(source, f"{source} says local")
+    if full := _FULL_NAME.fullmatch(value):
+        project, zone, value = full.groups()
+    if _NAME.fullmatch(value):
+        return NamedTpu(value, project, zone, source)
+    return Addresses(_parse_addresses(value, source), source)
+
+
+def _parse_addresses(value: str, source: str) -> tuple[str, ...]:
+    addresses = tuple(_parse_address(part.strip(), source) for part in value.split(","))
+    if repeated := sorted({address for address in addresses if addresses.count(address) > 1}):
+        raise InputError(f"{source}={value!r} names the worker {repeated[0]} more than once")
+    return addresses
+
+
+def _parse_address(value: str, source: str) -> str:
+    match = _ADDRESS.fullmatch(value.removeprefix(SCHEME).removesuffix("/"))
+    port = int(match["port"] or DEFAULT_PORT) if match else 0
+    if not match or not 0 < port < 65536:
+        raise InputError(
+            f"{source}: {value!r} is neither a TPU's name nor an address; expected a name such as "
+            f"my-tpu, {SCHEME}HOST:PORT, several of them with commas between, or local"
+        )
+    return f"{match['host']}:{port}"
+
+
+def _parse_tpu_config(value: str, project: str | None, zone: str | None) -> Target:
+    expected = '{"tpu_node_name": NAME, "project": PROJECT, "zone": ZONE}'
+    try:
+        config = json.loads(value)
+    except json.JSONDecodeError as error:
+        raise InputError(f"TPU_CONFIG is no JSON ({error}); expected {expected}") from error
+    name = config.get("tpu_node_name") if isinstance(config, dict) else None
+    if not isinstance(name, str) or not name:
+        raise InputError(f"TPU_CONFIG={value!r} has no tpu_node_name; expected {expected}")
+    return _parse(name, project or config.get("project"), zone or config.get("zone"), "TPU_CONFIG")

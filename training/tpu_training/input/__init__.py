@@ -1,0 +1,1 @@
+"""The stages of the input pipeline; tpu_training/input_pipeline.py puts them together."""

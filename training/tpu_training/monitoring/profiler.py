@@ -1,0 +1,148 @@
+"""Profiles for TensorBoard, of this process and of remote workers."""
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from types import FrameType
+
+import tensorflow as tf
+
+from tpu_training.callbacks import Callback, LoopReport
+from tpu_training.endpoint.probe import why_silent
+from tpu_training.errors import EndpointError, InputError
+
+# A classic TPU node has its profiler here (https://cloud.google.com/tpu/docs/cloud-tpu-tools);
+# TensorFlow's own server answers on the port that it works on.
+_NODE_PROFILER_PORT = 8466
+_PROBE_SECONDS = 2.0
+# What a signal asks for: long enough to hold some steps, short enough to be opened.
+_ON_DEMAND_STEPS = 20
+_SHORTEST_SECONDS = 1.0
+_LONGEST_SECONDS = 60.0
+_ATTEMPTS = 3
+
+logger = logging.getLogger(__name__)
+
+Trace = Callable[[Sequence[str], str, float], None]
+
+
+def trace_workers(workers: Sequence[str], logdir: str, seconds: float) -> None:
+    """Let each `host:port` profile itself for `seconds` and write what it saw to `logdir`.
+
+    It is the worker that writes: a path without gs:// is one of its own machine. Raises
+    EndpointError when the workers are silent or idle all the time.
+    """
+    if "://" not in logdir:
+        logdir = os.path.abspath(logdir)
+        logger.warning("profile: each worker writes to %s on its own disk, if not gs://", logdir)
+    services = ",".join(f"grpc://{_profiler_of(worker)}" for worker in workers)
+    try:
+        tf.profiler.experimental.client.trace(
+            services, logdir, int(seconds * 1000), num_tracing_attempts=_ATTEMPTS
+        )
+    except (tf.errors.OpError, RuntimeError) as error:
+        raise EndpointError(
+            f"{services} gave no profile in {seconds:g} s ({str(error).partition(chr(10))[0]}): is "
+            "something being computed there, and can this machine reach the port?"
+        ) from error
+
+
+def parse_steps(value: str) -> tuple[int, int] | None:
+    """Read FIRST:LAST, None for an empty value; InputError when it is something else."""
+    if not value:
+        return None
+    first, colon, last = value.partition(":")
+    if not (colon and first.isdigit() and last.isdigit() and 0 < int(first) <= int(last)):
+        raise InputError(f"--profile_steps={value}: expected FIRST:LAST, such as 100:120")
+    return int(first), int(last)
+
+
+def _profiler_of(worker: str) -> str:
+    node = f"{worker.rpartition(':')[0]}:{_NODE_PROFILER_PORT}"
+    return node if why_silent(node, _PROBE_SECONDS) is None else worker
+
+
+class ProfileCapture(Callback):
+    """Captures the steps from `first` to `last`, and some more each time that SIGUSR1 comes.
+
+    Both are widened to whole loops. This process records itself; the workers are asked in a thread
+    while they compute, for as long as the steps are expected to take.
+    """
+
+    def __init__(
+        self,
+        logdir: str,
+        workers: Sequence[str],
+        steps: tuple[int, int] | None,
+        trace: Trace = trace_workers,
+    ) -> None:
+        """Write profiles to `logdir`; `workers` are the remote ones. `trace` is there for tests."""
+        self._logdir = logdir
+        self._workers = workers
+        self._next = steps
+        self._trace = trace
+        self._until: int | None = None
+        self._requested = False
+        self._thread: threading.Thread | None = None
+        self._seconds_per_step = 0.0
+        self._previous: signal._HANDLER = None
+
+    def start(self, step: int) -> None:
+        """Listen to SIGUSR1; begin at once when the first loop is asked for."""
+        if threading.current_thread() is threading.main_thread():
+            self._previous = signal.signal(signal.SIGUSR1, self._request)
+        self._begin_if_due(step, 1)
+
+    def between_loops(self, step: int, report: LoopReport) -> None:
+        """End the capture that is complete, begin the one that is due."""
+        self._seconds_per_step = report.seconds / report.count
+        if self._until is not None and step >= self._until:
+            self._end(step)
+        if self._requested and self._until is None:
+            self._requested = False
+            self._next = (step + 1, step + _ON_DEMAND_STEPS)
+        self._begin_if_due(step, report.count)
+
+    def close(self) -> None:
+        """End what is under way."""
+        if self._until is not None:
+            self._end(self._until)
+        if self._previous is not None:
+            signal.signal(signal.SIGUSR1, self._previous)
+
+    def _request(self, _signal: int, _frame: FrameType | None) -> None:
+        self._requested = True
+
+    def _begin_if_due(self, step: int, loop: int) -> None:
+        """Begin when the next loop, of about `loop` steps, reaches the first step asked for."""
+        if self._next is None or self._until is not None or step + loop < self._next[0]:
+            return
+        first, self._until = step + 1, max(self._next[1], step + 1)
+        self._next = None
+        logger.info("profile: capturing from step %d to %d", first, self._until)
+        if self._workers:
+            steps = max(self._until - step, loop)
+            self._thread = threading.Thread(target=self._trace_in_background, args=(steps,))
+            self._thread.start()
+        else:
+            tf.profiler.experimental.start(self._logdir)
+
+    def _trace_in_background(self, steps: int) -> None:
+        expected = steps * self._seconds_per_step
+        seconds = min(max(expected, _SHORTEST_SECONDS), _LONGEST_SECONDS)
+        try:
+            self._trace(self._workers, self._logdir, seconds)
+        except EndpointError as error:
+            # A training is worth more than its profile.
+            logger.warning("profile: %s", error)
+
+    def _end(self, step: int) -> None:
+        self._until = None
+        if self._thread is None:
+            tf.profiler.experimental.stop()
+        else:
+            self._thread.join()
+            self._thread = None
+        logger.info("profile: captured up to step %d, in %s/plugins/profile", step, self._logdir)

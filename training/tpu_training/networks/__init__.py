@@ -1,0 +1,1 @@
+"""What the models of tpu_training/models compute."""

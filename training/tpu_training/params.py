@@ -1,0 +1,232 @@
+"""The parameters of a training job: defaults, ranges, and overrides by file and command line."""
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+from tpu_training.errors import InputError, ParamsError
+
+NO_AUGMENTATION, PAD_CROP_FLIP, RESIZED_CROP_FLIP = "none", "pad_crop_flip", "resized_crop_flip"
+CACHE_AUTO, CACHE_MEMORY, CACHE_NONE = "auto", "memory", "none"
+EXACT, FAST = "exact", "fast"
+
+
+def param(
+    default: Any,
+    description: str,
+    low: float = -math.inf,
+    high: float = math.inf,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    """Declare a parameter; `low` and `high` belong to the range."""
+    metadata = {"description": description, "low": low, "high": high, "choices": choices}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params:
+    """The parameters that every model has; a model's own Params adds to them."""
+
+    epochs: float = param(3.0, "passes over the training set", 0.001, 100_000)
+    global_batch_size: int = param(256, "examples per step over all replicas", 1, 1 << 20)
+    evaluation_batch_size: int = param(2048, "the same for evaluation", 1, 1 << 20)
+    gradient_accumulation: int = param(
+        1, "parts that a replica takes its batch in, one after the other, for less memory", 1, 4096
+    )
+    optimizer: str = param(
+        "adam", "adam (with weight decay: AdamW), sgd or lars", choices=("adam", "sgd", "lars")
+    )
+    learning_rate: float = param(0.004, "peak of the schedule", 1e-9, 100.0)
+    warmup_fraction: float = param(0.2, "part of the steps in which it rises to the peak", 0, 0.9)
+    schedule: str = param(
+        "cosine",
+        "constant, cosine and linear (to 0), step and exponential (by decay_factor)",
+        choices=("constant", "cosine", "linear", "step", "exponential"),
+    )
+    decay_factor: float = param(0.1, "of the schedules step and exponential", 1e-6, 1.0)
+    decay_interval: float = param(
+        0.333, "part of the steps in which the rate falls by decay_factor", 1e-4, 1.0
+    )
+    momentum: float = param(0.9, "memory of gradients", 0, 0.9999)
+    squares_momentum: float = param(
+        0.99, "adam's memory of squares; long runs and noisy data profit from 0.999", 0, 0.99999
+    )
+    weight_decay: float = param(0.0, "of all but biases and normalisations", 0, 10.0)
+    clip_norm: float = param(0.0, "longest global norm of the gradients; 0 does not clip", 0, 1e6)
+    label_smoothing: float = param(
+        0.0, "share of each label that is spread over all classes", 0, 0.9
+    )
+    steps_per_loop: int = param(50, "steps per call of the compiled loop", 1, 1_000_000)
+    checkpoint_interval: int = param(500, "steps between two checkpoints", 1, 1 << 40)
+    evaluation_interval: int = param(
+        0, "train-and-evaluate: steps between two evaluations; 0 has one at the end", 0, 1 << 40
+    )
+    snapshot_interval: int = param(
+        1000,
+        "steps between two looks at pictures, weights and gradients in TensorBoard; 0: none",
+        0,
+        1 << 40,
+    )
+    profile_steps: str = param("", "steps to profile, as FIRST:LAST; SIGUSR1 profiles the next 20")
+    keep_checkpoints: int = param(3, "checkpoints kept; the oldest goes first", 1, 1000)
+    seed: int = param(0, "of initial weights and of the order of the examples", 0, 2**31 - 1)
+    precision: str = param(
+        "auto",
+        "of the model's arithmetic; auto is bfloat16 on TPUs, float32 elsewhere",
+        choices=("auto", "float32", "bfloat16"),
+    )
+    image_size: int = param(
+        0, "height and width that images are brought to; 0 leaves them as they are", 0, 4096
+    )
+    augmentation: str = param(
+        NO_AUGMENTATION,
+        "of training images: pad_crop_flip for small ones, resized_crop_flip for photographs",
+        choices=(NO_AUGMENTATION, PAD_CROP_FLIP, RESIZED_CROP_FLIP),
+    )
+    cache: str = param(
+        CACHE_AUTO,
+        "training examples in memory, read once; auto: up to 512 MiB",
+        choices=(CACHE_AUTO, CACHE_MEMORY, CACHE_NONE),
+    )
+    order: str = param(
+        EXACT,
+        "of the examples; fast takes what is ready first and can't be repeated",
+        choices=(EXACT, FAST),
+    )
+    data_service: str = param("", "grpc://HOST:PORT of a tf.data service that prepares batches")
+    skip_corrupt_records: int = param(
+        0, "corrupt records to leave out; one more ends the job", 0, 1 << 40
+    )
+    local_devices: int = param(
+        0, "without a TPU: logical CPUs to split this machine into; 0 takes it as it is", 0, 64
+    )
+    hang_timeout: float = param(
+        1800.0,
+        "seconds without a finished loop after which the job ends, to be started again; 0 waits",
+        0,
+        1e6,
+    )
+    connect_tries: int = param(40, "times connect_interval: how long to wait for a TPU", 1, 100_000)
+    connect_interval: float = param(10.0, "seconds, longest pause between two tries", 0.01, 600)
+
+    def part_batch_size(self, replicas: int) -> int:
+        """Return how many examples a replica takes at a time.
+
+        Raises InputError with the nearest sizes that would do when the batch does not divide.
+        """
+        share = self.replica_batch_size(replicas)
+        if share % self.gradient_accumulation:
+            raise InputError(
+                f"--global_batch_size={self.global_batch_size} gives each of the {replicas} "
+                f"replicas {share}, which do not divide by "
+                f"--gradient_accumulation={self.gradient_accumulation}; take "
+                f"{_nearest(self.global_batch_size, replicas * self.gradient_accumulation)}"
+            )
+        return share // self.gradient_accumulation
+
+    def replica_batch_size(self, replicas: int, name: str = "global_batch_size") -> int:
+        """Return the share of one replica of the batch size called `name`.
+
+        Raises InputError with the nearest sizes that would do when it does not divide.
+        """
+        size = int(getattr(self, name))
+        share, remainder = divmod(size, replicas)
+        if remainder:
+            raise InputError(
+                f"--{name}={size} does not divide by the {replicas} replicas in sync; "
+                f"take {_nearest(size, replicas)}"
+            )
+        return share
+
+
+def changed(name: str, default: Any) -> Any:
+    """Declare the parameter `name` of Params again, with another default."""
+    metadata = Params.__dataclass_fields__[name].metadata
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def build_params(
+    config: Mapping[str, Any],
+    overrides: Iterable[tuple[str, str]],
+    other_flags: Iterable[str] = (),
+    kind: type[Params] = Params,
+) -> Params:
+    """Return the defaults of `kind` changed by `config` (a file's content), then by `overrides`.
+
+    Names may be written with `-` or `_`. Raises ParamsError with every problem at once: unknown
+    names with the nearest known one (of parameters and `other_flags`), wrong types, values out of
+    range.
+    """
+    problems: list[str] = []
+    values: dict[str, Any] = {}
+    sources = [(f"{name} (in --config)", name, value) for name, value in config.items()]
+    sources += [(f"--{name}", name, value) for name, value in overrides]
+    types = get_type_hints(kind)
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    for label, written, value in sources:
+        name = str(written).replace("-", "_")
+        if name not in fields:
+            problems.append(f"{label}: unknown{suggest(name, [*fields, *other_flags], '--')}")
+            continue
+        try:
+            values[name] = _convert(value, types[name])
+            _check(values[name], fields[name].metadata)
+        except ValueError as error:
+            problems.append(f"{label}={value}: {error}")
+    if problems:
+        raise ParamsError(problems)
+    return kind(**values)
+
+
+def describe_params(kind: type[Params] = Params) -> str:
+    """One line a parameter: name, default, meaning; for --help."""
+    lines = [
+        f"  --{field.name}={field.default}".ljust(34) + str(field.metadata["description"])
+        for field in dataclasses.fields(kind)
+    ]
+    return "parameters (on the command line as --name=value, or in a --config file):\n" + "\n".join(
+        lines
+    )
+
+
+def _nearest(size: int, divisor: int) -> str:
+    """The multiples of `divisor` on both sides of `size`."""
+    below = size // divisor * divisor
+    return " or ".join(str(multiple) for multiple in (below, below + divisor) if multiple)
+
+
+def suggest(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """A sentence that goes on with the nearest of `known`, or with where to look."""
+    names = {candidate.replace("-", "_"): candidate for candidate in known}
+    nearest = difflib.get_close_matches(name, names, n=1)
+    if not nearest:
+        return "; see --help for all names"
+    return f"; did you mean {prefix}{names[nearest[0]]}?"
+
+
+def _convert(value: Any, kind: type) -> Any:
+    """Turn a flag's text or a file's value into `kind`; ValueError says what was expected."""
+    expected = {int: "a whole number", float: "a number", str: "a word"}[kind]
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError(f"expected {expected}")
+    try:
+        if kind is int and isinstance(value, float) and not value.is_integer():
+            raise ValueError
+        converted = kind(value)
+        if kind is float and not math.isfinite(converted):
+            raise ValueError
+    except (ValueError, OverflowError):
+        raise ValueError(f"expected {expected}") from None
+    return converted
+
+
+def _check(value: Any, metadata: Mapping[str, Any]) -> None:
+    choices, low, high = metadata["choices"], metadata["low"], metadata["high"]
+    if choices and value not in choices:
+        raise ValueError(f"expected one of {', '.join(choices)}")
+    if not isinstance(value, str) and not low <= value <= high:
+        bounds = f"at least {low:g}" if value < low else f"at most {high:g}"
+        raise ValueError(f"must be {bounds}")

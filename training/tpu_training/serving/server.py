@@ -1,0 +1,64 @@
+"""The HTTP server around the REST API: threads, keep-alive, and nothing else."""
+
+import ipaddress
+import json
+import logging
+import socket
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from tpu_training.serving.rest import Answer, RestApi
+
+LOOPBACK = str(ipaddress.IPv4Address(socket.INADDR_LOOPBACK))
+# A batch of 256 images of 224 x 224 x 3 as JSON text is about this long.
+_LARGEST_BODY_BYTES = 256 << 20
+
+logger = logging.getLogger(__name__)
+
+
+def create_server(api: RestApi, host: str, port: int) -> ThreadingHTTPServer:
+    """Listen on `host`:`port` (0: any free one); `serve_forever` then answers."""
+
+    class Handler(_Handler):
+        rest_api = api
+
+    server = ThreadingHTTPServer((host, port), Handler)
+    server.daemon_threads = True
+    return server
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection."""
+
+    protocol_version = "HTTP/1.1"
+    # Else a small answer waits 40 ms for the client's acknowledgement of its headers.
+    disable_nagle_algorithm = True
+    rest_api: RestApi
+
+    def do_GET(self) -> None:
+        """Model status and metadata."""
+        self._send(self.rest_api.answer("GET", self.path, b""))
+
+    def do_POST(self) -> None:
+        """Predict."""
+        length = self.headers.get("Content-Length", "")
+        if not length.isdigit() or int(length) > _LARGEST_BODY_BYTES:
+            # What follows on this connection can't be told from the body.
+            self.close_connection = True
+            message = f"expected a Content-Length of at most {_LARGEST_BODY_BYTES} bytes"
+            self._send(Answer(HTTPStatus.BAD_REQUEST, {"error": message}))
+            return
+        self._send(self.rest_api.answer("POST", self.path, self.rfile.read(int(length))))
+
+    def _send(self, answer: Answer) -> None:
+        body = json.dumps(answer.body).encode()
+        self.send_response(answer.status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """A line for each request, in the package's log."""
+        logger.debug("serve: %s %s", self.address_string(), format % args)
