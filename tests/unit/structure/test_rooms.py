@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.unit.structure.modules import ROOT, folder, sources
+
 OURS = {
     "infra",
     "tpu_training",
@@ -55,18 +56,8 @@ NOT_FOR = {
 }
 # Who may use Google's credentials, though nothing else of Google's.
 GOOGLES_IDENTITY = {"infra", "tpustack"}
-# Rooms that are distributions of their own lie in a folder with their pyproject.toml.
-FOLDERS = {"tpu_training": "training/tpu_training", "localcloud": "localcloud/localcloud"}
 LONGEST_FILE = 300
 ROOMS = sorted(MAY_IMPORT)
-
-
-def sources(room: str) -> list[Path]:
-    return sorted(path for path in folder(room).rglob("*.py") if "__pycache__" not in path.parts)
-
-
-def folder(room: str) -> Path:
-    return ROOT / FOLDERS.get(room, room)
 
 
 def imports(path: Path) -> Iterator[str]:
