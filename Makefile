@@ -59,8 +59,8 @@ docs: setup  ## Write docs/settings.md and docs/troubleshooting.md anew from wha
 	@$(PY) -m tpustack settings --markdown > docs/settings.md
 	@$(PY) -m tpustack doctor --markdown > docs/troubleshooting.md
 
-bench: setup  ## Measure, side by side in one run (ONLY=name for one)
-	@$(PY) -m bench $(if $(ONLY),--only $(ONLY))
+bench: setup  ## Measure, side by side in one run (ONLY="name name" for some)
+	@$(PY) -m bench $(ONLY)
 
 wheel: setup-deploy  ## Build the training wheel into dist/
 	@$(PY) -m tpustack wheel
