@@ -9,6 +9,7 @@ from localcloud.core import projects
 from localcloud.core.clock import Clock
 from localcloud.core.cloud import DEVELOPER, Cloud, Latency
 from localcloud.core.dispatch import Dispatcher
+from localcloud.core.hooks import cloud_started
 from localcloud.machines.machine import Network
 from localcloud.machines.machines import Machines
 from localcloud.server.authority import Authority
@@ -36,8 +37,7 @@ class LocalCloud:
     ) -> None:
         self.cloud = Cloud(home, clock=clock, latency=latency)
         self.authority = Authority(home / "tls")
-        self._apis = all_apis()
-        self.dispatcher = Dispatcher(self.cloud, self._apis)
+        self.dispatcher = Dispatcher(self.cloud, all_apis())
         tls, answer = self.authority.context(), self.dispatcher.answer
         self.cloud.machines = Machines(self.cloud, Network(tls, self.authority.bundle, answer))
         admin = Admin(self.cloud, lambda: self.listener.port, lambda: self.dispatcher.problems)
@@ -47,8 +47,7 @@ class LocalCloud:
         """Serve, and take up again what an earlier run left to do."""
         projects.ensure(self.cloud, projects.DEFAULT_PROJECT, owner=DEVELOPER)
         self.cloud.operations.resume()
-        for api in self._apis:
-            api.start(self.cloud)
+        cloud_started.run(self.cloud)
         self.cloud.machines.resume_all()
         self.listener.start()
 

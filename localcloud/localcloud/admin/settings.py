@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from localcloud.core.call import Json
-from localcloud.core.cloud import Cloud
+from localcloud.core.cloud import SETTING, Cloud
 from localcloud.core.errors import invalid
-from localcloud.machines.machines import SETTING
 from localcloud.services.compute import catalog as compute_catalog
 from localcloud.services.sts.exchange import ISSUERS
 from localcloud.services.tpu import catalog as tpu_catalog
@@ -34,7 +33,7 @@ def change(cloud: Cloud, name: str, value: Json) -> None:
     if problems := _CHECKS[name](value):
         raise invalid(f"setting {name}: " + "; ".join(problems))
     with cloud.store.locked():
-        cloud.store.put(SETTING, name, {**(cloud.store.get(SETTING, name) or {}), **value})
+        cloud.store.put(SETTING, name, cloud.setting(name) | value)
 
 
 def clear(cloud: Cloud) -> None:

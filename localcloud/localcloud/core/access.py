@@ -6,18 +6,15 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import yaml
 
 from localcloud.core import enablement, projects
+from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
 from localcloud.core.store import POLICY as POLICY
 from localcloud.core.store import Record
 from localcloud.core.tokens import ANONYMOUS, CLOUD_PLATFORM, Principal
-
-if TYPE_CHECKING:
-    from localcloud.core.cloud import Cloud
 
 CUSTOM_ROLE = "role"
 _PROJECT_ROLES = {
@@ -153,7 +150,7 @@ def require_scope(principal: Principal, scopes: frozenset[str], method: str) -> 
 def require_service(cloud: Cloud, project: str, service: str) -> None:
     """Raise the 403 that Google answers when `service` is not enabled in `project`."""
     # "-" is any project, for resources whose names tell them apart without it.
-    if not service or project in ("", "-") or cloud.service_enabled(project, service):
+    if not service or project in ("", "-") or enablement.enabled(cloud, project, service):
         return
     record = projects.find(cloud, project)
     if record is None:

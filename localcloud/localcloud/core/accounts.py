@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from localcloud.core import projects
+from localcloud.core.cloud import Cloud
 from localcloud.core.store import Record
-
-if TYPE_CHECKING:
-    from localcloud.core.cloud import Cloud
 
 ACCOUNT = "service-account"
 """The store's kind of accounts, by their full name `projects/p/serviceAccounts/EMAIL`."""

@@ -7,24 +7,23 @@ import logging
 import secrets
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import yaml
 
-from localcloud.core import enablement
 from localcloud.core.clock import Clock
 from localcloud.core.faults import Faults
+from localcloud.core.machines import Machines
 from localcloud.core.operations import Operations
-from localcloud.core.store import Store
+from localcloud.core.store import Record, Store
 from localcloud.core.tokens import Principal, Tokens
-
-if TYPE_CHECKING:
-    from localcloud.machines.machines import Machines
 
 log = logging.getLogger(__name__)
 
 Latency = Literal["none", "real"]
 DEVELOPER = "user:developer@tpu-stack.local"
+SETTING = "setting"
+"""The store's kind of settings, by name."""
 _DATA = Path(__file__).parent.parent / "data"
 
 
@@ -52,8 +51,8 @@ class Cloud:
         self.tokens = Tokens(secret)
         self.admin_key = admin_key(secret)
         """What the emulator's own command line shows to be let in."""
-        self.operations = Operations(self)
-        self.faults = Faults(self)
+        self.operations = Operations(self.store, self.clock, self)
+        self.faults = Faults(self.store, self.clock, self.operations.number)
         self.asked: dict[str, dict[str, bool]] = {}
         """By member: which permissions its calls asked for since the start, and if it had them."""
 
@@ -67,9 +66,9 @@ class Cloud:
         """A bearer token that is valid for `lifetime` seconds."""
         return self.tokens.issue(principal, expires=self.clock.now() + lifetime)
 
-    def service_enabled(self, project: str, service: str) -> bool:
-        """Whether an API, such as `tpu.googleapis.com`, is enabled in the project."""
-        return enablement.enabled(self, project, service)
+    def setting(self, name: str) -> Record:
+        """A switch for scarcity, refusal or grace; empty where it is not set."""
+        return self.store.get(SETTING, name) or {}
 
     def folder(self, *parts: str) -> Path:
         """A folder below the cloud's home, created when missing."""

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import yaml
 
+from localcloud.core.cloud import Cloud
+from localcloud.core.hooks import service_enabled
 from localcloud.core.store import Record
-
-if TYPE_CHECKING:
-    from localcloud.core.cloud import Cloud
 
 ENABLED = "enabled-service"
 _CATALOG = Path(__file__).parent.parent / "data" / "services.yaml"
-Hook = Callable[["Cloud", str], None]
-_HOOKS: dict[str, Hook] = {}
 
 
 @lru_cache(maxsize=1)
@@ -30,16 +26,6 @@ def catalog() -> dict[str, Record]:
 def defaults() -> list[str]:
     """The APIs that every new project has enabled."""
     return [name for name, about in catalog().items() if about.get("default")]
-
-
-def on_enable(service: str) -> Callable[[Hook], Hook]:
-    """Register `function(cloud, project)`, called when `service` is enabled in a project."""
-
-    def register(hook: Hook) -> Hook:
-        _HOOKS[service] = hook
-        return hook
-
-    return register
 
 
 def key(project: str, service: str) -> str:
@@ -56,8 +42,7 @@ def enable(cloud: Cloud, project: str, services: Iterable[str], *, after: float 
             enable(cloud, project, catalog()[service].get("needs", []), after=after)
             record = {"effective": cloud.clock.now() + after}
             cloud.store.put(ENABLED, key(project, service), record)
-            if service in _HOOKS:
-                _HOOKS[service](cloud, project)
+            service_enabled[service].run(cloud, project)
 
 
 def enabled(cloud: Cloud, project: str, service: str) -> bool:

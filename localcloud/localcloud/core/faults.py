@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
+from localcloud.core.clock import Clock
 from localcloud.core.errors import ApiError
-
-if TYPE_CHECKING:
-    from localcloud.core.cloud import Cloud
+from localcloud.core.store import Store
 
 _KIND = "fault"
 
@@ -55,26 +54,34 @@ class Fault:
 
 
 class Faults:
-    """The faults that are in force, kept in the store."""
+    """The faults that are in force, kept in the store.
 
-    def __init__(self, cloud: Cloud) -> None:
-        self._cloud = cloud
+    Args:
+        store: where they are kept.
+        clock: holds calls back.
+        number: a new number at each call, for their ids.
+    """
+
+    def __init__(self, store: Store, clock: Clock, number: Callable[[], int]) -> None:
+        self._store = store
+        self._clock = clock
+        self._number = number
         self._random = random.Random(0)
 
     def add(self, fault: Fault) -> str:
         """Put a fault in force; the answer is its id."""
-        key = f"fault-{self._cloud.operations.number()}"
-        self._cloud.store.put(_KIND, key, asdict(fault))
+        key = f"fault-{self._number()}"
+        self._store.put(_KIND, key, asdict(fault))
         return key
 
     def clear(self) -> None:
         """Lift all faults."""
-        for key in self._cloud.store.keys(_KIND):
-            self._cloud.store.delete(_KIND, key)
+        for key in self._store.keys(_KIND):
+            self._store.delete(_KIND, key)
 
     def items(self) -> list[tuple[str, Fault]]:
         """The faults in force by id."""
-        return [(key, Fault(**record)) for key, record in self._cloud.store.items(_KIND)]
+        return [(key, Fault(**record)) for key, record in self._store.items(_KIND)]
 
     def strike(self, method: str, path: str) -> None:
         """Let the first fault that fits hit this call.
@@ -86,25 +93,25 @@ class Faults:
         if fault is None:
             return
         if fault.delay:
-            self._cloud.clock.sleep(fault.delay)
+            self._clock.sleep(fault.delay)
         if fault.status:
             message = fault.message or f"injected fault: {method} answers {fault.status}"
             raise ApiError(fault.status, message)
 
     def _take(self, method: str, path: str) -> Fault | None:
-        with self._cloud.store.locked():
+        with self._store.locked():
             for key, fault in self.items():
                 if not fnmatchcase(method, fault.method) or not fnmatchcase(path, fault.resource):
                     continue
                 record = asdict(fault)
                 if fault.skip:
-                    self._cloud.store.put(_KIND, key, record | {"skip": fault.skip - 1})
+                    self._store.put(_KIND, key, record | {"skip": fault.skip - 1})
                     continue
                 if self._random.random() >= fault.probability:
                     continue
                 if fault.count == 1:
-                    self._cloud.store.delete(_KIND, key)
+                    self._store.delete(_KIND, key)
                 elif fault.count:
-                    self._cloud.store.put(_KIND, key, record | {"count": fault.count - 1})
+                    self._store.put(_KIND, key, record | {"count": fault.count - 1})
                 return fault
         return None

@@ -10,13 +10,11 @@ import itertools
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from localcloud.core.clock import Clock
 from localcloud.core.errors import ApiError
-from localcloud.core.store import Record
-
-if TYPE_CHECKING:
-    from localcloud.core.cloud import Cloud
+from localcloud.core.store import Record, Store
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +40,19 @@ class Operations:
 
     A record has `about` (whatever the service wants to show again), `started` and `finished`
     (seconds since the epoch), `done`, `response` and `error` (a google.rpc.Status).
+
+    Args:
+        store: where they are kept.
+        clock: tells the time and runs what is still to come.
+        cloud: the first argument of every effect.
     """
 
-    def __init__(self, cloud: Cloud) -> None:
+    def __init__(self, store: Store, clock: Clock, cloud: object) -> None:
+        self._store = store
+        self._clock = clock
         self._cloud = cloud
         # Nobody takes numbers as fast as microseconds pass, so a restart begins beyond the last.
-        self._sequence = itertools.count(int(cloud.clock.now() * 1e6))
+        self._sequence = itertools.count(int(clock.now() * 1e6))
 
     def number(self) -> int:
         """A number that no earlier operation or resource had."""
@@ -63,7 +68,7 @@ class Operations:
         seconds: float = 0.0,
     ) -> Record:
         """Run the effect after `seconds`; at once, inside this call, when that is 0."""
-        now = self._cloud.clock.now()
+        now = self._clock.now()
         record: Record = {
             "about": about,
             "effect": effect,
@@ -72,33 +77,33 @@ class Operations:
             "due": now + seconds,
             "done": False,
         }
-        self._cloud.store.put(_KIND, key, record)
+        self._store.put(_KIND, key, record)
         if seconds > 0:
-            self._cloud.clock.at(record["due"], partial(self._finish, key))
+            self._clock.at(record["due"], partial(self._finish, key))
         else:
             self._finish(key)
-        return self._cloud.store.get(_KIND, key) or record
+        return self._store.get(_KIND, key) or record
 
     def get(self, key: str) -> Record | None:
         """The operation's record, or None."""
-        return self._cloud.store.get(_KIND, key)
+        return self._store.get(_KIND, key)
 
     def items(self, prefix: str) -> list[tuple[str, Record]]:
         """Operations whose key begins with `prefix`."""
-        return self._cloud.store.items(_KIND, prefix)
+        return self._store.items(_KIND, prefix)
 
     def delete(self, key: str) -> bool:
         """Forget an operation; its effect, if still to come, is called off."""
-        return self._cloud.store.delete(_KIND, key)
+        return self._store.delete(_KIND, key)
 
     def resume(self) -> None:
         """Plan again what was still to come when the emulator stopped."""
-        for key, record in self._cloud.store.items(_KIND):
+        for key, record in self._store.items(_KIND):
             if not record["done"]:
-                self._cloud.clock.at(record["due"], partial(self._finish, key))
+                self._clock.at(record["due"], partial(self._finish, key))
 
     def _finish(self, key: str) -> None:
-        record = self._cloud.store.get(_KIND, key)
+        record = self._store.get(_KIND, key)
         if record is None or record["done"]:
             return
         try:
@@ -109,5 +114,5 @@ class Operations:
             log.exception("operation %s failed inside the emulator", key)
             record["error"] = ApiError(500, f"Internal error: {error}").rpc_status()
         record["done"] = True
-        record["finished"] = self._cloud.clock.now()
-        self._cloud.store.put(_KIND, key, record)
+        record["finished"] = self._clock.now()
+        self._store.put(_KIND, key, record)

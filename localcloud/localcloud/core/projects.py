@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
 
 from localcloud.core import enablement
 from localcloud.core.clock import rfc3339
+from localcloud.core.cloud import Cloud
 from localcloud.core.store import POLICY, Record
 
-if TYPE_CHECKING:
-    from localcloud.core.cloud import Cloud
-
 PROJECT = "project"
+_COMMON_METADATA = "compute-project"
 DEFAULT_PROJECT = "tpu-stack-local"
 
 
@@ -34,6 +32,18 @@ def identifier(cloud: Cloud, name: str) -> str:
             if record["projectNumber"] == name:
                 return str(record["projectId"])
     return name
+
+
+def common_metadata(cloud: Cloud, project: str) -> list[Record]:
+    """The instance metadata that all machines of a project share: items with `key` and `value`."""
+    record = cloud.store.get(_COMMON_METADATA, project) or {"items": []}
+    items: list[Record] = record["items"]
+    return items
+
+
+def set_common_metadata(cloud: Cloud, project: str, items: list[Record]) -> None:
+    """Replace the instance metadata that all machines of a project share."""
+    cloud.store.put(_COMMON_METADATA, project, {"items": items})
 
 
 def canonical(cloud: Cloud, params: dict[str, str]) -> dict[str, str]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from localcloud.core.call import Call, Json, Response
+from localcloud.core.cloud import Cloud
 from localcloud.core.discovery import Match, Method, document
 
-if TYPE_CHECKING:
-    from localcloud.core.cloud import Cloud
+Handler = Callable[[Cloud, Call], "Json | Response | None"]
+Resources = Callable[[Cloud, Call], Sequence[str]]
+_APIS: list[Api] = []
 
-Handler = Callable[["Cloud", Call], "Json | Response | None"]
-Resources = Callable[["Cloud", Call], Sequence[str]]
-StartHook = Callable[["Cloud"], None]
+
+def apis() -> tuple[Api, ...]:
+    """The APIs of all modules that have been imported."""
+    return tuple(_APIS)
 
 
 def project_resource(cloud: Cloud, call: Call) -> Sequence[str]:
@@ -69,7 +71,7 @@ class Api:
         self._anonymous = anonymous
         self._routes: dict[tuple[str, str], Route] = {}
         self._raw: list[tuple[str, re.Pattern[str], frozenset[str], Method, bool, Route]] = []
-        self._start_hooks: list[StartHook] = []
+        _APIS.append(self)
 
     def method(
         self,
@@ -124,16 +126,6 @@ class Api:
             return handler
 
         return register
-
-    def at_start(self, hook: StartHook) -> StartHook:
-        """Register what the API does when the emulator starts, before the first request."""
-        self._start_hooks.append(hook)
-        return hook
-
-    def start(self, cloud: Cloud) -> None:
-        """Run the hooks of `at_start`."""
-        for hook in self._start_hooks:
-            hook(cloud)
 
     def match(self, verb: str, host: str, path: str) -> tuple[Match, Route | None] | None:
         """The method at `path` and its route; the route is None when nobody handles it."""

@@ -6,7 +6,7 @@ import contextlib
 import socket
 from pathlib import Path
 
-from localcloud.machines.spec import MachineSpec
+from localcloud.core.machines import MachineSpec
 
 
 class FakeMachines:
@@ -53,6 +53,10 @@ class FakeMachines:
         """Whether its port is open."""
         return key in self._sockets
 
+    def port(self, key: str) -> int:
+        """None: a machine without processes has no listener."""
+        raise KeyError(key)
+
     def address(self, key: str, port: int) -> tuple[str, int] | None:
         """Where a test lets the machine serve."""
         return self.answering.get(key)
@@ -64,6 +68,14 @@ class FakeMachines:
     def serial(self, key: str, start: int = 0) -> tuple[str, int]:
         """Nothing."""
         return "", start
+
+    def processes(self) -> list[int]:
+        """None."""
+        return []
+
+    def pids(self, key: str) -> list[int]:
+        """None."""
+        return []
 
     def suspend_all(self) -> None:
         """Close all ports."""

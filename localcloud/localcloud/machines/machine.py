@@ -11,17 +11,15 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
+from localcloud.core.cloud import Cloud
+from localcloud.core.machines import MachineSpec
 from localcloud.machines.image import Image, supervisor_command
-from localcloud.machines.spec import MachineSpec
+from localcloud.machines.metadata.server import MetadataServer
 from localcloud.machines.supervisor.processes import descendants, kill_all, marked
 from localcloud.machines.supervisor.sockets import PORTS
 from localcloud.server.listener import Answer, Listener
-from localcloud.services.metadata.server import MetadataServer
-
-if TYPE_CHECKING:
-    from localcloud.core.cloud import Cloud
 
 log = logging.getLogger(__name__)
 # On top of the grace: the time that killing and collecting everything may take.

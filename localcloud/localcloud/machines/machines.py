@@ -11,22 +11,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from localcloud.core.cloud import Cloud
+from localcloud.core.hooks import machine_powered_off
+from localcloud.core.machines import MachineSpec
 from localcloud.core.store import Record
-from localcloud.machines.hooks import powered_off
 from localcloud.machines.machine import Machine, Network
-from localcloud.machines.spec import MachineSpec
-from localcloud.services.metadata import guest_attributes
-
-if TYPE_CHECKING:
-    from localcloud.core.cloud import Cloud
+from localcloud.machines.metadata import guest_attributes
 
 log = logging.getLogger(__name__)
 
 MACHINE = "machine"
 """The store's kind of machines, by key."""
-SETTING = "setting"
 # Seconds between the polite request and force, by the cloud's latency. Google gives a stopped VM
 # about 90 s and a preempted one 30 s. The setting `grace` (a record with `stop` and `preempt`)
 # overrides them.
@@ -168,7 +164,7 @@ class Machines:
 
     def grace(self, what: str) -> float:
         """Seconds between the polite request to end and force, for `stop` or `preempt`."""
-        setting = self._cloud.store.get(SETTING, "grace") or {}
+        setting = self._cloud.setting("grace")
         return float(setting.get(what, _GRACE[self._cloud.latency_profile][what]))
 
     def _suspend(self, key: str) -> None:
@@ -198,7 +194,7 @@ class Machines:
             self.boot(MachineSpec(**_tuples(record["spec"])))
             return
         self.halt(key)
-        powered_off(self._cloud, key)
+        machine_powered_off.run(self._cloud, key)
 
     def _each(self, keys: list[str], action: Callable[[str], None]) -> None:
         if keys:

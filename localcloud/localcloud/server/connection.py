@@ -9,22 +9,32 @@ import socket
 import ssl
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, Protocol, cast
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from localcloud.core.call import Request, Response
 from localcloud.server.bodies import ChunkedBody, LimitedBody
-from localcloud.server.egress import shuttle
-
-if TYPE_CHECKING:
-    from localcloud.server.listener import Listener
+from localcloud.server.egress import Egress, shuttle
 
 log = logging.getLogger(__name__)
 _CHUNK = 1 << 16
 
 
+class Owner(Protocol):
+    """The listener that accepted a connection, and knows what its requests mean."""
+
+    tls: ssl.SSLContext
+    egress: Egress
+
+    def emulates(self, host: str) -> bool:
+        """Tell whether the emulator answers for `host`; all other hosts are passed through."""
+
+    def answer(self, request: Request) -> Response:
+        """Answer a request to a host that the emulator answers for."""
+
+
 class Connection(BaseHTTPRequestHandler):
-    """Reads requests and writes responses; what they mean is the listener's business."""
+    """Reads requests and writes responses; its listener decides what they mean."""
 
     protocol_version = "HTTP/1.1"
     # Small responses must leave at once: a write is a packet, and headers and body are one write.
@@ -42,7 +52,7 @@ class Connection(BaseHTTPRequestHandler):
 
     def do_CONNECT(self) -> None:
         """Open a tunnel: into the emulator for Google's hosts, through to all others."""
-        listener = cast("Listener", self.server)
+        listener = self._listener()
         try:
             target = urlsplit(f"//{self.path}")
             host, port = target.hostname or "", target.port or 443
@@ -85,6 +95,9 @@ class Connection(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         """Requests are logged where they are answered."""
 
+    def _listener(self) -> Owner:
+        return cast(Owner, self.server)
+
     def _serve(self) -> None:
         try:
             target = urlsplit(self.path)
@@ -112,7 +125,7 @@ class Connection(BaseHTTPRequestHandler):
         self._write(response)
 
     def _answer(self, request: Request, target: SplitResult) -> Response:
-        listener = cast("Listener", self.server)
+        listener = self._listener()
         if target.scheme != "http" or listener.emulates(request.host):
             return listener.answer(request)
         try:
@@ -156,7 +169,7 @@ class Connection(BaseHTTPRequestHandler):
     def _pass_through(self, host: str, port: int) -> None:
         self.close_connection = True
         try:
-            remote = cast("Listener", self.server).egress.tunnel(host, port)
+            remote = self._listener().egress.tunnel(host, port)
         except OSError as error:
             self.send_error(502, f"cannot reach {host}:{port}: {error}")
             return

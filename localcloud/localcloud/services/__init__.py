@@ -1,41 +1,17 @@
-"""The emulated APIs, one package each."""
+"""The emulated APIs, one package each; a module registers its handlers when it is imported."""
 
 from __future__ import annotations
 
-from localcloud.core.registry import Api
-from localcloud.services import (
-    billing,
-    compute,
-    discovery,
-    iam,
-    kms,
-    monitoring,
-    oauth2,
-    pubsub,
-    resourcemanager,
-    serviceusage,
-    storage,
-    sts,
-    tpu,
-)
+import pkgutil
+from functools import cache
+from importlib import import_module
+
+from localcloud.core import registry
 
 
-def all_apis() -> list[Api]:
-    """Every API that the emulator serves, each with its handlers registered."""
-    return [
-        billing.API,
-        billing.BUDGETS_API,
-        compute.API,
-        discovery.API,
-        iam.API,
-        iam.CREDENTIALS_API,
-        kms.API,
-        monitoring.API,
-        oauth2.API,
-        pubsub.API,
-        resourcemanager.API,
-        serviceusage.API,
-        storage.API,
-        sts.API,
-        tpu.API,
-    ]
+@cache
+def all_apis() -> tuple[registry.Api, ...]:
+    """Import every module below this folder and return the APIs that they serve."""
+    for module in pkgutil.walk_packages(__path__, f"{__name__}."):
+        import_module(module.name)
+    return registry.apis()

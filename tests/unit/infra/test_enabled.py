@@ -104,7 +104,7 @@ def test_an_update_waits_until_a_just_enabled_api_answers(
     api: str, token: Token, cloud: LocalCloud, clock: VirtualClock
 ) -> None:
     token(DEVELOPER)
-    default = cloud.cloud.service_enabled(DEFAULT_PROJECT, api)
+    default = enablement.enabled(cloud.cloud, DEFAULT_PROJECT, api)
     enablement.enable(cloud.cloud, DEFAULT_PROJECT, [api], after=30)
     begun = clock.now()
     enabled.wait_until_it_answers(DEFAULT_PROJECT, api, clock.now, clock.advance)

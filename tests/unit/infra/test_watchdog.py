@@ -67,7 +67,7 @@ def local_cloud(tmp_path: Path, clock: VirtualClock) -> Iterator[LocalCloud]:
     running = LocalCloud(tmp_path / "home", clock=clock)
     running.start()
     enablement.enable(running.cloud, PROJECT, ("tpu.googleapis.com",))
-    running.cloud.machines = machines = FakeMachines()  # type: ignore[assignment]
+    running.cloud.machines = machines = FakeMachines()
     yield running
     machines.suspend_all()
     running.stop()

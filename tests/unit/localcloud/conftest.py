@@ -57,7 +57,7 @@ def machines(local_cloud: LocalCloud) -> Iterator[FakeMachines]:
     """Machines that are only written down, without a process."""
     fake = FakeMachines()
     real = local_cloud.cloud.machines
-    local_cloud.cloud.machines = fake  # type: ignore[assignment]
+    local_cloud.cloud.machines = fake
     yield fake
     fake.suspend_all()
     local_cloud.cloud.machines = real

@@ -6,6 +6,7 @@ from localcloud.core import access, projects
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import DEVELOPER, Cloud
 from localcloud.core.errors import ApiError
+from localcloud.core.hooks import cloud_started
 from localcloud.core.store import Record
 from localcloud.services import policies
 from localcloud.services.billing.api import ACCOUNT, API, account_name, account_resources
@@ -16,7 +17,7 @@ LINK = "billing-link"
 """The store's kind of projects' billing accounts, by `projects/ID`."""
 
 
-@API.at_start
+@cloud_started
 def start(cloud: Cloud) -> None:
     """Open the account, once."""
     with cloud.store.locked():

@@ -6,6 +6,7 @@ from localcloud.core import accounts, enablement, projects
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import not_found
+from localcloud.core.hooks import service_enabled
 from localcloud.core.operations import effect
 from localcloud.services import policies
 from localcloud.services.compute import catalog, networks, operations
@@ -13,7 +14,6 @@ from localcloud.services.compute.api import API
 from localcloud.services.compute.fingerprints import fingerprint, require_match
 from localcloud.services.compute.links import shown, url_of
 
-_KIND = "compute-project"
 _QUOTAS = {
     "NETWORKS": 50,
     "FIREWALLS": 500,
@@ -30,8 +30,8 @@ def default_service_account(project: str) -> str:
 
 def common_metadata(cloud: Cloud, project: str) -> Json:
     """The instance metadata that all machines of the project share, with its fingerprint."""
-    metadata = cloud.store.get(_KIND, project) or {"items": []}
-    return {"kind": "compute#metadata", "fingerprint": fingerprint(metadata["items"]), **metadata}
+    items = projects.common_metadata(cloud, project)
+    return {"kind": "compute#metadata", "fingerprint": fingerprint(items), "items": items}
 
 
 @API.method("projects.get", permission="compute.projects.get")
@@ -71,7 +71,7 @@ def set_common_metadata(cloud: Cloud, call: Call) -> Json:
     with cloud.store.locked():
         current = common_metadata(cloud, call.project)
         require_match(call.body.get("fingerprint"), current["fingerprint"], "metadata")
-        cloud.store.put(_KIND, call.project, {"items": call.body.get("items", [])})
+        projects.set_common_metadata(cloud, call.project, call.body.get("items", []))
     return operations.start(
         cloud,
         call,
@@ -89,7 +89,7 @@ def _settle(cloud: Cloud) -> None:
     """The project's metadata counts."""
 
 
-@enablement.on_enable("compute.googleapis.com")
+@service_enabled["compute.googleapis.com"]
 def _begin(cloud: Cloud, project: str) -> None:
     networks.add_default_network(cloud, project)
     _add_default_account(cloud, project)

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from itertools import chain
 
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
+from localcloud.core.hooks import Hook
 from localcloud.services.compute.api import STORE
 from localcloud.services.compute.links import url_of
 
-Finder = Callable[[Cloud, str], list[str]]
-_FINDERS: list[Finder] = []
-
-
-def finder(function: Finder) -> Finder:
-    """Register `function(cloud, path)`, which answers users of a compute resource elsewhere."""
-    _FINDERS.append(function)
-    return function
+finders: Hook[[Cloud, str], list[str]] = Hook()
+"""Finds the users, in other APIs, of the compute resource at a path."""
 
 
 def users(cloud: Cloud, path: str) -> list[str]:
@@ -25,9 +20,7 @@ def users(cloud: Cloud, path: str) -> list[str]:
     project = "/".join(path.split("/")[:2])
     mentioning = cloud.store.mentioning(STORE, f"{project}/", url_of(path))
     found = [other for other in mentioning if other != path]
-    for find in _FINDERS:
-        found += find(cloud, path)
-    return found
+    return found + list(chain.from_iterable(finders.run(cloud, path)))
 
 
 def holders(cloud: Cloud, path: str) -> list[str]:

@@ -10,6 +10,7 @@ from localcloud.core import access
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
+from localcloud.core.registry import apis
 from localcloud.core.store import Record
 from localcloud.services.iam.api import API
 from localcloud.services.paging import page
@@ -21,11 +22,8 @@ _FIELDS = ("title", "description", "includedPermissions", "stage")
 @lru_cache(maxsize=1)
 def _permissions() -> frozenset[str]:
     """Every permission that a method of the local cloud or a predefined role names."""
-    # Imported late: the list of all APIs holds this one, too.
-    from localcloud.services import all_apis
-
     named = {name for names in access.predefined_roles().values() for name in names}
-    asked = {name for api in all_apis() for name in api.permissions()}
+    asked = {name for api in apis() for name in api.permissions()}
     return frozenset(asked | {name for name in named if "*" not in name})
 
 

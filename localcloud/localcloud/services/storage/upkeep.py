@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from localcloud.core.call import Json
 from localcloud.core.cloud import Cloud
+from localcloud.core.hooks import cloud_started
 from localcloud.services.storage import lifecycle_rules, records, resumable, versions
-from localcloud.services.storage.api import API
 from localcloud.services.storage.content import Contents
 from localcloud.services.storage.records import Bucket, Version
 
@@ -19,7 +19,7 @@ _INTERVAL = 3600.0
 """Seconds between two rounds; Google's take up to a day to act on a rule."""
 
 
-@API.at_start
+@cloud_started
 def start(cloud: Cloud) -> None:
     """Clear what a killed emulator left behind, and begin the rounds."""
     _settle(cloud)

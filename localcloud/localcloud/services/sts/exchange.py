@@ -91,7 +91,7 @@ def _provider(cloud: Cloud, audience: str) -> tuple[str, Json]:
 
 def _verified(cloud: Cloud, provider: Json, subject_token: str) -> dict[str, Any]:
     oidc = provider["oidc"]
-    issuers = cloud.store.get("setting", ISSUERS) or {}
+    issuers = cloud.setting(ISSUERS)
     known = json.loads(oidc["jwksJson"]) if oidc.get("jwksJson") else issuers.get(oidc["issuerUri"])
     if not known:
         raise BadToken(

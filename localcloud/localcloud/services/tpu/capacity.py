@@ -8,13 +8,12 @@ reserved that anybody asks for), `tpu-hosts` {"limit": n}: how many hosts may ru
 
 from __future__ import annotations
 
-from localcloud.core.cloud import Cloud
+from localcloud.core.cloud import SETTING, Cloud
 from localcloud.core.errors import ApiError
 from localcloud.core.store import Record
 from localcloud.services.tpu import catalog
 from localcloud.services.tpu.api import NODE, QUEUED, zone_of
 
-_SETTING = "setting"
 # A worker takes about 400 MiB; a machine that runs the local cloud has room for a few of them.
 _HOSTS = 16
 
@@ -28,7 +27,7 @@ def preemptible(record: Record) -> bool:
 
 def require_nodes_allowed(cloud: Cloud) -> None:
     """Refuse a classic node, as Google does to projects that are not on its list."""
-    if (cloud.store.get(_SETTING, "deny-tpu-nodes") or {}).get("on"):
+    if cloud.setting("deny-tpu-nodes").get("on"):
         raise ApiError(
             400,
             "Your request to provision TPU Node has been denied. Please migrate to TPU VM "
@@ -42,7 +41,7 @@ def require_quota(cloud: Cloud, project: str, zone: str, wanted: list[Record]) -
     Raises:
         ApiError: 429 naming the quota.
     """
-    limits = cloud.store.get(_SETTING, "quota") or {}
+    limits = cloud.setting("quota")
     needed: dict[str, int] = {}
     for record in wanted:
         accelerator = catalog.accelerators()[record["acceleratorType"]]
@@ -56,7 +55,7 @@ def require_quota(cloud: Cloud, project: str, zone: str, wanted: list[Record]) -
 
 def in_stock(cloud: Cloud, zone: str, accelerator: str) -> bool:
     """Whether the zone has room for one more slice of this type."""
-    out = (cloud.store.get(_SETTING, "stockout") or {}).get(zone, [])
+    out = cloud.setting("stockout").get(zone, [])
     return accelerator not in out and "*" not in out
 
 
@@ -79,7 +78,7 @@ def require_stock(cloud: Cloud, record: Record) -> None:
 
 
 def _require_reservation(cloud: Cloud, zone: str, accelerator: str) -> None:
-    reserved = cloud.store.get(_SETTING, "reservations")
+    reserved = cloud.store.get(SETTING, "reservations")
     if reserved is not None and accelerator not in reserved.get(zone, []):
         raise ApiError(
             400,
@@ -91,7 +90,7 @@ def _require_reservation(cloud: Cloud, zone: str, accelerator: str) -> None:
 
 def free_hosts(cloud: Cloud, *, besides: str = "") -> int:
     """How many more hosts the local cloud would run, not counting the node `besides`."""
-    limit = int((cloud.store.get(_SETTING, "tpu-hosts") or {}).get("limit", _HOSTS))
+    limit = int(cloud.setting("tpu-hosts").get("limit", _HOSTS))
     running = sum(
         catalog.accelerators()[other["acceleratorType"]].hosts
         for name, other in cloud.store.items(NODE)

@@ -12,9 +12,9 @@ from pathlib import Path
 from localcloud.core import projects
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
+from localcloud.core.machines import MachineSpec
 from localcloud.core.store import Record
 from localcloud.machines import guest
-from localcloud.machines.spec import MachineSpec
 from localcloud.services.tpu import catalog, ports
 from localcloud.services.tpu.api import NODE, last, project_of, zone_of
 from localcloud.services.tpu.capacity import preemptible

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from localcloud.core import accounts, enablement, projects
+from localcloud.core import accounts, projects
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
+from localcloud.core.hooks import service_enabled
 from localcloud.services import policies
 from localcloud.services.paging import page
 from localcloud.services.tpu import catalog
@@ -101,7 +102,7 @@ def generate_service_identity(cloud: Cloud, call: Call) -> Json:
     return {"identity": {"email": service_identity(call.project)}}
 
 
-@enablement.on_enable("tpu.googleapis.com")
+@service_enabled["tpu.googleapis.com"]
 def _begin(cloud: Cloud, project: str) -> None:
     email = service_identity(project)
     name = f"projects/{project}/serviceAccounts/{email}"

@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
+from localcloud.core.hooks import Hook, cloud_started, machine_powered_off
 from localcloud.core.operations import effect
 from localcloud.core.store import Record
-from localcloud.machines.hooks import on_power_off
 from localcloud.services.compute import usage
 from localcloud.services.compute.links import url_of
 from localcloud.services.tpu import capacity, hosts, operations
-from localcloud.services.tpu.api import API, NODE, bad_state, load
+from localcloud.services.tpu.api import NODE, bad_state, load
 
-Watcher = Callable[[Cloud, Record], None]
-_AFTER_DELETE: list[Watcher] = []
-_AFTER_PREEMPTION: list[Watcher] = []
+deleted: Hook[[Cloud, Record], None] = Hook()
+"""Runs when a node is gone, with the record that it had."""
+preempted: Hook[[Cloud, Record], None] = Hook()
+"""Runs when a node was preempted."""
 GONE = ("PREEMPTED", "TERMINATED")
 """States in which a node does nothing but hold quota until it is deleted."""
 _SERVING = ("CREATING", "READY", "STARTING", "REIMAGING", "RESTARTING")
 _DAY = 86400.0
-
-
-def after_delete(watcher: Watcher) -> Watcher:
-    """Register `function(cloud, record)`, called when a node is gone."""
-    _AFTER_DELETE.append(watcher)
-    return watcher
-
-
-def after_preemption(watcher: Watcher) -> Watcher:
-    """Register `function(cloud, record)`, called when a node was preempted."""
-    _AFTER_PREEMPTION.append(watcher)
-    return watcher
 
 
 def new(cloud: Cloud, name: str, record: Record) -> Record:
@@ -90,8 +77,7 @@ def delete(cloud: Cloud, name: str) -> None:
     if record is not None:
         hosts.remove(cloud, record)
         cloud.store.delete(NODE, name)
-        for watcher in _AFTER_DELETE:
-            watcher(cloud, record)
+        deleted.run(cloud, record)
 
 
 def begin_stop(cloud: Cloud, call: Call, name: str) -> Json:
@@ -172,8 +158,7 @@ def preempt(cloud: Cloud, name: str, *, state: str = "PREEMPTED") -> None:
             raise bad_state("preempt", record["state"])
         record = set_state(cloud, name, state)
     hosts.preempt(cloud, record)
-    for watcher in _AFTER_PREEMPTION:
-        watcher(cloud, record)
+    preempted.run(cloud, record)
 
 
 def set_state(cloud: Cloud, name: str, state: str) -> Record:
@@ -213,7 +198,7 @@ def _for_a_day(cloud: Cloud, record: Record) -> Record:
     return record
 
 
-@API.at_start
+@cloud_started
 def _plan_ends_again(cloud: Cloud) -> None:
     for _, record in cloud.store.items(NODE):
         if "_started" in record:
@@ -249,7 +234,7 @@ def _begin(cloud: Cloud, call: Call, verb: str, name: str) -> Json:
     )
 
 
-@usage.finder
+@usage.finders
 def _users(cloud: Cloud, path: str) -> list[str]:
     """The nodes that keep a network, subnetwork or disk from being deleted."""
     project = "/".join(path.split("/")[:2])
@@ -260,7 +245,7 @@ def _users(cloud: Cloud, path: str) -> list[str]:
     ]
 
 
-@on_power_off
+@machine_powered_off
 def _went_off(cloud: Cloud, key: str) -> None:
     name, separator, _ = key.partition("/hosts/")
     record = cloud.store.get(NODE, name) if separator else None

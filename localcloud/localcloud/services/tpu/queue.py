@@ -11,9 +11,10 @@ from functools import partial
 
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
+from localcloud.core.hooks import cloud_started
 from localcloud.core.store import Record
 from localcloud.services.tpu import capacity, catalog, hosts, nodes
-from localcloud.services.tpu.api import API, NODE, QUEUED, zone_of
+from localcloud.services.tpu.api import NODE, QUEUED, zone_of
 
 WAITING = ("ACCEPTED", "WAITING_FOR_RESOURCES")
 DELETABLE = (*WAITING, "FAILED", "SUSPENDED")
@@ -72,7 +73,7 @@ def step(cloud: Cloud, name: str) -> None:
     _later(cloud, "queue.provision", partial(_create_nodes, cloud, name))
 
 
-@API.at_start
+@cloud_started
 def resume(cloud: Cloud) -> None:
     """Take up again what waited or was being provisioned when the emulator stopped."""
     for name, record in cloud.store.items(QUEUED):
@@ -131,7 +132,7 @@ def _create(cloud: Cloud, name: str) -> ApiError | None:
     return None
 
 
-@nodes.after_preemption
+@nodes.preempted
 def _preempted(cloud: Cloud, node: Record) -> None:
     record = cloud.store.get(QUEUED, node.get("queuedResource", ""))
     if record is None or state_of(record) not in ("ACTIVE", "PROVISIONING"):
@@ -144,7 +145,7 @@ def _preempted(cloud: Cloud, node: Record) -> None:
             nodes.set_state(cloud, name, "TERMINATED")
 
 
-@nodes.after_delete
+@nodes.deleted
 def _node_deleted(cloud: Cloud, node: Record) -> None:
     record = cloud.store.get(QUEUED, node.get("queuedResource", ""))
     if record is not None and state_of(record) == "ACTIVE" and not standing(cloud, record):

@@ -8,7 +8,7 @@ import pytest
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.clock import Clock
-from localcloud.machines.spec import MachineSpec
+from localcloud.core.machines import MachineSpec
 
 DEADLINE = 20.0
 

@@ -148,7 +148,7 @@ def test_it_goes_on_waiting_after_a_restart(
     queue(tpu)
     later = VirtualClock(clock.now() + 60)
     again = LocalCloud(local_cloud.cloud.home, clock=later)
-    again.cloud.machines = machines  # type: ignore[assignment]
+    again.cloud.machines = machines
     again.start()
     again.cloud.store.delete("setting", "stockout")
     later.advance(2)

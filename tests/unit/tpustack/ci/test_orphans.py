@@ -46,7 +46,7 @@ def api(tmp_path: Path) -> Iterator[Client]:
     cloud = LocalCloud(tmp_path / "home", clock=VirtualClock())
     cloud.start()
     enablement.enable(cloud.cloud, PROJECT, [TPU_API])
-    cloud.cloud.machines = fake = FakeMachines()  # type: ignore[assignment]
+    cloud.cloud.machines = fake = FakeMachines()
     yield Client(cloud)
     fake.suspend_all()
     cloud.stop()

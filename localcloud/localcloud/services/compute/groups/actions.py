@@ -22,7 +22,8 @@ from localcloud.services.compute.groups.records import (
     save,
     target,
 )
-from localcloud.services.compute.instances import checks, lifecycle, watch
+from localcloud.services.compute.instances import checks, lifecycle
+from localcloud.services.compute.instances.records import ended
 from localcloud.services.compute.links import last, path_from
 
 # A group notices after a moment that an instance has ended, and asks again for one that it could
@@ -125,7 +126,7 @@ def _call(cloud: Cloud, group: str) -> Call:
     )
 
 
-@watch.watcher
+@ended
 def _ended(cloud: Cloud, instance: str) -> None:
     """An instance of a group that ended without the group is made anew."""
     for group, record in groups_of(cloud, instance):

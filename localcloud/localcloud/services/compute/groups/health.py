@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from localcloud.core.cloud import Cloud
+from localcloud.core.hooks import cloud_started
 from localcloud.core.store import Record
 from localcloud.services.compute import health_checks
-from localcloud.services.compute.api import API, STORE
+from localcloud.services.compute.api import STORE
 from localcloud.services.compute.groups import actions
 from localcloud.services.compute.groups.records import (
     COLLECTION,
@@ -29,7 +30,7 @@ def watch(cloud: Cloud, group: str) -> None:
     _next(cloud, group, record)
 
 
-@API.at_start
+@cloud_started
 def _resume(cloud: Cloud) -> None:
     for path, _ in cloud.store.items(STORE, "projects/"):
         if f"/{COLLECTION}/" in path:

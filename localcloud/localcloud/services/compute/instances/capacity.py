@@ -13,8 +13,6 @@ from localcloud.services.compute import catalog
 from localcloud.services.compute.api import STORE
 from localcloud.services.compute.links import last, path_from
 
-_SETTING = "setting"
-
 
 def require(cloud: Cloud, record: Record) -> None:
     """Refuse to start an instance that finds no room.
@@ -24,7 +22,7 @@ def require(cloud: Cloud, record: Record) -> None:
     """
     zone = last(record["zone"])
     _require_quota(cloud, record, catalog.region_of(zone))
-    zones = (cloud.store.get(_SETTING, "compute.stockout") or {}).get("zones", [])
+    zones = cloud.setting("compute.stockout").get("zones", [])
     if zone in zones or "*" in zones:
         where = path_from(record["zone"])
         raise ApiError(
@@ -36,7 +34,7 @@ def require(cloud: Cloud, record: Record) -> None:
 
 
 def _require_quota(cloud: Cloud, record: Record, region: str) -> None:
-    limits = (cloud.store.get(_SETTING, "compute.quota") or {}).get("CPUS", {})
+    limits = cloud.setting("compute.quota").get("CPUS", {})
     if region not in limits:
         return
     project = path_from(record["selfLink"]).split("/")[1]

@@ -20,14 +20,15 @@ from localcloud.services.compute.instances import (
     interfaces,
     machine,
     reserved,
-    watch,
 )
 from localcloud.services.compute.instances.records import (
     KIND,
+    ended,
     path_of_call,
     policies,
     save,
     set_status,
+    started,
 )
 from localcloud.services.compute.links import last, path_from, shown, url_of
 from localcloud.services.compute.paging import aggregate, page
@@ -145,7 +146,7 @@ def create(cloud: Cloud, path: str) -> None:
     now = rfc3339(cloud.clock.now())
     record = set_status(cloud, path, "RUNNING", lastStartTimestamp=now)
     cloud.machines.boot(machine.spec(cloud, record))
-    watch.started(cloud, path)
+    started.run(cloud, path)
 
 
 @API.method("instances.get", permission="compute.instances.get", resources=policies)
@@ -199,7 +200,7 @@ def delete(cloud: Cloud, path: str) -> None:
     cloud.machines.remove(path, keep_disk=kept)
     if record is not None:
         _forget(cloud, path, record)
-        watch.ended(cloud, path)
+        ended.run(cloud, path)
 
 
 def _forget(cloud: Cloud, path: str, record: Record) -> None:

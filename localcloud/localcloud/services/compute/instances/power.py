@@ -6,15 +6,17 @@ from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
+from localcloud.core.hooks import machine_powered_off
 from localcloud.core.operations import effect
-from localcloud.machines.hooks import on_power_off
 from localcloud.services.compute.api import API, STORE
-from localcloud.services.compute.instances import capacity, lifecycle, machine, watch
+from localcloud.services.compute.instances import capacity, lifecycle, machine
 from localcloud.services.compute.instances.records import (
     KIND,
+    ended,
     path_of_call,
     policies,
     set_status,
+    started,
 )
 from localcloud.services.compute.resources import begin, load
 
@@ -48,7 +50,7 @@ def _start(cloud: Cloud, path: str) -> None:
     now = rfc3339(cloud.clock.now())
     record = set_status(cloud, path, "RUNNING", lastStartTimestamp=now)
     cloud.machines.boot(machine.spec(cloud, record))
-    watch.started(cloud, path)
+    started.run(cloud, path)
 
 
 @API.method("instances.stop", permission="compute.instances.stop", resources=policies)
@@ -112,7 +114,7 @@ def preempt(cloud: Cloud, path: str) -> None:
         _stopped(cloud, path)
 
 
-@on_power_off
+@machine_powered_off
 def _went_off(cloud: Cloud, key: str) -> None:
     if "/instances/" in key and cloud.store.get(STORE, key) is not None:
         _stopped(cloud, key)
@@ -120,7 +122,7 @@ def _went_off(cloud: Cloud, key: str) -> None:
 
 def _stopped(cloud: Cloud, path: str) -> None:
     set_status(cloud, path, "TERMINATED", lastStopTimestamp=rfc3339(cloud.clock.now()))
-    watch.ended(cloud, path)
+    ended.run(cloud, path)
 
 
 def _not_ready(record: Json, what: str) -> ApiError:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
+from localcloud.core.hooks import Hook
 from localcloud.core.store import Record
 from localcloud.services.compute.api import STORE
 from localcloud.services.compute.fingerprints import stamp
@@ -27,6 +28,10 @@ KIND = Kind(
     prepare=_unused,
 )
 Edit = Callable[[Record], None]
+started: Hook[[Cloud, str], None] = Hook()
+"""Runs when the instance at a path was created or started."""
+ended: Hook[[Cloud, str], None] = Hook()
+"""Runs when the instance at a path was stopped or deleted, or went off by itself."""
 
 
 def path_of_call(call: Call) -> str:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
+from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
-
-if TYPE_CHECKING:
-    from localcloud.core.cloud import Cloud
 
 _KIND = "guest-attributes"
 # Limits: cloud.google.com/compute/docs/metadata/manage-guest-attributes.

@@ -9,8 +9,8 @@ import requests
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.accounts import ACCOUNT
+from localcloud.core.machines import MachineSpec
 from localcloud.core.tokens import CLOUD_PLATFORM
-from localcloud.machines.spec import MachineSpec
 
 from tests.unit.localcloud.machines.conftest import spec, until
 

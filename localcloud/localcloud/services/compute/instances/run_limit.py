@@ -10,14 +10,16 @@ from functools import partial
 
 from localcloud.core.clock import seconds_of
 from localcloud.core.cloud import Cloud
+from localcloud.core.hooks import cloud_started
 from localcloud.core.store import Record
-from localcloud.services.compute.api import API, STORE
-from localcloud.services.compute.instances import power, watch
+from localcloud.services.compute.api import STORE
+from localcloud.services.compute.instances import power
+from localcloud.services.compute.instances.records import started
 
 _DAY = 86400.0
 
 
-@watch.when_started
+@started
 def begin(cloud: Cloud, path: str) -> None:
     """Plan the end of an instance's day, if it is one that has but a day."""
     record = cloud.store.get(STORE, path)
@@ -26,7 +28,7 @@ def begin(cloud: Cloud, path: str) -> None:
         cloud.clock.at(seconds_of(since) + _DAY, partial(_end, cloud, path, since))
 
 
-@API.at_start
+@cloud_started
 def _plan_again(cloud: Cloud) -> None:
     for path in cloud.store.keys(STORE):
         if "/instances/" in path:

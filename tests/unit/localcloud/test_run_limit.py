@@ -69,7 +69,7 @@ def test_the_day_ends_also_when_the_emulator_was_off_meanwhile(
     local_cloud.stop()
     later = VirtualClock(clock.now() + 30 * HOUR)
     again = LocalCloud(home, clock=later)
-    again.cloud.machines = FakeMachines()  # type: ignore[assignment]
+    again.cloud.machines = FakeMachines()
     again.start()
     try:
         later.advance(1.0)

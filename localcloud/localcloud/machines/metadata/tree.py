@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from localcloud.core import projects
-from localcloud.services.compute.projects import common_metadata
-
-if TYPE_CHECKING:
-    from localcloud.core.cloud import Cloud
-    from localcloud.machines.spec import MachineSpec
+from localcloud.core.cloud import Cloud
+from localcloud.core.machines import MachineSpec
 
 Tree = dict[str, Any]
 # Below these, names are the user's own and not turned from camelCase into kebab-case.
@@ -45,17 +42,14 @@ def build(cloud: Cloud, spec: MachineSpec, *, preempted: bool) -> Tree:
         **spec.details,
     }
     project = {
-        "attributes": project_attributes(cloud, spec.project),
+        "attributes": {
+            item["key"]: item.get("value", "")
+            for item in projects.common_metadata(cloud, spec.project)
+        },
         "numericProjectId": int(number),
         "projectId": spec.project,
     }
     return {"instance": instance, "project": project}
-
-
-def project_attributes(cloud: Cloud, project: str) -> dict[str, str]:
-    """The project's common instance metadata."""
-    items = common_metadata(cloud, project)["items"]
-    return {item["key"]: item.get("value", "") for item in items}
 
 
 def find(tree: Any, path: str) -> Any:

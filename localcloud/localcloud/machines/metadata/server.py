@@ -9,15 +9,13 @@ import hashlib
 import re
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from localcloud.core.call import Request, Response
+from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
-from localcloud.services.metadata import guest_attributes, tokens, tree
-
-if TYPE_CHECKING:
-    from localcloud.core.cloud import Cloud
-    from localcloud.machines.spec import MachineSpec
+from localcloud.core.machines import MachineSpec
+from localcloud.machines.metadata import guest_attributes, tokens, tree
 
 _ROOT = "/computeMetadata/v1"
 _HOSTS = ("metadata.google.internal", "metadata", "169.254.169.254", "127.0.0.1", "localhost", "")

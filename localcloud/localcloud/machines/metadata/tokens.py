@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from localcloud.core import accounts
+from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
+from localcloud.core.machines import MachineSpec
 from localcloud.core.tokens import CLOUD_PLATFORM, Principal
-
-if TYPE_CHECKING:
-    from localcloud.core.cloud import Cloud
-    from localcloud.machines.spec import MachineSpec
 
 _LIFETIME = 3599.0
 
