@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from tpustack.engine import Engine
+from tpustack.engine.stack import Stack
 
 _BEGINS = re.compile(r"(?:gcp|tpu-stack|pulumi-python):\S+ +(\S+) (creating|deleting) \(0s\)")
 _MARK = "TPUSTACK_KILLED"
@@ -48,7 +48,7 @@ class Killer:
         self._mark = {_MARK: str(project)}
         self._environment = {**os.environ, **environment, **self._mark}
 
-    def live(self, engine: Engine, seed: int, kills: int) -> Life:
+    def live(self, engine: Stack, seed: int, kills: int) -> Life:
         """Up and down again, killed `kills` times in all; the last time is while it goes."""
         chance, life = random.Random(seed), Life(seed)
         for _ in range(kills - 1):
@@ -75,7 +75,7 @@ class Killer:
                     found.append(process)
         return found
 
-    def _kill(self, command: str, engine: Engine, life: Life, chance: random.Random) -> None:
+    def _kill(self, command: str, engine: Stack, life: Life, chance: random.Random) -> None:
         """Kill a command some time after a step began; one that is faster ends by itself."""
         steps, pause = chance.randint(1, _MOST_STEPS), chance.uniform(0, _LONGEST_PAUSE)
         options = ["--yes", "--skip-preview", "--non-interactive", "--color=never"]
@@ -104,7 +104,7 @@ class Killer:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         life.points.append(f"{command}: {last} + {pause:.1f} s")
-        engine.recover(_ignore)
+        engine.recovery(_ignore).force()
 
 
 def _ignore(line: str) -> None:

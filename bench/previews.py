@@ -7,7 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from tpustack import toolchain
+from tpustack.engine import toolchain
 from tpustack.errors import TpustackError
 
 

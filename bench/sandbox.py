@@ -13,7 +13,7 @@ from typing import Any
 import requests
 import yaml
 
-from tpustack.localcloud import LocalCloudCommand
+from tpustack.cloud.local import LocalCloudCommand
 from tpustack.project import ROOT
 
 # Stands in for the trainer where only the infrastructure counts: it says what it was given.

@@ -27,6 +27,8 @@ COMMANDS = {
     "settings": "The reference of every setting of a stack file.",
     "wheel": "Build the training wheel into dist/.",
 }
+# Where a command is not in tpustack/commands.
+_MODULES = {"ci": "tpustack.ci.command"}
 
 
 class Commands(click.Group):
@@ -40,7 +42,7 @@ class Commands(click.Group):
         """The command's own object; None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"tpustack.commands.{cmd_name}")
+        module = importlib.import_module(_MODULES.get(cmd_name, f"tpustack.commands.{cmd_name}"))
         command: click.Command = module.command
         return command
 

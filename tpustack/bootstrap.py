@@ -10,12 +10,11 @@ from pathlib import Path
 import yaml
 
 from bootstrap.settings import BootstrapError, BootstrapSettings, parse
-from tpustack.ci.engine import Pipeline
-from tpustack.engine import Engine, Update
+from tpustack.engine.backend import Backend
+from tpustack.engine.stack import Update
+from tpustack.engine.toolchain import PASSPHRASE
 from tpustack.errors import TpustackError, UsageError
-from tpustack.project import ROOT, STATE
-from tpustack.recovery import BACKEND
-from tpustack.toolchain import PASSPHRASE
+from tpustack.project import BACKEND, ROOT, STATE
 
 _PASSPHRASE_VARIABLE = "PULUMI_CONFIG_PASSPHRASE"
 
@@ -47,24 +46,25 @@ def bootstrap(
     settings = load(stack, root)
     program, folder = root / "bootstrap", STATE / "bootstrap"
     known = {_PASSPHRASE_VARIABLE: os.environ.get(_PASSPHRASE_VARIABLE, PASSPHRASE), **environment}
-    there = Pipeline(program, {**known, BACKEND: f"gs://{settings.bucket}"})
+    there = Backend({**known, BACKEND: f"gs://{settings.bucket}"}, program)
     unfinished = folder.exists()
     if not unfinished and _has(there, stack):
-        return Engine(stack, there.environment, program).up(line)
+        return there.select(stack).up(line)
     folder.mkdir(parents=True, exist_ok=True)
-    here = there.backend_elsewhere(folder)
-    engine = Engine(stack, here.environment, program)
+    here = there.elsewhere(folder).select(stack)
     if unfinished:
-        engine.recover(line)
-    update = engine.up(line)
-    here.copy(stack, there)
+        here.recovery(line).force()
+    update = here.up(line)
+    if stack not in there.stacks():
+        there.create(stack)
+    here.copy_to(there.stack(stack))
     shutil.rmtree(folder)
     return update
 
 
-def _has(pipeline: Pipeline, stack: str) -> bool:
+def _has(backend: Backend, stack: str) -> bool:
     try:
-        return stack in pipeline.stacks()
+        return stack in backend.stacks()
     except TpustackError:
         # There is no such bucket yet. Whatever else is wrong, `up` says.
         return False

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+BACKEND = "PULUMI_BACKEND_URL"
+"""The variable that says where Pulumi keeps the stacks' state."""
 STATE = ROOT / ".state"
 DIST = ROOT / "dist"
 DEMO = ROOT / ".demo"

@@ -15,8 +15,8 @@ from rich.console import Console
 
 from bench.result import Result
 from bench.sandbox import make_project, make_trainer, session, write_stack
-from tpustack import toolchain
-from tpustack.localcloud import LocalCloudCommand
+from tpustack.cloud.local import LocalCloudCommand
+from tpustack.engine import toolchain
 
 _APIS = ("tpu", "compute", "storage", "iam", "cloudresourcemanager")
 

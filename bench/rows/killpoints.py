@@ -10,9 +10,9 @@ from rich.console import Console
 from bench.killpoints import Killer, Life
 from bench.result import Result
 from bench.sandbox import make_project, make_trainer, write_stack
-from tpustack import toolchain
-from tpustack.engine import Engine
-from tpustack.localcloud import LocalCloudCommand
+from tpustack.cloud.local import LocalCloudCommand
+from tpustack.engine import toolchain
+from tpustack.engine.backend import Backend
 
 _LIVES, _KILLS = 20, 5
 
@@ -47,7 +47,7 @@ def _live(folder: Path, seed: int) -> tuple[Life, int]:
         write_stack(project, make_trainer(folder))
         before = cloud.status()["resources"]
         life = Killer(project, environment).live(
-            Engine("local", environment, project), seed, _KILLS
+            Backend(environment, project).select("local"), seed, _KILLS
         )
         after = cloud.status()["resources"]
     finally:

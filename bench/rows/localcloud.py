@@ -12,7 +12,7 @@ import requests
 
 from bench.result import Result
 from bench.sandbox import session
-from tpustack.localcloud import LocalCloudCommand
+from tpustack.cloud.local import LocalCloudCommand
 
 _ROUNDS = 300
 _RESOURCES = 1000

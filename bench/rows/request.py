@@ -10,10 +10,10 @@ from pathlib import Path
 from bench.previews import preview_environment
 from bench.result import Result
 from bench.sandbox import make_project, make_trainer, write_stack
-from tpustack.ci.engine import Pipeline
 from tpustack.ci.job import Job
 from tpustack.ci.outcome import Outcome
 from tpustack.ci.preview import preview
+from tpustack.engine.backend import Backend
 from tpustack.errors import TpustackError
 
 _RUNS = 5
@@ -27,8 +27,8 @@ def measure() -> list[Result]:
         project, trainer = make_project(folder), make_trainer(folder)
         for stack in _STACKS:
             write_stack(project, trainer, stack)
-        pipeline = Pipeline(project, preview_environment(folder / "state"))
-        job = Job(pipeline, project, folder, lambda line: None)
+        backend = Backend(preview_environment(folder / "state"), project)
+        job = Job(backend, project, folder, lambda line: None)
         _run(job)
         runs = [_run(job) for _ in range(_RUNS)]
     ratio = statistics.median(seconds / slowest for seconds, slowest in runs)

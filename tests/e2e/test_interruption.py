@@ -11,7 +11,7 @@ import time
 import psutil
 import pytest
 
-from tpustack.localcloud import LocalCloudCommand
+from tpustack.cloud.local import LocalCloudCommand
 from tpustack.project import ROOT
 
 # There is one demo on a machine at a time.

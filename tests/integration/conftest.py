@@ -17,15 +17,16 @@ import yaml
 
 from bench.sandbox import make_project, make_trainer, session, write_stack
 from infra.deployer import Permissions
-from tpustack import toolchain
-from tpustack.engine import Engine
-from tpustack.localcloud import LocalCloudCommand
-from tpustack.toolchain import Toolchain
+from tpustack.cloud.local import LocalCloudCommand
+from tpustack.engine import toolchain
+from tpustack.engine.backend import Backend
+from tpustack.engine.stack import Stack
+from tpustack.engine.toolchain import Toolchain
 
 from .deployer import Deployer
 
 Settings = dict[str, Any]
-Deploy = Callable[..., Engine]
+Deploy = Callable[..., Stack]
 Pulumi = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -88,12 +89,12 @@ def environment(tmp_path: Path, tools: Toolchain, cloud: LocalCloudCommand) -> d
 @pytest.fixture
 def deploy(project: Path, environment: dict[str, str], trainer: Path) -> Deploy:
     """Makes a stack with the given settings: those of stack `local`, changed."""
-    made: dict[str, Engine] = {}
+    made: dict[str, Stack] = {}
 
-    def make(stack: str = "local", **changes: Any) -> Engine:
+    def make(stack: str = "local", **changes: Any) -> Stack:
         write_stack(project, trainer, stack, **changes)
         if stack not in made:
-            made[stack] = Engine(stack, environment, project)
+            made[stack] = Backend(environment, project).select(stack)
         return made[stack]
 
     return make

@@ -8,7 +8,7 @@ from typing import Any
 import requests
 
 from infra.deployer import Permissions
-from tpustack.localcloud import LocalCloudCommand
+from tpustack.cloud.local import LocalCloudCommand
 
 PROJECT = "projects/tpu-stack-local"
 _EMAIL = "deployer@tpu-stack-local.iam.gserviceaccount.com"

@@ -8,8 +8,8 @@ from typing import Any
 import requests
 
 from infra.deployer import CHANGE, READ, WRITE, permissions_of
-from tpustack.engine import Engine
-from tpustack.localcloud import LocalCloudCommand
+from tpustack.cloud.local import LocalCloudCommand
+from tpustack.engine.stack import Stack
 
 from .test_stacks import TPU, Become, settings_of
 
@@ -53,7 +53,7 @@ CHANGED: dict[str, Any] = {
 
 
 def test_key_rules_and_budget_come_up_as_they_are_set_are_changed_and_go(
-    deploy: Callable[..., Engine],
+    deploy: Callable[..., Stack],
     deployer: Become,
     cloud: LocalCloudCommand,
     google: requests.Session,

@@ -12,11 +12,11 @@ import requests
 from localcloud.testing import machine
 
 from infra.components.machine import Job, job_metadata
-from tpustack.engine import Engine
+from tpustack.engine.stack import Stack
 
 from .imports import BUCKET, PROJECT, carry_out, documented, enable
 
-Deploy = Callable[..., Engine]
+Deploy = Callable[..., Stack]
 Pulumi = Callable[..., "subprocess.Popen[str]"]
 STORAGE = "https://storage.googleapis.com/storage/v1/b"
 ZONE = f"https://compute.googleapis.com/compute/v1/projects/{PROJECT}/zones/us-central1-b"

@@ -9,10 +9,10 @@ from typing import Any
 
 import requests
 
-from tpustack.engine import Engine
-from tpustack.localcloud import LocalCloudCommand
+from tpustack.cloud.local import LocalCloudCommand
+from tpustack.engine.stack import Stack
 
-Deploy = Callable[..., Engine]
+Deploy = Callable[..., Stack]
 PLACE = "projects/tpu-stack-local"
 VM = f"https://compute.googleapis.com/compute/v1/{PLACE}/zones/us-central1-b/instances"
 VM += "/tpu-stack-local-vm"

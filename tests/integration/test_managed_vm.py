@@ -10,12 +10,12 @@ from typing import Any
 import requests
 
 from infra.deployer import READ, WRITE, permissions_of
-from tpustack.engine import Engine
-from tpustack.localcloud import LocalCloudCommand
+from tpustack.cloud.local import LocalCloudCommand
+from tpustack.engine.stack import Stack
 
 from .test_stacks import Become, settings_of
 
-Deploy = Callable[..., Engine]
+Deploy = Callable[..., Stack]
 ZONE = "https://compute.googleapis.com/compute/v1/projects/tpu-stack-local/zones/us-central1-b"
 VM = "projects/tpu-stack-local/zones/us-central1-b/instances/tpu-stack-local-vm-0"
 MANAGED = {

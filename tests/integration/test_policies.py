@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 from policy.rules import RULES
-from tpustack import toolchain
+from tpustack.engine import toolchain
+from tpustack.engine.toolchain import Toolchain
 from tpustack.project import ROOT
-from tpustack.toolchain import Toolchain
 
 PACK = ROOT / "policy"
 PAGE = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")

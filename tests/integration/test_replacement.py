@@ -9,12 +9,12 @@ from typing import Any
 import requests
 
 from infra.deployer import READ, WRITE, permissions_of
-from tpustack.engine import Engine
-from tpustack.localcloud import LocalCloudCommand
+from tpustack.cloud.local import LocalCloudCommand
+from tpustack.engine.stack import Stack
 
 from .test_stacks import TPU, Become, settings_of
 
-Deploy = Callable[..., Engine]
+Deploy = Callable[..., Stack]
 QUEUED: dict[str, Any] = {
     **TPU,
     "slices": 2,

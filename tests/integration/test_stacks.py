@@ -11,9 +11,9 @@ import yaml
 from infra.deployer import READ, WRITE, Permissions, permissions_of
 from infra.settings import StackSettings
 from infra.settings.parse import parse
-from tpustack.engine import Engine
+from tpustack.cloud.local import LocalCloudCommand
+from tpustack.engine.stack import Stack
 from tpustack.errors import TpustackError
-from tpustack.localcloud import LocalCloudCommand
 from tpustack.project import ROOT
 
 from .deployer import Deployer
@@ -25,7 +25,7 @@ CLASSIC: dict[str, Any] = {
     "tpu": {**NODE, "capacity": "preemptible"},
     "network": {"create": False},
 }
-Deploy = Callable[..., Engine]
+Deploy = Callable[..., Stack]
 Become = Callable[[Permissions], Deployer]
 
 
@@ -48,7 +48,7 @@ def test_a_stack_comes_up_stays_as_it_is_and_leaves_nothing(
     before = cloud.status()["resources"]
     engine = deploy("local-node", **CLASSIC)
     first = engine.up(ignore)
-    ours = [urn for urn in engine.urns() if "::pulumi:providers:" not in urn]
+    ours = [each["urn"] for each in engine.resources() if "::pulumi:providers:" not in each["urn"]]
     assert first.changes == {"create": len(ours)}
     assert first.outputs["tpu_endpoint"].startswith("grpc://")
     assert first.outputs["tpu_endpoints"] == [first.outputs["tpu_endpoint"]]

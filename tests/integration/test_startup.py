@@ -11,7 +11,7 @@ import requests
 from localcloud.testing import machine
 
 from infra.components.machine import startup_script
-from tpustack.localcloud import LocalCloudCommand
+from tpustack.cloud.local import LocalCloudCommand
 
 PROJECT = "https://compute.googleapis.com/compute/v1/projects/tpu-stack-local"
 GROUPS = f"{PROJECT}/zones/us-central1-b/instanceGroupManagers"

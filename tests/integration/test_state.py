@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from bench.killpoints import Killer
-from tpustack.engine import Engine
-from tpustack.localcloud import LocalCloudCommand
+from tpustack.cloud.local import LocalCloudCommand
+from tpustack.engine.stack import Stack
 
-Deploy = Callable[..., Engine]
+Deploy = Callable[..., Stack]
 Pulumi = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -63,7 +63,7 @@ def test_what_google_makes_for_a_killed_update_is_found_and_leaves_nothing(
     kill_while_it_creates(list(calls), update)
     for method in calls.values():
         await_call(method, cloud)
-    found = engine.recover(ignore)
+    found = engine.recovery(ignore).force()
     assert all(any(kind.partition(":")[2] in urn for urn in found) for kind in calls)
     if stack != DESTROYED_AT_ONCE:
         engine.up(ignore)

@@ -11,13 +11,13 @@ from typing import Any
 
 import requests
 
-from tpustack.engine import Engine
-from tpustack.localcloud import LocalCloudCommand
+from tpustack.cloud.local import LocalCloudCommand
+from tpustack.engine.stack import Stack
 from tpustack.project import ROOT
 
 from .imports import carry_out, documented, enable
 
-Deploy = Callable[..., Engine]
+Deploy = Callable[..., Stack]
 Pulumi = Callable[..., "subprocess.Popen[str]"]
 POD = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.19.0-pod-pjrt"}
 PROJECT = "projects/tpu-stack-local"

@@ -18,10 +18,10 @@ import pytest
 import requests
 
 from infra.components.machine import startup_script
-from tpustack.engine import Engine
-from tpustack.localcloud import LocalCloudCommand
+from tpustack.cloud.local import LocalCloudCommand
+from tpustack.engine.stack import Stack
 
-Deploy = Callable[..., Engine]
+Deploy = Callable[..., Stack]
 Pulumi = Callable[..., "subprocess.Popen[str]"]
 FIRST = Path(__file__).parent / "first_release"
 VM = (
@@ -33,23 +33,23 @@ HARMLESS = {"same", "update", "create"}
 
 
 @dataclass(frozen=True)
-class Stack:
+class FirstRelease:
     """A stack of the first release, there again."""
 
-    engine: Engine
+    engine: Stack
     name: str
-    redeclare: Callable[..., Engine]
+    redeclare: Callable[..., Stack]
     """Gives it other settings."""
 
 
-First = Callable[..., Stack]
+First = Callable[..., FirstRelease]
 
 
 @pytest.fixture
 def first_release(
     deploy: Deploy, google: requests.Session, pulumi: Pulumi, tmp_path: Path
 ) -> First:
-    def restore(form: str, *, in_the_cloud: bool) -> Stack:
+    def restore(form: str, *, in_the_cloud: bool) -> FirstRelease:
         made = json.loads(gzip.decompress((FIRST / f"{form}.json.gz").read_bytes()))
         for call in made["calls"] if in_the_cloud else ():
             answer = google.request(
@@ -60,7 +60,7 @@ def first_release(
         wheel.write_bytes(b"the wheel of the first release")
         training = {"wheel": str(wheel), **made["settings"].pop("training")}
 
-        def redeclare(**changes: Any) -> Engine:
+        def redeclare(**changes: Any) -> Stack:
             settings = made["settings"] | changes
             return deploy(
                 made["stack"], **settings | {"training": training | settings.get("training", {})}
@@ -70,7 +70,7 @@ def first_release(
         state = {"version": made["version"], "deployment": made["deployment"]}
         (tmp_path / "state.json").write_text(json.dumps(state), encoding="utf-8")
         said(pulumi("stack", "import", f"--file={tmp_path / 'state.json'}", stack=made["stack"]))
-        return Stack(engine, made["stack"], redeclare)
+        return FirstRelease(engine, made["stack"], redeclare)
 
     return restore
 

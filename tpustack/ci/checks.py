@@ -16,7 +16,7 @@ from infra.settings import StackSettings
 from infra.settings.problems import SettingsError
 from infra.settings.stack_file import Loader, load_stack_file
 from tpustack.errors import UsageError
-from tpustack.recovery import BACKEND
+from tpustack.project import BACKEND
 
 _PASSPHRASES = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
 

@@ -12,9 +12,9 @@ from tpustack.ci.checks import checked
 from tpustack.ci.job import Job, explained
 from tpustack.ci.outcome import Outcome
 from tpustack.ci.preview import plan_of, result_of
-from tpustack.ci.repair import Repair
 from tpustack.ci.result import Result, failed
 from tpustack.errors import TpustackError
+from tpustack.recovery.repair import Repair
 
 _GOES_ON = (Outcome.NO_CHANGE, Outcome.CHANGES)
 
@@ -36,7 +36,7 @@ class Deployment:
 
 def deploy(job: Job, stacks: Sequence[str], how: Deployment) -> Iterator[Result]:
     """Deploy one stack after the other; after one that failed, none of the rest."""
-    known = job.pipeline.stacks()
+    known = job.backend.stacks()
     stopped = ""
     for stack in stacks:
         if stopped:
@@ -50,20 +50,19 @@ def deploy(job: Job, stacks: Sequence[str], how: Deployment) -> Iterator[Result]
 class _Deploy:
     def __init__(self, job: Job, stack: str, how: Deployment) -> None:
         self.job, self.stack, self.how = job, stack, how
-        self.pipeline = job.pipeline
         self.line = job.line(stack)
-        self.repair = Repair(job, stack)
+        self.engine = job.backend.stack(stack)
+        self.repair = Repair(self.engine.recovery(self.line))
 
     def run(self, known: bool) -> Result:
         reviewed = self._reviewed()
-        checked(self.job.root, self.stack, self.job.catalog, self.pipeline.environment)
+        checked(self.job.root, self.stack, self.job.catalog, self.job.backend.environment)
         if not known:
-            self.pipeline.create(self.stack)
-            self.pipeline.tag(self.stack, **(self.how.tags or {}))
+            self.job.backend.create(self.stack)
+            self.job.backend.tag(self.stack, **(self.how.tags or {}))
         self.repair.take_up()
         if self.how.refresh:
-            refresh = self.pipeline.refresh
-            done = self.repair.when_unlocked(lambda: refresh(self.stack, self.line))
+            done = self.repair.when_unlocked(lambda: self.engine.reread(self.line))
             if done.failure:
                 return failed(self.stack, done.failure, *self.repair.notes)
         with tempfile.TemporaryDirectory() as folder:
@@ -72,15 +71,14 @@ class _Deploy:
 
     def _update(self, reviewed: plan.Plan | None, fresh: Path) -> Result:
         """Make a fresh plan, and keep to it if it fits."""
-        planned = self.pipeline.preview(self.stack, fresh, self.line, refresh=False)
+        planned = self.engine.preview(fresh, self.line, refresh=False)
         result = result_of(self.stack, planned)
         if result.outcome is not Outcome.CHANGES:
             return result
         if reviewed is not None and (more := plan.surplus(plan.load(fresh), reviewed)):
             return failed(self.stack, _does_not_fit(self.stack, more))
         self.job.report(f"{self.stack}: updating")
-        up = self.pipeline.up
-        done = self.repair.when_unlocked(lambda: up(self.stack, fresh, self.line))
+        done = self.repair.when_unlocked(lambda: self.engine.deploy(fresh, self.line))
         return result_of(self.stack, done)
 
     def _reviewed(self) -> plan.Plan | None:

@@ -16,14 +16,14 @@ _REPAIR = (
 
 def drift(job: Job, stacks: Sequence[str]) -> list[Result]:
     """Compare the state of stacks with the cloud, side by side."""
-    known = job.pipeline.stacks()
+    known = job.backend.stacks()
     return side_by_side(stacks, lambda stack: _drift(job, stack, stack in known))
 
 
 def _drift(job: Job, stack: str, known: bool) -> Result:
     if not known:
         return Result(stack, Outcome.NO_CHANGE, notes=("It was never deployed.",))
-    done = job.pipeline.drift(stack, job.line(stack))
+    done = job.backend.stack(stack).drift(job.line(stack))
     if done.failure:
         return failed(stack, done.failure)
     changes = done.events.changes

@@ -10,10 +10,10 @@ from time import monotonic
 
 from infra.catalog import Catalog
 from tpustack.ci.checks import StackError
-from tpustack.ci.engine import Pipeline
-from tpustack.ci.locks import LockedError, held
 from tpustack.ci.result import Result, failed
+from tpustack.engine.backend import Backend
 from tpustack.errors import TpustackError
+from tpustack.recovery.locks import LockedError, held
 
 # Each preview is an engine, a Python and a provider, some 300 MB together.
 _SIDE_BY_SIDE = 8
@@ -24,14 +24,14 @@ class Job:
     """One run.
 
     Attributes:
-        pipeline: the engine.
+        backend: the stacks.
         root: the folder of Pulumi.yaml.
         output: the folder of plans, texts and results.
         report: gets lines of progress.
         catalog: prices and types.
     """
 
-    pipeline: Pipeline
+    backend: Backend
     root: Path
     output: Path
     report: Callable[[str], None]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tpustack.ci.outcome import Outcome
-from tpustack.ci.result import Change, CostChange, Result, Violation
+from tpustack.ci.result import CostChange, Result
+from tpustack.engine.events import Change, Violation
 
 # GitHub takes 65,536 characters; the rest is for what others put around the text.
 LONGEST = 64_000

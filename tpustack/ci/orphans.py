@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import quote
 
 from tpustack.ci.requests import NAME
+from tpustack.cloud.google import Google, NotFound
 from tpustack.errors import TpustackError
-from tpustack.google import Google, NotFound
 
 _COMPUTE = "https://compute.googleapis.com/compute/v1"
 _STORAGE = "https://storage.googleapis.com/storage/v1"

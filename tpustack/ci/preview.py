@@ -9,10 +9,11 @@ from pathlib import Path
 from tpustack.ci import touched
 from tpustack.ci.checks import checked, path_of
 from tpustack.ci.cost import cost_change
-from tpustack.ci.engine import Done, Pipeline
 from tpustack.ci.job import Job, side_by_side
 from tpustack.ci.outcome import Outcome
 from tpustack.ci.result import CostChange, Result
+from tpustack.engine.backend import Backend
+from tpustack.engine.stack import Done
 
 _NEW = "The stack is new: the backend has none of this name, so everything is to be made."
 
@@ -31,26 +32,27 @@ def preview(job: Job, stacks: Sequence[str], base: str | None, *, refresh: bool)
         base: what git calls the state before the change; the cost is compared with it.
         refresh: look at what the cloud has, not only at what the state says.
     """
-    known = job.pipeline.stacks()
+    known = job.backend.stacks()
     return side_by_side(stacks, lambda stack: _preview(job, stack, stack in known, base, refresh))
 
 
 def _preview(job: Job, stack: str, known: bool, base: str | None, refresh: bool) -> Result:
-    settings = checked(job.root, stack, job.catalog, job.pipeline.environment)
+    settings = checked(job.root, stack, job.catalog, job.backend.environment)
     plan_of(job.output, stack).unlink(missing_ok=True)
     if known:
         cost = cost_change(stack, _before(job, stack, base), settings, job.catalog)
-        return result_of(stack, _run(job, job.pipeline, stack, refresh), cost)
+        return result_of(stack, _run(job, job.backend, stack, refresh), cost)
     # Previewers can't write, so a stack that is not there is not made in the backend either.
     with tempfile.TemporaryDirectory() as folder:
-        elsewhere = job.pipeline.backend_elsewhere(Path(folder))
+        elsewhere = job.backend.elsewhere(Path(folder))
         elsewhere.create(stack)
         cost = cost_change(stack, None, settings, job.catalog)
         return result_of(stack, _run(job, elsewhere, stack, False), cost).noting(_NEW)
 
 
-def _run(job: Job, pipeline: Pipeline, stack: str, refresh: bool) -> Done:
-    return pipeline.preview(stack, plan_of(job.output, stack), job.line(stack), refresh=refresh)
+def _run(job: Job, backend: Backend, stack: str, refresh: bool) -> Done:
+    plan = plan_of(job.output, stack)
+    return backend.stack(stack).preview(plan, job.line(stack), refresh=refresh)
 
 
 def _before(job: Job, stack: str, base: str | None) -> str | None:

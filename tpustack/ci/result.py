@@ -7,40 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tpustack.ci.outcome import Outcome, worst
-
-
-@dataclass(frozen=True)
-class Change:
-    """One resource that changes, or that somebody has changed.
-
-    Attributes:
-        operation: the engine's word: `create`, `update`, `replace`, `delete` …
-        type: Pulumi's type token.
-        name: its name in the program.
-        properties: paths of what differs; their values may be secret, and are not kept.
-        because: paths of what forces a replacement.
-    """
-
-    operation: str
-    type: str
-    name: str
-    properties: tuple[str, ...] = ()
-    because: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Violation:
-    """What a rule of the policy pack has against a resource."""
-
-    rule: str
-    level: str
-    resource: str
-    message: str
-
-    @property
-    def mandatory(self) -> bool:
-        """Whether it stops the run."""
-        return self.level == "mandatory"
+from tpustack.engine.events import Change, Violation
 
 
 @dataclass(frozen=True)

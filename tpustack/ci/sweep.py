@@ -9,16 +9,16 @@ from tpustack.ci import orphans, requests
 from tpustack.ci.job import Job, explained
 from tpustack.ci.outcome import Outcome
 from tpustack.ci.preview import result_of
-from tpustack.ci.repair import Repair
 from tpustack.ci.result import Result, failed
-from tpustack.google import Google
+from tpustack.cloud.google import Google
+from tpustack.recovery.repair import Repair
 
 
 def sweep(job: Job, branches: set[str], now: datetime) -> list[Result]:
     """Remove the stacks of requests whose branch is gone or whose time is up."""
     results = []
-    for stack in sorted(filter(requests.NAME.fullmatch, job.pipeline.stacks())):
-        why = requests.reason_to_sweep(job.pipeline.tags(stack), branches, now)
+    for stack in sorted(filter(requests.NAME.fullmatch, job.backend.stacks())):
+        why = requests.reason_to_sweep(job.backend.tags(stack), branches, now)
         if why:
             results.append(explained(stack, lambda: _gone(job, stack)).noting(why))  # noqa: B023
     return results
@@ -27,7 +27,7 @@ def sweep(job: Job, branches: set[str], now: datetime) -> list[Result]:
 def sweep_orphans(job: Job, google: Google, project: str, *, remove: bool) -> list[Result]:
     """Name, or remove, what requests' stacks left that the backend does not have any more."""
     found = orphans.find(google, project)
-    known = job.pipeline.stacks()
+    known = job.backend.stacks()
     results = []
     for stack in sorted({each.stack for each in found} - known.keys()):
         own = [each for each in found if each.stack == stack]
@@ -45,21 +45,21 @@ def sweep_orphans(job: Job, google: Google, project: str, *, remove: bool) -> li
 
 def destroy(job: Job, stack: str) -> Result:
     """Delete everything of a stack that is not protected; a stack with nothing left goes, too."""
-    if stack not in job.pipeline.stacks():
+    if stack not in job.backend.stacks():
         return failed(stack, f"the backend has no stack {stack}")
     return explained(stack, lambda: _gone(job, stack))
 
 
 def _gone(job: Job, stack: str) -> Result:
-    pipeline, line, repair = job.pipeline, job.line(stack), Repair(job, stack)
+    on_engine, line = job.backend.stack(stack), job.line(stack)
+    repair = Repair(on_engine.recovery(line))
     repair.take_up()
-    done = repair.when_unlocked(lambda: pipeline.destroy(stack, line))
+    done = repair.when_unlocked(lambda: on_engine.clear(line))
     result = result_of(stack, done).noting(*repair.notes)
     if done.failure:
         return result
-    left = pipeline.state(stack).get("resources") or []
-    if left:
+    if left := on_engine.resources():
         names = ", ".join(f"`{each['urn'].rpartition('::')[2]}`" for each in left)
         return result.noting(f"Left standing because it is protected: {names}.")
-    pipeline.remove(stack)
+    job.backend.remove(stack)
     return replace(result, outcome=Outcome.CHANGES)

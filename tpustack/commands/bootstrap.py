@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from tpustack import bootstrap, toolchain
+from tpustack import bootstrap
+from tpustack.engine import toolchain
 
 
 @click.command("bootstrap")

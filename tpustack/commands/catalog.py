@@ -10,9 +10,9 @@ from infra.catalog import Catalog
 from infra.checks.context import nearest
 from infra.cost.table import aligned
 from infra.settings.problems import Problem
-from tpustack import catalog as tables
-from tpustack import completion
-from tpustack.parameters import refuse
+from tpustack import options
+from tpustack.options import refuse
+from tpustack.reference import catalog as tables
 
 TABLES = {
     "accelerators": tables.accelerators,
@@ -26,16 +26,16 @@ TABLES = {
 @click.argument("table", type=click.Choice(list(TABLES)), default="accelerators")
 @click.option(
     "--zone",
-    shell_complete=completion.zones,
+    shell_complete=options.zones,
     help="Only what this zone has, for example us-central1-b.",
 )
 @click.option(
     "--type",
     "kind",
-    shell_complete=completion.accelerators,
+    shell_complete=options.accelerators,
     help="Only this type or family, for example v3-32, v3 or n2-highmem.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
+@options.as_json("table")
 def command(table: str, zone: str | None, kind: str | None, as_json: bool) -> None:
     """Browse the catalog: TPU types (by zone), runtimes, machine types and prices in US dollars.
 

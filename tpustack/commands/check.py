@@ -8,18 +8,14 @@ import sys
 import click
 
 from infra.catalog import Catalog
-from tpustack import completion, stacks
-from tpustack.stacks import Report
+from tpustack import options
+from tpustack.stacks import files as stacks
+from tpustack.stacks.files import Report
 
 
 @click.command("check")
-@click.option(
-    "--stack",
-    "-s",
-    shell_complete=completion.stacks,
-    help="The stack to check; all of them without it.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@options.stack("The stack to check; all of them without it.")
+@options.as_json()
 def command(stack: str | None, as_json: bool) -> None:
     """Check stack files without engine or cloud; print every problem of all of them at once.
 

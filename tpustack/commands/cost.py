@@ -14,19 +14,20 @@ from infra.cost.parts import of_accelerator, of_stack
 from infra.cost.table import as_json, table
 from infra.settings.problems import Problem
 from infra.settings.tpu import Capacity
-from tpustack import completion, stacks
+from tpustack import options
 from tpustack.errors import UsageError
-from tpustack.parameters import Hours, refuse
+from tpustack.options import Hours, refuse
+from tpustack.stacks import files as stacks
 
 
 @click.command("cost")
-@click.option("--stack", "-s", shell_complete=completion.stacks, help="The stack.")
+@options.stack("The stack.")
 @click.option(
     "--hours", type=Hours(), default="24", show_default=True, help="How long a run takes."
 )
 @click.option(
     "--accelerator-type",
-    shell_complete=completion.accelerators,
+    shell_complete=options.accelerators,
     help="A TPU such as v3-32, or the GPU V100, without a stack.",
 )
 @click.option("--region", help="Where, without a stack.")

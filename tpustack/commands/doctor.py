@@ -10,10 +10,10 @@ from typing import BinaryIO
 
 import click
 
-from tpustack import completion
-from tpustack.diagnosis import Diagnosis, diagnose
+from tpustack import options
 from tpustack.errors import UsageError
-from tpustack.troubleshooting import markdown
+from tpustack.logs.diagnosis import Diagnosis, diagnose
+from tpustack.reference.errors import markdown
 
 _MOST_LINES = 5
 _MOST_UNKNOWN = 20
@@ -21,13 +21,8 @@ _MOST_UNKNOWN = 20
 
 @click.command("doctor")
 @click.argument("file", type=click.File("rb"), required=False)
-@click.option(
-    "--stack",
-    "-s",
-    shell_complete=completion.stacks,
-    help="The stack to look into; without it the one Pulumi selected.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@options.stack("The stack to look into; without it the one Pulumi selected.")
+@options.as_json()
 @click.option("--markdown", "as_page", is_flag=True, help="Print the page docs/troubleshooting.md.")
 def command(file: BinaryIO | None, stack: str | None, as_json: bool, as_page: bool) -> None:
     """Find the known errors in a log (`-`: standard input); say their causes and cures.
@@ -62,19 +57,21 @@ def _read(file: BinaryIO) -> str:
 
 
 def _of_stack(stack: str | None) -> Iterator[tuple[str, str]]:
-    from tpustack import stack_logs, toolchain
-    from tpustack.engine import Engine, selected_stack
-    from tpustack.google import Google
-    from tpustack.stacks import path_of, shown
+    from tpustack.cloud.google import Google
+    from tpustack.engine import toolchain
+    from tpustack.engine.backend import Backend
+    from tpustack.logs import stack as stack_logs
+    from tpustack.stacks.files import path_of, shown
 
     if stack is not None and not (path := path_of(stack)).exists():
         raise UsageError(f"--stack: there is no stack {stack}: {shown(path)} does not exist")
     tools = toolchain.find()
     environment = {"PATH": f"{tools.bin}{os.pathsep}{os.environ['PATH']}"}
-    name = stack or selected_stack(environment)
+    backend = Backend(environment)
+    name = stack or backend.selected()
     if name is None:
         raise UsageError("say which log (FILE, or - for standard input) or which stack (--stack)")
-    outputs = Engine(name, environment, create=False).outputs()
+    outputs = backend.select(name, create=False).outputs()
     if "vm_name" not in outputs:
         raise UsageError(f"the stack {name} has nothing up to look into; `pulumi up` makes it")
     return stack_logs.texts(Google(), outputs)

@@ -7,25 +7,20 @@ import os
 import click
 from rich.console import Console
 
-from tpustack import completion, toolchain
-from tpustack.engine import Engine
+from tpustack import options
+from tpustack.engine import toolchain
+from tpustack.engine.backend import Backend
 
 
 @click.command("follow")
-@click.option(
-    "--stack",
-    "-s",
-    shell_complete=completion.stacks,
-    required=True,
-    help="The stack whose VM to follow.",
-)
+@options.stack("The stack whose VM to follow.", required=True)
 def command(stack: str) -> None:
     """Follow the training on a stack's VM, live, from its serial port, until it ends."""
-    from tpustack.follow import follow
+    from tpustack.logs.follow import follow
 
     tools = toolchain.find()
     environment = {"PATH": f"{tools.bin}{os.pathsep}{os.environ['PATH']}"}
-    outputs = Engine(stack, environment).outputs()
+    outputs = Backend(environment).select(stack).outputs()
     follow(
         Console(),
         project=outputs["project"],

@@ -11,9 +11,9 @@ from infra.catalog import Catalog
 from infra.cost.parts import of_stack
 from infra.cost.table import UNKNOWN, dollars
 from infra.settings.tpu import Capacity
-from tpustack import completion
+from tpustack import options
 from tpustack.errors import UsageError
-from tpustack.new_stack import (
+from tpustack.stacks.new import (
     Answers,
     path_for,
     problem_of,
@@ -29,11 +29,11 @@ _MOST_SHOWN = 12
 @click.argument("name")
 @click.option("--project", help="The id of the Google Cloud project.")
 @click.option(
-    "--zone", shell_complete=completion.zones, help="Where the TPU is, for example us-central1-b."
+    "--zone", shell_complete=options.zones, help="Where the TPU is, for example us-central1-b."
 )
 @click.option(
     "--accelerator-type",
-    shell_complete=completion.accelerators,
+    shell_complete=options.accelerators,
     help="Type and size of the TPU, for example v2-8.",
 )
 @click.option(

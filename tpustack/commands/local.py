@@ -6,7 +6,8 @@ import sys
 
 import click
 
-from tpustack import localcloud, toolchain
+from tpustack.cloud import local as localcloud
+from tpustack.engine import toolchain
 from tpustack.project import LOCAL_CLOUD_HOME
 
 SUBCOMMANDS = ("start", "status", "stop", "reset", "env", "logs", "faults")

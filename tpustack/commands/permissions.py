@@ -6,12 +6,12 @@ import click
 import yaml
 
 from infra.deployer import ALL, READ, permissions_of
-from tpustack import completion
-from tpustack.stacks import load
+from tpustack import options
+from tpustack.stacks.files import load
 
 
 @click.command("permissions")
-@click.option("--stack", "-s", shell_complete=completion.stacks, required=True, help="The stack.")
+@options.stack("The stack.", required=True)
 @click.option("--look", is_flag=True, help="Only what a preview and a refresh take.")
 def command(stack: str, look: bool) -> None:
     """Write what a stack's deployer must be allowed, for `gcloud iam roles create --file`.

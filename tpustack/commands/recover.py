@@ -6,18 +6,13 @@ import os
 
 import click
 
-from tpustack import completion, toolchain
-from tpustack.engine import Engine
+from tpustack import options
+from tpustack.engine import toolchain
+from tpustack.engine.backend import Backend
 
 
 @click.command("recover")
-@click.option(
-    "--stack",
-    "-s",
-    shell_complete=completion.stacks,
-    required=True,
-    help="The stack whose update was killed.",
-)
+@options.stack("The stack whose update was killed.", required=True)
 def command(stack: str) -> None:
     """Make a stack whose update was killed one that `pulumi up` and `destroy` can work with.
 
@@ -26,7 +21,8 @@ def command(stack: str) -> None:
     """
     tools = toolchain.find()
     environment = {"PATH": f"{tools.bin}{os.pathsep}{os.environ['PATH']}"}
-    interrupted = Engine(stack, environment).recover(lambda line: click.echo(line, err=True))
+    selected = Backend(environment).select(stack)
+    interrupted = selected.recovery(lambda line: click.echo(line, err=True)).force()
     for urn in interrupted:
         click.echo(urn)
     click.echo("Nothing was being created." if not interrupted else "Run `pulumi up` to go on.")

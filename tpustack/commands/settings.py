@@ -7,7 +7,7 @@ import json
 import click
 
 from infra.settings.reference import all_settings
-from tpustack.reference import facts, markdown
+from tpustack.reference.settings import facts, markdown
 
 
 @click.command("settings")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from tpustack import wheel
 from tpustack.project import ROOT
+from tpustack.stacks import wheel
 
 
 @click.command("wheel")

@@ -15,17 +15,19 @@ from typing import Any
 
 from rich.console import Console
 
-from tpustack import toolchain, wheel
+from tpustack.cloud.google import Google
+from tpustack.cloud.local import LocalCloudCommand
 from tpustack.demo import dataset
 from tpustack.demo.output import EngineOutput
 from tpustack.demo.processes import Watch, end_children
 from tpustack.demo.summary import Summary
-from tpustack.engine import Engine
+from tpustack.engine import toolchain
+from tpustack.engine.backend import Backend
+from tpustack.engine.stack import Stack
 from tpustack.errors import TpustackError
-from tpustack.follow import follow
-from tpustack.google import Google
-from tpustack.localcloud import LocalCloudCommand
+from tpustack.logs.follow import follow
 from tpustack.project import DEMO, ROOT, STATE
+from tpustack.stacks import wheel
 
 STACKS = {"vm": "local", "node": "local-node"}
 _UNFINISHED = DEMO / "unfinished"
@@ -60,7 +62,7 @@ class Demo:
             data = self._prepare_data()
             self._build_wheel()
             before = self._start_cloud()
-            engine = Engine(self.stack, engine_environment)
+            engine = Backend(engine_environment).select(self.stack)
             outputs = self._up(engine)
             self._train(outputs, data)
             self._up_again(engine)
@@ -115,7 +117,7 @@ class Demo:
         resources: dict[str, int] = status["resources"]
         return resources
 
-    def _up(self, engine: Engine) -> dict[str, Any]:
+    def _up(self, engine: Stack) -> dict[str, Any]:
         with self._phase("up", f"pulumi up, stack {self.stack}"):
             update = engine.up(self._engine_output())
             outputs = update.outputs
@@ -139,13 +141,13 @@ class Demo:
         self.summary.data = data.description
         self.summary.show(self.console, metrics, outputs)
 
-    def _up_again(self, engine: Engine) -> None:
+    def _up_again(self, engine: Stack) -> None:
         with self._phase("second_up", "pulumi up again"):
             update = engine.up(self._engine_output())
             self.summary.second_up_changes = update.changed
             self._say(f"{update.changed} changes")
 
-    def _destroy(self, engine: Engine, before: dict[str, int]) -> None:
+    def _destroy(self, engine: Stack, before: dict[str, int]) -> None:
         with self._phase("destroy", "pulumi destroy"):
             engine.destroy(self._engine_output())
             after: dict[str, int] = self.cloud.status()["resources"]

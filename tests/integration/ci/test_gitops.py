@@ -12,7 +12,7 @@ from localcloud.core.cloud import DEVELOPER
 
 from bootstrap.components.accounts import DEPLOYER_ROLES
 from tests.integration.ci.conftest import OUTPUT, MakeCheckout
-from tpustack.localcloud import LocalCloudCommand
+from tpustack.cloud.local import LocalCloudCommand
 
 ZONE = "https://compute.googleapis.com/compute/v1/projects/tpu-stack-local/zones/us-central1-b"
 VM, DISKS = f"{ZONE}/instances/tpu-stack-dev-vm", f"{ZONE}/disks"

@@ -12,7 +12,7 @@ import requests
 import yaml
 
 from tests.integration.ci.conftest import Checkout, MakeCheckout
-from tpustack.localcloud import LocalCloudCommand
+from tpustack.cloud.local import LocalCloudCommand
 from tpustack.project import ROOT
 
 NO_CHANGE, FAILURE, CHANGES = 0, 1, 3

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tpustack import stacks
 from tpustack.__main__ import main
+from tpustack.stacks import files as stacks
 
 REPOSITORY = Path(__file__).parents[3]
 

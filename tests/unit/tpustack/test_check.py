@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -129,7 +128,7 @@ def test_a_project_without_stack_files_is_told_how_to_make_one(project: Path, ru
     assert "has no stack files. Make one with `tpustack init`" in done.err
 
 
-def test_a_check_takes_less_than_a_second_and_loads_neither_engine_nor_tensorflow() -> None:
+def test_a_check_loads_neither_engine_nor_tensorflow() -> None:
     code = (
         "import sys; sys.argv = ['tpustack', 'check', '--json']\n"
         "from tpustack.__main__ import main\n"
@@ -137,13 +136,5 @@ def test_a_check_takes_less_than_a_second_and_loads_neither_engine_nor_tensorflo
         "heavy = {'tensorflow', 'pulumi', 'rich', 'requests'} & set(sys.modules)\n"
         "sys.exit(f'loaded {heavy}' if heavy else 0)"
     )
-
-    def used() -> float:
-        children = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return children.ru_utime + children.ru_stime
-
-    # Processor time, so that a busy machine does not decide the test.
-    before = used()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert used() - before < 1.0

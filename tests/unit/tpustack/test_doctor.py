@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tpu_training.error_catalog import KnownError, known_errors
 
-from tpustack import stack_logs
-from tpustack.diagnosis import diagnose
 from tpustack.errors import TpustackError
+from tpustack.logs import stack as stack_logs
+from tpustack.logs.diagnosis import diagnose
 
 from .conftest import REPOSITORY, Run
 

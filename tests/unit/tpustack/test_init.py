@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from infra.catalog import Catalog
-from tpustack import stacks
-from tpustack.new_stack import Answers, problems_of
+from tpustack.stacks import files as stacks
+from tpustack.stacks.new import Answers, problems_of
 
 from .conftest import Run
 

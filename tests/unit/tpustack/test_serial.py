@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tpustack import serial
+from tpustack.cloud.google import NotFound
 from tpustack.errors import TpustackError
-from tpustack.google import NotFound
+from tpustack.logs import serial
 
 PREFIX = "Nov 21 training[12]: "
 

@@ -9,7 +9,8 @@ from infra.settings.parse import parse
 from tpustack.ci.cost import cost_change
 from tpustack.ci.markdown import LONGEST, marker, text
 from tpustack.ci.outcome import Outcome, worst
-from tpustack.ci.result import Change, CostChange, Result, Violation, document, failed
+from tpustack.ci.result import CostChange, Result, document, failed
+from tpustack.engine.events import Change, Violation
 
 REPLACED = Change("replace", "gcp:tpu/v2Vm:V2Vm", "tpu", ("zone",), ("zone",))
 CHANGED = Change("update", "gcp:compute/instance:Instance", "vm", ("labels.team",))

@@ -17,7 +17,7 @@ from localcloud.testing import Client, machine
 from tpustack.ci.job import Job
 from tpustack.ci.outcome import Outcome
 from tpustack.ci.sweep import sweep_orphans
-from tpustack.google import Google
+from tpustack.cloud.google import Google
 
 PROJECT, ZONE = "tpu-stack-local", "us-central1-b"
 COMPUTE = f"compute.googleapis.com/compute/v1/projects/{PROJECT}/zones/{ZONE}"
@@ -79,8 +79,8 @@ def there(api: Client) -> set[str]:
 
 
 def sweep(api: Client, *known: str, remove: bool) -> list[Any]:
-    pipeline = SimpleNamespace(stacks=lambda: dict.fromkeys(known))
-    job = cast(Job, SimpleNamespace(pipeline=pipeline))
+    backend = SimpleNamespace(stacks=lambda: dict.fromkeys(known))
+    job = cast(Job, SimpleNamespace(backend=backend))
     return sweep_orphans(job, Google(api.session), PROJECT, remove=remove)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tpustack import serial
+from tpustack.cloud.google import Google
 from tpustack.errors import TpustackError
-from tpustack.google import Google
+from tpustack.logs import serial
 
 # A VM on Google installs TensorFlow from the package index, which can be silent for a while.
 SILENCE = 300.0

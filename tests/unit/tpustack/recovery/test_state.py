@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tpustack.engine_state import being_created, passing, settled, with_what_may_be_there
+from tpustack.recovery.state import being_created, passing, settled, with_what_may_be_there
 
 
 def resource(kind: str, called: str, **inputs: str) -> dict[str, Any]:

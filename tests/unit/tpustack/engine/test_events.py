@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 from pulumi.automation import EngineEvent
 
-from tpustack.ci.engine import reason
-from tpustack.ci.events import Events
-from tpustack.ci.result import Change, Violation
+from tpustack.engine.events import Change, Events, Violation
+from tpustack.engine.failure import reason
 
 TPU, KIND = "urn:pulumi:dev::tpu-stack::gcp:tpu/v2Vm:V2Vm::tpu", "gcp:tpu/v2Vm:V2Vm"
 

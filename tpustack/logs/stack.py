@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from tpustack.cloud.google import Google
 from tpustack.errors import TpustackError
-from tpustack.google import Google
-from tpustack.serial import port_url
+from tpustack.logs.serial import port_url
 
 _INSTANCE = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instances/{}"
 _NODE = "https://tpu.googleapis.com/v2/projects/{}/locations/{}/nodes/{}"

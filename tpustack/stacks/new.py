@@ -15,8 +15,8 @@ from infra.settings import StackSettings
 from infra.settings.parse import PROJECT_KEY, parse
 from infra.settings.problems import Problem, SettingsError
 from infra.settings.tpu import Capacity
-from tpustack import stacks
 from tpustack.errors import UsageError
+from tpustack.stacks import files as stacks
 
 _PREFIX = "namePrefix"
 _NAME = "NAME"

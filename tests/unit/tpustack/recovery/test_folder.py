@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tpustack.ci.folder import mend
+from tpustack.recovery.folder import mend
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from tpustack.ci.locks import LONGEST_RUN, held, locks_in
+from tpustack.recovery.locks import LONGEST_RUN, held, locks_in
 
 # As the engine's backend for buckets and folders says it.
 REFUSAL = """error: the stack is currently locked by 1 lock(s). Either wait for the other

@@ -9,7 +9,7 @@ from typing import Any
 
 from tpu_training.error_catalog import KnownError, innocent_lines, known_errors
 
-from tpustack.log_text import Joined, Log
+from tpustack.logs.text import Joined, Log
 
 _LONGEST_TEXT = 200
 _TRACEBACK = "Traceback (most recent call last)"

@@ -7,6 +7,7 @@ written once, when everything is known; until then it names what was interrupted
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -16,17 +17,18 @@ from typing import Any
 
 from pulumi import automation
 
-from tpustack.ci.locks import LockedError, locks_in
-from tpustack.engine_state import (
+from tpustack.errors import TpustackError, diagnostics
+from tpustack.project import BACKEND
+from tpustack.recovery.folder import mend
+from tpustack.recovery.locks import LockedError, locks_in
+from tpustack.recovery.state import (
     being_created,
     is_interrupted,
     passing,
     settled,
     with_what_may_be_there,
 )
-from tpustack.errors import TpustackError, diagnostics
 
-BACKEND = "PULUMI_BACKEND_URL"
 Line = Callable[[str], None]
 State = dict[str, Any]
 # A TPU VM takes minutes to come and to go.
@@ -75,6 +77,25 @@ class Recovery:
             self._run("rename", "stack", "rename", self._stack)
         except automation.StackAlreadyExistsError:
             return
+
+    def release(self) -> None:
+        """Delete the locks on the stack, whoever holds them."""
+        self._run("cancel", "cancel", "--yes")
+
+    def force(self) -> list[str]:
+        """Repair the stack without regard to its lock; return the URNs of what was being created.
+
+        What the engine was creating may be there by now, without the state knowing: it is taken
+        into the state if it is.
+        """
+        mend({**os.environ, **self._workspace.env_vars}.get(BACKEND, ""))
+        self.release()
+        state = self.interrupted()
+        if state is None:
+            return []
+        found = self.look(state)
+        self.write(found)
+        return found.created
 
     def look(self, before: State) -> Found:
         """Find out what is there of what was interrupted. Changes neither cloud nor state."""

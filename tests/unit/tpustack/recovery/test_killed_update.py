@@ -13,10 +13,10 @@ from typing import Any, cast
 import pytest
 from pulumi import automation
 
-from tests.unit.tpustack.test_engine_state import NETWORK, TPU, state
-from tpustack.ci.locks import LockedError
+from tests.unit.tpustack.recovery.test_state import NETWORK, TPU, state
 from tpustack.errors import TpustackError
-from tpustack.recovery import Recovery
+from tpustack.recovery.killed_update import Recovery
+from tpustack.recovery.locks import LockedError
 
 READY = {"state": "READY", "networkEndpoints": [{"ipAddress": "10.0.0.2", "port": 8470}]}
 Deployment = dict[str, Any]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from tpustack.ci.job import Job
-from tpustack.ci.locks import LockedError, orphaned
+from tpustack.recovery.killed_update import Recovery
+from tpustack.recovery.locks import LockedError, orphaned
 
 _T = TypeVar("_T")
 
@@ -14,9 +14,9 @@ _T = TypeVar("_T")
 class Repair:
     """Makes one stack usable again; `notes` says what that took."""
 
-    def __init__(self, job: Job, stack: str) -> None:
+    def __init__(self, recovery: Recovery) -> None:
         self.notes: list[str] = []
-        self._job, self._stack = job, stack
+        self._recovery = recovery
 
     def take_up(self) -> None:
         """Find what a killed run was creating.
@@ -24,7 +24,7 @@ class Repair:
         Raises:
             LockedError: when that run is still going on.
         """
-        recovery = self._job.pipeline.recovery(self._stack, self._job.line(self._stack))
+        recovery = self._recovery
         state = recovery.interrupted()
         if state is None:
             return
@@ -48,5 +48,5 @@ class Repair:
                 raise
             holders = ", ".join(map(str, error.locks))
             self.notes.append(f"The lock of a run that is dead was released: {holders}.")
-            self._job.pipeline.release(self._stack)
+            self._recovery.release()
             return operation()

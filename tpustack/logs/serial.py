@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from tpustack.cloud.google import Google, NotFound
 from tpustack.errors import TpustackError
-from tpustack.google import Google, NotFound
 
 _INSTANCE = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instances/{}"
 # After so many answers with nothing new, the VM may be another one of the same name.

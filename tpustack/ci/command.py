@@ -1,4 +1,4 @@
-"""`tpustack ci`: what the workflows call."""
+"""`tpustack ci`, which the workflows call."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from time import monotonic
 
 import click
 
-from tpustack import completion, toolchain, wheel
+from tpustack import options
 from tpustack.ci import forge, markdown, requests, settings, touched
 from tpustack.ci import output as results
 from tpustack.ci.checks import path_of, require_backend
 from tpustack.ci.deploy import Deployment
 from tpustack.ci.deploy import deploy as run_deploy
 from tpustack.ci.drift import drift as run_drift
-from tpustack.ci.engine import Pipeline
 from tpustack.ci.job import Job
 from tpustack.ci.outcome import worst
 from tpustack.ci.preview import preview as run_preview
@@ -25,16 +24,19 @@ from tpustack.ci.result import Result
 from tpustack.ci.sweep import destroy as run_destroy
 from tpustack.ci.sweep import sweep as run_sweep
 from tpustack.ci.sweep import sweep_orphans
+from tpustack.cloud.google import Google
+from tpustack.engine import toolchain
+from tpustack.engine.backend import Backend
 from tpustack.errors import UsageError
-from tpustack.google import Google
 from tpustack.project import ROOT
-from tpustack.stacks import path_of as path_for
+from tpustack.stacks import wheel
+from tpustack.stacks.files import path_of as path_for
 
 _STACKS = click.option(
     "--stack",
     "-s",
     "stacks",
-    shell_complete=completion.stacks,
+    shell_complete=options.stacks,
     multiple=True,
     help="A stack; may be repeated.",
 )
@@ -139,7 +141,7 @@ def sweep(remote: str, remove_orphans: bool, output: Path) -> None:
 
 
 @command.command("destroy")
-@click.option("--stack", "-s", shell_complete=completion.stacks, required=True, help="The stack.")
+@options.stack("The stack.", required=True)
 @click.option("--confirm", required=True, help="Its name again.")
 @_OUTPUT
 def destroy(stack: str, confirm: str, output: Path) -> None:
@@ -210,7 +212,7 @@ def _run(
     if any(_needs_wheel(stack) for stack in built):
         wheel.build()
     environment = toolchain.engine(toolchain.find())
-    job = Job(Pipeline(ROOT, environment), ROOT, folder, _report)
+    job = Job(Backend(environment), ROOT, folder, _report)
     done = []
     for result in work(job):
         done.append(result)

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from tpustack.engine_ids import id_of
+from tpustack.recovery.ids import id_of
 
 Resource = Mapping[str, Any]
 Deployment = Mapping[str, Any]

@@ -7,7 +7,7 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.tpustack.small_engine import (
+from tests.unit.tpustack.recovery.small_engine import (
     BUCKET,
     GRANT,
     NETWORK,
@@ -21,8 +21,8 @@ from tests.unit.tpustack.small_engine import (
     problems,
     wanted,
 )
-from tpustack.engine_ids import id_of
-from tpustack.engine_state import is_interrupted, settled, with_what_may_be_there
+from tpustack.recovery.ids import id_of
+from tpustack.recovery.state import is_interrupted, settled, with_what_may_be_there
 
 NEVER = 1000
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from pulumi.automation import EngineEvent, OpType, StepEventMetadata
-
-from tpustack.ci.result import Change, Violation
 
 # The engine's steps of a replacement come beside the one that stands for it in the program.
 _PARTS = {OpType.CREATE_REPLACEMENT, OpType.DELETE_REPLACED, OpType.DISCARD_REPLACED}
@@ -17,6 +16,40 @@ _COMPUTED = ("effectiveLabels", "pulumiLabels")
 # What the engine keeps for itself: the stack, its providers.
 _OURS = "pulumi:"
 _COLOR = re.compile(r"<\{%.*?%\}>")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One resource that changes, or that somebody has changed.
+
+    Attributes:
+        operation: the engine's word: `create`, `update`, `replace`, `delete` …
+        type: Pulumi's type token.
+        name: its name in the program.
+        properties: paths of what differs; their values may be secret, and are not kept.
+        because: paths of what forces a replacement.
+    """
+
+    operation: str
+    type: str
+    name: str
+    properties: tuple[str, ...] = ()
+    because: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Violation:
+    """What a rule of the policy pack has against a resource."""
+
+    rule: str
+    level: str
+    resource: str
+    message: str
+
+    @property
+    def mandatory(self) -> bool:
+        """Whether it stops the run."""
+        return self.level == "mandatory"
 
 
 class Events:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tpustack import engine_ids
 from tpustack.project import ROOT
+from tpustack.recovery import ids
 
 # Google names the first two itself. An API stays enabled, and the last only waits for a TPU.
 NOT_FOUND = {
@@ -40,15 +40,15 @@ def declared(path: Path) -> Iterator[str]:
 def test_the_inputs_tell_the_id_that_the_provider_has_given() -> None:
     found = [each for each in resources() if each["type"] not in NOT_FOUND]
     assert len({each["type"] for each in found}) > 10
-    assert [engine_ids.id_of(each) for each in found] == [each["id"] for each in found]
+    assert [ids.id_of(each) for each in found] == [each["id"] for each in found]
 
 
 def test_every_resource_of_our_programs_can_be_found_or_is_known_not_to_be() -> None:
     files = [file for room in ("infra", "bootstrap") for file in (ROOT / room).rglob("*.py")]
     types = {kind for file in files for kind in declared(file)}
     assert len(types) > 20
-    assert types - engine_ids.FOUND == NOT_FOUND & types
+    assert types - ids.FOUND == NOT_FOUND & types
 
 
 def test_without_its_inputs_nothing_is_found() -> None:
-    assert engine_ids.id_of({"type": "gcp:tpu/v2Vm:V2Vm", "inputs": {"name": "t"}}) is None
+    assert ids.id_of({"type": "gcp:tpu/v2Vm:V2Vm", "inputs": {"name": "t"}}) is None

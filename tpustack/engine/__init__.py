@@ -1,0 +1,1 @@
+"""The Pulumi engine: found or built, and driven by the Automation API."""

@@ -1,0 +1,43 @@
+"""Why an operation of the engine failed, out of everything that it wrote."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from pulumi import automation
+
+from tpustack.errors import TpustackError, UsageError, diagnostics
+
+# What follows from an error, or repeats it in other words.
+_REPEATS = re.compile(
+    r"an unhandled error occurred: program exited|expected resource operations for .* none were"
+    r"|sdk-v2/provider|update failed$"
+)
+
+
+@contextmanager
+def explained(verb: str, stack: str) -> Iterator[None]:
+    """Turn the engine's errors within the block into one message about `pulumi VERB`.
+
+    Raises:
+        UsageError: when the backend has no such stack.
+        TpustackError: when the engine fails, with its diagnostics.
+    """
+    what = f"pulumi {verb} of stack {stack}"
+    try:
+        yield
+    except automation.StackNotFoundError:
+        raise UsageError(f"{what}: the backend has no such stack; `pulumi up` makes it") from None
+    except automation.CommandError as error:
+        raise TpustackError(f"{what} failed:\n{diagnostics(str(error))}") from None
+
+
+def reason(message: str, errors: Sequence[str] = ()) -> str:
+    """Return why a command failed: the engine's own errors, or what it wrote to stderr."""
+    if told := [error for error in dict.fromkeys(errors) if not _REPEATS.match(error)]:
+        return "\n".join(told)
+    _, _, said = message.rpartition("\n stderr:")
+    lines = [line.removeprefix("error: ") for line in said.strip().splitlines()]
+    return "\n".join(lines) or message.strip()

@@ -1,0 +1,1 @@
+"""What machines write: a stack's own logs, followed live, and the errors in them explained."""

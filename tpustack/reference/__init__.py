@@ -1,0 +1,1 @@
+"""Reference texts: the catalog, the settings and the known errors."""
