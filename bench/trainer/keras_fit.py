@@ -15,16 +15,16 @@ from typing import Any
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 import tensorflow as tf
-from tpu_training.cluster import connect
-from tpu_training.data_set import DataSet, open_data
-from tpu_training.endpoint.environment import NoTpu
-from tpu_training.endpoint.wait import Wait
-from tpu_training.input.deal import NextBatch
-from tpu_training.input_pipeline import training_batches
-from tpu_training.model_registry import load_model
-from tpu_training.params import Params
-from tpu_training.state import create_train_state
-from tpu_training.train_loop import create_train_loop
+from tpu_training.cluster.cluster import connect
+from tpu_training.cluster.endpoint.target import NoTpu
+from tpu_training.cluster.endpoint.wait import Wait
+from tpu_training.data.data_set import DataSet, open_data
+from tpu_training.data.input.deal import NextBatch
+from tpu_training.data.input.pipeline import training_batches
+from tpu_training.loop.compiled_loop import create_train_loop
+from tpu_training.loop.state import create_train_state
+from tpu_training.models.params import Params
+from tpu_training.models.registry import load_model
 
 _BATCH = 256
 _STEPS = 200

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tpu_training.error_catalog import KnownError, innocent_lines, known_errors
+from tpu_training.errors.catalog import KnownError, innocent_lines, known_errors
 
 from tpustack.logs.text import Joined, Log
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpu_training.error_catalog import KnownError, known_errors
+from tpu_training.errors.catalog import KnownError, known_errors
 
 _INTRODUCTION = """\
 # Troubleshooting

@@ -8,12 +8,13 @@ import traceback
 import warnings
 from collections.abc import Sequence
 
-from tpu_training.cli import parse
+from tpu_training.commands.cli import parse
 from tpu_training.errors import Interrupted, TrainingError
-from tpu_training.job import Job, run_job
-from tpu_training.shutdown import ShutdownRequest
-from tpu_training.terminal import TerminalHandler
-from tpu_training.watchdog import Watchdog
+from tpu_training.job.hang_timer import HangTimer
+from tpu_training.job.job import Job
+from tpu_training.job.start import run_job
+from tpu_training.loop.shutdown import ShutdownRequest
+from tpu_training.monitoring.terminal import TerminalHandler
 
 _EXIT_CTRL_C = 130
 
@@ -42,16 +43,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(job: Job) -> str:
-    shutdown, watchdog = ShutdownRequest(), Watchdog()
+    shutdown, hang_timer = ShutdownRequest(), HangTimer()
     shutdown.install()
-    watchdog.install()
+    hang_timer.install()
     # It asks for a profile; while nothing is trained there is none, and no reason to end.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    return run_job(job, shutdown, watchdog)
+    return run_job(job, shutdown, hang_timer)
 
 
 def _translate(error: Exception) -> TrainingError:
-    from tpu_training.tf_errors import translate
+    from tpu_training.errors.translate import translate
 
     return translate(error)
 

@@ -41,7 +41,6 @@ MAY_IMPORT = {
         "infra.cost",
         "infra.deployer",
         "infra.names",
-        "tpu_training.error_catalog",
         "tpu_training.errors",
     },
 }

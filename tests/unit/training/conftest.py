@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import pytest
-from tpu_training.data.convert import convert
-from tpu_training.data.source import Options
+from tpu_training.data.convert.convert import convert
+from tpu_training.data.convert.source import Options
 
 if TYPE_CHECKING:
-    from tpu_training.cluster import Cluster
+    from tpu_training.cluster.cluster import Cluster
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -90,9 +90,9 @@ def bars(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def cluster() -> Cluster:
     """Eight replicas in this process."""
-    from tpu_training.cluster import connect
-    from tpu_training.endpoint.environment import NoTpu
-    from tpu_training.endpoint.wait import Wait
+    from tpu_training.cluster.cluster import connect
+    from tpu_training.cluster.endpoint.target import NoTpu
+    from tpu_training.cluster.endpoint.wait import Wait
 
     return connect(NoTpu(), Wait(), local_devices=8)
 
@@ -100,7 +100,7 @@ def cluster() -> Cluster:
 @pytest.fixture(scope="session")
 def one_device(cluster: Cluster) -> Cluster:
     """One replica in this process, which is traced in an eighth of the time."""
-    from tpu_training.export.restore import this_machine
+    from tpu_training.serving.export.restore import this_machine
 
     return this_machine()
 
@@ -127,14 +127,14 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def run_here(one_device: Cluster) -> Callable[..., None]:
-    """Runs a command of the package in this process; a job on one replica, without watchdog."""
-    from tpu_training.cli import parse
-    from tpu_training.endpoint.environment import NoTpu
-    from tpu_training.endpoint.wait import Wait
-    from tpu_training.job import Job
-    from tpu_training.run import run_on
-    from tpu_training.shutdown import ShutdownRequest
-    from tpu_training.watchdog import Watchdog
+    """Runs a command in this process; a job on one replica, without the hang timer."""
+    from tpu_training.cluster.endpoint.target import NoTpu
+    from tpu_training.cluster.endpoint.wait import Wait
+    from tpu_training.commands.cli import parse
+    from tpu_training.job.hang_timer import HangTimer
+    from tpu_training.job.job import Job
+    from tpu_training.job.run import run_on
+    from tpu_training.loop.shutdown import ShutdownRequest
 
     def run(*arguments: object) -> None:
         command = parse([str(argument) for argument in arguments])
@@ -142,8 +142,8 @@ def run_here(one_device: Cluster) -> Callable[..., None]:
             assert command.run() == 0
             return
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("tpu_training.run.connect", lambda *_: one_device)
-            run_on(NoTpu(), command, Wait(), ShutdownRequest(), Watchdog())
+            patch.setattr("tpu_training.job.run.connect", lambda *_: one_device)
+            run_on(NoTpu(), command, Wait(), ShutdownRequest(), HangTimer())
 
     return run
 

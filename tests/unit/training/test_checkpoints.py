@@ -13,22 +13,21 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tensorflow as tf
-from tpu_training import checkpoint_folder
-from tpu_training.callbacks import Callback, LoopReport
-from tpu_training.checkpoints import Checkpoints
+from tpu_training.checkpoints import folder as checkpoint_folder
+from tpu_training.checkpoints.checkpoints import Checkpoints
+from tpu_training.checkpoints.record import JobRecord
+from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.manifest import RAW, stored_spec
-from tpu_training.data_set import DataSet, open_data
 from tpu_training.errors import CheckpointError, DivergedError, Interrupted
-from tpu_training.evaluate import Evaluation
-from tpu_training.job_record import JobRecord
-from tpu_training.model_registry import ModelDefinition, load_model
-from tpu_training.params import Params
-from tpu_training.shutdown import ShutdownRequest
-from tpu_training.state import TrainState, create_train_state
-from tpu_training.train import train
+from tpu_training.loop.callbacks import Callback, LoopReport
+from tpu_training.loop.shutdown import ShutdownRequest
+from tpu_training.loop.state import TrainState, create_train_state
+from tpu_training.loop.train import train
+from tpu_training.models.params import Params
+from tpu_training.models.registry import ModelDefinition, load_model
 
 if TYPE_CHECKING:
-    from tpu_training.cluster import Cluster
+    from tpu_training.cluster.cluster import Cluster
 
 PARAMS = Params(epochs=2, global_batch_size=64, steps_per_loop=5, checkpoint_interval=10)
 DEADLINE_SECONDS = 60.0
@@ -234,11 +233,11 @@ def test_the_best_one_is_kept_with_its_metric_also_over_a_restart(
     state = new_state(cluster, data)
     with checkpoints_of(cluster, state, tmp_path) as first:
         first.save(1)
-        first.keep_best(1, Evaluation(1.0, 0.5, 10))
-        first.keep_best(2, Evaluation(0.5, 0.7, 10))
+        first.keep_best(1, accuracy=0.5, loss=1.0)
+        first.keep_best(2, accuracy=0.7, loss=0.5)
     with checkpoints_of(cluster, state, tmp_path) as second:
         second.restore_latest()
-        best = second.keep_best(3, Evaluation(0.4, 0.6, 10))
+        best = second.keep_best(3, accuracy=0.6, loss=0.4)
     assert best == {"step": 2, "accuracy": 0.7, "loss": 0.5}
     assert [path.stem for path in (tmp_path / "best").glob("*.index")] == ["ckpt-2"]
 

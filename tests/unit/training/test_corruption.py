@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from tpu_training.corruption import (
+from tpu_training.data.convert.convert import convert
+from tpu_training.data.corruption import (
     readable_part,
     without_corrupt_records,
     without_unreadable_records,
 )
-from tpu_training.data.convert import convert
+from tpu_training.data.data_set import DataSet, open_data
+from tpu_training.data.input.pipeline import training_rows
 from tpu_training.data.inspect import inspect
 from tpu_training.data.records import scan
-from tpu_training.data_set import DataSet, open_data
 from tpu_training.errors import DataError
-from tpu_training.input_pipeline import training_rows
-from tpu_training.params import Params
+from tpu_training.models.params import Params
 
 pytestmark = pytest.mark.usefixtures("cluster")
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 from tpu_training.__main__ import main
-from tpu_training.cli import parse
+from tpu_training.commands.cli import parse
 from tpu_training.data.manifest import parse_manifest
-from tpu_training.params import Params, build_params
+from tpu_training.models.params import Params, build_params
 
 PAGE = (Path(__file__).parents[3] / "training" / "docs" / "data.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"(?:`|    )tpu-training (data [^`\n]+)", PAGE)

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tpu_training.__main__ import main
+from tpu_training.checkpoints.model_description import read_description
 from tpu_training.errors import InputError
-from tpu_training.export.edge_tpu import check_operations
-from tpu_training.export.restore import restore_model
-from tpu_training.model_description import read_description
+from tpu_training.serving.export.edge_tpu import check_operations
+from tpu_training.serving.export.restore import restore_model
 from tpu_training.serving.predictor import Predictor
 
 if TYPE_CHECKING:
-    from tpu_training.cluster import Cluster
+    from tpu_training.cluster.cluster import Cluster
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:

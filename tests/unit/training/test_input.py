@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tensorflow as tf
-from tpu_training.data.convert import convert
-from tpu_training.data_set import DataSet, check_readable, open_data
+from tpu_training.data.convert.convert import convert
+from tpu_training.data.data_set import DataSet, check_readable, open_data
+from tpu_training.data.input.pipeline import evaluation_rows, training_rows
 from tpu_training.errors import InputError
-from tpu_training.input_pipeline import evaluation_rows, training_rows
-from tpu_training.params import Params
+from tpu_training.models.params import Params
 
 from .conftest import write_idx
 
@@ -38,7 +38,7 @@ def numbered(tmp_path_factory: pytest.TempPathFactory) -> DataSet:
         write_idx(folder / f"{prefix}-images-idx3-ubyte", images)
         write_idx(folder / f"{prefix}-labels-idx1-ubyte", labels)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tpu_training.data.write._SHARD_BYTES", 84)
+        patch.setattr("tpu_training.data.convert.write._SHARD_BYTES", 84)
         convert(str(folder), str(folder / "data"))
     return open_data(str(folder / "data"))
 
@@ -46,7 +46,7 @@ def numbered(tmp_path_factory: pytest.TempPathFactory) -> DataSet:
 @pytest.fixture(autouse=True)
 def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several windows in each lane, as large data sets have them."""
-    monkeypatch.setattr("tpu_training.input.stream._LARGEST_WINDOW", 7)
+    monkeypatch.setattr("tpu_training.data.input.stream._LARGEST_WINDOW", 7)
 
 
 def take(data: DataSet, params: Params, first: int, steps: int, hosts: int = 1) -> list[list[int]]:

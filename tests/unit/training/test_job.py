@@ -13,8 +13,8 @@ from pathlib import Path
 from subprocess import Popen
 
 import pytest
-from tpu_training.error_catalog import find_known_error
 from tpu_training.errors import DataError, InputError
+from tpu_training.errors.catalog import find_known_error
 
 StartTraining = Callable[..., "Popen[str]"]
 
@@ -109,7 +109,7 @@ def test_a_job_that_was_killed_or_terminated_goes_on_from_its_last_checkpoint(
     assert code == 75
     assert f"checkpoint: restored {tmp_path}/checkpoints/ckpt-{killed_at}" in out
     assert f"progress step={killed_at + 5}/" in out
-    # Where the machine is so busy that it takes longer, the watchdog says it.
+    # Where the machine is so busy that it takes longer, the hang timer says it.
     assert "training interrupted: SIGTERM came" in err
     assert newest(tmp_path) > killed_at
 

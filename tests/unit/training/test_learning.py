@@ -10,22 +10,22 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tensorflow as tf
-from tpu_training.checkpoints import Checkpoints
-from tpu_training.data_set import DataSet, corrupt_files, open_data
+from tpu_training.checkpoints.checkpoints import Checkpoints
+from tpu_training.checkpoints.record import JobRecord
+from tpu_training.data.data_set import DataSet, corrupt_files, open_data
+from tpu_training.data.input.pipeline import evaluation_batches, training_batches
 from tpu_training.errors import DataError, DivergedError, Interrupted
-from tpu_training.evaluate import create_evaluation
-from tpu_training.input_pipeline import evaluation_batches, training_batches
-from tpu_training.job_record import JobRecord
-from tpu_training.model_registry import load_model
-from tpu_training.params import Params
-from tpu_training.progress import Progress
-from tpu_training.scalars import Scalars
-from tpu_training.shutdown import ShutdownRequest
-from tpu_training.state import TrainState, compute_dtype, create_train_state
-from tpu_training.train import TrainResult, train
+from tpu_training.loop.evaluate import create_evaluation
+from tpu_training.loop.shutdown import ShutdownRequest
+from tpu_training.loop.state import TrainState, compute_dtype, create_train_state
+from tpu_training.loop.train import TrainResult, train
+from tpu_training.models.params import Params
+from tpu_training.models.registry import load_model
+from tpu_training.monitoring.progress import Progress
+from tpu_training.monitoring.scalars import Scalars
 
 if TYPE_CHECKING:
-    from tpu_training.cluster import Cluster
+    from tpu_training.cluster.cluster import Cluster
 
 MNIST_CNN = load_model("mnist_cnn")
 PARAMS = Params(

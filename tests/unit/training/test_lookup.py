@@ -8,13 +8,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from tpu_training.endpoint import cloud_tpu
-from tpu_training.endpoint.cloud_tpu import CloudTpuApi, DeniedForNow, NotYet, Tpu, TpuName
-from tpu_training.endpoint.credentials import MetadataTokens
-from tpu_training.endpoint.environment import NamedTpu
-from tpu_training.endpoint.lookup import complete_name, wait_until_ready
-from tpu_training.endpoint.metadata import MetadataServer
-from tpu_training.endpoint.wait import Wait
+from tpu_training.cluster.endpoint import cloud_tpu
+from tpu_training.cluster.endpoint.cloud_tpu import CloudTpuApi, DeniedForNow, NotYet, Tpu, TpuName
+from tpu_training.cluster.endpoint.credentials import MetadataTokens
+from tpu_training.cluster.endpoint.lookup import complete_name, wait_until_ready
+from tpu_training.cluster.endpoint.metadata import MetadataServer
+from tpu_training.cluster.endpoint.target import NamedTpu
+from tpu_training.cluster.endpoint.wait import Wait
 from tpu_training.errors import AccessError, EndpointError, InputError, TpuStateError
 
 NAME = TpuName("p", "us-central1-b", "my-tpu")

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tpu_training.__main__ import main
-from tpu_training.job import Job
-from tpu_training.lr_range_test.curve import Curve, Point, Verdict, exponential_rates, judge
-from tpu_training.model_registry import load_model
-from tpu_training.params import Params
+from tpu_training.job.job import Job
+from tpu_training.job.lr_range_test.curve import Curve, Point, Verdict, exponential_rates, judge
+from tpu_training.models.params import Params
+from tpu_training.models.registry import load_model
 
 if TYPE_CHECKING:
-    from tpu_training.cluster import Cluster
+    from tpu_training.cluster.cluster import Cluster
 
 RATES = exponential_rates(1e-6, 10.0, 141)
 
@@ -105,7 +105,7 @@ def test_any_losses_give_borders_in_their_order(losses: list[float]) -> None:
 
 def test_the_plot_is_a_png_and_the_same_each_time() -> None:
     pytest.importorskip("matplotlib", reason="an optional library")
-    from tpu_training.lr_range_test.plot import draw
+    from tpu_training.job.lr_range_test.plot import draw
 
     for loss in (textbook_loss, lambda rate: 2.3, lambda rate: math.nan):
         points, verdict = sweep(loss)
@@ -135,9 +135,9 @@ def test_without_matplotlib_it_says_what_to_install_and_what_to_leave_out(
 def test_a_sweep_over_eight_replicas_leaves_curve_verdict_and_tensorboard(
     cluster: Cluster, bars: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tpu_training.data_set import open_data
-    from tpu_training.lr_range_test.run import run_lr_range_test
-    from tpu_training.lr_range_test.sweep import Sweep
+    from tpu_training.data.data_set import open_data
+    from tpu_training.job.lr_range_test.run import run_lr_range_test
+    from tpu_training.job.lr_range_test.sweep import Sweep
 
     params = Params(global_batch_size=64)
     job = Job(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import tensorflow as tf
-from tpu_training import files
+from tpu_training.data import files
 from tpu_training.errors import InputError
 
 NO_BUCKET = "HTTP response code 404 with body 'The specified bucket does not exist.'"

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 from tpu_training.errors import InputError
-from tpu_training.model_registry import built_in_models, load_model
-from tpu_training.params import Params, build_params, describe_params
+from tpu_training.models.params import Params, build_params, describe_params
+from tpu_training.models.registry import built_in_models, load_model
 
 OWN = """
 from dataclasses import dataclass
-from tpu_training import params as base
+from tpu_training.models import params as base
 
 @dataclass(frozen=True, kw_only=True)
 class Params(base.Params):

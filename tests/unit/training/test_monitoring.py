@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import tensorflow as tf
-from tpu_training.callbacks import LoopReport
-from tpu_training.data_set import open_data
+from tpu_training.data.data_set import open_data
+from tpu_training.data.input.timed import TimedInput
 from tpu_training.errors import EndpointError, InputError
-from tpu_training.model_registry import load_model
+from tpu_training.loop.callbacks import LoopReport
+from tpu_training.loop.state import create_train_state
+from tpu_training.models.params import Params
+from tpu_training.models.registry import load_model
 from tpu_training.monitoring.grid import draw_grid
-from tpu_training.monitoring.input_time import TimedInput
+from tpu_training.monitoring.model_summaries import ModelSummaries
 from tpu_training.monitoring.names import variable_names
 from tpu_training.monitoring.profiler import ProfileCapture, parse_steps, trace_workers
-from tpu_training.monitoring.snapshots import Snapshots
 from tpu_training.monitoring.step_times import StepTimes
-from tpu_training.params import Params
-from tpu_training.state import create_train_state
 
 if TYPE_CHECKING:
-    from tpu_training.cluster import Cluster
+    from tpu_training.cluster.cluster import Cluster
 
 
 def report(step: int, count: int = 10, last_step: int = 100) -> LoopReport:
@@ -166,7 +166,7 @@ def test_a_snapshot_shows_pictures_weights_gradients_and_the_graph(
     state = create_train_state(cluster, load_model("mnist_cnn"), params, data.manifest, 10)
     before = [variable.numpy() for variable in state.model.trainable_variables]
     writer = tf.summary.create_file_writer(str(tmp_path))
-    snapshots = Snapshots(cluster, params, data, state, writer)
+    snapshots = ModelSummaries(cluster, params, data, state, writer)
     for step in (10, 20, 30, 35):
         snapshots.between_loops(step, report(step, last_step=35))
     writer.close()

@@ -6,9 +6,9 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tpu_training.data.spec import DataSpec
 from tpu_training.errors import InputError
-from tpu_training.model_registry import load_model
+from tpu_training.models.registry import load_model
+from tpu_training.models.spec import DataSpec
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tensorflow as tf
-from tpu_training.optimizers.create import create_optimizer
-from tpu_training.params import Params
-from tpu_training.schedules import create_schedule
+from tpu_training.loop.optimizers.create import create_optimizer
+from tpu_training.loop.optimizers.schedules import create_schedule
+from tpu_training.models.params import Params
 
 if TYPE_CHECKING:
-    from tpu_training.cluster import Cluster
+    from tpu_training.cluster.cluster import Cluster
 
 Array = npt.NDArray[np.float64]
 RATE = 0.1

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tpu_training.errors import InputError, ParamsError
-from tpu_training.params import Params, build_params, describe_params
+from tpu_training.models.params import Params, build_params, describe_params
 
 FIELDS = {field.name: field for field in dataclasses.fields(Params)}
 TYPES = get_type_hints(Params)

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tensorflow as tf
-from tpu_training.data.convert import Storage, convert
-from tpu_training.data.source import Options
-from tpu_training.data_set import DataSet, open_data
+from tpu_training.data.convert.convert import Storage, convert
+from tpu_training.data.convert.source import Options
+from tpu_training.data.data_set import DataSet, open_data
+from tpu_training.data.input.pipeline import evaluation_rows, training_rows
+from tpu_training.data.preprocessing import ops
 from tpu_training.errors import EndpointError, InputError
-from tpu_training.input_pipeline import evaluation_rows, training_rows
-from tpu_training.params import PAD_CROP_FLIP, RESIZED_CROP_FLIP, Params
-from tpu_training.preprocessing import ops
+from tpu_training.models.params import PAD_CROP_FLIP, RESIZED_CROP_FLIP, Params
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -157,7 +157,7 @@ def test_raw_images_are_resized_and_cropped_too(folder: Path, tmp_path: Path) ->
 
 def test_a_data_service_prepares_the_same_batches(bars: Path) -> None:
     """One worker keeps the order; several would deal the examples out unevenly."""
-    from tpu_training.input.deal import finish
+    from tpu_training.data.input.deal import finish
 
     service = tf.data.experimental.service
     dispatcher = service.DispatchServer()
@@ -178,7 +178,7 @@ def test_a_data_service_prepares_the_same_batches(bars: Path) -> None:
 
 @pytest.mark.parametrize("address", ["localhost", "http://a:1", "grpc://a"])
 def test_an_address_that_is_none_of_a_data_service_is_refused(bars: Path, address: str) -> None:
-    from tpu_training.input.deal import finish
+    from tpu_training.data.input.deal import finish
 
     params = dataclasses.replace(PARAMS, data_service=address)
     with pytest.raises(InputError, match=f"--data_service={address}: expected grpc://HOST:PORT"):

@@ -4,9 +4,9 @@ import io
 import logging
 
 import pytest
-from tpu_training.callbacks import LoopReport
-from tpu_training.progress import Progress
-from tpu_training.terminal import ProgressBar, TerminalHandler
+from tpu_training.loop.callbacks import LoopReport
+from tpu_training.monitoring.progress import Progress
+from tpu_training.monitoring.terminal import ProgressBar, TerminalHandler
 
 
 class Terminal(io.StringIO):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tpu_training.model_registry import load_model
-from tpu_training.params import build_params
+from tpu_training.models.params import build_params
+from tpu_training.models.registry import load_model
 
 ROOT = Path(__file__).parents[3]
 RECIPES = ROOT / "training" / "recipes"

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 import tensorflow as tf
 from tpu_training.__main__ import main
-from tpu_training.report.charts import line_chart, share_bar, stacked_chart
-from tpu_training.report.events import read_series
-from tpu_training.scalars import write_scalars
+from tpu_training.monitoring.report.charts import line_chart, share_bar, stacked_chart
+from tpu_training.monitoring.report.events import read_series
+from tpu_training.monitoring.scalars import write_scalars
 
 if TYPE_CHECKING:
-    from tpu_training.cluster import Cluster
+    from tpu_training.cluster.cluster import Cluster
 
 VOID = {"meta", "img", "br", "path", "polyline", "polygon", "circle", "rect"}
 

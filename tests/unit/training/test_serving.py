@@ -12,10 +12,10 @@ import pytest
 import requests
 import tensorflow as tf
 from tpu_training.__main__ import main
+from tpu_training.data.convert.wordpiece import Tokenizer
 from tpu_training.data.manifest import parse_manifest
-from tpu_training.data.wordpiece import Tokenizer
-from tpu_training.export.restore import restore_model
-from tpu_training.export.saved_model import export_saved_model
+from tpu_training.serving.export.restore import restore_model
+from tpu_training.serving.export.saved_model import export_saved_model
 from tpu_training.serving.predictor import Predictor, TensorInfo
 from tpu_training.serving.rest import Answer, RestApi
 from tpu_training.serving.server import LOOPBACK, create_server

@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tensorflow as tf
-from tpu_training.data.convert import Storage, convert
+from tpu_training.data.convert.convert import Storage, convert
+from tpu_training.data.convert.source import Options
+from tpu_training.data.data_set import open_data
 from tpu_training.data.inspect import inspect
 from tpu_training.data.manifest import Manifest
-from tpu_training.data.source import Options
-from tpu_training.data_set import open_data
+from tpu_training.data.preprocessing.parse import parse_examples
 from tpu_training.errors import DataError, InputError
-from tpu_training.preprocessing.parse import parse_examples
 
 pytestmark = pytest.mark.usefixtures("cluster")
 

@@ -10,21 +10,21 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tensorflow as tf
-from tpu_training.data.spec import DataSpec
-from tpu_training.data_set import DataSet, open_data
+from tpu_training.data.data_set import DataSet, open_data
+from tpu_training.data.input.pipeline import training_batches
 from tpu_training.errors import InputError
-from tpu_training.evaluate import create_evaluation
-from tpu_training.input_pipeline import training_batches
-from tpu_training.layers import Dense
-from tpu_training.losses import softmax_cross_entropy
-from tpu_training.model_registry import ModelDefinition, load_model
-from tpu_training.params import Params
-from tpu_training.state import create_train_state
-from tpu_training.step_context import next_seed, record_statistic
-from tpu_training.train_loop import create_train_loop
+from tpu_training.loop.compiled_loop import create_train_loop
+from tpu_training.loop.evaluate import create_evaluation
+from tpu_training.loop.state import create_train_state
+from tpu_training.models.layers import Dense
+from tpu_training.models.losses import softmax_cross_entropy
+from tpu_training.models.params import Params
+from tpu_training.models.registry import ModelDefinition, load_model
+from tpu_training.models.spec import DataSpec
+from tpu_training.models.step_context import next_seed, record_statistic
 
 if TYPE_CHECKING:
-    from tpu_training.cluster import Cluster
+    from tpu_training.cluster.cluster import Cluster
 
 PARAMS = Params(epochs=1, global_batch_size=64, warmup_fraction=0)
 

@@ -4,8 +4,8 @@ import logging
 
 import pytest
 import tensorflow as tf
-from tpu_training.cluster import _warn_of_other_version
-from tpu_training.endpoint.environment import Addresses
+from tpu_training.cluster.cluster import _warn_of_other_version
+from tpu_training.cluster.endpoint.target import Addresses
 
 MAJOR, MINOR = tf.__version__.split(".")[:2]
 
@@ -22,6 +22,6 @@ MAJOR, MINOR = tf.__version__.split(".")[:2]
 def test_another_minor_version_on_the_tpu_is_warned_of_and_another_patch_is_not(
     caplog: pytest.LogCaptureFixture, theirs: str | None, warned: bool
 ) -> None:
-    with caplog.at_level(logging.WARNING, logger="tpu_training.cluster"):
+    with caplog.at_level(logging.WARNING, logger="tpu_training.cluster.cluster"):
         _warn_of_other_version(Addresses(("127.0.0.1:1",), "--tpu=a", theirs))
     assert ("operations are missing" in caplog.text) == warned

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tpu_training.commands.arguments import add_debug
 from tpu_training.commands.command import refuse_rest
 from tpu_training.errors import InputError
-from tpu_training.job_arguments import add_debug
 
 if TYPE_CHECKING:
-    from tpu_training.data.convert import Storage
-    from tpu_training.data.source import Options
+    from tpu_training.data.convert.convert import Storage
+    from tpu_training.data.convert.source import Options
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Convert:
 
     def run(self) -> int:
         """Convert and say what came out."""
-        from tpu_training.data.convert import convert
+        from tpu_training.data.convert.convert import convert
 
         manifest = convert(self.source, self.output, self.options, self.storage)
         print(f"training finished data={manifest.name} output={self.output}", flush=True)
@@ -99,8 +99,8 @@ def add(modes: Any) -> None:
 
 def _build_convert(known: argparse.Namespace, rest: Sequence[str]) -> Convert:
     refuse_rest(rest, "data convert")
-    from tpu_training.data.convert import Storage
-    from tpu_training.data.source import Options
+    from tpu_training.data.convert.convert import Storage
+    from tpu_training.data.convert.source import Options
 
     if known.output.startswith("gs://"):
         raise InputError(

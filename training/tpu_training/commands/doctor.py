@@ -23,7 +23,7 @@ class DoctorEnv:
 
     def run(self) -> int:
         """Print what was found; 1 when a job could not start like this."""
-        from tpu_training.doctor import examine
+        from tpu_training.cluster.doctor import examine
 
         # The one report says it all, and with --json it has to stand alone.
         logging.getLogger("tpu_training").setLevel(logging.ERROR)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tpu_training.commands.arguments import add_debug
 from tpu_training.commands.command import refuse_rest
 from tpu_training.errors import InputError
-from tpu_training.job_arguments import add_debug
 
 _FORMATS = ("saved_model", "tflite", "onnx")
 _TEST_LIMIT = 2000
@@ -29,10 +29,10 @@ class Export:
     def run(self) -> int:
         """Export and print a line that says where to."""
         if self.kind == "onnx":
-            from tpu_training.export.onnx import require_tf2onnx
+            from tpu_training.serving.export.onnx import require_tf2onnx
 
             require_tf2onnx()
-        from tpu_training.export.run import run_export
+        from tpu_training.serving.export.run import run_export
 
         line = run_export(
             self.model_dir,

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tpu_training.commands.arguments import add_job_arguments, build_job
 from tpu_training.errors import EXIT_FAILURE, InputError
-from tpu_training.job import Job, find_workers
-from tpu_training.job_arguments import add_job_arguments, build_job
+from tpu_training.job.job import Job
+from tpu_training.job.start import find_workers
 
 _FEWEST_STEPS = 20
 
@@ -26,12 +27,12 @@ class LrRangeTest:
     def run(self) -> int:
         """Sweep, write the results to the model directory; 1 when no rate can be suggested."""
         if self.plot:
-            from tpu_training.lr_range_test.plot import require_matplotlib
+            from tpu_training.job.lr_range_test.plot import require_matplotlib
 
             require_matplotlib()
         workers, wait = find_workers(self.job)
-        from tpu_training.lr_range_test.run import connect_and_run
-        from tpu_training.lr_range_test.sweep import Sweep
+        from tpu_training.job.lr_range_test.run import connect_and_run
+        from tpu_training.job.lr_range_test.sweep import Sweep
 
         sweep = Sweep(self.lowest, self.highest, self.steps, self.smoothing)
         verdict = connect_and_run(workers, wait, self.job, sweep, self.plot)

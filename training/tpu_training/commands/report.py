@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tpu_training.commands.arguments import add_debug
 from tpu_training.commands.command import refuse_rest
-from tpu_training.job_arguments import add_debug
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class WriteReport:
 
     def run(self) -> int:
         """Write it and print where it is."""
-        from tpu_training.report.write import write_report
+        from tpu_training.monitoring.report.write import write_report
 
         print(f"report finished report={write_report(self.model_dir)}", flush=True)
         return 0

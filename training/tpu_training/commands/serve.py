@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tpu_training.commands.arguments import add_debug
 from tpu_training.commands.command import refuse_rest
 from tpu_training.errors import InputError
-from tpu_training.job_arguments import add_debug
 
 # TensorFlow Serving's own port for REST.
 _PORT = 8501

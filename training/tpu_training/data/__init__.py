@@ -1,1 +1,1 @@
-"""Data sets on disk and in buckets: their manifest, and converters into it."""
+"""Data sets: their form on disk, how they are written, checked, and read while training."""

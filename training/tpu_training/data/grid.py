@@ -6,13 +6,13 @@ import itertools
 import numpy as np
 import numpy.typing as npt
 
-from tpu_training import files
-from tpu_training.data.extras import require
+from tpu_training.data import files
+from tpu_training.data.data_set import DataSet
 from tpu_training.data.manifest import ENCODED
-from tpu_training.data_set import DataSet
+from tpu_training.data.preprocessing import ops
+from tpu_training.data.preprocessing.parse import parse_examples
 from tpu_training.errors import InputError
-from tpu_training.preprocessing import ops
-from tpu_training.preprocessing.parse import parse_examples
+from tpu_training.errors.extras import require
 
 _ROWS, _COLUMNS = 10, 10
 # Classes that have not shown up by then stay empty.

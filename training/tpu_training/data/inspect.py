@@ -8,17 +8,17 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from tpu_training.corruption import (
+from tpu_training.data.corruption import (
     readable_part,
     without_corrupt_records,
     without_unreadable_records,
 )
+from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.grid import draw_grid
+from tpu_training.data.input.shards import Shards
 from tpu_training.data.manifest import ENCODED, Manifest
-from tpu_training.data_set import DataSet, open_data
-from tpu_training.input.shards import Shards
-from tpu_training.preprocessing import ops
-from tpu_training.preprocessing.parse import parse_examples
+from tpu_training.data.preprocessing import ops
+from tpu_training.data.preprocessing.parse import parse_examples
 
 _BATCH = 512
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tpu_training.data.spec import DataSpec
 from tpu_training.errors import DataError, InputError
+from tpu_training.models.spec import DataSpec
 
 FILE_NAME = "manifest.json"
 # How an example keeps its features: unsigned bytes of one shape, JPEG or PNG files, token ids.

@@ -1,6 +1,6 @@
-"""The models that `--model=NAME` knows, one file each.
+"""Models: a folder each, and beside them what a model's author uses.
 
-A file has `Params`, `create_model` and, if it wants another than the softmax cross-entropy,
-`losses`; see model_registry.py. None of them loads TensorFlow when it is imported, so that
---help and wrong input are answered at once: the networks themselves are in tpu_training/networks.
+A folder NAME is what `--model=NAME` takes. It has `Params`, `create_model` and, for another loss
+than the softmax cross-entropy, `losses`; see registry.py. Importing it loads no TensorFlow, so that
+--help and wrong input are answered at once: the network itself is in NAME/network.py.
 """

@@ -9,9 +9,9 @@ from types import FrameType
 
 import tensorflow as tf
 
-from tpu_training.callbacks import Callback, LoopReport
-from tpu_training.endpoint.probe import why_silent
+from tpu_training.cluster.endpoint.probe import why_silent
 from tpu_training.errors import EndpointError, InputError
+from tpu_training.loop.callbacks import Callback, LoopReport
 
 # A classic TPU node has its profiler here (https://cloud.google.com/tpu/docs/cloud-tpu-tools);
 # TensorFlow's own server answers on the port that it works on.

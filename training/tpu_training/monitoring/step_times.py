@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from tpu_training.callbacks import Callback, LoopReport
-from tpu_training.scalars import write_scalars
+from tpu_training.loop.callbacks import Callback, LoopReport
+from tpu_training.monitoring.scalars import write_scalars
 
 PARTS = ("compute", "input", "checkpoint", "idle")
 TAG = "seconds_per_step"

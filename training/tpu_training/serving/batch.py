@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from tpu_training import files
+from tpu_training.data import files
+from tpu_training.data.data_set import open_data
 from tpu_training.data.manifest import FILE_NAME
-from tpu_training.data_set import open_data
 from tpu_training.errors import DataError, InputError
-from tpu_training.export.examples import test_examples
-from tpu_training.params import Params
+from tpu_training.models.params import Params
+from tpu_training.serving.export.examples import test_examples
 from tpu_training.serving.predictor import Array, Predictor
 
 _BATCH = 256

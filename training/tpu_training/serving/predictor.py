@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from tpu_training import files
+from tpu_training.data import files
 from tpu_training.errors import InputError
-from tpu_training.export.saved_model import SIGNATURE
-from tpu_training.tf_errors import describe
+from tpu_training.errors.translate import describe
+from tpu_training.serving.export.saved_model import SIGNATURE
 
 Array = npt.NDArray[Any]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tpu_training.export.saved_model import SIGNATURE
+from tpu_training.serving.export.saved_model import SIGNATURE
 from tpu_training.serving.predictor import Array, Predictor, TensorInfo
 
 _PATH = re.compile(

@@ -1,0 +1,74 @@
+"""A copy of everything in a checkpoint, so that training goes on while the copy is written."""
+
+import tensorflow as tf
+
+from tpu_training.cluster.cluster import Cluster
+
+
+class Snapshot:
+    """A second set of a checkpoint's variables in this process, in the same tree of objects.
+
+    What is written from the copy is a checkpoint like every other: tf.train.Checkpoint restores it
+    into the originals.
+    """
+
+    def __init__(self, checkpoint: tf.train.Checkpoint, cluster: Cluster) -> None:
+        """Make room for a copy of all that `checkpoint` holds now."""
+        self._cluster = cluster
+        self._originals: list[tf.Variable] = []
+        self._copies: list[tf.Variable] = []
+        self._values: list[tf.Tensor] = []
+        with tf.device(cluster.this_process):
+            self.checkpoint = _copy_tree(checkpoint, self._originals, self._copies)
+        self._read = tf.function(self._read_all)
+
+    def take(self) -> bool:
+        """Remember the values as they are now; return whether all of them are finite.
+
+        On a CPU the values are not even copied: TensorFlow does that when an update comes and they
+        are still in use. An accelerator's memory has no room for a second set, so it is read here.
+        """
+        with self._cluster.on_loop_device():
+            finite, *self._values = self._read()
+        if any("CPU" not in value.device for value in self._values):
+            with tf.device(self._cluster.this_process):
+                self._values = [tf.identity(value) for value in self._values]
+        return bool(finite)
+
+    def fill(self) -> None:
+        """Put the remembered values into `checkpoint`; any thread may do it."""
+        with tf.device(self._cluster.this_process):
+            for index, value in enumerate(self._values):
+                self._copies[index].assign(tf.identity(value))
+        self._values = []
+
+    def _read_all(self) -> list[tf.Tensor]:
+        values = [original.read_value() for original in self._originals]
+        finite = [tf.reduce_all(tf.math.is_finite(v)) for v in values if v.dtype.is_floating]
+        return [tf.reduce_all(tf.stack(finite)), *values]
+
+
+def _copy_tree(
+    root: tf.train.Checkpoint, originals: list[tf.Variable], copies: list[tf.Variable]
+) -> tf.train.Checkpoint:
+    """Build the tree of `root` with other variables; collect both sets in the same order."""
+    view = tf.train.TrackableView(root)
+    known: dict[int, object] = {}
+
+    def copy(node: object) -> object:
+        if id(node) in known:
+            return known[id(node)]
+        if isinstance(node, tf.train.experimental.PythonState):
+            known[id(node)] = node
+        elif isinstance(node, tf.Variable):
+            known[id(node)] = tf.Variable(tf.zeros(node.shape, node.dtype), trainable=False)
+            originals.append(node)
+            copies.append(known[id(node)])
+        else:
+            known[id(node)] = inner = tf.train.Checkpoint() if node is root else tf.Module()
+            for name, child in view.children(node).items():
+                if name != "save_counter":  # The new tree has one of its own.
+                    setattr(inner, name, copy(child))
+        return known[id(node)]
+
+    return copy(root)

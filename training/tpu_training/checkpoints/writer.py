@@ -1,0 +1,52 @@
+"""Writes checkpoints behind the training's back, one at a time."""
+
+import logging
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import tensorflow as tf
+
+from tpu_training.checkpoints.copies import Snapshot
+from tpu_training.checkpoints.folder import CheckpointFolder
+from tpu_training.cluster.cluster import Cluster
+from tpu_training.errors import DivergedError
+
+logger = logging.getLogger(__name__)
+
+
+class CheckpointWriter:
+    """A thread, the copy that it writes from, and the folders that it writes to."""
+
+    def __init__(
+        self, checkpoint: tf.train.Checkpoint, cluster: Cluster, keep: dict[str, int]
+    ) -> None:
+        """Write `checkpoint` into the folders in `keep`, in each the last so many."""
+        self._snapshot = Snapshot(checkpoint, cluster)
+        self._options = tf.train.CheckpointOptions(experimental_io_device=cluster.this_process)
+        self._folders = {path: CheckpointFolder(path, count) for path, count in keep.items()}
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+
+    def save(self, folder: str, step: int) -> None:
+        """Copy the state of `step` now and write it to `folder` while the training goes on.
+
+        Waits for the one before and raises what went wrong with it. Raises DivergedError, and
+        writes nothing, when a variable is not finite.
+        """
+        self.wait()
+        if not self._snapshot.take():
+            raise DivergedError(
+                f"a weight was not finite any more at step {step}, though the loss still was; "
+                "lower --learning_rate; the last checkpoint stays as it is"
+            )
+        self._writing = self._thread.submit(self._write, self._folders[folder], step)
+
+    def wait(self) -> None:
+        """Wait until nothing is being written any more; raise what went wrong."""
+        writing, self._writing = self._writing, None
+        if writing:
+            writing.result()
+
+    def _write(self, folder: CheckpointFolder, step: int) -> None:
+        self._snapshot.fill()
+        path = folder.add(self._snapshot.checkpoint, step, self._options)
+        logger.info("checkpoint: saved %s", path)

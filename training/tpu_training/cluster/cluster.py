@@ -1,0 +1,164 @@
+"""From a target to a distribution strategy: look up, wait, connect, choose."""
+
+import inspect
+import logging
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from tpu_training.cluster.endpoint.probe import wait_for_workers
+from tpu_training.cluster.endpoint.target import SCHEME, Addresses, LocalTpu, NoTpu
+from tpu_training.cluster.endpoint.wait import Wait
+
+_WORKER_JOB = "/job:worker/"
+_FIRST_TASK = "/task:0/"
+_WORKER_HOST = "/job:worker/replica:0/task:0/device:CPU:0"
+
+logger = logging.getLogger(__name__)
+
+
+def _job_of_this_process() -> str:
+    """The job's name that this process has in the cluster, TensorFlow's default for it."""
+    connect_to_cluster = inspect.signature(tf.config.experimental_connect_to_cluster)
+    return str(connect_to_cluster.parameters["job_name"].default)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Devices to train on.
+
+    `endpoint` is empty without a remote TPU. `loop_device` is where the training loop itself runs:
+    on the worker, so that its steps cost no round trip; None leaves that to the strategy.
+    `this_process` is the device for what has to be done here, such as writing files: once it is
+    connected, TensorFlow takes the worker's CPU for a mere "CPU:0".
+    """
+
+    strategy: tf.distribute.Strategy
+    endpoint: str
+    loop_device: str | None
+    has_tpu: bool
+    this_process: str = f"/job:{_job_of_this_process()}/replica:0/task:0/device:CPU:0"
+
+    @property
+    def replicas(self) -> int:
+        """Replicas in sync."""
+        return int(self.strategy.num_replicas_in_sync)
+
+    @property
+    def workers(self) -> list[str]:
+        """The `host:port` of each remote worker."""
+        return [url.removeprefix(SCHEME) for url in self.endpoint.split(",") if url]
+
+    @property
+    def strategy_name(self) -> str:
+        """The strategy's class."""
+        return type(self.strategy).__name__
+
+    def worker_hosts(self) -> list[str]:
+        """The devices that read the data, of other processes than this one."""
+        return _worker_devices("CPU", suffix="CPU:0") if self.endpoint else []
+
+    def on_loop_device(self) -> AbstractContextManager[object]:
+        """A context in which the loop and its data are placed on `loop_device`."""
+        return tf.device(self.loop_device) if self.loop_device else nullcontext()
+
+
+def connect(target: Addresses | LocalTpu | NoTpu, wait: Wait, local_devices: int) -> Cluster:
+    """Wait for `target` and return a strategy over its devices; log which and why in one line."""
+    if isinstance(target, Addresses):
+        _warn_of_other_version(target)
+        wait_for_workers(target.addresses, wait)
+        cluster, reason = _connect_remote(target)
+    elif isinstance(target, LocalTpu):
+        cluster, reason = _use_local_tpu(), target.reason
+    else:
+        cluster, reason = _use_this_machine(local_devices)
+    logger.info(
+        "cluster: %s over %d replicas at %s, because %s",
+        cluster.strategy_name,
+        cluster.replicas,
+        cluster.endpoint or "this machine",
+        reason,
+    )
+    return cluster
+
+
+def _warn_of_other_version(target: Addresses) -> None:
+    ours, theirs = tf.__version__, target.tensorflow
+    if theirs and not _same_version(theirs, ours):
+        logger.warning(
+            "cluster: this is TensorFlow %s and the TPU of %s runs %s; unless they are the same, "
+            "operations are missing: pip install tensorflow==%s here, or give the TPU %s",
+            ours,
+            target.source,
+            theirs,
+            theirs,
+            ours,
+        )
+
+
+def _same_version(theirs: str, ours: str) -> bool:
+    """Compare major and minor numbers: patch releases have the same operations."""
+    return theirs.split(".")[:2] == ours.split(".")[:2]
+
+
+def _connect_remote(addresses: Addresses) -> tuple[Cluster, str]:
+    """Join the workers' cluster; TPUStrategy where they have TPUs, else mirror their devices."""
+    resolver = _resolver(addresses.url)
+    tf.config.experimental_connect_to_cluster(resolver)
+    if _worker_devices("TPU_SYSTEM"):
+        return _tpu_cluster_of(resolver, addresses.url), f"{addresses.source} names a TPU"
+    kind = "GPU" if _worker_devices("GPU") else "CPU"
+    devices = [name for name in _worker_devices(kind) if _FIRST_TASK in name]
+    reason = f"the worker of {addresses.source} has no TPU but {len(devices)} {kind} devices"
+    if len(addresses.addresses) > 1:
+        logger.warning(
+            "cluster: only the first of %d workers trains; TensorFlow can't mirror over several",
+            len(addresses.addresses),
+        )
+    return Cluster(_mirror(devices, kind), addresses.url, _WORKER_HOST, has_tpu=False), reason
+
+
+def _mirror(devices: list[str], kind: str) -> tf.distribute.MirroredStrategy:
+    """On CPUs one device sums the gradients: in one memory there is nothing to gain by packing."""
+    reduction = tf.distribute.ReductionToOneDevice() if kind == "CPU" else None
+    return tf.distribute.MirroredStrategy(devices, cross_device_ops=reduction)
+
+
+def _worker_devices(kind: str, suffix: str = "") -> list[str]:
+    names = [device.name for device in tf.config.list_logical_devices(kind)]
+    return [name for name in names if _WORKER_JOB in name and name.endswith(suffix)]
+
+
+def _resolver(tpu: str) -> tf.distribute.cluster_resolver.TPUClusterResolver:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return tf.distribute.cluster_resolver.TPUClusterResolver(tpu=tpu)
+
+
+def _use_local_tpu() -> Cluster:
+    resolver = _resolver("local")
+    tf.config.experimental_connect_to_cluster(resolver)
+    return _tpu_cluster_of(resolver, "")
+
+
+def _tpu_cluster_of(
+    resolver: tf.distribute.cluster_resolver.TPUClusterResolver, endpoint: str
+) -> Cluster:
+    tf.tpu.experimental.initialize_tpu_system(resolver)
+    return Cluster(tf.distribute.TPUStrategy(resolver), endpoint, None, has_tpu=True)
+
+
+def _use_this_machine(local_devices: int) -> tuple[Cluster, str]:
+    """Mirror over the GPUs, else over `local_devices` logical CPUs, else the CPU as it is."""
+    reason = "no TPU is named by --tpu or the environment"
+    if local_devices:
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        split = [tf.config.LogicalDeviceConfiguration()] * local_devices
+        tf.config.set_logical_device_configuration(cpu, split)
+        reason += f" and --local_devices={local_devices}"
+    kind = "GPU" if tf.config.list_physical_devices("GPU") and not local_devices else "CPU"
+    devices = [device.name for device in tf.config.list_logical_devices(kind)]
+    return Cluster(_mirror(devices, kind), "", None, has_tpu=False), reason

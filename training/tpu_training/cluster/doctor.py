@@ -1,0 +1,164 @@
+"""`tpu-training doctor env`: what this environment offers, what a job would train on, and why.
+
+It connects to nothing but a TPU's own port and the API that knows it, asks once, and loads no
+TensorFlow.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tpu_training.cluster.endpoint.lookup import choose_local, resolve
+from tpu_training.cluster.endpoint.probe import why_silent
+from tpu_training.cluster.endpoint.target import (
+    VARIABLES,
+    Addresses,
+    LocalTpu,
+    NamedTpu,
+    NoTpu,
+    Target,
+    find_target,
+)
+from tpu_training.cluster.endpoint.wait import Wait
+from tpu_training.cluster.machine import Machine, find_machine
+from tpu_training.cluster.platforms import Platform, find_platforms
+from tpu_training.errors import TrainingError
+
+_ASK_ONCE = Wait(tries=1, interval=0.0)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting that can name a TPU. `state` is taken, passed over or not set."""
+
+    name: str
+    value: str
+    state: str
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What was found. `workers` maps a worker's address to why it is silent, None if it answers."""
+
+    machine: Machine
+    platforms: tuple[Platform, ...]
+    settings: tuple[Setting, ...]
+    choice: str
+    reason: str
+    workers: Mapping[str, str | None]
+    problems: tuple[str, ...]
+    hints: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The same for programs."""
+        return dataclasses.asdict(self) | {"ok": not self.problems}
+
+    def __str__(self) -> str:
+        """The same for people."""
+        lines = [f"this machine: {self.machine}", f"tensorflow: {self._tensorflow()}"]
+        lines += [f"platform: {p.name} ({p.evidence})" for p in self.platforms]
+        lines += ["settings that can name a TPU, the first one wins:"]
+        lines += [
+            f"  {s.name:<33}{s.state}{f': {s.value}' if s.value else ''}" for s in self.settings
+        ]
+        lines += [f"a job would train on: {self.choice}", f"because: {self.reason}"]
+        lines += [f"worker grpc://{w}: {why or 'answers'}" for w, why in self.workers.items()]
+        lines += [f"hint: {hint}" for hint in self.hints]
+        lines += [f"problem: {problem}" for problem in self.problems]
+        return "\n".join(lines)
+
+    def _tensorflow(self) -> str:
+        found = " ".join(f"{name} {version}" for name, version in self.machine.libraries.items())
+        return found or "not installed"
+
+
+def examine(
+    tpu: str | None,
+    project: str | None,
+    zone: str | None,
+    environ: Mapping[str, str],
+    machine: Machine | None = None,
+    probe: Callable[[str], str | None] = why_silent,
+    look_up: Callable[[Target, Wait], Addresses | LocalTpu | NoTpu] = resolve,
+) -> Environment:
+    """Find out what a job that is started here with these arguments would train on.
+
+    A wrong value, a missing TPU and a silent worker are the result's `problems`. `machine`, `probe`
+    and `look_up` are there for tests.
+    """
+    machine = machine or find_machine()
+    problems: list[str] = []
+    target: Target = NoTpu()
+    workers: Addresses | LocalTpu | NoTpu | None = None
+    try:
+        target = find_target(tpu, project, zone, environ)
+        workers = choose_local(look_up(target, _ASK_ONCE), machine, split_cpu=False)
+    except TrainingError as error:
+        problems.append(str(error))
+    answers = {a: probe(a) for a in workers.addresses} if isinstance(workers, Addresses) else {}
+    problems += [f"grpc://{worker}: {why}" for worker, why in answers.items() if why]
+    if machine.tensorflow is None:
+        problems.append("TensorFlow is not installed: pip install tensorflow")
+    choice, reason = _choice(workers, target, machine)
+    return Environment(
+        machine=machine,
+        platforms=find_platforms(environ, machine),
+        settings=_settings(tpu, environ),
+        choice=choice,
+        reason=reason,
+        workers=answers,
+        problems=tuple(problems),
+        hints=tuple(_hints(target, machine, environ)),
+    )
+
+
+def _settings(tpu: str | None, environ: Mapping[str, str]) -> tuple[Setting, ...]:
+    given = {"--tpu": tpu or "", **{name: environ.get(name, "") for name in VARIABLES}}
+    first = next((name for name, value in given.items() if value), None)
+    settings = []
+    for name, value in given.items():
+        state = "taken" if name == first else f"passed over for {first}" if value else "not set"
+        settings.append(Setting(name, value, state))
+    return tuple(settings)
+
+
+def _choice(
+    workers: Addresses | LocalTpu | NoTpu | None, target: Target, machine: Machine
+) -> tuple[str, str]:
+    """What the strategy will be, as far as that can be said without connecting; and why."""
+    if workers is None:
+        return "nothing: see the problem", "what names the TPU can't be used as it is"
+    if isinstance(workers, Addresses):
+        looked_up = (
+            " and the Cloud TPU API gave its address" if isinstance(target, NamedTpu) else ""
+        )
+        count = len(workers.addresses)
+        return (
+            f"the TPU at {workers.url} ({count} worker{'s' if count > 1 else ''}) by TPUStrategy; "
+            "by MirroredStrategy if the worker turns out to have no TPU",
+            f"{workers.source} names it{looked_up}",
+        )
+    if isinstance(workers, LocalTpu):
+        return "this machine's TPU by TPUStrategy", workers.reason
+    if machine.gpus:
+        plural = "s" if machine.gpus > 1 else ""
+        return f"{machine.gpus} GPU{plural} by MirroredStrategy", "no setting names a TPU"
+    return "this machine's CPU by MirroredStrategy", "no setting names a TPU and there is no GPU"
+
+
+def _hints(target: Target, machine: Machine, environ: Mapping[str, str]) -> list[str]:
+    hints = []
+    if isinstance(target, NoTpu) and machine.tpu_chips and not machine.has_libtpu:
+        hints.append(
+            "this machine has TPU chips, but no libtpu that drives them: pip install "
+            "tensorflow-tpu of the version that you train with, or take a TensorFlow runtime"
+        )
+    if len(environ.get("TPU_WORKER_HOSTNAMES", "").split(",")) > 1 and isinstance(target, NoTpu):
+        hints.append(
+            "this is one host of a slice (TPU_WORKER_HOSTNAMES): name all workers with "
+            "--tpu=grpc://HOST:8470,… in their order, or the slice with --tpu=NAME"
+        )
+    if not machine.reads_buckets and machine.tensorflow:
+        hints.append("gs:// paths need one more package: pip install 'tensorflow[gcs-filesystem]'")
+    return hints

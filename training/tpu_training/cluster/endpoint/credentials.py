@@ -1,0 +1,74 @@
+"""Access tokens for Google's APIs."""
+
+import json
+import time
+from collections.abc import Callable
+
+from tpu_training.cluster.endpoint.metadata import MetadataServer
+from tpu_training.errors import AccessError
+
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+_CURE = (
+    "run `gcloud auth application-default login`, set GOOGLE_APPLICATION_CREDENTIALS to a key "
+    "file, or run on a VM with a service account and the cloud-platform scope"
+)
+# A token is replaced this long before it expires, so that it can't expire on its way.
+_MARGIN_SECONDS = 60.0
+
+TokenSource = Callable[[], str]
+
+
+def application_default_tokens() -> TokenSource:
+    """Return a function that gives a valid access token of Application Default Credentials.
+
+    Uses google-auth where it is installed, else the VM's metadata server. The function raises
+    AccessError when there are no credentials.
+    """
+    try:
+        return _GoogleAuthTokens()
+    except ImportError:
+        return MetadataTokens(MetadataServer.from_environment())
+
+
+class MetadataTokens:
+    """Tokens of the VM's service account."""
+
+    def __init__(self, server: MetadataServer) -> None:
+        """Ask `server`, and only when the last token is about to expire."""
+        self._server = server
+        self._token = ""
+        self._expires = 0.0
+
+    def __call__(self) -> str:
+        """Return a valid token."""
+        if time.monotonic() > self._expires - _MARGIN_SECONDS:
+            answer = self._server.token()
+            if answer is None:
+                raise AccessError(f"no Google credentials found: {_CURE}")
+            content = json.loads(answer)
+            self._token = content["access_token"]
+            self._expires = time.monotonic() + float(content["expires_in"])
+        return self._token
+
+
+class _GoogleAuthTokens:
+    """Tokens by google-auth."""
+
+    def __init__(self) -> None:
+        from google.auth import default, exceptions
+        from google.auth.transport.requests import Request
+
+        self._errors = exceptions.GoogleAuthError
+        self._request = Request()
+        try:
+            self._credentials, _ = default(scopes=[SCOPE])
+        except self._errors as error:
+            raise AccessError(f"no Google credentials found ({error}): {_CURE}") from error
+
+    def __call__(self) -> str:
+        if not self._credentials.valid:
+            try:
+                self._credentials.refresh(self._request)  # type: ignore[no-untyped-call]
+            except self._errors as error:
+                raise AccessError(f"Google credentials are refused ({error}): {_CURE}") from error
+        return str(self._credentials.token)

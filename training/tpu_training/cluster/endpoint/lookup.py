@@ -1,0 +1,119 @@
+"""From a TPU's name to its workers' addresses, waiting until it is READY."""
+
+import logging
+from dataclasses import dataclass
+from typing import Protocol
+
+from tpu_training.cluster.endpoint.cloud_tpu import CloudTpuApi, DeniedForNow, NotYet, Tpu, TpuName
+from tpu_training.cluster.endpoint.credentials import application_default_tokens
+from tpu_training.cluster.endpoint.metadata import MetadataServer
+from tpu_training.cluster.endpoint.target import Addresses, LocalTpu, NamedTpu, NoTpu, Target
+from tpu_training.cluster.endpoint.wait import Wait
+from tpu_training.cluster.machine import Machine
+from tpu_training.errors import EndpointError, InputError, TpuStateError
+
+# A role or an API that was granted a moment ago is refused for up to about a minute.
+_DENIED_GRACE_SECONDS = 60.0
+
+_CURES = {
+    "PREEMPTED": "it was preempted: delete it and create it again (`pulumi up --replace`)",
+    "TERMINATED": "it was terminated: delete it and create it again (`pulumi up --replace`)",
+    "FAILED": "its creation failed: look at its operation's error, delete it and create it again",
+    "STOPPED": "it is stopped: start it with `gcloud compute tpus tpu-vm start`",
+    "HIDDEN": "it is hidden: delete it and create it again",
+}
+
+logger = logging.getLogger(__name__)
+
+
+class TpuReader(Protocol):
+    """What this module needs of the Cloud TPU API."""
+
+    def get(self, name: TpuName) -> Tpu:
+        """Return the TPU or raise; see CloudTpuApi.get."""
+
+
+@dataclass(frozen=True)
+class _Observation:
+    """The TPU if it is ready, else the error that says why not."""
+
+    ready: Tpu | None
+    problem: EndpointError | DeniedForNow | None = None
+
+
+def resolve(target: Target, wait: Wait) -> Addresses | LocalTpu | NoTpu:
+    """Turn a TPU's name into its workers' addresses, once it is READY; others stay as they are."""
+    if not isinstance(target, NamedTpu):
+        return target
+    name = complete_name(target, MetadataServer.from_environment())
+    tpu = wait_until_ready(CloudTpuApi(application_default_tokens()), name, wait)
+    return Addresses(tpu.addresses, f"{target.source}={target.name}", tpu.tensorflow)
+
+
+def choose_local(
+    workers: Addresses | LocalTpu | NoTpu, machine: Machine, split_cpu: bool
+) -> Addresses | LocalTpu | NoTpu:
+    """Where nothing names a TPU, take this machine's own; `split_cpu` asks for its CPU instead."""
+    if not isinstance(workers, NoTpu) or split_cpu or not machine.has_usable_tpu:
+        return workers
+    chips = f"{machine.tpu_chips} TPU chips ({machine.tpu_generation})"
+    return LocalTpu(
+        "this machine", f"this machine has {chips} and libtpu, and nothing else is named"
+    )
+
+
+def complete_name(target: NamedTpu, metadata: MetadataServer) -> TpuName:
+    """Add project and zone from the metadata server where the caller gave none.
+
+    Raises InputError that names the flags when there is no such server either.
+    """
+    project = target.project or metadata.project()
+    zone = target.zone or metadata.zone()
+    missing = [
+        f"--tpu-{part} (or TPU_{part.upper()})"
+        for part, value in (("project", project), ("zone", zone))
+        if not value
+    ]
+    if not project or not zone:
+        raise InputError(
+            f"the TPU {target.name} from {target.source} can't be looked up without "
+            f"{' and '.join(missing)}; give them, or the address itself as --tpu=grpc://HOST:PORT"
+        )
+    return TpuName(project, zone, target.name)
+
+
+def wait_until_ready(api: TpuReader, name: TpuName, wait: Wait) -> Tpu:
+    """Return the TPU once it is READY and has addresses; log each try before that.
+
+    Raises TpuStateError at once for a state that waiting does not change, AccessError after a
+    minute of denial, EndpointError at the deadline.
+    """
+    observation = _Observation(None)
+    for attempt in wait.attempts():
+        observation = _observe(api, name)
+        if observation.ready:
+            return observation.ready
+        denied = isinstance(observation.problem, DeniedForNow)
+        if denied and attempt.elapsed >= _DENIED_GRACE_SECONDS and observation.problem:
+            raise observation.problem
+        logger.info("endpoint: %s (%s)", observation.problem, attempt)
+    raise EndpointError(
+        f"gave up after {wait.deadline:.0f} s: {observation.problem}; check name, zone and project "
+        "with `gcloud compute tpus tpu-vm list`, or raise --connect_tries"
+    )
+
+
+def _observe(api: TpuReader, name: TpuName) -> _Observation:
+    try:
+        tpu = api.get(name)
+    except (NotYet, DeniedForNow) as problem:
+        return _Observation(None, problem)
+    if cure := _CURES.get(tpu.state):
+        raise TpuStateError(f"the TPU {name.name} in {name.zone} is {tpu.state}: {cure}")
+    if tpu.state != "READY":
+        return _Observation(None, EndpointError(f"the TPU {name.name} is {tpu.state}, not READY"))
+    if not tpu.addresses:
+        return _Observation(None, EndpointError(f"the TPU {name.name} has no address yet"))
+    if tpu.health not in ("", "HEALTHY", "HEALTH_UNSPECIFIED"):
+        logger.warning("endpoint: the TPU %s is READY but its health is %s", name.name, tpu.health)
+    return _Observation(tpu)

@@ -1,0 +1,69 @@
+"""Does a gRPC server answer at an address?
+
+`tf.config.experimental_connect_to_cluster` hangs without a word where nobody listens
+(tensorflow#34564), so every worker is probed first.
+"""
+
+import logging
+import socket
+from collections.abc import Sequence
+
+from tpu_training.cluster.endpoint.wait import Wait
+from tpu_training.errors import EndpointError
+
+# RFC 9113, section 3.4: a client starts with this and a SETTINGS frame; the server answers with its
+# own SETTINGS. A listener that is no gRPC server, or one that is stuck, does not.
+_CLIENT_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_EMPTY_SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+_FRAME_HEADER_BYTES = 9
+_SETTINGS_TYPE = 4
+_TIMEOUT_SECONDS = 5.0
+
+logger = logging.getLogger(__name__)
+
+
+def wait_for_workers(addresses: Sequence[str], wait: Wait) -> None:
+    """Return when every `host:port` answers as a gRPC server; log each try that finds one silent.
+
+    Raises EndpointError at the deadline.
+    """
+    silent: dict[str, str] = {}
+    for attempt in wait.attempts():
+        silent = {a: reason for a in addresses if (reason := why_silent(a))}
+        if not silent:
+            return
+        logger.info("endpoint: waiting for %s (%s)", _describe(silent), attempt)
+    raise EndpointError(
+        f"no gRPC server answers at {_describe(silent)} after {wait.deadline:.0f} s: check that "
+        "the TPU is READY, that this machine is in the TPU's network, and that a firewall rule "
+        "lets it reach the port; a TPU VM serves gRPC only with a -pod runtime or a worker "
+        "started on it"
+    )
+
+
+def why_silent(address: str, timeout: float = _TIMEOUT_SECONDS) -> str | None:
+    """Return None when a gRPC server answers at `host:port`, else the reason in a few words."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=timeout) as connection:
+            connection.sendall(_CLIENT_PREFACE + _EMPTY_SETTINGS)
+            header = _read(connection, _FRAME_HEADER_BYTES)
+    except TimeoutError:
+        return f"no answer in {timeout:g} s"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    if len(header) < _FRAME_HEADER_BYTES or header[3] != _SETTINGS_TYPE:
+        return "listens, but is no gRPC server"
+    return None
+
+
+def _read(connection: socket.socket, count: int) -> bytes:
+    """Read `count` bytes, fewer when the other side closes."""
+    data = b""
+    while len(data) < count and (more := connection.recv(count - len(data))):
+        data += more
+    return data
+
+
+def _describe(silent: dict[str, str]) -> str:
+    return ", ".join(f"grpc://{address} ({reason})" for address, reason in silent.items())

@@ -1,0 +1,44 @@
+"""Which platform this process runs on, by the variables that the platform sets."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tpu_training.cluster.machine import Machine
+
+# Platform, and the variables that only it sets. Sources: Colab's and Kaggle's own images;
+# https://cloud.google.com/kubernetes-engine/docs/how-to/tpus (TPU_WORKER_*);
+# https://cloud.google.com/vertex-ai/docs/training/code-requirements (AIP_*, CLOUD_ML_*);
+# https://cloud.google.com/ai-platform/training/docs/using-tpus (TPU_CONFIG).
+_VARIABLES = {
+    "Colab": ("COLAB_TPU_ADDR", "COLAB_RELEASE_TAG", "COLAB_GPU"),
+    "Kaggle": ("KAGGLE_KERNEL_RUN_TYPE",),
+    "Vertex AI": ("AIP_MODEL_DIR", "AIP_TENSORBOARD_LOG_DIR", "CLOUD_ML_JOB_ID"),
+    "AI Platform Training": ("TPU_CONFIG",),
+    "Google Kubernetes Engine with TPUs": (
+        "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS",
+        "TPU_WORKER_HOSTNAMES",
+    ),
+    "Kubernetes": ("KUBERNETES_SERVICE_HOST",),
+    "Paperspace": ("TPU_GRPC_URL",),
+}
+
+
+@dataclass(frozen=True)
+class Platform:
+    """A platform and what gave it away."""
+
+    name: str
+    evidence: str
+
+
+def find_platforms(environ: Mapping[str, str], machine: Machine) -> tuple[Platform, ...]:
+    """Every platform that left a trace: one often runs on top of another."""
+    found = []
+    for name, variables in _VARIABLES.items():
+        if seen := [variable for variable in variables if environ.get(variable)]:
+            found.append(Platform(name, ", ".join(seen)))
+    if machine.tpu_chips:
+        found.append(Platform("TPU VM", f"{machine.tpu_chips} TPU chips on the PCI bus"))
+    elif machine.is_google_vm:
+        found.append(Platform("Compute Engine", "the product name of this machine"))
+    return tuple(found)

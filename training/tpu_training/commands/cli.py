@@ -1,0 +1,85 @@
+"""The command line: from arguments to a command. Loads no TensorFlow."""
+
+import argparse
+from collections.abc import Sequence
+from typing import NoReturn
+
+from tpu_training import __version__
+from tpu_training.commands import (
+    data,
+    doctor,
+    export,
+    lr_range_test,
+    predict,
+    profile,
+    report,
+    serve,
+)
+from tpu_training.commands.arguments import add_job_arguments, build_job
+from tpu_training.commands.command import Command
+from tpu_training.errors import InputError
+from tpu_training.job.job import Job
+from tpu_training.models.params import describe_params
+from tpu_training.models.registry import DEFAULT_MODEL, load_model
+
+_MODES = {
+    "train": "train from the last checkpoint on",
+    "evaluate": "evaluate the last checkpoint",
+    "train-and-evaluate": "train, then evaluate",
+}
+_COMMANDS = (data, lr_range_test, profile, report, export, predict, serve, doctor)
+_EXIT_CODES = (
+    "exit codes: 0 done, 1 failure, 2 wrong input, 75 interrupted by SIGTERM with its progress "
+    "saved (start it again)"
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors in the form of every other error of this package."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message}; see `{self.prog} --help`")
+
+
+def parse(arguments: Sequence[str]) -> Job | Command:
+    """Parse `arguments`. Raises InputError with everything that is wrong; --help exits."""
+    parser = _build_parser(_help_model(arguments))
+    known, rest = parser.parse_known_args(arguments)
+    if "build" in known:
+        command: Command = known.build(known, rest)
+        return command
+    return build_job(known.mode, known, rest)
+
+
+def _help_model(arguments: Sequence[str]) -> str:
+    """The model whose parameters --help lists."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--model", default=DEFAULT_MODEL)
+    name: str = parser.parse_known_args(arguments)[0].model
+    return name
+
+
+def _build_parser(help_model: str) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="tpu-training",
+        description="TensorFlow training on Cloud TPUs, GPUs and CPUs.",
+        epilog=_EXIT_CODES,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    modes = parser.add_subparsers(dest="mode", required=True, metavar="MODE")
+    params = describe_params(load_model(help_model).params)
+    for mode, description in _MODES.items():
+        add_job_arguments(
+            modes.add_parser(
+                mode,
+                help=description,
+                description=description,
+                epilog=f"{params}\n\n{_EXIT_CODES}",
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+                allow_abbrev=False,
+            )
+        )
+    for command in _COMMANDS:
+        command.add(modes)
+    return parser

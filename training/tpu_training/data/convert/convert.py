@@ -1,0 +1,115 @@
+"""`data convert`: write a data set as sharded TFRecord files with a manifest."""
+
+import logging
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpu_training.data.convert.source import TEXT, Example, Options, Source
+from tpu_training.data.convert.sources.choose import load_source
+from tpu_training.data.convert.wordpiece import Tokenizer, learn_vocabulary
+from tpu_training.data.manifest import ENCODED, FILE_NAME, RAW, Manifest, stored_spec
+from tpu_training.errors import DataError, InputError
+
+if TYPE_CHECKING:
+    from tpu_training.data.convert.encode import Encoder
+
+VOCABULARY_FILE = "vocabulary.txt"
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How the examples are to be kept.
+
+    `encoding` is raw or encoded for images; None keeps them as the source has them. Texts become
+    `text_length` token ids, of the vocabulary in the file `vocabulary` or else of one of up to
+    `vocabulary_size` tokens that is made from the training texts.
+    """
+
+    encoding: str | None = None
+    text_length: int = 128
+    vocabulary: str | None = None
+    vocabulary_size: int = 8192
+
+
+def convert(
+    source: str, output: str, options: Options | None = None, storage: Storage | None = None
+) -> Manifest:
+    """Convert `source` (see data/convert/sources) into the directory `output`.
+
+    What can be seen without decoding is checked before the first file is written; the manifest
+    comes last, so a directory with a manifest is complete.
+    """
+    storage = storage or Storage()
+    data = load_source(source, options or Options())
+    tokens = _vocabulary(data, storage) if data.kind == TEXT else []
+    encoder = _encoder(data, storage, tokens)
+    # TensorFlow takes seconds to load: only now, when the input is known to be good.
+    from tpu_training.data.convert.write import write_split
+
+    directory = Path(output)
+    prefix = _UNSAFE.sub("-", data.name).strip("-.") or "data"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / FILE_NAME).unlink(missing_ok=True)
+        splits = {
+            split: write_split(directory, f"{prefix}-{split}", examples, encoder)
+            for split, examples in data.splits.items()
+        }
+        if tokens:
+            (directory / VOCABULARY_FILE).write_text("\n".join(tokens) + "\n", encoding="utf-8")
+        spec = stored_spec(encoder.encoding, encoder.shape, data.classes, encoder.vocabulary)
+        manifest = Manifest(
+            prefix,
+            spec,
+            encoder.encoding,
+            splits,
+            data.class_names,
+            VOCABULARY_FILE if tokens else "",
+        )
+        (directory / FILE_NAME).write_text(manifest.to_json(), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"--output={output}: can't be written ({error})") from error
+    counts = ", ".join(f"{split.examples} {name}" for name, split in splits.items())
+    logger.info("data: wrote %s (%s) to %s", data.name, counts, directory)
+    return manifest
+
+
+def _encoder(data: Source, storage: Storage, tokens: list[str]) -> "Encoder":
+    from tpu_training.data.convert.encode import EncodedImages, RawImages, Tokens
+
+    if data.kind == TEXT:
+        return Tokens(Tokenizer(tokens), storage.text_length)
+    if storage.encoding == RAW or (storage.encoding is None and not _is_encoded(data)):
+        return RawImages()
+    assert storage.encoding in (ENCODED, None)
+    return EncodedImages()
+
+
+def _is_encoded(data: Source) -> bool:
+    first: Example = next(data.splits["train"].read())
+    return isinstance(first.feature, bytes)
+
+
+def _vocabulary(data: Source, storage: Storage) -> list[str]:
+    """The tokens of the given file, or those that are made from the training texts."""
+    if storage.vocabulary is None:
+        texts = (str(example.feature) for example in data.splits["train"].read())
+        tokens = learn_vocabulary(texts, storage.vocabulary_size)
+        logger.info("data: made a vocabulary of %d tokens", len(tokens))
+        return tokens
+    path = Path(storage.vocabulary)
+    try:
+        tokens = path.read_text(encoding="utf-8").splitlines()
+        Tokenizer(tokens)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--vocabulary={path}: can't be read ({error})") from error
+    except ValueError as error:
+        raise DataError(
+            f"--vocabulary={path}: {error}; expected one token a line, as BERT's vocab.txt"
+        ) from error
+    return tokens

@@ -1,0 +1,112 @@
+"""From features as a source gives them to those that a TFRecord file keeps."""
+
+from typing import Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from tpu_training.data.convert.source import Example
+from tpu_training.data.convert.wordpiece import Tokenizer
+from tpu_training.data.manifest import ENCODED, RAW, TOKENS
+from tpu_training.errors import DataError
+
+_CHANNELS = (1, 3)
+
+
+class Encoder(Protocol):
+    """One way to keep features; after all are encoded, `shape` is theirs."""
+
+    encoding: str
+    vocabulary: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the features; 0 for sizes that differ."""
+
+    def encode(self, example: Example) -> tuple[str, tf.train.Feature]:
+        """The feature's name and value. Raises DataError that names the example's place."""
+
+
+class RawImages:
+    """Unsigned bytes, all of one shape; JPEG and PNG images are decoded."""
+
+    encoding = RAW
+    vocabulary = 0
+
+    def __init__(self) -> None:
+        """The first image sets the shape."""
+        self.shape: tuple[int, ...] = ()
+
+    def encode(self, example: Example) -> tuple[str, tf.train.Feature]:
+        """The image's bytes, row by row."""
+        feature = example.feature
+        image = _decode(example) if isinstance(feature, bytes) else np.asarray(feature)
+        if not self.shape:
+            self.shape = image.shape
+        if image.shape != self.shape or image.ndim != 3:
+            raise DataError(
+                f"{example.place}: its shape is {image.shape}, and that of the first image "
+                f"{self.shape}; keep images of different sizes with --encoding=encoded"
+            )
+        return "image", _bytes(image.tobytes())
+
+
+class EncodedImages:
+    """JPEG and PNG files as they are, each decoded once to see that it can be."""
+
+    encoding = ENCODED
+    vocabulary = 0
+
+    def __init__(self) -> None:
+        """No shapes yet."""
+        self._shapes: set[tuple[int, ...]] = set()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Height, width and channels; 0 for what differs. One colored image makes all colored."""
+        heights, widths, channels = (set(sizes) for sizes in zip(*self._shapes, strict=True))
+        same = len(heights) == len(widths) == 1
+        return (*((*heights, *widths) if same else (0, 0)), max(channels))
+
+    def encode(self, example: Example) -> tuple[str, tf.train.Feature]:
+        """The file's content."""
+        feature = example.feature
+        if not isinstance(feature, bytes):
+            feature = tf.io.encode_png(feature).numpy()
+            example = example._replace(feature=feature)
+        height, width, channels = _decode(example).shape
+        # Transparency is dropped when the image is read.
+        self._shapes.add((height, width, channels if channels in _CHANNELS else channels - 1))
+        return "image", _bytes(feature)
+
+
+class Tokens:
+    """Texts as token ids of one length."""
+
+    encoding = TOKENS
+
+    def __init__(self, tokenizer: Tokenizer, length: int) -> None:
+        """Encode with `tokenizer` to `length` ids."""
+        self._tokenizer = tokenizer
+        self.shape: tuple[int, ...] = (length,)
+        self.vocabulary = tokenizer.size
+
+    def encode(self, example: Example) -> tuple[str, tf.train.Feature]:
+        """The ids, 0 where the text is shorter."""
+        ids = self._tokenizer.encode(str(example.feature), self.shape[0])
+        return "tokens", tf.train.Feature(int64_list=tf.train.Int64List(value=ids))
+
+
+def _decode(example: Example) -> np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]:
+    """The image's pixels; DataError when they can't be had."""
+    try:
+        decoded = tf.io.decode_image(example.feature, expand_animations=False).numpy()
+    except tf.errors.InvalidArgumentError as error:
+        reason = error.message.split("}} ", 1)[-1].partition("[Op:")[0].strip()
+        raise DataError(f"{example.place}: is no image that can be decoded ({reason})") from error
+    image: np.ndarray[tuple[int, int, int], np.dtype[np.uint8]] = decoded
+    return image
+
+
+def _bytes(content: bytes) -> tf.train.Feature:
+    return tf.train.Feature(bytes_list=tf.train.BytesList(value=[content]))

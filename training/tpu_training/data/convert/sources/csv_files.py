@@ -1,0 +1,195 @@
+"""CSV files with a header: a label and pixels, or a label and a text, in each line."""
+
+import csv
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tpu_training.data.convert.source import (
+    IMAGE,
+    TEXT,
+    Options,
+    Source,
+    check_labels,
+    number_labels,
+    pick,
+    shuffled,
+    split_at_random,
+)
+from tpu_training.errors import DataError
+
+_LABEL, _TEXT = "label", "text"
+_TEST_NAMES = ("test", "val", "validation")
+_HEADER_LINES = 1
+
+
+def matches(path: Path) -> bool:
+    """Whether `path` is a CSV file or a folder with a train.csv."""
+    return path.suffix.lower() == ".csv" if path.is_file() else (path / "train.csv").is_file()
+
+
+def load(path: Path, options: Options) -> Source:
+    """Read FILE.csv and split its lines, or FOLDER/train.csv and FOLDER/test.csv.
+
+    With a column `text` (or the one of --feature) they are texts; else every column but the label
+    is a pixel of a square image, 0 to 255.
+    """
+    files = {"train": path} if path.is_file() else _files(path)
+    columns = _columns(files["train"])
+    label = options.label or _LABEL
+    feature = options.feature or (_TEXT if _TEXT in columns else None)
+    for file in files.values():
+        _check_columns(file, columns, [label, *([feature] if feature else [])])
+    name = options.name or path.resolve().stem
+    if feature:
+        return _load_texts(path, name, files, feature, label, options)
+    return _load_pixels(path, name, files, columns.index(label), options)
+
+
+def _files(directory: Path) -> dict[str, Path]:
+    for name in _TEST_NAMES:
+        if (test := directory / f"{name}.csv").is_file():
+            return {"train": directory / "train.csv", "test": test}
+    raise DataError(f"{directory}: there is a train.csv in it, but no test.csv")
+
+
+def _rows(path: Path) -> Iterator[list[str]]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            yield from csv.reader(file, strict=True)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: can't be read as CSV ({error})") from error
+
+
+def _columns(path: Path) -> list[str]:
+    header = next(_rows(path), None)
+    if not header:
+        raise DataError(f"{path}: is empty; expected a line with the names of the columns")
+    return header
+
+
+def _check_columns(path: Path, expected: list[str], needed: list[str]) -> None:
+    columns = _columns(path)
+    shown = ", ".join(columns[:8]) + (" …" if len(columns) > 8 else "")
+    if missing := [name for name in needed if name not in columns]:
+        raise DataError(
+            f"{path}: there is no column {missing[0]}, only {shown}; name the columns with "
+            "--label and, for texts, --feature"
+        )
+    if columns != expected:
+        raise DataError(f"{path}: its columns ({shown}) are not those of the training file")
+
+
+def _load_texts(
+    path: Path, name: str, files: dict[str, Path], feature: str, label: str, options: Options
+) -> Source:
+    texts: dict[str, list[str]] = {}
+    written: dict[str, list[str]] = {}
+    for split, file in files.items():
+        columns = _columns(file)
+        at, label_at = columns.index(feature), columns.index(label)
+        texts[split], written[split] = [], []
+        for number, row in enumerate(_rows(file)):
+            if number < _HEADER_LINES:
+                continue
+            if len(row) != len(columns):
+                raise DataError(
+                    f"{file}: {len(row)} values in row {number}, expected {len(columns)}"
+                )
+            texts[split].append(row[at])
+            written[split].append(row[label_at].strip())
+        _refuse_empty(file, len(texts[split]))
+    labels = number_labels(written, str(path))
+    splits = {}
+    counts = {split: len(content) for split, content in texts.items()}
+    for split, (source, order) in _orders(counts, options, str(path)).items():
+        content = texts[source]
+        size = sum(len(content[row]) for row in order)
+        splits[split] = pick(
+            order, _place(files[source]), content.__getitem__, labels.splits[source], size
+        )
+    return Source(name, TEXT, labels.classes, splits, labels.names)
+
+
+def _load_pixels(
+    path: Path, name: str, files: dict[str, Path], label_at: int, options: Options
+) -> Source:
+    images: dict[str, npt.NDArray[np.uint8]] = {}
+    labels: dict[str, npt.NDArray[np.int64]] = {}
+    for split, file in files.items():
+        values = _numbers(file)
+        labels[split] = values[:, label_at].astype(np.int64)
+        images[split] = _square(file, np.delete(values, label_at, axis=1))
+    classes = int(labels["train"].max()) + 1
+    check_labels(labels, classes, str(path))
+    counts = {split: len(content) for split, content in labels.items()}
+    splits = {}
+    for split, (source, order) in _orders(counts, options, str(path)).items():
+        content = images[source]
+        size = len(order) * content[0].nbytes
+        splits[split] = pick(
+            order, _place(files[source]), content.__getitem__, labels[source], size
+        )
+    return Source(name, IMAGE, classes, splits)
+
+
+def _numbers(path: Path) -> npt.NDArray[np.float32]:
+    """All values; DataError names the row of the first that is no number from 0 to 255."""
+    try:
+        with warnings.catch_warnings():
+            # An empty one is an error here.
+            warnings.simplefilter("ignore")
+            values = np.loadtxt(
+                path,
+                np.float32,
+                delimiter=",",
+                skiprows=_HEADER_LINES,
+                ndmin=2,
+                encoding="utf-8-sig",
+            )
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: {error}; expected numbers only") from error
+    _refuse_empty(path, values.size)
+    with np.errstate(invalid="ignore"):
+        wrong = np.argwhere(~((values >= 0) & (values <= 255) & (values == np.round(values))))
+    if len(wrong):
+        row, column = wrong[0].tolist()
+        raise DataError(
+            f"{path}: {values[row, column]:g} in row {row + 1}, column {column + 1}; pixels and "
+            "labels must be whole numbers, 0 to 255"
+        )
+    return values
+
+
+def _square(path: Path, pixels: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+    for channels in (1, 3):
+        side = math.isqrt(pixels.shape[1] // channels)
+        if side * side * channels == pixels.shape[1]:
+            return pixels.astype(np.uint8).reshape(-1, side, side, channels)
+    raise DataError(
+        f"{path}: {pixels.shape[1]} pixel columns are no square image, gray or with three "
+        "channels; for texts, name the column with --feature"
+    )
+
+
+def _refuse_empty(path: Path, count: int) -> None:
+    if not count:
+        raise DataError(f"{path}: there are no examples in it, only a header")
+
+
+def _orders(
+    counts: dict[str, int], options: Options, place: str
+) -> dict[str, tuple[str, npt.NDArray[np.int64]]]:
+    """For each split, the file that it comes from and its rows in the order of writing."""
+    if "test" in counts:
+        return {split: (split, shuffled(n, options.seed)) for split, n in counts.items()}
+    positions = split_at_random(counts["train"], options, place)
+    return {split: ("train", order) for split, order in positions.items()}
+
+
+def _place(path: Path) -> Callable[[int], str]:
+    return lambda row: f"{path} row {row + 1}"

@@ -1,0 +1,151 @@
+"""Data sets that Hugging Face's library `datasets` saved on disk with save_to_disk."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tpu_training.data.convert.source import (
+    IMAGE,
+    TEXT,
+    Examples,
+    Feature,
+    Labels,
+    Options,
+    Source,
+    check_labels,
+    number_labels,
+    pick,
+    shuffled,
+    split_at_random,
+)
+from tpu_training.errors import DataError
+from tpu_training.errors.extras import require
+
+_TEST_NAMES = ("test", "validation", "val")
+_USUAL_TEXTS = ("text", "sentence", "content")
+_USUAL_LABELS = ("label", "labels", "fine_label")
+
+
+def matches(directory: Path) -> bool:
+    """Whether `directory` is one of save_to_disk, with splits or without."""
+    return any((directory / name).is_file() for name in ("dataset_dict.json", "state.json"))
+
+
+def load(directory: Path, options: Options) -> Source:
+    """Take a column of images or of texts, and one of labels.
+
+    Without a split `test` or `validation`, the training split is split.
+    """
+    library = require("datasets", "datasets", "datasets", f"--source={directory}")
+    try:
+        loaded = library.load_from_disk(str(directory))
+    except Exception as error:
+        raise DataError(f"{directory}: datasets can't load it ({error})") from error
+    tables = _tables(directory, loaded)
+    columns = tables["train"].features
+    feature = options.feature or _feature_column(directory, library, columns)
+    label = options.label or _label_column(directory, columns)
+    for column in (feature, label):
+        if column not in columns:
+            raise DataError(f"{directory}: there is no column {column}, only {', '.join(columns)}")
+    is_image = isinstance(columns[feature], library.Image)
+    if not is_image and getattr(columns[feature], "dtype", None) not in ("string", "large_string"):
+        raise DataError(
+            f"{directory}: column {feature} is {columns[feature]}, expected images or strings"
+        )
+    if is_image:
+        undecoded = library.Image(decode=False)
+        tables = {s: table.cast_column(feature, undecoded) for s, table in tables.items()}
+    labels = _labels(directory, tables, label)
+    splits: dict[str, Examples] = {}
+    for split, (source, order) in _orders(directory, tables, options).items():
+        table = tables[source]
+        read = _reader(directory, table, feature, is_image)
+        share = len(order) / max(1, len(table))
+        size = round(share * int(table.data.nbytes))
+        place = _place(f"{directory} {source}")
+        splits[split] = pick(order, place, read, labels.splits[source], size)
+    name = options.name or directory.resolve().name
+    return Source(name, IMAGE if is_image else TEXT, labels.classes, splits, labels.names)
+
+
+def _tables(directory: Path, loaded: Any) -> dict[str, Any]:
+    """The tables for `train` and, if there is one, `test`."""
+    if not hasattr(loaded, "keys"):
+        tables = {"train": loaded}
+    elif "train" not in loaded:
+        raise DataError(f"{directory}: there is no split train, only {', '.join(loaded)}")
+    else:
+        tables = {"train": loaded["train"]}
+        if test := next((name for name in _TEST_NAMES if name in loaded), None):
+            tables["test"] = loaded[test]
+    for split, table in tables.items():
+        if not len(table):
+            raise DataError(f"{directory}: the split {split} is empty")
+    return tables
+
+
+def _feature_column(directory: Path, library: Any, columns: dict[str, Any]) -> str:
+    images = [name for name, kind in columns.items() if isinstance(kind, library.Image)]
+    texts = [name for name, kind in columns.items() if getattr(kind, "dtype", "") == "string"]
+    usual = [name for name in _USUAL_TEXTS if name in texts]
+    for found in (images, usual, texts):
+        if len(found) == 1 or (found is usual and found):
+            return found[0]
+    raise DataError(
+        f"{directory}: which of the columns {', '.join(columns)} has the images or texts? "
+        "say it with --feature"
+    )
+
+
+def _label_column(directory: Path, columns: dict[str, Any]) -> str:
+    named = [name for name, kind in columns.items() if hasattr(kind, "str2int")]
+    usual = [name for name in _USUAL_LABELS if name in columns]
+    for found in (usual, named):
+        if found:
+            return found[0]
+    raise DataError(
+        f"{directory}: which of the columns {', '.join(columns)} has the labels? say it with "
+        "--label"
+    )
+
+
+def _labels(directory: Path, tables: dict[str, Any], column: str) -> Labels:
+    kind = tables["train"].features[column]
+    if names := getattr(kind, "names", None):
+        numbers = {s: np.asarray(table[column][:], np.int64) for s, table in tables.items()}
+        check_labels(numbers, len(names), f"{directory} {column}")
+        return Labels(len(names), numbers, tuple(names))
+    written = {s: [str(value) for value in table[column][:]] for s, table in tables.items()}
+    return number_labels(written, f"{directory} {column}")
+
+
+def _orders(
+    directory: Path, tables: dict[str, Any], options: Options
+) -> dict[str, tuple[str, npt.NDArray[np.int64]]]:
+    if "test" in tables:
+        return {s: (s, shuffled(len(table), options.seed)) for s, table in tables.items()}
+    positions = split_at_random(len(tables["train"]), options, str(directory))
+    return {split: ("train", order) for split, order in positions.items()}
+
+
+def _reader(directory: Path, table: Any, column: str, is_image: bool) -> Callable[[int], Feature]:
+    def text(row: int) -> str:
+        return str(table[row][column] or "")
+
+    def image(row: int) -> bytes:
+        value = table[row][column]
+        if value and value["bytes"]:
+            return bytes(value["bytes"])
+        if value and value["path"] and Path(value["path"]).is_file():
+            return Path(value["path"]).read_bytes()
+        raise DataError(f"{directory}: row {row} of column {column} holds no image")
+
+    return image if is_image else text
+
+
+def _place(split: str) -> Callable[[int], str]:
+    return lambda row: f"{split} row {row}"

@@ -1,0 +1,96 @@
+"""Folders of JPEG and PNG images, one folder a class."""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tpu_training.data.convert.source import (
+    IMAGE,
+    Examples,
+    Options,
+    Source,
+    pick,
+    shuffled,
+    split_at_random,
+)
+from tpu_training.errors import DataError
+
+_TEST_NAMES = ("test", "val", "validation")
+MAGICS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
+_MOST_NAMED = 3
+
+
+def matches(directory: Path) -> bool:
+    """Whether there are folders in `directory`."""
+    return bool(_folders(directory))
+
+
+def load(directory: Path, options: Options) -> Source:
+    """Read DIRECTORY/train/CLASS and DIRECTORY/test/CLASS, or DIRECTORY/CLASS and split those.
+
+    Files are looked at here, as far as their first bytes; what they hold is checked when they are
+    written. Raises DataError for an empty class and for files that are no images.
+    """
+    name = options.name or directory.resolve().name
+    if not (directory / "train").is_dir():
+        classes = [folder.name for folder in _folders(directory)]
+        files, labels = _list(directory, classes)
+        positions = split_at_random(len(files), options, str(directory))
+        splits = {s: _examples(files, labels, order) for s, order in positions.items()}
+        return Source(name, IMAGE, len(classes), splits, tuple(classes))
+    test = next((directory / n for n in _TEST_NAMES if (directory / n).is_dir()), None)
+    if test is None:
+        raise DataError(
+            f"{directory}: there is a folder train in it, but none of {', '.join(_TEST_NAMES)}"
+        )
+    classes = [folder.name for folder in _folders(directory / "train")]
+    if other := {folder.name for folder in _folders(test)} - set(classes):
+        raise DataError(f"{test}: its class {min(other)} is not in {directory / 'train'}")
+    splits = {}
+    for split, folder in (("train", directory / "train"), ("test", test)):
+        files, labels = _list(folder, classes)
+        splits[split] = _examples(files, labels, shuffled(len(files), options.seed))
+    return Source(name, IMAGE, len(classes), splits, tuple(classes))
+
+
+def _folders(directory: Path) -> list[Path]:
+    return sorted(p for p in directory.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def _list(directory: Path, classes: list[str]) -> tuple[list[Path], npt.NDArray[np.int64]]:
+    """All images and their labels, sorted by class and name."""
+    files: list[Path] = []
+    labels: list[int] = []
+    for label, name in enumerate(classes):
+        folder = directory / name
+        found = sorted(folder.iterdir()) if folder.is_dir() else []
+        found = [path for path in found if path.is_file() and not path.name.startswith(".")]
+        if not found:
+            raise DataError(f"{folder}: there is no image in this class's folder")
+        files += found
+        labels += [label] * len(found)
+    if not files:
+        raise DataError(f"{directory}: there is no folder with images in it")
+    if wrong := [str(path) for path in files if not _is_image(path)]:
+        more = f" and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""
+        raise DataError(
+            f"{', '.join(wrong[:_MOST_NAMED])}{more}: neither JPEG nor PNG; convert or remove them"
+        )
+    return files, np.array(labels, np.int64)
+
+
+def _is_image(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(8).startswith(MAGICS)
+
+
+def _examples(
+    files: list[Path], labels: npt.NDArray[np.int64], order: npt.NDArray[np.int64]
+) -> Examples:
+    size = sum(files[position].stat().st_size for position in order)
+
+    def content(position: int) -> bytes:
+        return files[position].read_bytes()
+
+    return pick(order, lambda position: str(files[position]), content, labels, size)

@@ -1,0 +1,87 @@
+"""Data sets that TensorFlow Datasets prepared on disk."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tpu_training.data.convert.source import IMAGE, TEXT, Example, Examples, Options, Source
+from tpu_training.errors import DataError, InputError
+from tpu_training.errors.extras import require
+
+_TEST_NAMES = ("test", "validation")
+
+
+def matches(directory: Path) -> bool:
+    """Whether `directory` is a version's folder, such as tensorflow_datasets/mnist/3.0.1."""
+    return all((directory / name).is_file() for name in ("dataset_info.json", "features.json"))
+
+
+def load(directory: Path, options: Options) -> Source:
+    """Take the images as they are stored, undecoded, or the texts, and the class labels.
+
+    The order is that of its files: TensorFlow Datasets shuffled them when it wrote them.
+    """
+    library = require(
+        "tensorflow_datasets", "tensorflow-datasets", "datasets", f"--source={directory}"
+    )
+    try:
+        builder = library.builder_from_directory(str(directory))
+    except Exception as error:
+        raise DataError(f"{directory}: tensorflow_datasets can't load it ({error})") from error
+    kinds = library.features
+    features = builder.info.features
+    feature = options.feature or _column(features, kinds.Image) or _column(features, kinds.Text)
+    label = options.label or _column(features, kinds.ClassLabel)
+    if feature is None or label is None or not {feature, label} <= set(features):
+        raise DataError(
+            f"{directory}: its columns are {', '.join(features)}; expected images or texts and "
+            "class labels, or their names by --feature and --label"
+        )
+    is_image = isinstance(features[feature], kinds.Image)
+    splits: dict[str, Examples] = {}
+    for split, slices in _slices(directory, builder, options).items():
+        splits[split] = _examples(library, builder, slices, feature, label, is_image)
+    classes = features[label].num_classes
+    names = tuple(features[label].names) if features[label].names else ()
+    name = options.name or builder.name
+    return Source(name, IMAGE if is_image else TEXT, classes, splits, names)
+
+
+def _column(features: Any, kind: type) -> str | None:
+    return next((name for name, found in features.items() if isinstance(found, kind)), None)
+
+
+def _slices(directory: Path, builder: Any, options: Options) -> dict[str, str]:
+    """Which part of which split is for the training and for the test."""
+    sizes = {name: split.num_examples for name, split in builder.info.splits.items()}
+    if not sizes.get("train"):
+        raise DataError(f"{directory}: there is no split train with examples, only {sizes}")
+    for name in _TEST_NAMES:
+        if sizes.get(name):
+            return {"train": "train", "test": name}
+    test = round(sizes["train"] * options.test_fraction)
+    if not 0 < test < sizes["train"]:
+        raise InputError(
+            f"--test-fraction={options.test_fraction:g}: leaves {test} of {sizes['train']} "
+            "examples for the test; both the training and the test need some"
+        )
+    return {"train": f"train[{test}:]", "test": f"train[:{test}]"}
+
+
+def _examples(
+    library: Any, builder: Any, slices: str, feature: str, label: str, is_image: bool
+) -> Examples:
+    info = builder.info.splits[slices]
+    whole = builder.info.splits[slices.partition("[")[0]]
+    decoders = {feature: library.decode.SkipDecoding()} if is_image else None
+
+    def read() -> Iterator[Example]:
+        config = library.ReadConfig(interleave_cycle_length=1)
+        rows = builder.as_dataset(split=slices, decoders=decoders, read_config=config)
+        for number, row in enumerate(rows.as_numpy_iterator()):
+            content = bytes(row[feature])
+            value = content if is_image else content.decode("utf-8", "replace")
+            yield Example(f"{builder.data_dir} {slices} {number}", value, int(row[label]))
+
+    size = round(whole.num_bytes * info.num_examples / whole.num_examples)
+    return Examples(info.num_examples, size, read)

@@ -1,0 +1,85 @@
+"""Sharded TFRecord files with their checksums."""
+
+import hashlib
+import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+
+import tensorflow as tf
+
+from tpu_training.data.convert.encode import Encoder
+from tpu_training.data.convert.source import Example, Examples
+from tpu_training.data.manifest import DataFile, Split
+from tpu_training.errors import DataError
+
+# Shards of about this size are read in parallel without many small requests to the bucket.
+_SHARD_BYTES = 16 << 20
+# All are open at once, and a process may not have many more files open.
+_MOST_SHARDS = 256
+_UNFINISHED = ".unfinished"
+_CHUNK = 256
+_READ_BYTES = 8 << 20
+
+
+def write_split(directory: Path, prefix: str, examples: Examples, encoder: Encoder) -> Split:
+    """Write `examples` to files PREFIX-00000-of-0000N.tfrecord, dealt out to them in turn.
+
+    Written under other names first: a file with the right name is whole. What was begun is removed
+    when an example turns out to be wrong.
+    """
+    shards = max(1, min(math.ceil(examples.bytes / _SHARD_BYTES), _MOST_SHARDS, examples.count))
+    paths = [directory / f"{prefix}-{n:05d}-of-{shards:05d}.tfrecord" for n in range(shards)]
+    unfinished = [path.with_suffix(_UNFINISHED) for path in paths]
+    try:
+        counts = _write(unfinished, examples, encoder)
+        if sum(counts) != examples.count:
+            raise DataError(
+                f"{directory / prefix}: the source gave {sum(counts)} examples instead of the "
+                f"{examples.count} that it announced"
+            )
+        files = []
+        for path, count in zip(unfinished, counts, strict=True):
+            final = path.replace(path.with_suffix(".tfrecord"))
+            files.append(DataFile(final.name, count, final.stat().st_size, _sha256(final)))
+    except BaseException:
+        for path in unfinished:
+            path.unlink(missing_ok=True)
+        raise
+    return Split(examples.count, tuple(files))
+
+
+def _write(paths: list[Path], examples: Examples, encoder: Encoder) -> list[int]:
+    """Deal the examples out to `paths`; return how many each got."""
+    counts = [0] * len(paths)
+    with ExitStack() as stack, ThreadPoolExecutor() as pool:
+        writers = [stack.enter_context(tf.io.TFRecordWriter(str(path))) for path in paths]
+        for number, record in enumerate(_records(pool, examples, encoder)):
+            shard = number % len(paths)
+            writers[shard].write(record)
+            counts[shard] += 1
+    return counts
+
+
+def _records(pool: ThreadPoolExecutor, examples: Examples, encoder: Encoder) -> Iterator[bytes]:
+    """Serialised examples in their order. Images are decoded, to check them, in parallel."""
+
+    def record(example: Example) -> bytes:
+        name, value = encoder.encode(example)
+        label = tf.train.Feature(int64_list=tf.train.Int64List(value=[example.label]))
+        features = tf.train.Features(feature={name: value, "label": label})
+        return bytes(tf.train.Example(features=features).SerializeToString())
+
+    source = examples.read()
+    while chunk := list(islice(source, _CHUNK)):
+        yield from pool.map(record, chunk)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while content := file.read(_READ_BYTES):
+            digest.update(content)
+    return digest.hexdigest()

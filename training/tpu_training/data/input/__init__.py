@@ -1,0 +1,1 @@
+"""The stages of the input pipeline; pipeline.py puts them together."""

@@ -1,0 +1,69 @@
+"""Batches dealt out to the replicas, on the hosts of the devices that consume them."""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from tpu_training.cluster.cluster import Cluster
+from tpu_training.data.input.service import served
+from tpu_training.models.params import EXACT, Params
+
+_PREFETCH_BATCHES = 4
+
+# Gives the next batch, as one value for each replica; called inside the compiled loop.
+NextBatch = Callable[[], tuple[tf.Tensor, ...]]
+# number of hosts, number of this host -> its batches
+Build = Callable[[int, int], tf.data.Dataset]
+
+
+def deal_out(cluster: Cluster, params: Params, build: Build, replica_batch: int) -> NextBatch:
+    """Build the data set where its batches are consumed and give each replica its rows.
+
+    `build` returns the host's rows of each global batch.
+    """
+    if not cluster.has_tpu:
+        return _mirrored(cluster, params, build)
+
+    def per_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        rows = build(context.num_input_pipelines, context.input_pipeline_id)
+        return finish(rows.rebatch(replica_batch, drop_remainder=True), params)
+
+    iterator = iter(cluster.strategy.distribute_datasets_from_function(per_host))
+    return lambda: next(iterator)
+
+
+def _mirrored(cluster: Cluster, params: Params, build: Build) -> NextBatch:
+    """One iterator for all replicas of a mirrored strategy; each takes its row of the batch.
+
+    TensorFlow's own distributed data set has one more iterator per replica here, whose tuning
+    threads hold up the end of the job by up to a minute when they are on a remote worker.
+    """
+
+    def split(*parts: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        shape = (cluster.replicas, -1)
+        return tuple(tf.reshape(part, (*shape, *part.shape[1:])) for part in parts)
+
+    with cluster.on_loop_device():
+        iterator = iter(finish(build(1, 0).map(split), params))
+
+    def next_batch() -> tuple[tf.Tensor, ...]:
+        return tuple(_rows(cluster, part) for part in next(iterator))
+
+    return next_batch
+
+
+def _rows(cluster: Cluster, part: tf.Tensor) -> tf.Tensor:
+    """Row i of `part` for replica i."""
+    return cluster.strategy.experimental_distribute_values_from_function(
+        lambda context: part[context.replica_id_in_sync_group]
+    )
+
+
+def finish(dataset: tf.data.Dataset, params: Params) -> tf.data.Dataset:
+    """Have some batches ready. There is nothing to autotune, and its thread delays the end."""
+    if params.data_service:
+        dataset = served(dataset, params.data_service)
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.deterministic = params.order == EXACT
+    return dataset.prefetch(_PREFETCH_BATCHES).with_options(options)

@@ -1,0 +1,95 @@
+"""Data sets as tf.data pipelines, built and read on the hosts of the devices that consume them."""
+
+import tensorflow as tf
+
+from tpu_training.cluster.cluster import Cluster
+from tpu_training.data.data_set import DataSet
+from tpu_training.data.input.deal import NextBatch, deal_out
+from tpu_training.data.input.memory import batches_from_memory
+from tpu_training.data.input.order import Plan
+from tpu_training.data.input.prepare import prepare
+from tpu_training.data.input.stream import batches_from_files
+from tpu_training.data.preprocessing.evaluate import evaluation_preprocessing
+from tpu_training.data.preprocessing.parse import parse_examples
+from tpu_training.data.preprocessing.train import training_preprocessing
+from tpu_training.models.params import CACHE_AUTO, CACHE_MEMORY, Params
+
+# Up to this size the training examples are kept in memory, as they are stored.
+_MOST_CACHED_BYTES = 512 << 20
+
+
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+def training_batches(
+    data: DataSet, cluster: Cluster, params: Params, first_step: int = 0
+) -> NextBatch:
+    """Return an endless source of (features, labels), shuffled anew each epoch.
+
+    The first batch is that of `first_step`, counted from 0. What is in the batch of a step depends
+    on the data set, the seed and the global batch size alone: a job that starts there goes on
+    exactly, also on another number of replicas and hosts.
+    """
+
+    def build(hosts: int, host: int) -> tf.data.Dataset:
+        return training_rows(data, params, first_step, hosts, host)
+
+    return deal_out(cluster, params, build, params.replica_batch_size(cluster.replicas))
+
+
+def training_rows(
+    data: DataSet, params: Params, first_step: int, hosts: int, host: int
+) -> tf.data.Dataset:
+    """Return the rows of `host` of each global batch, as (features, labels)."""
+    manifest, shards = data.manifest, data.shards("train")
+    preprocessing = training_preprocessing(manifest, params)
+    plan = _plan(params.seed, params.global_batch_size, first_step, hosts, host)
+    if params.cache == CACHE_MEMORY or (
+        params.cache == CACHE_AUTO and shards.bytes <= _MOST_CACHED_BYTES
+    ):
+        batches = batches_from_memory(shards.read_all(), shards.examples, manifest, plan)
+    else:
+        batches = batches_from_files(shards, plan).map(
+            lambda step, serialised: (step, *parse_examples(serialised, manifest)),
+            num_parallel_calls=tf.data.AUTOTUNE,
+        )
+    return prepare(batches, preprocessing, plan)
+
+
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+def evaluation_batches(data: DataSet, cluster: Cluster, params: Params) -> tuple[NextBatch, int]:
+    """Return a source of (features, labels, weights) and the number of batches of an evaluation.
+
+    It begins again after them, so that each evaluation goes on with what the one before compiled.
+    Every test example comes exactly once with weight 1; examples of weight 0 fill the last batch,
+    so that all batches have one static shape and no replica runs dry before the others.
+    """
+    replica_batch = params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
+
+    steps = -(-data.manifest.split("test").examples // params.evaluation_batch_size)
+
+    def build(hosts: int, host: int) -> tf.data.Dataset:
+        rows = evaluation_rows(data, params, hosts, host)
+        return rows.apply(tf.data.experimental.assert_cardinality(steps)).repeat()
+
+    return deal_out(cluster, params, build, replica_batch), steps
+
+
+def evaluation_rows(data: DataSet, params: Params, hosts: int, host: int) -> tf.data.Dataset:
+    """Return the rows of `host` of each batch of the test set, as (features, labels, weights)."""
+    manifest, batch = data.manifest, params.evaluation_batch_size
+    plan = _plan(params.seed, batch, 0, hosts, host)
+
+    def parse(step: tf.Tensor, serialised: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        count = tf.size(serialised)
+        rows = tf.range(plan.begin, plan.end)
+        # The first example again stands in for those that the last batch has not.
+        mine = tf.gather(serialised, tf.where(rows < count, rows, 0))
+        weights = tf.cast(rows < count, tf.float32)
+        return step, *parse_examples(mine, manifest), weights
+
+    batches = data.shards("test").read_all().batch(batch).enumerate()
+    batches = batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+    return prepare(batches, evaluation_preprocessing(manifest, params), plan)
+
+
+def _plan(seed: int, batch: int, first_step: int, hosts: int, host: int) -> Plan:
+    return Plan(seed, batch, first_step, host * batch // hosts, (host + 1) * batch // hosts)

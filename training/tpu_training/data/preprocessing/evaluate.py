@@ -1,0 +1,55 @@
+"""Preprocessing for evaluation: the same picture each time, in static shapes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from tpu_training.data.manifest import ENCODED, Manifest
+from tpu_training.data.preprocessing import ops
+from tpu_training.models.params import Params
+from tpu_training.models.spec import DataSpec
+
+# (features, seeds) -> features
+_Step = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """What is done to each example on its own, and then to the whole batch; None is nothing.
+
+    Seeds are two whole numbers for each example. `shape` is that of an example after `example`,
+    whose values are unsigned bytes.
+    """
+
+    example: _Step | None = None
+    batch: _Step | None = None
+    shape: tuple[int, ...] = ()
+
+
+def evaluation_preprocessing(manifest: Manifest, params: Params) -> Preprocessing:
+    """Images that already have the right size stay as they are; of others the centre is resized."""
+    spec = manifest.input_spec(params.image_size)
+    if spec.kind != "image":
+        return Preprocessing()
+    same_size = spec == manifest.spec
+    if manifest.encoding == ENCODED:
+        return Preprocessing(
+            example=lambda encoded, _: _decode(encoded, spec, same_size), shape=spec.shape
+        )
+    return Preprocessing(batch=None if same_size else lambda images, _: _resize(images, spec))
+
+
+def _decode(encoded: tf.Tensor, spec: DataSpec, same_size: bool) -> tf.Tensor:
+    height, width, channels = spec.shape
+    if same_size:
+        return tf.ensure_shape(ops.decode(encoded, channels), spec.shape)
+    window = ops.central_window(ops.image_size(encoded))
+    image = ops.resize(ops.decode_and_crop(encoded, window, channels), height, width)
+    return tf.ensure_shape(image, spec.shape)
+
+
+def _resize(images: tf.Tensor, spec: DataSpec) -> tf.Tensor:
+    top, left, height, width = tf.unstack(ops.central_window(tf.shape(images)[1:3]))
+    centre = images[:, top : top + height, left : left + width]
+    return ops.resize(centre, *spec.shape[:2])

@@ -1,0 +1,49 @@
+"""Preprocessing for training: what the parameter `augmentation` says, in static shapes."""
+
+import tensorflow as tf
+
+from tpu_training.data.manifest import ENCODED, Manifest
+from tpu_training.data.preprocessing import ops
+from tpu_training.data.preprocessing.evaluate import Preprocessing, evaluation_preprocessing
+from tpu_training.errors import InputError
+from tpu_training.models.params import NO_AUGMENTATION, PAD_CROP_FLIP, RESIZED_CROP_FLIP, Params
+from tpu_training.models.spec import DataSpec
+
+
+def training_preprocessing(manifest: Manifest, params: Params) -> Preprocessing:
+    """Without augmentation the same as for evaluation. Raises InputError for texts with one."""
+    spec = manifest.input_spec(params.image_size)
+    plain = evaluation_preprocessing(manifest, params)
+    if params.augmentation == NO_AUGMENTATION:
+        return plain
+    if spec.kind != "image":
+        raise InputError(
+            f"--augmentation={params.augmentation}: is for images, and the data set "
+            f"{manifest.name} holds texts; leave it out"
+        )
+    if params.augmentation == RESIZED_CROP_FLIP:
+        encoded = manifest.encoding == ENCODED
+        return Preprocessing(
+            example=lambda image, seed: _resized_crop_flip(image, seed, spec, encoded),
+            shape=spec.shape,
+        )
+    assert params.augmentation == PAD_CROP_FLIP
+
+    def batch(images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+        sized = plain.batch(images, seeds) if plain.batch else images
+        return ops.pad_crop_flip(sized, seeds)
+
+    return Preprocessing(plain.example, batch, plain.shape)
+
+
+def _resized_crop_flip(
+    image: tf.Tensor, seed: tf.Tensor, spec: DataSpec, encoded: bool
+) -> tf.Tensor:
+    """A random part of the image, resized, mirrored in one of two cases."""
+    height, width, channels = spec.shape
+    if encoded:
+        window = ops.random_window(ops.image_size(image), seed)
+        part = ops.decode_and_crop(image, window, channels)
+    else:
+        part = ops.crop(image, ops.random_window(tf.shape(image)[:2], seed))
+    return tf.ensure_shape(ops.random_flip(ops.resize(part, height, width), seed), spec.shape)

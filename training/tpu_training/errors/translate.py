@@ -1,0 +1,46 @@
+"""From exceptions of TensorFlow to errors that a person can act on."""
+
+import re
+
+from tpu_training.errors import InputError, TrainingError
+from tpu_training.errors.catalog import find_known_error
+
+# The answers of Cloud Storage and the names in graphs have slashes, too, but not after a blank.
+_PATHS = tuple(re.compile(start + r"[^\s'\";:,]+") for start in ("gs://", r"(?<![^\s'\"(:])/"))
+# Names of TensorFlow's own wrappers around what went wrong.
+_NOISE = re.compile(r"\{\{\w+ [^}]*\}\} ?| ?\[Op:\w+\]( name:)?")
+_HEADINGS = ("in user code:", "Graph execution error:")
+_LONGEST = 300
+
+
+def translate(error: Exception) -> TrainingError:
+    """Return a TrainingError with cause, cure and the text that it was recognised by."""
+    text = _NOISE.sub("", f"{type(error).__name__}: {error}")
+    known = find_known_error(text)
+    shown = describe(error)
+    if known is None:
+        return TrainingError(
+            f"{type(error).__name__}: {shown} (not a known error; see where with --debug)"
+        )
+    kind = InputError if known.wrong_input else TrainingError
+    where = next((found for path in _PATHS if (found := path.search(text))), None)
+    place = f" ({where[0]})" if where and where[0] not in shown else ""
+    link = f"; see {known.link}" if known.link else ""
+    return kind(f"{known.cause}{place}: {known.cure}{link} [{shown}]")
+
+
+def describe(error: Exception) -> str:
+    """Return the line of an error's text that says what is the matter."""
+    message = str(getattr(error, "message", None) or error)
+    return _first_line(_NOISE.sub("", message)) or type(error).__name__
+
+
+def _first_line(text: str) -> str:
+    """The first line that says something; TensorFlow adds stack and graph below it.
+
+    Errors in compiled functions have it the other way round, after one of _HEADINGS.
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
+    said = [line for line in lines if not line.startswith("[[")]
+    line = said[-1] if lines[0] in _HEADINGS else lines[0]
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

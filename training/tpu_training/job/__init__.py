@@ -1,0 +1,1 @@
+"""One job from its parameters to `metrics.json`."""

@@ -1,0 +1,1 @@
+"""The training loop: state, compiled steps, evaluation, optimizers, and the callbacks between."""

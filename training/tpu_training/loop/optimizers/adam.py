@@ -1,0 +1,40 @@
+"""Adam, with decoupled weight decay (AdamW)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tpu_training.loop.optimizers.base import Optimizer
+
+_EPSILON = 1e-7
+
+
+class Adam(Optimizer):
+    """Adam (Kingma and Ba, arXiv:1412.6980; the decay: Loshchilov and Hutter, arXiv:1711.05101)."""
+
+    slot_names = ("first", "second")
+
+    def __init__(self, *arguments: Any, beta_1: float, beta_2: float, **others: Any) -> None:
+        """`beta_1` and `beta_2` are the memories of gradients and of their squares."""
+        super().__init__(*arguments, **others)
+        self._beta_1, self._beta_2 = beta_1, beta_2
+
+    def update(
+        self,
+        variable: tf.Variable,
+        slots: Sequence[tf.Variable],
+        gradient: tf.Tensor,
+        rate: tf.Tensor,
+        step: tf.Tensor,
+    ) -> None:
+        """Both bias corrections of the paper are moved into the rate (end of its section 2)."""
+        first, second = slots
+        count = tf.cast(step, tf.float32) + 1.0
+        corrected = rate * tf.sqrt(1.0 - self._beta_2**count) / (1.0 - self._beta_1**count)
+        mean = first.assign(self._beta_1 * first + (1.0 - self._beta_1) * gradient)
+        square = second.assign(self._beta_2 * second + (1.0 - self._beta_2) * tf.square(gradient))
+        change = corrected * mean / (tf.sqrt(square) + _EPSILON)
+        if decay := self.decay(variable):
+            change += rate * decay * variable
+        variable.assign_sub(change)

@@ -1,0 +1,78 @@
+"""What all optimizers share: slots beside each variable, clipping, the update on every copy."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import tensorflow as tf
+
+from tpu_training.loop.optimizers.schedules import Schedule
+
+
+class Optimizer(tf.Module):  # type: ignore[misc]
+    """An optimizer; each kind says how one variable is updated."""
+
+    slot_names: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        variables: Sequence[tf.Variable],
+        schedule: Schedule,
+        weight_decay: float = 0.0,
+        clip_norm: float = 0.0,
+    ) -> None:
+        """Keep slots for each of `variables`; create it in the strategy's scope.
+
+        `clip_norm` is the longest that all gradients together may be; 0 does not clip.
+        """
+        super().__init__()
+        self._variables = list(variables)
+        self._weight_decay = weight_decay
+        self._clip_norm = clip_norm
+        self.rate = schedule
+        self.slots = [[_zeros_like(v, name) for name in self.slot_names] for v in variables]
+
+    def apply(self, gradients: Sequence[tf.Tensor], step: tf.Tensor) -> None:
+        """Update the variables; call it in replica context.
+
+        `gradients` are the same in every replica, summed over all of them already: a norm of one
+        replica's part would be another one. `step` counts from 0.
+        """
+        if self._clip_norm:
+            gradients, _ = tf.clip_by_global_norm(list(gradients), self._clip_norm)
+        context = tf.distribute.get_replica_context()
+        context.merge_call(self._update_all, args=(list(gradients), self.rate(step), step))
+
+    def update(
+        self,
+        variable: tf.Variable,
+        slots: Sequence[tf.Variable],
+        gradient: tf.Tensor,
+        rate: tf.Tensor,
+        step: tf.Tensor,
+    ) -> None:
+        """Update one copy of one variable."""
+        raise NotImplementedError
+
+    def decay(self, variable: tf.Variable) -> float:
+        """The weight decay of `variable`: none for biases and the scales of normalisations."""
+        return self._weight_decay if len(variable.shape) > 1 else 0.0
+
+    def _update_all(
+        self,
+        strategy: tf.distribute.Strategy,
+        gradients: Sequence[tf.Tensor],
+        rate: tf.Tensor,
+        step: tf.Tensor,
+    ) -> None:
+        # By index: TensorFlow 2.12 can't compile a zip with strict.
+        for index, gradient in enumerate(gradients):
+            strategy.extended.update(
+                self._variables[index],
+                self.update,
+                args=(self.slots[index], gradient, rate, step),
+                group=True,
+            )
+
+
+def _zeros_like(variable: tf.Variable, name: str) -> tf.Variable:
+    return tf.Variable(tf.zeros(variable.shape), trainable=False, name=name)

@@ -1,0 +1,33 @@
+"""Stochastic gradient descent with momentum."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tpu_training.loop.optimizers.base import Optimizer
+
+
+class Sgd(Optimizer):
+    """Momentum, and weight decay as a part of the gradient, as ResNets are trained."""
+
+    slot_names = ("velocity",)
+
+    def __init__(self, *arguments: Any, momentum: float, **others: Any) -> None:
+        """`momentum` is the memory of gradients."""
+        super().__init__(*arguments, **others)
+        self._momentum = momentum
+
+    def update(
+        self,
+        variable: tf.Variable,
+        slots: Sequence[tf.Variable],
+        gradient: tf.Tensor,
+        rate: tf.Tensor,
+        step: tf.Tensor,
+    ) -> None:
+        """velocity = momentum * velocity + gradient; variable -= rate * velocity."""
+        (velocity,) = slots
+        if decay := self.decay(variable):
+            gradient += decay * variable
+        variable.assign_sub(rate * velocity.assign(self._momentum * velocity + gradient))

@@ -1,0 +1,53 @@
+"""`--model=bert`: a small BERT-style encoder that classifies text. Nothing is pre-trained.
+
+The default of two layers of 128 is the size published as BERT-Tiny (arXiv:1908.08962).
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tpu_training.errors import InputError
+from tpu_training.models import params as base
+from tpu_training.models.spec import DataSpec, text_length
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params(base.Params):
+    """Adam with weight decay and a linear schedule, as BERT is trained."""
+
+    layers: int = base.param(2, "encoder layers", 1, 48)
+    hidden_size: int = base.param(128, "numbers in a token's vector; heads divide it", 8, 4096)
+    heads: int = base.param(2, "of self-attention", 1, 64)
+    dropout: float = base.param(0.1, "share of numbers dropped in training", 0, 0.9)
+    learning_rate: float = base.changed("learning_rate", 1e-3)
+    schedule: str = base.changed("schedule", "linear")
+    warmup_fraction: float = base.changed("warmup_fraction", 0.1)
+    weight_decay: float = base.changed("weight_decay", 0.01)
+    clip_norm: float = base.changed("clip_norm", 1.0)
+    squares_momentum: float = base.changed("squares_momentum", 0.999)
+
+
+def create_model(params: Params, spec: DataSpec, seed: int) -> "tf.Module":
+    """Build the network. Raises InputError when heads do not divide the hidden size."""
+    if params.hidden_size % params.heads:
+        raise InputError(
+            f"--hidden_size={params.hidden_size} does not divide by --heads={params.heads}; "
+            f"take {max(1, params.hidden_size // params.heads) * params.heads}"
+        )
+    length = text_length(spec)
+    from tpu_training.models.bert.network import Bert
+
+    return Bert(
+        length,
+        spec.vocabulary,
+        spec.classes,
+        layers=params.layers,
+        size=params.hidden_size,
+        heads=params.heads,
+        dropout_rate=params.dropout,
+        precision=params.precision,
+        seed=seed,
+    )

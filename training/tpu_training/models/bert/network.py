@@ -1,0 +1,72 @@
+"""A text classifier: a small encoder in the manner of BERT (arXiv:1810.04805)."""
+
+import tensorflow as tf
+
+from tpu_training.models.attention import Embedding, SelfAttention, dropout
+from tpu_training.models.layers import Dense
+from tpu_training.models.normalisation import LayerNorm
+
+_FEED_FORWARD = 4
+
+
+class Bert(tf.Module):  # type: ignore[misc]
+    """Embeddings of tokens and positions, encoder layers, a classifier on the tokens' mean."""
+
+    def __init__(
+        self,
+        length: int,
+        vocabulary: int,
+        classes: int,
+        *,
+        layers: int,
+        size: int,
+        heads: int,
+        dropout_rate: float,
+        precision: str,
+        seed: int,
+    ) -> None:
+        """Build for `length` token ids, with vectors of `size`; `heads` divide it."""
+        super().__init__()
+        self._dropout = dropout_rate
+        self._dtype = tf.as_dtype(precision)
+        self.tokens = Embedding(vocabulary, size, seed)
+        self.positions = Embedding(length, size, seed + 1)
+        self.norm = LayerNorm(size)
+        # Each layer takes four seeds.
+        self.layers = [
+            EncoderLayer(size, heads, dropout_rate, seed + 2 + 4 * index) for index in range(layers)
+        ]
+        self.head = Dense(size, classes, seed + 2 + 4 * layers)
+
+    def __call__(self, ids: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """Map int32 token ids (batch, length), 0 for padding, to float32 logits."""
+        present = ids > 0
+        x = self.norm(self.tokens(ids) + self.positions.table)
+        x = dropout(tf.cast(x, self._dtype), self._dropout, training)
+        for layer in self.layers:
+            x = layer(x, present, training)
+        weights = tf.cast(present, tf.float32)[:, :, None]
+        total = tf.reduce_sum(tf.cast(x, tf.float32) * weights, axis=1)
+        mean = total / tf.maximum(tf.reduce_sum(weights, axis=1), 1.0)
+        return self.head(mean)
+
+
+class EncoderLayer(tf.Module):  # type: ignore[misc]
+    """Self-attention, then two dense layers, each added to what came in and normalised."""
+
+    def __init__(self, size: int, heads: int, dropout_rate: float, seed: int) -> None:
+        """For vectors of `size`."""
+        super().__init__()
+        self._dropout = dropout_rate
+        self.attention = SelfAttention(size, heads, seed)
+        self.attention_norm = LayerNorm(size)
+        self.widen = Dense(size, _FEED_FORWARD * size, seed + 2)
+        self.narrow = Dense(_FEED_FORWARD * size, size, seed + 3)
+        self.feed_forward_norm = LayerNorm(size)
+
+    def __call__(self, x: tf.Tensor, present: tf.Tensor, training: bool) -> tf.Tensor:
+        """Map (batch, length, size); `present` (batch, length) is False where there is padding."""
+        attended = self.attention(x, present)
+        x = self.attention_norm(x + dropout(attended, self._dropout, training))
+        wide = tf.nn.gelu(self.widen(x), approximate=True)
+        return self.feed_forward_norm(x + dropout(self.narrow(wide), self._dropout, training))

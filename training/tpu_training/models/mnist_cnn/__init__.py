@@ -1,0 +1,22 @@
+"""`--model=mnist_cnn`, the default: a small convolutional network for images of digits."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tpu_training.models import params as base
+from tpu_training.models.spec import DataSpec, image_shape
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Params(base.Params):
+    """The defaults of every model, which train MNIST to about 99 % in three epochs."""
+
+
+def create_model(params: Params, spec: DataSpec, seed: int) -> "tf.Module":
+    """Build the network for images of any size."""
+    from tpu_training.models.mnist_cnn.network import MnistCnn
+
+    return MnistCnn(image_shape(spec), spec.classes, params.precision, seed)

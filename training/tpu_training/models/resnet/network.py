@@ -1,0 +1,117 @@
+"""ResNets: those for ImageNet (version 1.5) and the small ones for images of CIFAR's size.
+
+Depths 18 to 152 are the networks of He et al. (arXiv:1512.03385) with the stride in a bottleneck's
+3x3 convolution ("v1.5", what the public TPU numbers are for). Depths 8 to 56 are those of its
+section 4.2. Where a block changes the shape, a 1x1 convolution does so on its shortcut, and the
+last normalisation of a block starts at zero (arXiv:1706.02677).
+"""
+
+import tensorflow as tf
+
+from tpu_training.models.layers import Conv2D, Dense, normalise
+from tpu_training.models.normalisation import BatchNorm
+from tpu_training.models.resnet.depths import LARGE, SMALL, WITH_BOTTLENECKS
+
+_LARGE_WIDTH, _SMALL_WIDTH = 64, 16
+_BOTTLENECK = 4
+
+
+class ResNet(tf.Module):  # type: ignore[misc]
+    """A stem, stages of blocks that halve the image each time, the mean over what is left."""
+
+    def __init__(self, depth: int, channels: int, classes: int, precision: str, seed: int) -> None:
+        """Build for images of `channels` channels and any size; arithmetic is in `precision`."""
+        super().__init__()
+        self._dtype = tf.as_dtype(precision)
+        self._large = depth in LARGE
+        block = Bottleneck if depth in WITH_BOTTLENECKS else Block
+        width = _LARGE_WIDTH if self._large else _SMALL_WIDTH
+        size, stride = (7, 2) if self._large else (3, 1)
+        self.stem = ConvNorm(size, channels, width, seed, stride)
+        self.blocks: list[Block | Bottleneck] = []
+        inputs = width
+        for stage, count in enumerate((LARGE if self._large else SMALL)[depth]):
+            for index in range(count):
+                stride = 2 if stage and not index else 1
+                # Four seeds a block; the stem has the first.
+                seed += 4
+                self.blocks.append(block(inputs, width << stage, stride, seed))
+                inputs = self.blocks[-1].outputs
+        self.head = Dense(inputs, classes, seed + 4)
+
+    def __call__(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """Map unsigned byte images (batch, height, width, channels) to float32 logits."""
+        x = normalise(images, self._dtype)
+        x = tf.nn.relu(self.stem(x, training))
+        if self._large:
+            x = tf.nn.max_pool2d(x, ksize=3, strides=2, padding="SAME")
+        for block in self.blocks:
+            x = block(x, training)
+        return tf.cast(self.head(tf.reduce_mean(x, axis=(1, 2))), tf.float32)
+
+
+class Block(tf.Module):  # type: ignore[misc]
+    """Two 3x3 convolutions and a shortcut around them."""
+
+    def __init__(self, inputs: int, width: int, stride: int, seed: int) -> None:
+        """Map `inputs` channels to `width`; `stride` 2 halves height and width."""
+        super().__init__()
+        self.outputs = width
+        self.conv_1 = ConvNorm(3, inputs, width, seed, stride)
+        self.conv_2 = ConvNorm(3, width, width, seed + 1, initial_scale=0.0)
+        self.shortcut = _shortcut(inputs, width, stride, seed + 2)
+
+    def __call__(self, x: tf.Tensor, training: bool) -> tf.Tensor:
+        """Map (batch, height, width, inputs)."""
+        y = tf.nn.relu(self.conv_1(x, training))
+        y = self.conv_2(y, training)
+        return tf.nn.relu(y + (self.shortcut(x, training) if self.shortcut else x))
+
+
+class Bottleneck(tf.Module):  # type: ignore[misc]
+    """A 3x3 convolution between two of 1x1, and a shortcut around them."""
+
+    def __init__(self, inputs: int, width: int, stride: int, seed: int) -> None:
+        """Map `inputs` channels to 4 times `width`; `stride` 2 halves height and width."""
+        super().__init__()
+        self.outputs = _BOTTLENECK * width
+        self.conv_1 = ConvNorm(1, inputs, width, seed)
+        self.conv_2 = ConvNorm(3, width, width, seed + 1, stride)
+        self.conv_3 = ConvNorm(1, width, self.outputs, seed + 2, initial_scale=0.0)
+        self.shortcut = _shortcut(inputs, self.outputs, stride, seed + 3)
+
+    def __call__(self, x: tf.Tensor, training: bool) -> tf.Tensor:
+        """Map (batch, height, width, inputs)."""
+        y = tf.nn.relu(self.conv_1(x, training))
+        y = tf.nn.relu(self.conv_2(y, training))
+        y = self.conv_3(y, training)
+        return tf.nn.relu(y + (self.shortcut(x, training) if self.shortcut else x))
+
+
+class ConvNorm(tf.Module):  # type: ignore[misc]
+    """A convolution and its normalisation."""
+
+    def __init__(
+        self,
+        size: int,
+        inputs: int,
+        outputs: int,
+        seed: int,
+        stride: int = 1,
+        initial_scale: float = 1.0,
+    ) -> None:
+        """Normalisation has an offset, so the convolution needs none."""
+        super().__init__()
+        self.conv = Conv2D(size, inputs, outputs, seed, stride=stride, bias=False)
+        self.norm = BatchNorm(outputs, initial_scale)
+
+    def __call__(self, x: tf.Tensor, training: bool) -> tf.Tensor:
+        """Map (batch, height, width, inputs) to (…, outputs)."""
+        return self.norm(self.conv(x), training)
+
+
+def _shortcut(inputs: int, outputs: int, stride: int, seed: int) -> ConvNorm | None:
+    """None where the block keeps the shape."""
+    if stride == 1 and inputs == outputs:
+        return None
+    return ConvNorm(1, inputs, outputs, seed, stride)

@@ -1,0 +1,164 @@
+"""What the training looks like at a step: pictures with predictions, weights, gradients, graph."""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from tpu_training.cluster.cluster import Cluster
+from tpu_training.data.data_set import DataSet
+from tpu_training.data.input.pipeline import evaluation_batches
+from tpu_training.loop.callbacks import Callback, LoopReport
+from tpu_training.loop.state import TrainState
+from tpu_training.models.params import Params
+from tpu_training.monitoring.grid import draw_grid
+from tpu_training.monitoring.names import variable_names
+from tpu_training.monitoring.pictures import write_picture
+from tpu_training.monitoring.scalars import write_scalars
+
+_EXAMPLES = 32
+_BUCKETS = 30
+_METADATA = tf.compat.v1.SummaryMetadata(
+    plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="histograms")
+)
+
+logger = logging.getLogger(__name__)
+
+
+class ModelSummaries(Callback):
+    """Every `interval` steps, and at the last one: what the same few test examples are taken for.
+
+    The gradients are those of these examples, without dropout and the like, so that snapshots can
+    be compared. Nothing of it changes the training.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        params: Params,
+        data: DataSet,
+        state: TrainState,
+        writer: tf.summary.SummaryWriter,
+    ) -> None:
+        """Write to `writer`; nothing is read or compiled before the first snapshot is due."""
+        self._cluster = cluster
+        self._params = params
+        self._data = data
+        self._state = state
+        self._writer = writer
+        self._taken = 0
+        self._sample: _Sample | None = None
+
+    def between_loops(self, step: int, report: LoopReport) -> None:
+        """Take a snapshot if one is due."""
+        interval = self._params.snapshot_interval
+        if not interval or (step // interval == self._taken and step != report.last_step):
+            return
+        self._taken = step // interval
+        if self._sample is None:
+            self._sample = _Sample(self._cluster, self._params, self._data, self._state)
+            with tf.device(self._cluster.this_process), self._writer.as_default(step):
+                tf.summary.graph(self._sample.graph)
+        self._write(self._sample, step)
+
+    def _write(self, sample: "_Sample", step: int) -> None:
+        classes, norms, histograms = sample.look()
+        names = variable_names(self._state.model)
+        scalars = dict(zip((f"gradient_norm/{name}" for name in names), norms, strict=True))
+        scalars["gradient_norm/all"] = float(np.linalg.norm(norms))
+        with tf.device(self._cluster.this_process):
+            write_scalars(self._writer, step, scalars)
+            with self._writer.as_default(step):
+                for name, histogram in zip(names, histograms, strict=True):
+                    tf.summary.write(f"weights/{name}", histogram, metadata=_METADATA)
+            if self._data.manifest.spec.kind == "image":
+                grid = draw_grid(sample.features, sample.labels, classes)
+                png = tf.io.encode_png(grid).numpy()
+                write_picture(self._writer, step, "test/predictions", png)
+        right = int((classes == sample.labels).sum())
+        logger.info("snapshot: step %d, %d of %d samples right", step, right, len(classes))
+
+
+class _Sample:
+    """A few test examples on the cluster's devices, and a compiled look at them."""
+
+    def __init__(self, cluster: Cluster, params: Params, data: DataSet, state: TrainState) -> None:
+        self._cluster = cluster
+        each = -(-_EXAMPLES // cluster.replicas)
+        few = dataclasses.replace(params, evaluation_batch_size=each * cluster.replicas)
+        with cluster.on_loop_device():
+            self._batch = evaluation_batches(data, cluster, few)[0]()
+            self._look = tf.function(_create_look(cluster, params, state), autograph=False)
+            self.graph = self._look.get_concrete_function(*self._batch).graph
+        features, labels, weights = (self._values(part) for part in self._batch)
+        self._real = np.asarray(weights, np.bool_)
+        self.features, self.labels = features[self._real], labels[self._real]
+
+    def look(
+        self,
+    ) -> tuple[npt.NDArray[np.int32], list[float], list[npt.NDArray[np.float64]]]:
+        """The predicted classes; for each trained variable its gradient's norm and a histogram."""
+        with self._cluster.on_loop_device():
+            classes, norms, ranges, counts = self._look(*self._batch)
+        histograms = [
+            _histogram(bounds, count)
+            for bounds, count in zip(ranges.numpy(), counts.numpy(), strict=True)
+        ]
+        return self._values(classes)[self._real], norms.numpy().tolist(), histograms
+
+    def _values(self, value: tf.Tensor) -> npt.NDArray[Any]:
+        parts = self._cluster.strategy.experimental_local_results(value)
+        return np.concatenate([part.numpy() for part in parts])
+
+
+def _create_look(
+    cluster: Cluster, params: Params, state: TrainState
+) -> Callable[..., tuple[tf.Tensor, ...]]:
+    strategy, variables = cluster.strategy, state.model.trainable_variables
+
+    def replica_look(
+        features: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        with tf.GradientTape() as tape:
+            logits = state.forward(features, training=False)
+            losses = state.losses(logits, labels, params) * weights
+            loss = tf.reduce_sum(losses) / _EXAMPLES
+        gradients = tape.gradient(
+            loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
+        dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        return tf.argmax(logits, axis=1, output_type=tf.int32), dense
+
+    def look(*batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        classes, gradients = strategy.run(replica_look, batch)
+        norms = []
+        for gradient in gradients:
+            norms.append(tf.norm(strategy.reduce(tf.distribute.ReduceOp.SUM, gradient, axis=None)))
+        return classes, tf.stack(norms), *_distributions(variables)
+
+    return look
+
+
+def _distributions(variables: Sequence[tf.Variable]) -> tuple[tf.Tensor, tf.Tensor]:
+    """Ranges (variables, 2) and counts (variables, buckets): counted where the weights are."""
+    ranges, counts = [], []
+    for variable in variables:
+        values = tf.reshape(tf.cast(tf.convert_to_tensor(variable), tf.float32), [-1])
+        bounds = tf.stack([tf.reduce_min(values), tf.reduce_max(values)])
+        # A range of its own for weights that are all the same, such as a bias at the start.
+        bounds += tf.where(bounds[0] < bounds[1], 0.0, 1e-6) * tf.constant([-1.0, 1.0])
+        ranges.append(bounds)
+        counts.append(tf.histogram_fixed_width(values, bounds, _BUCKETS))
+    return tf.stack(ranges), tf.stack(counts)
+
+
+def _histogram(
+    bounds: npt.NDArray[np.float32], counts: npt.NDArray[np.int32]
+) -> npt.NDArray[np.float64]:
+    """TensorBoard's form: left edge, right edge and count of each bucket."""
+    edges = np.linspace(bounds[0], bounds[1], len(counts) + 1, dtype=np.float64)
+    return np.stack([edges[:-1], edges[1:], counts.astype(np.float64)], axis=1)

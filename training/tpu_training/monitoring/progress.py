@@ -1,0 +1,66 @@
+"""Progress: a bar for people at a terminal, else a line a loop that programs can follow."""
+
+import logging
+import sys
+from typing import TextIO
+
+from tpu_training.loop.callbacks import Callback, LoopReport
+from tpu_training.monitoring.terminal import ProgressBar
+
+logger = logging.getLogger(__name__)
+
+
+class Progress(Callback):
+    """Rates of this process's steps.
+
+    The first loop compiles the step and fills caches, so it is left out of the rate as soon as
+    there is a second one.
+    """
+
+    def __init__(self, global_batch_size: int, stream: TextIO | None = None) -> None:
+        """Count steps of `global_batch_size` examples; show them on `stream`, else on stdout."""
+        stream = stream or sys.stdout
+        self._bar = ProgressBar(stream) if stream.isatty() else None
+        self._global_batch_size = global_batch_size
+        self._loops = 0
+        self._steps = 0
+        self._seconds = 0.0
+
+    @property
+    def steps_per_second(self) -> float:
+        """Steps per second in the loops themselves, without checkpoints; 0 before the first."""
+        return self._steps / self._seconds if self._seconds else 0.0
+
+    @property
+    def examples_per_second(self) -> float:
+        """Examples per second over all replicas."""
+        return self.steps_per_second * self._global_batch_size
+
+    def between_loops(self, step: int, report: LoopReport) -> None:
+        """Show what was reached and how fast."""
+        if self._loops == 1:
+            self._steps, self._seconds = 0, 0.0
+        self._loops += 1
+        self._steps += report.count
+        self._seconds += report.seconds
+        left = (report.last_step - step) / self.steps_per_second
+        if self._bar:
+            self._bar.show(
+                step / report.last_step,
+                f"step {step}/{report.last_step}  loss {report.loss:.4f}  "
+                f"{self.examples_per_second:,.0f} examples/s  ETA {left:.0f} s",
+            )
+            return
+        logger.info(
+            "progress step=%d/%d loss=%.4f examples_per_second=%.0f eta=%.0fs",
+            step,
+            report.last_step,
+            report.loss,
+            self.examples_per_second,
+            left,
+        )
+
+    def close(self) -> None:
+        """Leave the bar's last state standing."""
+        if self._bar:
+            self._bar.close()

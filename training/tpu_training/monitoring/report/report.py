@@ -1,0 +1,71 @@
+"""Gathers the report of a model directory from what lies in it: events, metrics, model."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tpu_training.data import files
+from tpu_training.errors import InputError
+from tpu_training.monitoring.report.events import Series, last_picture, read_series
+from tpu_training.monitoring.step_times import PARTS, TAG
+
+
+@dataclass(frozen=True)
+class Report:
+    """A training's course and outcome.
+
+    `metrics` and `model` are the contents of metrics.json and model.json, `series` every scalar of
+    TensorBoard by tag and step, `seconds` where the time of the steps went; `picture` is the newest
+    grid of predictions, a PNG.
+    """
+
+    model_dir: str
+    metrics: Mapping[str, Any]
+    model: Mapping[str, Any]
+    series: Mapping[str, Series]
+    seconds: Mapping[str, float]
+    picture: bytes | None
+
+    def to_json(self) -> str:
+        """All but the picture."""
+        content = dataclasses.asdict(self)
+        del content["picture"]
+        return json.dumps(content, indent=1) + "\n"
+
+
+def read_report(model_dir: str) -> Report:
+    """Read what a training left in `model_dir`. Raises InputError when it left nothing."""
+    base = model_dir.rstrip("/")
+    files.check_bucket(model_dir, "--model-dir")
+    series = read_series(f"{base}/tensorboard")
+    if not series:
+        raise InputError(f"--model-dir={model_dir}: no training has written its course there")
+    return Report(
+        model_dir=model_dir,
+        metrics=_read_json(f"{base}/metrics.json"),
+        model=_read_json(f"{base}/model.json"),
+        series=series,
+        seconds=_seconds(series),
+        picture=last_picture(f"{base}/tensorboard", "test/predictions"),
+    )
+
+
+def _seconds(series: Mapping[str, Series]) -> dict[str, float]:
+    """Seconds of each part, from the seconds per step at the end of each loop."""
+    seconds = dict.fromkeys(PARTS, 0.0)
+    steps = sorted(series.get("train/loss", {}))
+    counts = {step: step - before for before, step in zip([0, *steps], steps, strict=False)}
+    for part in PARTS:
+        for step, value in series.get(f"{TAG}/{part}", {}).items():
+            seconds[part] += value * counts.get(step, 0)
+    return seconds
+
+
+def _read_json(path: str) -> dict[str, Any]:
+    try:
+        content = json.loads(files.read_text(path) or "{}")
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}

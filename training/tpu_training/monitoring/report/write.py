@@ -1,0 +1,14 @@
+"""Writes the report beside what it reports on."""
+
+from tpu_training.data import files
+from tpu_training.monitoring.report.page import render
+from tpu_training.monitoring.report.report import read_report
+
+
+def write_report(model_dir: str) -> str:
+    """Write report.html and report.json to `model_dir` and return the page's path."""
+    report = read_report(model_dir)
+    base = model_dir.rstrip("/")
+    files.write_text(f"{base}/report.json", report.to_json())
+    files.write_text(f"{base}/report.html", render(report))
+    return f"{base}/report.html"

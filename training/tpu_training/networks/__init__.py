@@ -1,1 +1,0 @@
-"""What the models of tpu_training/models compute."""

@@ -1,0 +1,84 @@
+"""`tpu-training export`, the part that needs TensorFlow."""
+
+import itertools
+import logging
+from collections.abc import Iterable
+
+from tpu_training.data import files
+from tpu_training.data.data_set import open_data
+from tpu_training.errors import DataError, InputError, TrainingError
+from tpu_training.serving.export.examples import LabelledBatch, test_examples, training_examples
+from tpu_training.serving.export.onnx import export_onnx
+from tpu_training.serving.export.restore import RestoredModel, restore_model
+from tpu_training.serving.export.saved_model import export_saved_model
+from tpu_training.serving.export.tflite import TfliteModel, export_tflite
+
+# Google's guide to post-training quantization asks for 100 to 500 representative examples.
+_REPRESENTATIVE = 200
+_TEST_BATCH = 100
+# Of the accuracy, in percentage points, that int8 may cost.
+_MOST_LOST_POINTS = 1.0
+
+logger = logging.getLogger(__name__)
+
+
+def run_export(
+    model_dir: str,
+    output: str,
+    kind: str,
+    batch: int | None,
+    data: str | None,
+    model_file: str | None,
+    test_limit: int,
+    best: bool = False,
+) -> str:
+    """Export the model of `model_dir` as `kind` and return a line that sums it up."""
+    files.check_bucket(output, "--output")
+    model = restore_model(model_dir, model_file, best)
+    if kind == "saved_model":
+        return f"saved_model={export_saved_model(model, output, batch)}"
+    if kind == "onnx":
+        return f"onnx={export_onnx(model, output, batch)}"
+    return _run_tflite(model, output, data or model.description.data, model_file, test_limit)
+
+
+def _run_tflite(
+    model: RestoredModel, output: str, directory: str, model_file: str | None, test_limit: int
+) -> str:
+    if model.spec.kind != "image":
+        raise InputError("--format=tflite is for models of images: the Edge TPU looks up no tokens")
+    data = open_data(directory)
+    _, params = model.description.definition(model_file)
+    spec = data.manifest.input_spec(params.image_size)
+    if spec != model.spec:
+        raise DataError(
+            f"--data={directory} gives {spec}, the model takes {model.spec}; give the data set "
+            "that it was trained on"
+        )
+    test = _first(test_examples(data, params, _TEST_BATCH), test_limit)
+    written = export_tflite(model, output, training_examples(data, params, _REPRESENTATIVE), test)
+    for operation in written.operations:
+        logger.info("edge-tpu: %s: %s", operation.name, operation.problem or "supported")
+    _refuse(written)
+    return (
+        f"tflite={written.path} bytes={written.bytes} float_accuracy={written.float_accuracy:.4f} "
+        f"int8_accuracy={written.int8_accuracy:.4f} examples={written.examples}"
+    )
+
+
+def _refuse(written: TfliteModel) -> None:
+    """Raise TrainingError when the model would not do; it is there to look at."""
+    problems = [f"{o.name}: {o.problem}" for o in written.operations if o.problem]
+    if written.lost_points > _MOST_LOST_POINTS:
+        problems.append(
+            f"int8 costs {written.lost_points:.2f} points of accuracy (from "
+            f"{written.float_accuracy:.4f} to {written.int8_accuracy:.4f}), more than "
+            f"{_MOST_LOST_POINTS:g}"
+        )
+    if problems:
+        raise TrainingError(f"{written.path} is not fit for the Edge TPU: {'; '.join(problems)}")
+
+
+def _first(batches: Iterable[LabelledBatch], examples: int) -> list[LabelledBatch]:
+    """So many batches that there are at least `examples`."""
+    return list(itertools.islice(batches, -(-examples // _TEST_BATCH)))

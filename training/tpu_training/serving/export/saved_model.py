@@ -1,0 +1,29 @@
+"""SavedModel: what TensorFlow Serving, Vertex AI and `tpu-training serve` load."""
+
+import tensorflow as tf
+
+from tpu_training.serving.export.restore import RestoredModel
+
+SIGNATURE = "serving_default"
+
+
+class _Exported(tf.Module):  # type: ignore[misc]
+    """Holds the variables of the signature."""
+
+    def __init__(self, model: RestoredModel, batch: int | None) -> None:
+        super().__init__()
+        self.module = model.module
+        self.predict = tf.function(model.predict, input_signature=[model.input_spec(batch)])
+
+
+def export_saved_model(model: RestoredModel, output: str, batch: int | None) -> str:
+    """Write `output`/VERSION and return it; the version is the step, so that a later one wins.
+
+    The signature takes raw images or token ids, `batch` of them (None: any number), and gives
+    `probabilities` and `classes`.
+    """
+    path = f"{output.rstrip('/')}/{max(model.step, 1)}"
+    exported = _Exported(model, batch)
+    signature = exported.predict.get_concrete_function()
+    tf.saved_model.save(exported, path, signatures={SIGNATURE: signature})
+    return path
