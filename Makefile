@@ -9,7 +9,7 @@ SOURCES := infra bootstrap training/tpu_training localcloud/localcloud tpustack 
 # Every command starts a Python; where its modules are compiled anew each time, that takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-deploy toolchain demo test oldest next lint format docs bench wheel lock clean
+.PHONY: help setup setup-deploy toolchain demo test oldest next lint format docs catalog bench wheel lock clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -58,6 +58,9 @@ format: setup  ## Format the code
 docs: setup  ## Write docs/settings.md and docs/troubleshooting.md anew from what they describe
 	@$(PY) -m tpustack settings --markdown > docs/settings.md
 	@$(PY) -m tpustack doctor --markdown > docs/troubleshooting.md
+
+catalog: setup  ## Write the local cloud's TPU and machine types anew from infra/catalog
+	@$(PY) tools/local_catalog.py
 
 bench: setup  ## Measure, side by side in one run (ONLY="name name" for some)
 	@$(PY) -m bench $(ONLY)

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from pathlib import Path
+from functools import lru_cache
 from typing import Any
 
-import yaml
-
+from localcloud.core import data
 from localcloud.core.errors import ApiError, invalid
-
-_DATA = Path(__file__).parents[2] / "data"
 
 
 @dataclass(frozen=True)
@@ -24,24 +20,23 @@ class MachineType:
     shared: bool = False
 
 
-@cache
-def _load(name: str) -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load((_DATA / name).read_text(encoding="utf-8"))
-    return loaded
-
-
 @lru_cache(maxsize=1)
 def regions() -> dict[str, list[str]]:
     """The zones of every region."""
-    places = _load("compute-places.yaml")
+    places = data.load("compute-places")
     return {
         name: [f"{name}-{letter}" for letter in about["zones"]] for name, about in places.items()
     }
 
 
+def zones() -> list[str]:
+    """The zones of all regions."""
+    return [zone for zones in regions().values() for zone in zones]
+
+
 def auto_range(region: str) -> str:
     """The range of an auto mode network's subnet in `region`."""
-    return str(_load("compute-places.yaml")[region]["range"])
+    return str(data.load("compute-places")[region]["range"])
 
 
 def region_of(zone: str) -> str:
@@ -64,14 +59,8 @@ def require_region(region: str) -> None:
 @lru_cache(maxsize=1)
 def machine_types() -> dict[str, MachineType]:
     """Every predefined machine type by name."""
-    data = _load("compute-machine-types.yaml")
-    types = [
-        MachineType(f"{family}-{vcpus}", vcpus, vcpus * about["memory"])
-        for family, about in data["families"].items()
-        for vcpus in about["vcpus"]
-    ]
-    types += [MachineType(name, **about) for name, about in data["types"].items()]
-    return {machine_type.name: machine_type for machine_type in types}
+    offered = data.load("compute-machine-types") | data.load("compute-shared-core-types")
+    return {name: MachineType(name, **about) for name, about in offered.items()}
 
 
 def machine_type(name: str, zone: str) -> MachineType:
@@ -94,10 +83,10 @@ def machine_type(name: str, zone: str) -> MachineType:
 
 def images(project: str) -> dict[str, dict[str, Any]]:
     """The public images of a project: family and disk size (GB) by name."""
-    found: dict[str, dict[str, Any]] = _load("compute-images.yaml").get(project, {})
+    found: dict[str, dict[str, Any]] = data.load("compute-images").get(project, {})
     return found
 
 
 def image_projects() -> list[str]:
     """The projects that publish images."""
-    return list(_load("compute-images.yaml"))
+    return list(data.load("compute-images"))

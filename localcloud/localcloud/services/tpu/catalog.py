@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
 
-import yaml
+from localcloud.core import data
 
-_DATA = Path(__file__).parents[2] / "data"
+# Those of classic nodes that have no version of TensorFlow in their names.
+_OTHER_NODE_VERSIONS = ("nightly", "pytorch-2.0")
 # Google gives a classic node twice as many addresses as it has hosts, and at least a /29.
 _LONGEST_PREFIX = 29
 
@@ -19,27 +19,40 @@ class Accelerator:
     """A TPU type.
 
     Attributes:
-        name: such as `v2-8`.
         generation: such as `v5litepod`.
-        type: as AcceleratorConfig has it.
-        topology: such as `2x2`.
         size: cores or chips, as the name counts them; quotas count the same.
+        topology: such as `2x2`.
         hosts: how many machines a slice has.
-        devices: logical devices of one host.
         zones: where it is to be had.
         disks: kinds of data disk that a host takes, and `disk_count` how many.
     """
 
-    name: str
     generation: str
-    type: str
-    topology: str
     size: int
+    topology: str
     hosts: int
-    devices: int
     zones: tuple[str, ...]
     disks: tuple[str, ...]
     disk_count: int
+
+    @property
+    def name(self) -> str:
+        """The type as callers name it, such as `v2-8`."""
+        return f"{self.generation}-{self.size}"
+
+    @property
+    def type(self) -> str:
+        """The generation as AcceleratorConfig has it."""
+        return self.generation.upper().replace("LITEPOD", "LITE_POD")
+
+    @property
+    def devices(self) -> int:
+        """How many devices TensorFlow shows of one host.
+
+        They are the TensorCores of v2 and v3, and the chips of later generations.
+        """
+        chips = math.prod(map(int, self.topology.split("x")))
+        return chips * (2 if self.generation in ("v2", "v3") else 1) // self.hosts
 
     @property
     def prefix(self) -> int:
@@ -56,30 +69,22 @@ class Accelerator:
         return f"TPU{family.format(spot)}PerProjectPerZoneForTPUAPI"
 
 
-def _load(name: str) -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load((_DATA / name).read_text(encoding="utf-8"))
-    return loaded
-
-
 @lru_cache(maxsize=1)
 def accelerators() -> dict[str, Accelerator]:
     """Every TPU type by name."""
     found = {}
-    for generation, family in _load("tpu-accelerators.yaml").items():
+    for generation, family in data.load("tpu-accelerators").items():
         for size, about in family["sizes"].items():
-            name = f"{generation}-{size}"
-            found[name] = Accelerator(
-                name=name,
+            accelerator = Accelerator(
                 generation=generation,
-                type=family["type"],
-                topology=about["topology"],
                 size=size,
+                topology=about["topology"],
                 hosts=about["hosts"],
-                devices=about.get("devices", family["devices"]),
                 zones=tuple(about.get("zones", family["zones"])),
                 disks=tuple(family["disks"]),
                 disk_count=family["diskCount"],
             )
+            found[accelerator.name] = accelerator
     return found
 
 
@@ -95,33 +100,20 @@ def in_zone(zone: str) -> list[Accelerator]:
 
 
 @lru_cache(maxsize=1)
-def _runtimes() -> dict[str, tuple[str, ...]]:
-    """The runtime versions of TPU VMs with the generations that each runs on."""
-    data = _load("tpu-runtimes.yaml")
-    found = {name: tuple(generations) for name, generations in data["other"].items()}
-    for entry in data["tensorflow"]:
-        for version in entry["versions"]:
-            for name in entry["names"]:
-                for pod in ("", "-pod"):
-                    found[f"tpu-vm-tf-{version}{pod}{name}"] = tuple(entry["generations"])
-    return found
-
-
-@lru_cache(maxsize=1)
 def runtime_versions() -> tuple[str, ...]:
     """The runtime versions of TPU VMs."""
-    return tuple(sorted(_runtimes()))
+    return tuple(sorted(data.load("tpu-runtimes")["runtimes"]))
 
 
 @lru_cache(maxsize=1)
 def tensorflow_versions() -> tuple[str, ...]:
     """The TensorFlow versions of classic nodes, newest first."""
-    return tuple(reversed(_load("tpu-runtimes.yaml")["nodes"]))
+    return (*_OTHER_NODE_VERSIONS, *data.load("tpu-runtimes")["nodes"])
 
 
 def runs_on(runtime: str, accelerator: Accelerator) -> bool:
     """Whether a runtime version supports a TPU type."""
-    return accelerator.generation in _runtimes()[runtime]
+    return accelerator.generation in data.load("tpu-runtimes")["runtimes"][runtime]
 
 
 def serves_grpc(runtime: str) -> bool:
