@@ -93,7 +93,7 @@ def _switch(value: Json) -> list[str]:
 def _zones(value: Json) -> list[str]:
     problems = _only("zones")(value)
     zones = value.get("zones", [])
-    known = {zone for region in compute_catalog.regions().values() for zone in region}
+    known = compute_catalog.zones()
     problems += [f"{zone!r} is no zone" for zone in zones if zone != "*" and zone not in known]
     return problems
 

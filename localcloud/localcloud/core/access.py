@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from pathlib import Path
 
-import yaml
-
-from localcloud.core import enablement, projects
+from localcloud.core import data, enablement, projects
 from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError
+from localcloud.core.errors import ApiError, error_info
 from localcloud.core.store import POLICY as POLICY
 from localcloud.core.store import Record
 from localcloud.core.tokens import ANONYMOUS, CLOUD_PLATFORM, Principal
@@ -22,14 +19,12 @@ _PROJECT_ROLES = {
     "projectEditor": "roles/editor",
     "projectViewer": "roles/viewer",
 }
-_ROLES = Path(__file__).parent.parent / "data" / "roles.yaml"
 
 
-@lru_cache(maxsize=1)
 def predefined_roles() -> dict[str, list[str]]:
     """Permissions (patterns with `*`) by the name of Google's predefined role."""
-    loaded: dict[str, list[str]] = yaml.safe_load(_ROLES.read_text(encoding="utf-8"))
-    return loaded
+    roles: dict[str, list[str]] = data.load("roles")
+    return roles
 
 
 def policy(cloud: Cloud, resource: str) -> Record:
@@ -117,12 +112,12 @@ def require(cloud: Cloud, principal: Principal, permission: str, resources: Sequ
         401 if principal is ANONYMOUS else 403,
         message,
         details=[
-            {
-                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-                "reason": "IAM_PERMISSION_DENIED",
-                "domain": "iam.googleapis.com",
-                "metadata": {"permission": permission, "resource": resource},
-            }
+            error_info(
+                "IAM_PERMISSION_DENIED",
+                "iam.googleapis.com",
+                permission=permission,
+                resource=resource,
+            )
         ],
     )
 
@@ -136,14 +131,7 @@ def require_scope(principal: Principal, scopes: frozenset[str], method: str) -> 
             403,
             "Request had insufficient authentication scopes.",
             reason="insufficientPermissions",
-            details=[
-                {
-                    "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-                    "reason": "ACCESS_TOKEN_SCOPE_INSUFFICIENT",
-                    "domain": "googleapis.com",
-                    "metadata": {"method": method},
-                }
-            ],
+            details=[error_info("ACCESS_TOKEN_SCOPE_INSUFFICIENT", method=method)],
         )
 
 
@@ -165,18 +153,14 @@ def require_service(cloud: Cloud, project: str, service: str) -> None:
         "action to propagate to our systems and retry.",
         reason="accessNotConfigured",
         details=[
-            {
-                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-                "reason": "SERVICE_DISABLED",
-                "domain": "googleapis.com",
-                "metadata": {
-                    "consumer": f"projects/{number}",
-                    "containerInfo": number,
-                    "service": service,
-                    "serviceTitle": title,
-                    "activationUrl": url,
-                },
-            },
+            error_info(
+                "SERVICE_DISABLED",
+                consumer=f"projects/{number}",
+                containerInfo=number,
+                service=service,
+                serviceTitle=title,
+                activationUrl=url,
+            ),
             {
                 "@type": "type.googleapis.com/google.rpc.Help",
                 "links": [{"description": "Google developers console API activation", "url": url}],
@@ -191,12 +175,5 @@ def _no_project(project: str, service: str) -> ApiError:
     return ApiError(
         403,
         f"Permission denied on resource project {project}.",
-        details=[
-            {
-                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-                "reason": "CONSUMER_INVALID",
-                "domain": "googleapis.com",
-                "metadata": {"consumer": f"projects/{project}", "service": service},
-            }
-        ],
+        details=[error_info("CONSUMER_INVALID", consumer=f"projects/{project}", service=service)],
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from localcloud.core import projects
+from localcloud.core import access, projects
+from localcloud.core.call import Call
 from localcloud.core.cloud import Cloud
 from localcloud.core.store import Record
 
@@ -33,6 +34,13 @@ def find(cloud: Cloud, email: str) -> tuple[str, Record] | None:
 def is_agent(email: str) -> bool:
     """Whether a service of Google's acts as the account; those are shown in no list."""
     return email.startswith("service-") and _GOOGLES.fullmatch(email) is not None
+
+
+def may_act_as(cloud: Cloud, call: Call, email: str) -> bool:
+    """Whether the caller may attach the account to a machine of the project in the path."""
+    project = f"projects/{call.project}"
+    resources = [f"{project}/serviceAccounts/{email}", project]
+    return access.allowed(cloud, call.principal, "iam.serviceAccounts.actAs", resources)
 
 
 def problem(cloud: Cloud, email: str) -> str:

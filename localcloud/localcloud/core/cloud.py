@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
-from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-import yaml
-
+from localcloud.core import data
 from localcloud.core.clock import Clock
 from localcloud.core.faults import Faults
 from localcloud.core.machines import Machines
@@ -24,7 +22,6 @@ Latency = Literal["none", "real"]
 DEVELOPER = "user:developer@tpu-stack.local"
 SETTING = "setting"
 """The store's kind of settings, by name."""
-_DATA = Path(__file__).parent.parent / "data"
 
 
 class Cloud:
@@ -60,7 +57,7 @@ class Cloud:
         """How long `what` (a key of data/latencies.yaml, such as `tpu.create`) takes."""
         if self.latency_profile == "none":
             return 0.0
-        return _latencies()[what]
+        return float(data.load("latencies")[what])
 
     def token(self, principal: Principal, *, lifetime: float = 3600.0) -> str:
         """A bearer token that is valid for `lifetime` seconds."""
@@ -80,12 +77,6 @@ class Cloud:
         """Stop the clock and close the store; the state stays on disk."""
         self.clock.close()
         self.store.close()
-
-
-@lru_cache(maxsize=1)
-def _latencies() -> dict[str, float]:
-    loaded = yaml.safe_load((_DATA / "latencies.yaml").read_text(encoding="utf-8"))
-    return {key: float(value) for key, value in loaded.items()}
 
 
 def admin_key(secret: bytes) -> str:

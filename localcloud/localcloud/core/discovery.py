@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import yaml
+from localcloud.core import data
 
 Json = dict[str, Any]
 _VARIABLE = re.compile(r"\{(\+?)([^}]+)\}")
@@ -67,7 +67,7 @@ class Document:
         self.version = version
         raw = _load(api, version)
         self.schemas: Json = raw.get("schemas", {})
-        undocumented = _undocumented().get(api, {})
+        undocumented: Json = data.load("undocumented").get(api, {})
         for schema, fields in undocumented.get("schemas", {}).items():
             if schema in self.schemas:
                 properties = self.schemas[schema].setdefault("properties", {})
@@ -147,14 +147,6 @@ class Document:
 def document(api: str, version: str) -> Document:
     """The discovery document, read at first use."""
     return Document(api, version)
-
-
-@cache
-def _undocumented() -> Json:
-    """What Google takes although its documents lack it, by API: see the data file."""
-    text = (Path(__file__).parent.parent / "data" / "undocumented.yaml").read_text("utf-8")
-    loaded: Json = yaml.safe_load(text)
-    return loaded
 
 
 def _compile(template: str) -> re.Pattern[str]:

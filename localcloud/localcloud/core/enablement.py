@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
-from pathlib import Path
 
-import yaml
-
+from localcloud.core import data
 from localcloud.core.cloud import Cloud
 from localcloud.core.hooks import service_enabled
 from localcloud.core.store import Record
 
 ENABLED = "enabled-service"
-_CATALOG = Path(__file__).parent.parent / "data" / "services.yaml"
 
 
-@lru_cache(maxsize=1)
 def catalog() -> dict[str, Record]:
     """The known APIs by name, each with its title."""
-    loaded: dict[str, Record] = yaml.safe_load(_CATALOG.read_text(encoding="utf-8"))
-    return loaded
+    services: dict[str, Record] = data.load("services")
+    return services
 
 
 def defaults() -> list[str]:

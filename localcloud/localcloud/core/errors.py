@@ -99,6 +99,16 @@ class ApiError(Exception):
         return {"code": RPC_CODE.get(self.status, 2), "message": self.message}
 
 
+def error_info(reason: str, domain: str = "googleapis.com", **metadata: str) -> dict[str, Any]:
+    """A google.rpc.ErrorInfo for the details of an error."""
+    info: dict[str, Any] = {
+        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+        "reason": reason,
+        "domain": domain,
+    }
+    return info | ({"metadata": metadata} if metadata else {})
+
+
 def not_found(what: str) -> ApiError:
     """404 for a resource by its full name."""
     return ApiError(404, f"The resource '{what}' was not found")

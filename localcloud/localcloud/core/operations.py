@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from localcloud.core.clock import Clock
 from localcloud.core.errors import ApiError
@@ -33,6 +33,28 @@ def effect(name: str) -> Callable[[Effect], Effect]:
         return function
 
     return register
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an operation does, and when.
+
+    Attributes:
+        effect: the name under which the effect is registered. An ApiError that it raises becomes
+            the operation's error; what it returns becomes the operation's response.
+        arguments: the effect's arguments, beside the cloud.
+        seconds: how long the operation takes; 0 for one that is done in its first answer.
+    """
+
+    effect: str
+    arguments: Record
+    seconds: float = 0.0
+
+
+@effect("report")
+def _report(cloud: object, response: Record) -> Record:
+    """What is already done only has to be told."""
+    return response
 
 
 class Operations:
@@ -58,31 +80,27 @@ class Operations:
         """A number that no earlier operation or resource had."""
         return next(self._sequence)
 
-    def start(
-        self,
-        key: str,
-        *,
-        about: Record,
-        effect: str,
-        arguments: dict[str, Any],
-        seconds: float = 0.0,
-    ) -> Record:
-        """Run the effect after `seconds`; at once, inside this call, when that is 0."""
+    def start(self, key: str, work: Work, about: Record | None = None) -> Record:
+        """Do the work when its seconds have passed; at once, inside this call, when it has none."""
         now = self._clock.now()
         record: Record = {
-            "about": about,
-            "effect": effect,
-            "arguments": arguments,
+            "about": about or {},
+            "effect": work.effect,
+            "arguments": work.arguments,
             "started": now,
-            "due": now + seconds,
+            "due": now + work.seconds,
             "done": False,
         }
         self._store.put(_KIND, key, record)
-        if seconds > 0:
+        if work.seconds > 0:
             self._clock.at(record["due"], partial(self._finish, key))
         else:
             self._finish(key)
         return self._store.get(_KIND, key) or record
+
+    def report(self, key: str, response: Record) -> Record:
+        """Keep an operation that was done before it was asked about."""
+        return self.start(key, Work("report", {"response": response}))
 
     def get(self, key: str) -> Record | None:
         """The operation's record, or None."""

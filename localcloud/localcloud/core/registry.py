@@ -164,3 +164,28 @@ class Api:
             response=None,
             scopes=frozenset(),
         )
+
+
+@dataclass(frozen=True)
+class Collection:
+    """The methods of a collection whose permissions are named alike.
+
+    Attributes:
+        api: registers them.
+        path: the collection in method ids, such as `projects.serviceAccounts`.
+        permissions: what their permissions begin with, such as `iam.serviceAccounts`.
+        resources: as in `Api.method`.
+    """
+
+    api: Api
+    path: str
+    permissions: str
+    resources: Resources = project_resource
+
+    def method(self, *names: str, verb: str = "") -> Callable[[Handler], Handler]:
+        """Register a handler for `names`; the permission ends in `verb`, or else in the name."""
+        return self.api.method(
+            *(f"{self.path}.{name}" for name in names),
+            permission=f"{self.permissions}.{verb or names[0]}",
+            resources=self.resources,
+        )

@@ -9,9 +9,12 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from localcloud.core.errors import ApiError
+from localcloud.core.errors import ApiError, error_info
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
+_SCOPES = "https://www.googleapis.com/auth/"
+# A scope that is no URL of that form.
+_MAIL = "https://mail.google.com/"
 _PREFIX = "ya29.local-"
 _EXPECTED = (
     "Expected OAuth 2 access token, login cookie or other valid authentication credential. See "
@@ -19,6 +22,11 @@ _EXPECTED = (
 )
 INVALID = f"Request had invalid authentication credentials. {_EXPECTED}"
 MISSING = f"Request is missing required authentication credential. {_EXPECTED}"
+
+
+def is_scope(text: str) -> bool:
+    """Whether `text` has the form of Google's OAuth scopes."""
+    return text.startswith(_SCOPES) or text == _MAIL
 
 
 @dataclass(frozen=True)
@@ -82,14 +90,4 @@ class Tokens:
 
 def unauthenticated(message: str, reason: str = "CREDENTIALS_MISSING") -> ApiError:
     """401 with a reason of google.api.ErrorReason."""
-    return ApiError(
-        401,
-        message,
-        details=[
-            {
-                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-                "reason": reason,
-                "domain": "googleapis.com",
-            }
-        ],
-    )
+    return ApiError(401, message, details=[error_info(reason)])

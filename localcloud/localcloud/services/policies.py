@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from localcloud.core import access, accounts
-from localcloud.core.call import Json
+from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
+from localcloud.core.registry import Collection
 from localcloud.core.tokens import Principal
 
 KINDS = ("user", "serviceAccount", "group", "domain", "principal", "principalSet", "deleted")
@@ -74,6 +75,29 @@ def granted(cloud: Cloud, principal: Principal, resources: list[str], sent: Json
     wanted = sent.get("permissions", [])
     have = [name for name in wanted if access.has(cloud, principal, name, resources)]
     return {"permissions": have} if have else {}
+
+
+def serve(collection: Collection, find: Callable[[Cloud, Call], str]) -> None:
+    """Register the three methods for the IAM policies of a collection's resources.
+
+    Args:
+        collection: whose `getIamPolicy`, `setIamPolicy` and `testIamPermissions` are served.
+        find: gets the full name of the resource in the path, which must exist.
+    """
+
+    def get(cloud: Cloud, call: Call) -> Json:
+        return read(cloud, find(cloud, call))
+
+    def set_(cloud: Cloud, call: Call) -> Json:
+        return write(cloud, find(cloud, call), call.body)
+
+    def test(cloud: Cloud, call: Call) -> Json:
+        resources = list(collection.resources(cloud, call))
+        return granted(cloud, call.principal, resources, call.body)
+
+    collection.method("getIamPolicy")(get)
+    collection.method("setIamPolicy")(set_)
+    collection.api.method(f"{collection.path}.testIamPermissions")(test)
 
 
 def forget_member(cloud: Cloud, member: str, unique_id: str) -> None:

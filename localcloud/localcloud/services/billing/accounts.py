@@ -9,7 +9,7 @@ from localcloud.core.errors import ApiError
 from localcloud.core.hooks import cloud_started
 from localcloud.core.store import Record
 from localcloud.services import policies
-from localcloud.services.billing.api import ACCOUNT, API, account_name, account_resources
+from localcloud.services.billing.api import ACCOUNT, ACCOUNTS, API, account_name
 from localcloud.services.paging import page
 
 DEFAULT_ACCOUNT = "billingAccounts/0A1B2C-3D4E5F-607182"
@@ -43,7 +43,7 @@ def load(cloud: Cloud, name: str) -> Record:
     return record
 
 
-@API.method("billingAccounts.get", permission="billing.accounts.get", resources=account_resources)
+@ACCOUNTS.method("get")
 def get(cloud: Cloud, call: Call) -> Json:
     """One account."""
     return load(cloud, account_name(call))
@@ -60,27 +60,4 @@ def list_(cloud: Cloud, call: Call) -> Json:
     return page(call, "billingAccounts", found)
 
 
-@API.method(
-    "billingAccounts.getIamPolicy",
-    permission="billing.accounts.getIamPolicy",
-    resources=account_resources,
-)
-def get_iam_policy(cloud: Cloud, call: Call) -> Json:
-    """Who may do what with the account."""
-    return policies.read(cloud, load(cloud, account_name(call))["name"])
-
-
-@API.method(
-    "billingAccounts.setIamPolicy",
-    permission="billing.accounts.setIamPolicy",
-    resources=account_resources,
-)
-def set_iam_policy(cloud: Cloud, call: Call) -> Json:
-    """Replace the account's policy."""
-    return policies.write(cloud, load(cloud, account_name(call))["name"], call.body)
-
-
-@API.method("billingAccounts.testIamPermissions")
-def test_iam_permissions(cloud: Cloud, call: Call) -> Json:
-    """Which permissions the caller has on the account."""
-    return policies.granted(cloud, call.principal, [account_name(call)], call.body)
+policies.serve(ACCOUNTS, lambda cloud, call: str(load(cloud, account_name(call))["name"]))

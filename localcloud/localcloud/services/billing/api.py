@@ -8,7 +8,7 @@ from localcloud.core import access
 from localcloud.core.call import Call
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
-from localcloud.core.registry import Api
+from localcloud.core.registry import Api, Collection
 
 # Neither has a project in its paths: which project's API counts is the caller's affair.
 API = Api("cloudbilling", ("v1",), gated=False)
@@ -30,6 +30,9 @@ def account_name(call: Call) -> str:
 def account_resources(cloud: Cloud, call: Call) -> Sequence[str]:
     """Whose policy counts: the account's."""
     return (account_name(call),)
+
+
+ACCOUNTS = Collection(API, "billingAccounts", "billing.accounts", account_resources)
 
 
 def budget_resources(cloud: Cloud, call: Call) -> Sequence[str]:

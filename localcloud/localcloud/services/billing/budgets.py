@@ -9,6 +9,7 @@ from localcloud.core import access, projects
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
+from localcloud.core.registry import Collection
 from localcloud.core.store import Record
 from localcloud.services import policies
 from localcloud.services.billing import accounts
@@ -22,37 +23,33 @@ from localcloud.services.monitoring.channels import CHANNEL
 from localcloud.services.paging import page
 from localcloud.services.pubsub.api import TOPIC
 
-_PATH = "billingAccounts.budgets"
+_BUDGETS = Collection(BUDGETS_API, "billingAccounts.budgets", "billing.budgets", budget_resources)
 _MOST_CHANNELS = 5
 ALERTER = "serviceAccount:billing-budget-alert@system.gserviceaccount.com"
 """Who publishes a budget's messages; Google lets it publish when a topic is connected."""
 
 
-@BUDGETS_API.method(
-    f"{_PATH}.create", permission="billing.budgets.create", resources=budget_resources
-)
+@_BUDGETS.method("create")
 def create(cloud: Cloud, call: Call) -> Json:
     """A new budget."""
     name = f"{account_name(call)}/budgets/{uuid.uuid4()}"
     return _put(cloud, call, name, dict(call.body))
 
 
-@BUDGETS_API.method(f"{_PATH}.get", permission="billing.budgets.get", resources=budget_resources)
+@_BUDGETS.method("get")
 def get(cloud: Cloud, call: Call) -> Json:
     """One budget."""
     return _load(cloud, call)
 
 
-@BUDGETS_API.method(f"{_PATH}.list", permission="billing.budgets.list", resources=budget_resources)
+@_BUDGETS.method("list")
 def list_(cloud: Cloud, call: Call) -> Json:
     """The budgets of an account."""
     found = cloud.store.items(BUDGET, f"{account_name(call)}/")
     return page(call, "budgets", [record for _, record in found])
 
 
-@BUDGETS_API.method(
-    f"{_PATH}.patch", permission="billing.budgets.update", resources=budget_resources
-)
+@_BUDGETS.method("patch", verb="update")
 def patch(cloud: Cloud, call: Call) -> Json:
     """Change what the mask names; what is not sent is taken away."""
     with cloud.store.locked():
@@ -65,9 +62,7 @@ def patch(cloud: Cloud, call: Call) -> Json:
         return _put(cloud, call, record["name"], record)
 
 
-@BUDGETS_API.method(
-    f"{_PATH}.delete", permission="billing.budgets.delete", resources=budget_resources
-)
+@_BUDGETS.method("delete")
 def delete(cloud: Cloud, call: Call) -> Json:
     """Delete a budget."""
     cloud.store.delete(BUDGET, _load(cloud, call)["name"])

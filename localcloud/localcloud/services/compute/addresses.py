@@ -6,9 +6,10 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.services.compute import ipam
+from localcloud.services.compute.kinds import Kind, Scope
 from localcloud.services.compute.links import url_of
 from localcloud.services.compute.networks import require_network
-from localcloud.services.compute.resources import Kind, Scope, require_permission, serve
+from localcloud.services.compute.resources import require_permission, serve
 from localcloud.services.compute.subnetworks import require_subnetwork
 
 
@@ -62,7 +63,6 @@ def _serve(methods: str, scope: Scope) -> None:
             methods=methods,
             collection="addresses",
             parameter="address",
-            kind="compute#address",
             scope=scope,
             prepare=_prepare,
             remove=_remove,

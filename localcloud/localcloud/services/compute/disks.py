@@ -7,9 +7,10 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
 from localcloud.services.compute import images
 from localcloud.services.compute.api import API
+from localcloud.services.compute.kinds import Kind
 from localcloud.services.compute.links import last, path_from, path_of, url_of
 from localcloud.services.compute.machine_types import require_disk_type
-from localcloud.services.compute.resources import Kind, load, place_of, replace, serve
+from localcloud.services.compute.resources import load, path_of_call, replace, serve
 from localcloud.services.compute.usage import in_use
 
 _LARGEST_GB = 65536
@@ -101,15 +102,12 @@ def _remove(cloud: Cloud, path: str, record: Json) -> None:
 
 
 KIND = Kind(
-    methods="disks",
     collection="disks",
     parameter="disk",
-    kind="compute#disk",
     scope="zones",
     prepare=_prepare,
     remove=_remove,
     labelled=True,
-    latency="compute",
 )
 serve(KIND)
 
@@ -124,7 +122,7 @@ def require_disk(cloud: Cloud, project: str, reference: str) -> str:
 @API.method("disks.resize", permission="compute.disks.resize")
 def resize_disk(cloud: Cloud, call: Call) -> Json:
     """Grow a disk; it cannot shrink."""
-    path = f"projects/{call.project}/{place_of(call)}/disks/{call.params['disk']}"
+    path = path_of_call(call, KIND)
     with cloud.store.locked():
         record = load(cloud, path)
         size = int(call.body.get("sizeGb", 0))

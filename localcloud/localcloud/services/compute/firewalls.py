@@ -7,9 +7,10 @@ from ipaddress import ip_network
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
+from localcloud.services.compute.kinds import Kind
 from localcloud.services.compute.links import url_of
 from localcloud.services.compute.networks import require_network
-from localcloud.services.compute.resources import Kind, serve
+from localcloud.services.compute.resources import serve
 
 _HIGHEST_PRIORITY = 65535
 
@@ -57,10 +58,8 @@ def _change(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
 
 serve(
     Kind(
-        methods="firewalls",
         collection="firewalls",
         parameter="firewall",
-        kind="compute#firewall",
         scope="global",
         prepare=_prepare,
         change=_change,

@@ -10,7 +10,8 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.services.compute.api import API
-from localcloud.services.compute.resources import Kind, load, replace, serve
+from localcloud.services.compute.kinds import Kind
+from localcloud.services.compute.resources import load, path_of_call, replace, serve
 
 _DEFAULTS: Json = {
     "checkIntervalSec": 5,
@@ -62,10 +63,8 @@ def _change(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
 
 
 KIND = Kind(
-    methods="healthChecks",
     collection="healthChecks",
     parameter="healthCheck",
-    kind="compute#healthCheck",
     scope="global",
     prepare=_prepare,
     change=_change,
@@ -77,7 +76,7 @@ serve(KIND)
 @API.method("healthChecks.update", permission=KIND.permission("update"))
 def update_health_check(cloud: Cloud, call: Call) -> Json:
     """Replace all settings of a health check."""
-    path = f"projects/{call.project}/global/healthChecks/{call.params['healthCheck']}"
+    path = path_of_call(call, KIND)
     with cloud.store.locked():
         before = load(cloud, path)
         kept = ("id", "kind", "selfLink", "creationTimestamp", "name")

@@ -8,9 +8,10 @@ from localcloud.core.errors import ApiError, invalid
 from localcloud.services.compute import images
 from localcloud.services.compute.fingerprints import fingerprint
 from localcloud.services.compute.instances import checks
+from localcloud.services.compute.kinds import Kind
 from localcloud.services.compute.links import path_of, url_of
 from localcloud.services.compute.networks import require_network
-from localcloud.services.compute.resources import Kind, load_named, require_permission, serve
+from localcloud.services.compute.resources import load_named, require_permission, serve
 
 
 def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
@@ -58,10 +59,8 @@ def _complete(cloud: Cloud, project: str, properties: Json) -> None:
 
 
 KIND = Kind(
-    methods="instanceTemplates",
     collection="instanceTemplates",
     parameter="instanceTemplate",
-    kind="compute#instanceTemplate",
     scope="global",
     prepare=_prepare,
 )

@@ -76,7 +76,7 @@ def _serve(
         return page(call, f"{kind}List", path, items)
 
     def aggregated(cloud: Cloud, call: Call) -> Json:
-        zones = [zone for zones in catalog.regions().values() for zone in zones]
+        zones = catalog.zones()
         by_zone = {f"zones/{zone}": [make(call.project, zone, n) for n in names] for zone in zones}
         path = f"projects/{call.project}/aggregated/{collection}"
         return aggregate(call, f"{kind}AggregatedList", path, collection, by_zone)

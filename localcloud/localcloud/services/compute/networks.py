@@ -11,15 +11,9 @@ from localcloud.core.store import Record
 from localcloud.services.compute import catalog
 from localcloud.services.compute.api import API, STORE
 from localcloud.services.compute.fingerprints import stamp
+from localcloud.services.compute.kinds import Kind
 from localcloud.services.compute.links import path_from, path_of, shown, url_of
-from localcloud.services.compute.resources import (
-    Kind,
-    identity,
-    load,
-    place_of,
-    replace,
-    serve,
-)
+from localcloud.services.compute.resources import identity, load, path_of_call, replace, serve
 
 DEFAULT = "default"
 _AUTO_RANGE = "10.128.0.0/9"
@@ -138,10 +132,8 @@ def _remove(cloud: Cloud, path: str, record: Json) -> None:
 
 
 KIND = Kind(
-    methods="networks",
     collection="networks",
     parameter="network",
-    kind="compute#network",
     scope="global",
     prepare=_prepare,
     change=_change,
@@ -154,7 +146,7 @@ serve(KIND)
 @API.method("networks.switchToCustomMode", permission="compute.networks.switchToCustomMode")
 def switch_to_custom_mode(cloud: Cloud, call: Call) -> Json:
     """Make an auto mode network a custom one; its subnets stay."""
-    path = f"projects/{call.project}/global/networks/{call.params['network']}"
+    path = path_of_call(call, KIND)
     with cloud.store.locked():
         record = load(cloud, path)
         record["autoCreateSubnetworks"] = False
@@ -167,7 +159,7 @@ def switch_to_custom_mode(cloud: Cloud, call: Call) -> Json:
 @API.method("networks.getEffectiveFirewalls", permission="compute.networks.getEffectiveFirewalls")
 def get_effective_firewalls(cloud: Cloud, call: Call) -> Json:
     """List the firewall rules of a network."""
-    path = f"projects/{call.project}/{place_of(call)}/networks/{call.params['network']}"
+    path = path_of_call(call, KIND)
     load(cloud, path)
     rules = [
         rule

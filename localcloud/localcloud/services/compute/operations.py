@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import not_found
+from localcloud.core.operations import Work
 from localcloud.core.store import Record
 from localcloud.services.compute.api import API, STORE
 from localcloud.services.compute.links import last, shown, url_of
@@ -20,57 +19,32 @@ _WAIT = 120.0
 _STEP = 0.2
 
 
-def start(
-    cloud: Cloud,
-    call: Call,
-    *,
-    scope: str,
-    kind: str,
-    target: str,
-    effect: str,
-    arguments: dict[str, Any],
-    seconds: float,
-) -> Json:
-    """Begin an operation and answer it; with `seconds` 0 it is DONE already.
+def start(cloud: Cloud, call: Call, work: Work, *, scope: str, kind: str, target: str) -> Json:
+    """Begin an operation and answer it.
 
     Args:
         cloud: the cloud.
         call: the call that asks for it.
+        work: what it does. An error with an upper-case `reason` has that as its code, such as
+            ZONE_RESOURCE_POOL_EXHAUSTED.
         scope: `zones/z`, `regions/r` or `global`: where the operation is polled.
         kind: the operation's type, such as `insert`.
         target: path of the resource from `projects/` on.
-        effect: name of the registered effect. An ApiError that it raises becomes the operation's
-            error; an upper-case `reason` is its code, such as ZONE_RESOURCE_POOL_EXHAUSTED.
-        arguments: the effect's arguments.
-        seconds: how long the operation takes.
     """
-    key, about = _described(cloud, f"projects/{call.project}/{scope}", kind, target)
-    about["user"] = call.principal.email
-    record = cloud.operations.start(
-        key, about=about, effect=effect, arguments=arguments, seconds=seconds
-    )
-    return _show(call, key, record)
+    place, user = f"projects/{call.project}/{scope}", call.principal.email
+    return _show(call, *start_in(cloud, place, work, kind=kind, target=target, user=user))
 
 
-def start_by_itself(
-    cloud: Cloud,
-    *,
-    kind: str,
-    target: str,
-    user: str,
-    effect: str,
-    arguments: dict[str, Any],
-    seconds: float,
-) -> None:
-    """Begin an operation that no call asked for; see `start`. `user` is as whom it is done."""
-    place = "/".join(target.split("/")[:4])
-    key, about = _described(cloud, place, kind, target)
-    about["user"] = user
-    cloud.operations.start(key, about=about, effect=effect, arguments=arguments, seconds=seconds)
+def start_in(
+    cloud: Cloud, place: str, work: Work, *, kind: str, target: str, user: str
+) -> tuple[str, Record]:
+    """Begin an operation in a place (`projects/p/zones/z`), also one that no call asked for.
 
+    `user` is on whose behalf it is done.
 
-def _described(cloud: Cloud, place: str, kind: str, target: str) -> tuple[str, Record]:
-    """The key and description of a new operation in a place (`projects/p/zones/z`)."""
+    Returns:
+        The operation's key and record.
+    """
     number = str(cloud.operations.number())
     resource = cloud.store.get(STORE, target) or {}
     about = {
@@ -78,8 +52,10 @@ def _described(cloud: Cloud, place: str, kind: str, target: str) -> tuple[str, R
         "operationType": kind,
         "target": target,
         "targetId": resource.get("id", number),
+        "user": user,
     }
-    return f"{_PREFIX}{place}/operations/operation-{number}", about
+    key = f"{_PREFIX}{place}/operations/operation-{number}"
+    return key, cloud.operations.start(key, work, about)
 
 
 def _show(call: Call, key: str, record: Record) -> Json:

@@ -7,7 +7,7 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import not_found
 from localcloud.core.hooks import service_enabled
-from localcloud.core.operations import effect
+from localcloud.core.operations import Work
 from localcloud.services import policies
 from localcloud.services.compute import catalog, networks, operations
 from localcloud.services.compute.api import API
@@ -72,21 +72,10 @@ def set_common_metadata(cloud: Cloud, call: Call) -> Json:
         current = common_metadata(cloud, call.project)
         require_match(call.body.get("fingerprint"), current["fingerprint"], "metadata")
         projects.set_common_metadata(cloud, call.project, call.body.get("items", []))
-    return operations.start(
-        cloud,
-        call,
-        scope="global",
-        kind="compute.projects.setCommonInstanceMetadata",
-        target=f"projects/{call.project}",
-        effect="compute.project.settle",
-        arguments={},
-        seconds=cloud.seconds("compute.update"),
-    )
-
-
-@effect("compute.project.settle")
-def _settle(cloud: Cloud) -> None:
-    """The project's metadata counts."""
+    target = f"projects/{call.project}"
+    work = Work("compute.settle", {"path": target}, cloud.seconds("compute.update"))
+    kind = "compute.projects.setCommonInstanceMetadata"
+    return operations.start(cloud, call, work, scope="global", kind=kind, target=target)
 
 
 @service_enabled["compute.googleapis.com"]

@@ -3,71 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable
 
 from localcloud.core import access
 from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid, not_found
-from localcloud.core.operations import effect
+from localcloud.core.operations import Work, effect
 from localcloud.core.store import Record
 from localcloud.services.compute import catalog, operations, usage
 from localcloud.services.compute.api import API, STORE
 from localcloud.services.compute.fingerprints import require_match, stamp, stamp_labels
+from localcloud.services.compute.kinds import Change, Kind
 from localcloud.services.compute.links import shown, url_of
 from localcloud.services.compute.paging import aggregate, page
 
 _NAME = re.compile(r"(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)")
 _OUTPUT = ("id", "kind", "selfLink", "selfLinkWithId", "creationTimestamp", "params")
-
-Prepare = Callable[[Cloud, Call, str, Json], None]
-Change = Callable[[Cloud, Call, Json, Json], None]
-Scope = Literal["global", "regions", "zones"]
-Remove = Callable[[Cloud, str, Json], None]
-
-
-def _nothing(cloud: Cloud, path: str, record: Json) -> None:
-    """What most resources do when they are deleted."""
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of compute resource.
-
-    Attributes:
-        methods: collection in method ids and permissions, such as `globalAddresses`.
-        collection: collection in paths, such as `addresses`.
-        parameter: the path's variable, such as `address`.
-        kind: such as `compute#address`.
-        scope: where it lives.
-        prepare: checks a new record (path and body) and fills in what Google fills in.
-        change: checks a patched record against the one before; None for a kind without patch.
-        remove: does what else goes with a deletion, or refuses it.
-        labelled: it has labels with a fingerprint.
-        stamped: it has a fingerprint that a patch must match.
-        also: permissions that it takes, beside the kind's own, to create, change or delete one.
-        latency: the prefix of its entries in data/latencies.yaml.
-    """
-
-    methods: str
-    collection: str
-    parameter: str
-    kind: str
-    scope: Scope
-    prepare: Prepare
-    change: Change | None = None
-    remove: Remove = _nothing
-    labelled: bool = False
-    stamped: bool = False
-    also: tuple[str, ...] = ()
-    latency: str = "compute"
-
-    def permission(self, verb: str) -> str:
-        """The IAM permission for `verb`."""
-        return f"compute.{self.methods}.{verb}"
 
 
 def place_of(call: Call) -> str:
@@ -150,33 +103,51 @@ def serve(kind: Kind) -> None:
         return begin(cloud, call, kind, "insert", path, "compute.settle", "create")
 
     def get(cloud: Cloud, call: Call) -> Json:
-        return shown(call, load_named(cloud, _path(call, kind))[1])
-
-    def list_(cloud: Cloud, call: Call) -> Json:
-        path = f"projects/{call.project}/{place_of(call)}/{kind.collection}"
-        records = [record for _, record in cloud.store.items(STORE, f"{path}/")]
-        return page(call, f"{kind.kind}List", path, records)
+        return shown(call, load_named(cloud, path_of_call(call, kind))[1])
 
     def delete(cloud: Cloud, call: Call) -> Json:
         _require_also(cloud, call, kind)
-        path = _path(call, kind)
+        path = path_of_call(call, kind)
         with cloud.store.locked():
             record = load(cloud, path)
             usage.require_unused(cloud, path)
             kind.remove(cloud, path, record)
         return begin(cloud, call, kind, "delete", path, "compute.remove", "delete")
 
-    at = f"{kind.methods}."
-    API.method(f"{at}insert", permission=kind.permission("create"))(insert)
-    API.method(f"{at}get", permission=kind.permission("get"))(get)
-    API.method(f"{at}list", permission=kind.permission("list"))(list_)
-    API.method(f"{at}delete", permission=kind.permission("delete"))(delete)
-    if kind.scope != "global":
-        _serve_aggregated(kind)
+    API.method(kind.method("insert"), permission=kind.permission("create"))(insert)
+    API.method(kind.method("get"), permission=kind.permission("get"))(get)
+    API.method(kind.method("delete"), permission=kind.permission("delete"))(delete)
+    serve_lists(kind)
     if kind.change is not None:
         _serve_patch(kind, kind.change)
     if kind.labelled:
         _serve_labels(kind)
+
+
+def serve_lists(kind: Kind, view: Callable[[Record], Json] = dict) -> None:
+    """Register `list` and, outside the global scope, `aggregatedList`.
+
+    Args:
+        kind: whose resources are listed.
+        view: gets a stored record and returns what is shown of it.
+    """
+
+    def list_(cloud: Cloud, call: Call) -> Json:
+        path = f"projects/{call.project}/{place_of(call)}/{kind.collection}"
+        records = [view(record) for _, record in cloud.store.items(STORE, f"{path}/")]
+        return page(call, f"{kind.kind}List", path, records)
+
+    def aggregated(cloud: Cloud, call: Call) -> Json:
+        found: dict[str, list[Json]] = {place: [] for place in _places(kind)}
+        for path, record in cloud.store.items(STORE, f"projects/{call.project}/{kind.scope}/"):
+            if path.split("/")[-2] == kind.collection:
+                found[_scope_of(path)].append(view(record))
+        path = f"projects/{call.project}/aggregated/{kind.collection}"
+        return aggregate(call, f"{kind.kind}AggregatedList", path, kind.collection, found)
+
+    API.method(kind.method("list"), permission=kind.permission("list"))(list_)
+    if kind.scope != "global":
+        API.method(kind.method("aggregatedList"), permission=kind.permission("list"))(aggregated)
 
 
 def add(cloud: Cloud, kind: Kind, call: Call, path: str, body: Json) -> None:
@@ -200,16 +171,8 @@ def begin(
     cloud: Cloud, call: Call, kind: Kind, type_: str, path: str, effect_name: str, step: str
 ) -> Json:
     """Start the operation of a change to the resource at `path`."""
-    return operations.start(
-        cloud,
-        call,
-        scope=_scope_of(path),
-        kind=type_,
-        target=path,
-        effect=effect_name,
-        arguments={"path": path},
-        seconds=cloud.seconds(f"{kind.latency}.{step}"),
-    )
+    work = Work(effect_name, {"path": path}, cloud.seconds(f"{kind.latency}.{step}"))
+    return operations.start(cloud, call, work, scope=_scope_of(path), kind=type_, target=path)
 
 
 def replace(cloud: Cloud, call: Call, kind: Kind, type_: str, path: str, record: Json) -> Json:
@@ -238,7 +201,8 @@ def _require_also(cloud: Cloud, call: Call, kind: Kind) -> None:
         require_permission(cloud, call, permission)
 
 
-def _path(call: Call, kind: Kind) -> str:
+def path_of_call(call: Call, kind: Kind) -> str:
+    """The path of the resource that a call names."""
     name = call.params.get(kind.parameter) or call.params["resource"]
     return f"projects/{call.project}/{place_of(call)}/{kind.collection}/{name}"
 
@@ -248,31 +212,15 @@ def _scope_of(path: str) -> str:
     return "/".join(parts) if parts[0] != "global" else "global"
 
 
-def _places(kind: Kind) -> Iterable[str]:
-    for region, zones in catalog.regions().items():
-        yield from ([f"regions/{region}"] if kind.scope == "regions" else _zone_paths(zones))
-
-
-def _zone_paths(zones: list[str]) -> list[str]:
-    return [f"zones/{zone}" for zone in zones]
-
-
-def _serve_aggregated(kind: Kind) -> None:
-    def aggregated(cloud: Cloud, call: Call) -> Json:
-        found: dict[str, list[Json]] = {place: [] for place in _places(kind)}
-        for path, record in cloud.store.items(STORE, f"projects/{call.project}/{kind.scope}/"):
-            if path.split("/")[-2] == kind.collection:
-                found[_scope_of(path)].append(record)
-        path = f"projects/{call.project}/aggregated/{kind.collection}"
-        return aggregate(call, f"{kind.kind}AggregatedList", path, kind.collection, found)
-
-    API.method(f"{kind.methods}.aggregatedList", permission=kind.permission("list"))(aggregated)
+def _places(kind: Kind) -> list[str]:
+    names = catalog.regions() if kind.scope == "regions" else catalog.zones()
+    return [f"{kind.scope}/{name}" for name in names]
 
 
 def _serve_patch(kind: Kind, change: Change) -> None:
     def patch(cloud: Cloud, call: Call) -> Json:
         _require_also(cloud, call, kind)
-        path = _path(call, kind)
+        path = path_of_call(call, kind)
         with cloud.store.locked():
             before = load(cloud, path)
             if kind.stamped:
@@ -282,16 +230,16 @@ def _serve_patch(kind: Kind, change: Change) -> None:
             change(cloud, call, before, after)
             return replace(cloud, call, kind, "patch", path, after)
 
-    API.method(f"{kind.methods}.patch", permission=kind.permission("update"))(patch)
+    API.method(kind.method("patch"), permission=kind.permission("update"))(patch)
 
 
 def _serve_labels(kind: Kind) -> None:
     def set_labels(cloud: Cloud, call: Call) -> Json:
-        path = _path(call, kind)
+        path = path_of_call(call, kind)
         with cloud.store.locked():
             record = load(cloud, path)
             require_match(call.body.get("labelFingerprint"), record["labelFingerprint"], "labels")
             record["labels"] = call.body.get("labels", {})
             return replace(cloud, call, kind, "setLabels", path, record)
 
-    API.method(f"{kind.methods}.setLabels", permission=kind.permission("setLabels"))(set_labels)
+    API.method(kind.method("setLabels"), permission=kind.permission("setLabels"))(set_labels)

@@ -6,9 +6,10 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
 from localcloud.services.compute.api import API
+from localcloud.services.compute.kinds import Kind
 from localcloud.services.compute.links import path_of, shown, url_of
 from localcloud.services.compute.networks import require_network
-from localcloud.services.compute.resources import Kind, load, place_of, require_name, serve
+from localcloud.services.compute.resources import load, path_of_call, require_name, serve
 
 _NAT_DEFAULTS: Json = {
     "type": "PUBLIC",
@@ -51,29 +52,22 @@ def _change(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
     _complete_nats(cloud, call, after)
 
 
-serve(
-    Kind(
-        methods="routers",
-        collection="routers",
-        parameter="router",
-        kind="compute#router",
-        scope="regions",
-        prepare=_prepare,
-        change=_change,
-        also=("compute.networks.updatePolicy",),
-        latency="network",
-    )
+_KIND = Kind(
+    collection="routers",
+    parameter="router",
+    scope="regions",
+    prepare=_prepare,
+    change=_change,
+    also=("compute.networks.updatePolicy",),
+    latency="network",
 )
-
-
-def _load(cloud: Cloud, call: Call) -> Json:
-    return load(cloud, f"projects/{call.project}/{place_of(call)}/routers/{call.params['router']}")
+serve(_KIND)
 
 
 @API.method("routers.getRouterStatus", permission="compute.routers.get")
 def get_router_status(cloud: Cloud, call: Call) -> Json:
     """Answer what a router does: its NATs, without the addresses that no traffic uses here."""
-    record = _load(cloud, call)
+    record = load(cloud, path_of_call(call, _KIND))
     status: Json = {"network": record["network"]}
     if record.get("nats"):
         status["natStatus"] = [
@@ -86,5 +80,5 @@ def get_router_status(cloud: Cloud, call: Call) -> Json:
 @API.method("routers.getNatMappingInfo", permission="compute.routers.get")
 def get_nat_mapping_info(cloud: Cloud, call: Call) -> Json:
     """Answer an empty list: machines of the local cloud reach the network without NAT."""
-    _load(cloud, call)
+    load(cloud, path_of_call(call, _KIND))
     return {"kind": "compute#vmEndpointNatMappingsList", "id": call.params["router"]}

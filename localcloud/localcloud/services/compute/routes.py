@@ -5,9 +5,10 @@ from __future__ import annotations
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
+from localcloud.services.compute.kinds import Kind
 from localcloud.services.compute.links import path_of, url_of
 from localcloud.services.compute.networks import require_network
-from localcloud.services.compute.resources import Kind, serve
+from localcloud.services.compute.resources import serve
 
 _HOPS = ("nextHopGateway", "nextHopInstance", "nextHopIp", "nextHopIlb", "nextHopVpnTunnel")
 
@@ -24,10 +25,8 @@ def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
 
 serve(
     Kind(
-        methods="routes",
         collection="routes",
         parameter="route",
-        kind="compute#route",
         scope="global",
         prepare=_prepare,
         latency="network",

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
-from localcloud.services.compute import operations
+from localcloud.core.operations import Work
+from localcloud.services.compute import disks, operations
 from localcloud.services.compute.api import API
-from localcloud.services.compute.disks import require_disk
+from localcloud.services.compute.kinds import Kind
 from localcloud.services.compute.links import last, url_of
 from localcloud.services.compute.resources import (
-    Kind,
     add,
     load,
+    path_of_call,
     place_of,
     require_name,
     require_new,
@@ -21,7 +22,7 @@ from localcloud.services.compute.resources import (
 
 
 def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
-    source = require_disk(cloud, call.project, record.get("sourceDisk", ""))
+    source = disks.require_disk(cloud, call.project, record.get("sourceDisk", ""))
     disk = load(cloud, source)
     record |= {
         "sourceDisk": url_of(source),
@@ -36,14 +37,11 @@ def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
 
 
 KIND = Kind(
-    methods="snapshots",
     collection="snapshots",
     parameter="snapshot",
-    kind="compute#snapshot",
     scope="global",
     prepare=_prepare,
     labelled=True,
-    latency="compute",
 )
 serve(KIND)
 
@@ -55,18 +53,11 @@ def create_snapshot(cloud: Cloud, call: Call) -> Json:
     name = call.body.get("name", "")
     require_name(name)
     path = f"projects/{call.project}/global/snapshots/{name}"
-    disk = f"projects/{call.project}/{place_of(call)}/disks/{call.params['disk']}"
+    disk = path_of_call(call, disks.KIND)
     load(cloud, disk)
     with cloud.store.locked():
         require_new(cloud, path)
         add(cloud, KIND, call, path, call.body | {"sourceDisk": disk})
-    return operations.start(
-        cloud,
-        call,
-        scope=place_of(call),
-        kind="createSnapshot",
-        target=path,
-        effect="compute.settle",
-        arguments={"path": path},
-        seconds=cloud.seconds("compute.create"),
-    )
+    work = Work("compute.settle", {"path": path}, cloud.seconds("compute.create"))
+    scope = place_of(call)
+    return operations.start(cloud, call, work, scope=scope, kind="createSnapshot", target=path)

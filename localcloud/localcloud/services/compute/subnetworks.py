@@ -10,10 +10,11 @@ from localcloud.core.errors import invalid
 from localcloud.core.store import Record
 from localcloud.services.compute import catalog
 from localcloud.services.compute.api import API, STORE
+from localcloud.services.compute.kinds import Kind
 from localcloud.services.compute.links import last, path_from, path_of, shown, url_of
 from localcloud.services.compute.networks import require_network, subnets
 from localcloud.services.compute.paging import page
-from localcloud.services.compute.resources import Kind, load, place_of, replace, serve
+from localcloud.services.compute.resources import load, path_of_call, replace, serve
 
 _LONGEST_PREFIX = 29
 
@@ -136,10 +137,8 @@ def _remove(cloud: Cloud, path: str, record: Json) -> None:
 
 
 KIND = Kind(
-    methods="subnetworks",
     collection="subnetworks",
     parameter="subnetwork",
-    kind="compute#subnetwork",
     scope="regions",
     prepare=_prepare,
     change=_change,
@@ -151,14 +150,10 @@ KIND = Kind(
 serve(KIND)
 
 
-def _path(call: Call) -> str:
-    return f"projects/{call.project}/{place_of(call)}/subnetworks/{call.params['subnetwork']}"
-
-
 @API.method("subnetworks.expandIpCidrRange", permission="compute.subnetworks.expandIpCidrRange")
 def expand_range(cloud: Cloud, call: Call) -> Json:
     """Widen a subnetwork's primary range; it cannot shrink."""
-    path = _path(call)
+    path = path_of_call(call, KIND)
     with cloud.store.locked():
         record = load(cloud, path)
         wider = parse_range(call.body.get("ipCidrRange", ""), "ipCidrRange")
@@ -178,7 +173,7 @@ def expand_range(cloud: Cloud, call: Call) -> Json:
 )
 def set_private_access(cloud: Cloud, call: Call) -> Json:
     """Let machines without an external address reach Google's APIs, or not."""
-    path = _path(call)
+    path = path_of_call(call, KIND)
     with cloud.store.locked():
         record = load(cloud, path)
         record["privateIpGoogleAccess"] = call.body.get("privateIpGoogleAccess", False)

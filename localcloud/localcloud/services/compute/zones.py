@@ -32,7 +32,7 @@ def _region(project: str, name: str) -> Json:
 
 
 def _zone(project: str, name: str) -> Json:
-    names = [zone for zones in catalog.regions().values() for zone in zones]
+    names = catalog.zones()
     return {
         "kind": "compute#zone",
         "id": _number(names, name),
@@ -69,6 +69,6 @@ def get_zone(cloud: Cloud, call: Call) -> Json:
 @API.method("zones.list", permission="compute.zones.list")
 def list_zones(cloud: Cloud, call: Call) -> Json:
     """List the zones."""
-    zones = [zone for zones in catalog.regions().values() for zone in zones]
+    zones = catalog.zones()
     items = [_zone(call.project, name) for name in zones]
     return page(call, "compute#zoneList", f"projects/{call.project}/zones", items)

@@ -13,6 +13,7 @@ from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
+from localcloud.core.registry import Collection
 from localcloud.core.store import Record
 from localcloud.services import policies
 from localcloud.services.iam.api import API
@@ -43,6 +44,12 @@ def account_resources(cloud: Cloud, call: Call) -> Sequence[str]:
     """The account's own policy and its project's."""
     key = key_of(cloud, call)
     return (key, "/".join(key.split("/")[:2]))
+
+
+_ACCOUNTS = Collection(API, "projects.serviceAccounts", "iam.serviceAccounts", account_resources)
+_KEYS = Collection(
+    API, "projects.serviceAccounts.keys", "iam.serviceAccountKeys", account_resources
+)
 
 
 def find(cloud: Cloud, call: Call) -> tuple[str, Record]:
@@ -101,11 +108,7 @@ def create(cloud: Cloud, call: Call) -> Json:
     return _view(record)
 
 
-@API.method(
-    "projects.serviceAccounts.get",
-    permission="iam.serviceAccounts.get",
-    resources=account_resources,
-)
+@_ACCOUNTS.method("get")
 def get(cloud: Cloud, call: Call) -> Json:
     """One account, by e-mail address or number."""
     return _view(find(cloud, call)[1])
@@ -121,12 +124,7 @@ def list_(cloud: Cloud, call: Call) -> Json:
     return page(call, "accounts", shown)
 
 
-@API.method(
-    "projects.serviceAccounts.patch",
-    "projects.serviceAccounts.update",
-    permission="iam.serviceAccounts.update",
-    resources=account_resources,
-)
+@_ACCOUNTS.method("patch", "update", verb="update")
 def patch(cloud: Cloud, call: Call) -> Json:
     """Change display name or description."""
     with cloud.store.locked():
@@ -146,11 +144,7 @@ def patch(cloud: Cloud, call: Call) -> Json:
     return _view(record)
 
 
-@API.method(
-    "projects.serviceAccounts.delete",
-    permission="iam.serviceAccounts.delete",
-    resources=account_resources,
-)
+@_ACCOUNTS.method("delete")
 def delete(cloud: Cloud, call: Call) -> Json:
     """Delete the account; policies that name it show it as deleted."""
     with cloud.store.locked():
@@ -163,11 +157,7 @@ def delete(cloud: Cloud, call: Call) -> Json:
     return {}
 
 
-@API.method(
-    "projects.serviceAccounts.undelete",
-    permission="iam.serviceAccounts.undelete",
-    resources=account_resources,
-)
+@_ACCOUNTS.method("undelete")
 def undelete(cloud: Cloud, call: Call) -> Json:
     """Bring a deleted account back."""
     with cloud.store.locked():
@@ -181,21 +171,13 @@ def undelete(cloud: Cloud, call: Call) -> Json:
     return {"restoredAccount": _view(record)}
 
 
-@API.method(
-    "projects.serviceAccounts.disable",
-    permission="iam.serviceAccounts.disable",
-    resources=account_resources,
-)
+@_ACCOUNTS.method("disable")
 def disable(cloud: Cloud, call: Call) -> Json:
     """Its tokens stop working."""
     return _switch(cloud, call, disabled=True)
 
 
-@API.method(
-    "projects.serviceAccounts.enable",
-    permission="iam.serviceAccounts.enable",
-    resources=account_resources,
-)
+@_ACCOUNTS.method("enable")
 def enable(cloud: Cloud, call: Call) -> Json:
     """Its tokens work again."""
     return _switch(cloud, call, disabled=False)
@@ -211,39 +193,10 @@ def _switch(cloud: Cloud, call: Call, *, disabled: bool) -> Json:
     return {}
 
 
-@API.method(
-    "projects.serviceAccounts.getIamPolicy",
-    permission="iam.serviceAccounts.getIamPolicy",
-    resources=account_resources,
-)
-def get_iam_policy(cloud: Cloud, call: Call) -> Json:
-    """Who may act as the account."""
-    return policies.read(cloud, find(cloud, call)[0])
+policies.serve(_ACCOUNTS, lambda cloud, call: find(cloud, call)[0])
 
 
-@API.method(
-    "projects.serviceAccounts.setIamPolicy",
-    permission="iam.serviceAccounts.setIamPolicy",
-    resources=account_resources,
-)
-def set_iam_policy(cloud: Cloud, call: Call) -> Json:
-    """Replace the account's policy."""
-    return policies.write(cloud, find(cloud, call)[0], call.body)
-
-
-@API.method("projects.serviceAccounts.testIamPermissions")
-def test_iam_permissions(cloud: Cloud, call: Call) -> Json:
-    """Which permissions the caller has on the account."""
-    resources = list(account_resources(cloud, call))
-    return policies.granted(cloud, call.principal, resources, call.body)
-
-
-@API.method(
-    "projects.serviceAccounts.keys.create",
-    "projects.serviceAccounts.keys.upload",
-    permission="iam.serviceAccountKeys.create",
-    resources=account_resources,
-)
+@_KEYS.method("create", "upload")
 def refuse_key(cloud: Cloud, call: Call) -> Json:
     """Refused, as an organisation policy does that forbids keys."""
     raise ApiError(
@@ -267,11 +220,7 @@ def refuse_key(cloud: Cloud, call: Call) -> Json:
     )
 
 
-@API.method(
-    "projects.serviceAccounts.keys.list",
-    permission="iam.serviceAccountKeys.list",
-    resources=account_resources,
-)
+@_KEYS.method("list")
 def list_keys(cloud: Cloud, call: Call) -> Json:
     """The key pair that Google manages; there are no others."""
     key, record = find(cloud, call)

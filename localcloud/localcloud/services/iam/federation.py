@@ -10,7 +10,6 @@ from localcloud.core import projects
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid, not_found
-from localcloud.core.operations import effect
 from localcloud.core.store import Record
 from localcloud.services.iam.api import API
 from localcloud.services.paging import page
@@ -143,12 +142,6 @@ def get_operation(cloud: Cloud, call: Call) -> Json:
     return {"name": name, "done": True, "response": record["response"]}
 
 
-@effect("iam.report")
-def report(cloud: Cloud, response: Json) -> Json:
-    """What is already done only has to be told."""
-    return response
-
-
 def _kind(call: Call) -> str:
     return PROVIDER if "providersId" in call.params else POOL
 
@@ -207,7 +200,5 @@ def _moved(cloud: Cloud, call: Call, key: str, state: str) -> Json:
 
 def _done(cloud: Cloud, key: str, record: Record) -> Json:
     name = f"{key}/operations/{cloud.operations.number():x}"
-    started = cloud.operations.start(
-        f"iam/{name}", about={}, effect="iam.report", arguments={"response": record}
-    )
+    started = cloud.operations.report(f"iam/{name}", record)
     return {"name": name, "done": True, "response": started["response"]}

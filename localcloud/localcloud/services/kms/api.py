@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from localcloud.core.call import Call
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
-from localcloud.core.registry import Api
+from localcloud.core.registry import Api, Collection
 from localcloud.core.store import Record
 from localcloud.services.compute import catalog
 
@@ -67,6 +67,13 @@ def resources(cloud: Cloud, call: Call) -> Sequence[str]:
     if "cryptoKeysId" in call.params:
         return levels(key_name(call))
     return levels(ring_name(call))
+
+
+RINGS = Collection(API, "projects.locations.keyRings", "cloudkms.keyRings", resources)
+KEYS = Collection(API, f"{RINGS.path}.cryptoKeys", "cloudkms.cryptoKeys", resources)
+VERSIONS = Collection(
+    API, f"{KEYS.path}.cryptoKeyVersions", "cloudkms.cryptoKeyVersions", resources
+)
 
 
 def check_id(parameter: str, value: str) -> None:

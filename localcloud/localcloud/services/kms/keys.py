@@ -11,13 +11,12 @@ from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
 from localcloud.services.kms import versions
 from localcloud.services.kms.api import (
-    API,
     KEY,
+    KEYS,
     RING,
     check_id,
     key_name,
     load,
-    resources,
     ring_name,
 )
 from localcloud.services.paging import page
@@ -28,11 +27,7 @@ _DAYS_TO_DESTRUCTION = 30
 _PATCHABLE = {"labels", "rotationPeriod", "nextRotationTime", "versionTemplate.algorithm"}
 
 
-@API.method(
-    "projects.locations.keyRings.cryptoKeys.create",
-    permission="cloudkms.cryptoKeys.create",
-    resources=resources,
-)
+@KEYS.method("create")
 def create(cloud: Cloud, call: Call) -> Json:
     """A new key, with its first version unless the caller wants none."""
     check_id("cryptoKeyId", call.arg("cryptoKeyId"))
@@ -71,21 +66,13 @@ def create(cloud: Cloud, call: Call) -> Json:
     return view(cloud, name)
 
 
-@API.method(
-    "projects.locations.keyRings.cryptoKeys.get",
-    permission="cloudkms.cryptoKeys.get",
-    resources=resources,
-)
+@KEYS.method("get")
 def get(cloud: Cloud, call: Call) -> Json:
     """One key."""
     return view(cloud, key_name(call))
 
 
-@API.method(
-    "projects.locations.keyRings.cryptoKeys.list",
-    permission="cloudkms.cryptoKeys.list",
-    resources=resources,
-)
+@KEYS.method("list")
 def list_(cloud: Cloud, call: Call) -> Json:
     """The keys of a key ring."""
     names = cloud.store.keys(KEY, f"{ring_name(call)}/")
@@ -94,11 +81,7 @@ def list_(cloud: Cloud, call: Call) -> Json:
     }
 
 
-@API.method(
-    "projects.locations.keyRings.cryptoKeys.patch",
-    permission="cloudkms.cryptoKeys.update",
-    resources=resources,
-)
+@KEYS.method("patch", verb="update")
 def patch(cloud: Cloud, call: Call) -> Json:
     """Change what the mask names; a field that is not sent is taken away."""
     mask = [field for field in call.arg("updateMask").split(",") if field]
@@ -119,11 +102,7 @@ def patch(cloud: Cloud, call: Call) -> Json:
     return view(cloud, record["name"])
 
 
-@API.method(
-    "projects.locations.keyRings.cryptoKeys.updatePrimaryVersion",
-    permission="cloudkms.cryptoKeys.update",
-    resources=resources,
-)
+@KEYS.method("updatePrimaryVersion", verb="update")
 def update_primary_version(cloud: Cloud, call: Call) -> Json:
     """Encrypt with another version from now on."""
     with cloud.store.locked():

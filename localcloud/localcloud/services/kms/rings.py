@@ -6,7 +6,15 @@ from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
-from localcloud.services.kms.api import API, RING, check_id, load, location, resources, ring_name
+from localcloud.services.kms.api import (
+    API,
+    RING,
+    RINGS,
+    check_id,
+    load,
+    location,
+    ring_name,
+)
 from localcloud.services.paging import page
 
 
@@ -23,9 +31,7 @@ def create(cloud: Cloud, call: Call) -> Json:
     return record
 
 
-@API.method(
-    "projects.locations.keyRings.get", permission="cloudkms.keyRings.get", resources=resources
-)
+@RINGS.method("get")
 def get(cloud: Cloud, call: Call) -> Json:
     """One key ring."""
     return load(cloud, RING, ring_name(call))

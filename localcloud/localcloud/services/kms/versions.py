@@ -10,7 +10,14 @@ from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
-from localcloud.services.kms.api import API, KEY, VERSION, key_name, load, resources, version_name
+from localcloud.services.kms.api import (
+    KEY,
+    VERSION,
+    VERSIONS,
+    key_name,
+    load,
+    version_name,
+)
 from localcloud.services.paging import page
 
 _PATH = "projects.locations.keyRings.cryptoKeys.cryptoKeyVersions"
@@ -67,20 +74,20 @@ def shown(record: Record) -> Json:
     return {field: value for field, value in record.items() if not field.startswith("_")}
 
 
-@API.method(f"{_PATH}.create", permission="cloudkms.cryptoKeyVersions.create", resources=resources)
+@VERSIONS.method("create")
 def create(cloud: Cloud, call: Call) -> Json:
     """A new version, which is not the primary one yet."""
     with cloud.store.locked():
         return shown(add(cloud, load(cloud, KEY, key_name(call)), primary=False))
 
 
-@API.method(f"{_PATH}.get", permission="cloudkms.cryptoKeyVersions.get", resources=resources)
+@VERSIONS.method("get")
 def get(cloud: Cloud, call: Call) -> Json:
     """One version."""
     return shown(load_current(cloud, version_name(call)))
 
 
-@API.method(f"{_PATH}.list", permission="cloudkms.cryptoKeyVersions.list", resources=resources)
+@VERSIONS.method("list")
 def list_(cloud: Cloud, call: Call) -> Json:
     """The versions of a key."""
     key = rotated(cloud, load(cloud, KEY, key_name(call)))
@@ -89,7 +96,7 @@ def list_(cloud: Cloud, call: Call) -> Json:
     return page(call, "cryptoKeyVersions", found) | {"totalSize": len(found)}
 
 
-@API.method(f"{_PATH}.patch", permission="cloudkms.cryptoKeyVersions.update", resources=resources)
+@VERSIONS.method("patch", verb="update")
 def patch(cloud: Cloud, call: Call) -> Json:
     """Enable or disable a version."""
     state = call.body.get("state")
@@ -98,9 +105,7 @@ def patch(cloud: Cloud, call: Call) -> Json:
     return _moved(cloud, call, ("ENABLED", "DISABLED"), {"state": state})
 
 
-@API.method(
-    f"{_PATH}.destroy", permission="cloudkms.cryptoKeyVersions.destroy", resources=resources
-)
+@VERSIONS.method("destroy")
 def destroy(cloud: Cloud, call: Call) -> Json:
     """Schedule a version for destruction; until then it can be restored, and not used."""
     wait = load(cloud, KEY, key_name(call))["destroyScheduledDuration"]
@@ -109,9 +114,7 @@ def destroy(cloud: Cloud, call: Call) -> Json:
     return _moved(cloud, call, ("ENABLED", "DISABLED"), change)
 
 
-@API.method(
-    f"{_PATH}.restore", permission="cloudkms.cryptoKeyVersions.restore", resources=resources
-)
+@VERSIONS.method("restore")
 def restore(cloud: Cloud, call: Call) -> Json:
     """Call the destruction off; the version is disabled then."""
     return _moved(cloud, call, ("DESTROY_SCHEDULED",), {"state": "DISABLED"})

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from localcloud.core.call import Call
 from localcloud.core.cloud import Cloud
-from localcloud.core.registry import Api
+from localcloud.core.registry import Api, Collection
 
 API = Api("pubsub", ("v1",))
 TOPIC = "pubsub-topic"
@@ -21,3 +21,6 @@ def topic_name(call: Call) -> str:
 def resources(cloud: Cloud, call: Call) -> Sequence[str]:
     """The topic's own policy and its project's."""
     return (topic_name(call), f"projects/{call.project}")
+
+
+TOPICS = Collection(API, "projects.topics", "pubsub.topics", resources)

@@ -11,7 +11,7 @@ from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
 from localcloud.services import policies
 from localcloud.services.paging import page
-from localcloud.services.pubsub.api import API, TOPIC, resources, topic_name
+from localcloud.services.pubsub.api import API, TOPIC, TOPICS, topic_name
 
 _ID = re.compile(r"(?!goog)[A-Za-z][\w.~+%-]{2,254}", re.ASCII)
 _FIELDS = ("labels", "messageRetentionDuration", "messageStoragePolicy")
@@ -33,7 +33,7 @@ def create(cloud: Cloud, call: Call) -> Json:
     return record
 
 
-@API.method("projects.topics.get", permission="pubsub.topics.get", resources=resources)
+@TOPICS.method("get")
 def get(cloud: Cloud, call: Call) -> Json:
     """One topic."""
     return _load(cloud, call)
@@ -46,7 +46,7 @@ def list_(cloud: Cloud, call: Call) -> Json:
     return page(call, "topics", [record for _, record in found])
 
 
-@API.method("projects.topics.patch", permission="pubsub.topics.update", resources=resources)
+@TOPICS.method("patch", verb="update")
 def patch(cloud: Cloud, call: Call) -> Json:
     """Change what the mask names; a field that is not sent is taken away."""
     named = call.body.get("updateMask") or call.arg("updateMask")
@@ -64,7 +64,7 @@ def patch(cloud: Cloud, call: Call) -> Json:
     return record
 
 
-@API.method("projects.topics.delete", permission="pubsub.topics.delete", resources=resources)
+@TOPICS.method("delete")
 def delete(cloud: Cloud, call: Call) -> Json:
     """Delete a topic with its policy."""
     name = _load(cloud, call)["name"]
@@ -73,26 +73,7 @@ def delete(cloud: Cloud, call: Call) -> Json:
     return {}
 
 
-@API.method(
-    "projects.topics.getIamPolicy", permission="pubsub.topics.getIamPolicy", resources=resources
-)
-def get_iam_policy(cloud: Cloud, call: Call) -> Json:
-    """Who may do what with the topic."""
-    return policies.read(cloud, _load(cloud, call)["name"])
-
-
-@API.method(
-    "projects.topics.setIamPolicy", permission="pubsub.topics.setIamPolicy", resources=resources
-)
-def set_iam_policy(cloud: Cloud, call: Call) -> Json:
-    """Replace the topic's policy."""
-    return policies.write(cloud, _load(cloud, call)["name"], call.body)
-
-
-@API.method("projects.topics.testIamPermissions")
-def test_iam_permissions(cloud: Cloud, call: Call) -> Json:
-    """Which permissions the caller has on the topic."""
-    return policies.granted(cloud, call.principal, list(resources(cloud, call)), call.body)
+policies.serve(TOPICS, lambda cloud, call: str(_load(cloud, call)["name"]))
 
 
 def _load(cloud: Cloud, call: Call) -> Record:

@@ -8,7 +8,7 @@ from localcloud.core import projects
 from localcloud.core.call import Call
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
-from localcloud.core.registry import Api
+from localcloud.core.registry import Api, Collection
 from localcloud.core.store import Record
 
 # Google asks for the API in the project of the caller's credentials, not in the one in the path;
@@ -26,6 +26,9 @@ def name_of(call: Call) -> str:
 def resources(cloud: Cloud, call: Call) -> Sequence[str]:
     """Whose policy counts: the project's."""
     return (name_of(call),)
+
+
+PROJECTS = Collection(API, "projects", "resourcemanager.projects", resources)
 
 
 def found(cloud: Cloud, call: Call) -> Record:

@@ -6,27 +6,19 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
 from localcloud.services import policies
-from localcloud.services.resourcemanager.api import API, found, name_of, resources
+from localcloud.services.resourcemanager.api import API, PROJECTS, found, name_of
 
 _PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
 
 
-@API.method(
-    "projects.getIamPolicy",
-    permission="resourcemanager.projects.getIamPolicy",
-    resources=resources,
-)
+@PROJECTS.method("getIamPolicy")
 def get(cloud: Cloud, call: Call) -> Json:
     """The project's policy."""
     found(cloud, call)
     return policies.read(cloud, name_of(call))
 
 
-@API.method(
-    "projects.setIamPolicy",
-    permission="resourcemanager.projects.setIamPolicy",
-    resources=resources,
-)
+@PROJECTS.method("setIamPolicy")
 def set_(cloud: Cloud, call: Call) -> Json:
     """Replace the project's policy."""
     found(cloud, call)

@@ -12,7 +12,7 @@ from localcloud.core.errors import invalid
 from localcloud.core.projects import PROJECT
 from localcloud.core.store import Record
 from localcloud.services.paging import page
-from localcloud.services.resourcemanager.api import API, found, resources
+from localcloud.services.resourcemanager.api import API, PROJECTS, found
 
 _TERM = re.compile(r"(\w+)\s*[:=]\s*(\S+)")
 _FIELDS = {
@@ -37,7 +37,7 @@ def _v3(record: Record) -> Json:
     }
 
 
-@API.method("projects.get", permission="resourcemanager.projects.get", resources=resources)
+@PROJECTS.method("get")
 def get(cloud: Cloud, call: Call) -> Json:
     """A project by its id or number."""
     record = found(cloud, call)

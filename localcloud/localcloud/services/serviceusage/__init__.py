@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from localcloud.core import enablement, projects
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError, invalid, not_found
-from localcloud.core.operations import effect
-from localcloud.core.registry import Api
+from localcloud.core.errors import ApiError, error_info, invalid, not_found
+from localcloud.core.operations import Work, effect
+from localcloud.core.registry import Api, Collection
 from localcloud.core.store import Record
 from localcloud.services.paging import page
 
@@ -26,6 +26,9 @@ def _resources(cloud: Cloud, call: Call) -> Sequence[str]:
     return (f"projects/{_project(cloud, call)}",)
 
 
+_SERVICES = Collection(API, "services", "serviceusage.services", _resources)
+
+
 def _service(call: Call) -> str:
     name = call.params.get("name") or call.params["parent"]
     service = name.split("/")[-1]
@@ -39,12 +42,11 @@ def _unknown(service: str) -> ApiError:
         403,
         f"Not found or permission denied for service(s): {service}.",
         details=[
-            {
-                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-                "reason": "SERVICE_CONFIG_NOT_FOUND_OR_PERMISSION_DENIED",
-                "domain": "serviceusage.googleapis.com",
-                "metadata": {"services": service},
-            }
+            error_info(
+                "SERVICE_CONFIG_NOT_FOUND_OR_PERMISSION_DENIED",
+                "serviceusage.googleapis.com",
+                services=service,
+            )
         ],
     )
 
@@ -60,13 +62,13 @@ def _view(cloud: Cloud, project: str, service: str) -> Json:
     }
 
 
-@API.method("services.get", permission="serviceusage.services.get", resources=_resources)
+@_SERVICES.method("get")
 def get(cloud: Cloud, call: Call) -> Json:
     """One API's state."""
     return _view(cloud, _project(cloud, call), _service(call))
 
 
-@API.method("services.list", permission="serviceusage.services.list", resources=_resources)
+@_SERVICES.method("list")
 def list_(cloud: Cloud, call: Call) -> Json:
     """The APIs, all or by `filter=state:ENABLED` or `state:DISABLED`."""
     project = _project(cloud, call)
@@ -95,13 +97,13 @@ def batch_get(cloud: Cloud, call: Call) -> Json:
     return {"services": [_view(cloud, _project(cloud, call), name) for name in names]}
 
 
-@API.method("services.enable", permission="serviceusage.services.enable", resources=_resources)
+@_SERVICES.method("enable")
 def enable(cloud: Cloud, call: Call) -> Json:
     """Enable one API."""
     return _start(cloud, _project(cloud, call), [_service(call)], "EnableServiceResponse")
 
 
-@API.method("services.batchEnable", permission="serviceusage.services.enable", resources=_resources)
+@_SERVICES.method("batchEnable", verb="enable")
 def batch_enable(cloud: Cloud, call: Call) -> Json:
     """Enable several APIs, at most 20, all or none."""
     names = call.body.get("serviceIds", [])
@@ -113,7 +115,7 @@ def batch_enable(cloud: Cloud, call: Call) -> Json:
     return _start(cloud, _project(cloud, call), names, "BatchEnableServicesResponse")
 
 
-@API.method("services.disable", permission="serviceusage.services.disable", resources=_resources)
+@_SERVICES.method("disable")
 def disable(cloud: Cloud, call: Call) -> Json:
     """Disable one API; with those that need it only if the caller says so."""
     project, service = _project(cloud, call), _service(call)
@@ -134,7 +136,7 @@ def disable(cloud: Cloud, call: Call) -> Json:
     for name in [*needing, service]:
         cloud.store.delete(enablement.ENABLED, enablement.key(project, name))
     view = _view(cloud, project, service)
-    return _operation(cloud, "service.report", {"response": {"service": view}})
+    return _operation(cloud, Work("report", {"response": {"service": view}}))
 
 
 @API.method(
@@ -151,7 +153,7 @@ def generate_service_identity(cloud: Cloud, call: Call) -> Json:
     agent = enablement.catalog()[service].get("agent", f"gcp-sa-{short}")
     email = f"service-{number}@{agent}.iam.gserviceaccount.com"
     identity = {"email": email, "uniqueId": str(100_000_000_000_000_000_000 + int(number))}
-    return _operation(cloud, "service.report", {"response": identity})
+    return _operation(cloud, Work("report", {"response": identity}))
 
 
 @API.method("operations.get")
@@ -162,12 +164,6 @@ def get_operation(cloud: Cloud, call: Call) -> Json:
     if record is None:
         raise not_found(name)
     return _operation_view(name, record)
-
-
-@effect("service.report")
-def report(cloud: Cloud, response: Json) -> Json:
-    """What is already done only has to be told."""
-    return response
 
 
 @effect("service.enabled")
@@ -188,15 +184,12 @@ def _start(cloud: Cloud, project: str, services: list[str], kind: str) -> Json:
     seconds = cloud.seconds("service.enable")
     enablement.enable(cloud, project, services, after=2 * seconds)
     arguments = {"project": project, "services": services, "kind": kind}
-    return _operation(cloud, "service.enabled", arguments, seconds)
+    return _operation(cloud, Work("service.enabled", arguments, seconds))
 
 
-def _operation(cloud: Cloud, effect_: str, arguments: Json, seconds: float = 0.0) -> Json:
+def _operation(cloud: Cloud, work: Work) -> Json:
     name = f"operations/acf.local-{cloud.operations.number()}"
-    record = cloud.operations.start(
-        f"serviceusage/{name}", about={}, effect=effect_, arguments=arguments, seconds=seconds
-    )
-    return _operation_view(name, record)
+    return _operation_view(name, cloud.operations.start(f"serviceusage/{name}", work))
 
 
 def _operation_view(name: str, record: Record) -> Json:

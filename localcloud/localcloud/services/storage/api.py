@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from localcloud.core import projects
 from localcloud.core.call import Call
 from localcloud.core.cloud import Cloud
-from localcloud.core.registry import Api, Resources
+from localcloud.core.registry import Api, Collection, Resources
 from localcloud.core.tokens import ANONYMOUS, Principal
 from localcloud.services.storage import records
 
@@ -35,6 +35,12 @@ def bucket_in(parameter: str) -> Resources:
         return resources_of(cloud, call.params[parameter], call.principal)
 
     return resources
+
+
+BUCKETS = Collection(API, "buckets", "storage.buckets", bucket_in("bucket"))
+OBJECTS = Collection(API, "objects", "storage.objects", bucket_in("bucket"))
+DESTINATIONS = Collection(API, "objects", "storage.objects", bucket_in("destinationBucket"))
+"""The methods of objects that are allowed by the bucket to which they write."""
 
 
 def project_in_query(cloud: Cloud, call: Call) -> Sequence[str]:

@@ -10,7 +10,7 @@ from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
 from localcloud.services import policies
 from localcloud.services.storage import api, records, render
-from localcloud.services.storage.api import API, bucket_in
+from localcloud.services.storage.api import API, BUCKETS
 from localcloud.services.storage.records import Bucket
 
 _PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
@@ -38,21 +38,13 @@ def create(cloud: Cloud, bucket: Bucket) -> None:
     _put(cloud, bucket.name, bindings, version=1, revision=1)
 
 
-@API.method(
-    "buckets.getIamPolicy",
-    permission="storage.buckets.getIamPolicy",
-    resources=bucket_in("bucket"),
-)
+@BUCKETS.method("getIamPolicy")
 def get(cloud: Cloud, call: Call) -> Json:
     """A bucket's policy."""
     return _shown(call.params["bucket"], _policy(cloud, call.params["bucket"]))
 
 
-@API.method(
-    "buckets.setIamPolicy",
-    permission="storage.buckets.setIamPolicy",
-    resources=bucket_in("bucket"),
-)
+@BUCKETS.method("setIamPolicy")
 def set_policy(cloud: Cloud, call: Call) -> Json:
     """Replace a bucket's policy; an `etag` in it must be the one that was read."""
     name = call.params["bucket"]

@@ -19,7 +19,7 @@ from localcloud.services.storage import (
     resumable,
 )
 from localcloud.services.storage.acl import refuse_acl
-from localcloud.services.storage.api import API, bucket_in, project_in_query
+from localcloud.services.storage.api import API, BUCKETS, project_in_query
 from localcloud.services.storage.conditions import Conditions
 from localcloud.services.storage.content import Contents
 from localcloud.services.storage.names import check_bucket_name
@@ -85,7 +85,7 @@ def list_buckets(cloud: Cloud, call: Call) -> Json:
     return page
 
 
-@API.method("buckets.get", permission="storage.buckets.get", resources=bucket_in("bucket"))
+@BUCKETS.method("get")
 def get(cloud: Cloud, call: Call) -> Json | Response:
     """A bucket."""
     bucket = records.require_bucket(cloud, call.params["bucket"])
@@ -98,19 +98,19 @@ def get(cloud: Cloud, call: Call) -> Json | Response:
     return render.bucket_resource(bucket)
 
 
-@API.method("buckets.patch", permission="storage.buckets.update", resources=bucket_in("bucket"))
+@BUCKETS.method("patch", verb="update")
 def patch(cloud: Cloud, call: Call) -> Json:
     """Change some of a bucket's settings."""
     return _change(cloud, call, merge=True)
 
 
-@API.method("buckets.update", permission="storage.buckets.update", resources=bucket_in("bucket"))
+@BUCKETS.method("update")
 def update(cloud: Cloud, call: Call) -> Json:
     """Replace a bucket's settings."""
     return _change(cloud, call, merge=False)
 
 
-@API.method("buckets.delete", permission="storage.buckets.delete", resources=bucket_in("bucket"))
+@BUCKETS.method("delete")
 def delete(cloud: Cloud, call: Call) -> None:
     """Delete an empty bucket."""
     with cloud.store.locked():

@@ -11,7 +11,7 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
 from localcloud.services.storage import api, encryption, object_fields, records, render, versions
 from localcloud.services.storage.acl import refuse_acl
-from localcloud.services.storage.api import API, bucket_in
+from localcloud.services.storage.api import DESTINATIONS, OBJECTS
 from localcloud.services.storage.conditions import Conditions
 from localcloud.services.storage.content import Checksums, Contents, chunks_of
 from localcloud.services.storage.records import Version
@@ -20,21 +20,13 @@ from localcloud.services.storage.writes import Write
 _SOURCES = 32
 
 
-@API.method(
-    "objects.copy",
-    permission="storage.objects.create",
-    resources=bucket_in("destinationBucket"),
-)
+@DESTINATIONS.method("copy", verb="create")
 def copy(cloud: Cloud, call: Call) -> Json:
     """Copy an object."""
     return render.object_resource(_copied(cloud, call, call.params["destinationBucket"]))
 
 
-@API.method(
-    "objects.rewrite",
-    permission="storage.objects.create",
-    resources=bucket_in("destinationBucket"),
-)
+@DESTINATIONS.method("rewrite", verb="create")
 def rewrite(cloud: Cloud, call: Call) -> Json:
     """Copy an object; here it is always done in one call, so that there is never a token."""
     if call.arg("rewriteToken"):
@@ -49,7 +41,7 @@ def rewrite(cloud: Cloud, call: Call) -> Json:
     }
 
 
-@API.method("objects.move", permission="storage.objects.create", resources=bucket_in("bucket"))
+@OBJECTS.method("move", verb="create")
 def move(cloud: Cloud, call: Call) -> Json:
     """Rename an object within its bucket."""
     bucket = call.params["bucket"]
@@ -64,11 +56,7 @@ def move(cloud: Cloud, call: Call) -> Json:
     return render.object_resource(version)
 
 
-@API.method(
-    "objects.compose",
-    permission="storage.objects.create",
-    resources=bucket_in("destinationBucket"),
-)
+@DESTINATIONS.method("compose", verb="create")
 def compose(cloud: Cloud, call: Call) -> Json:
     """Make an object of the bytes of up to 32 others of the same bucket."""
     bucket = call.params["destinationBucket"]
@@ -111,7 +99,7 @@ def compose(cloud: Cloud, call: Call) -> Json:
     return render.object_resource(version)
 
 
-@API.method("objects.restore", permission="storage.objects.restore", resources=bucket_in("bucket"))
+@OBJECTS.method("restore")
 def restore(cloud: Cloud, call: Call) -> Json:
     """Make a soft-deleted version live again, as a new generation."""
     bucket, name = call.params["bucket"], call.params["object"]

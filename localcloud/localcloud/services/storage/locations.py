@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from pathlib import Path
 
-import yaml
-
+from localcloud.core import data
 from localcloud.core.call import Json
 from localcloud.core.errors import invalid
-
-_DATA = Path(__file__).parents[2] / "data"
 
 
 def check(location: str, settings: Json) -> tuple[str, str]:
@@ -36,15 +32,12 @@ def check(location: str, settings: Json) -> tuple[str, str]:
 
 @lru_cache(maxsize=1)
 def _regions() -> frozenset[str]:
-    loaded: Json = yaml.safe_load((_DATA / "compute-places.yaml").read_text(encoding="utf-8"))
-    return frozenset(region.upper() for region in loaded)
+    return frozenset(region.upper() for region in data.load("compute-places"))
 
 
-@lru_cache(maxsize=1)
 def _others() -> dict[str, list[str]]:
-    text = (_DATA / "storage-locations.yaml").read_text(encoding="utf-8")
-    loaded: dict[str, list[str]] = yaml.safe_load(text)
-    return loaded
+    locations: dict[str, list[str]] = data.load("storage-locations")
+    return locations
 
 
 def _unknown(location: str) -> Exception:

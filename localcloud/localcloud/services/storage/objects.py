@@ -18,14 +18,14 @@ from localcloud.services.storage import (
     versions,
 )
 from localcloud.services.storage.acl import refuse_acl
-from localcloud.services.storage.api import API, bucket_in
+from localcloud.services.storage.api import OBJECTS
 from localcloud.services.storage.conditions import Conditions
 from localcloud.services.storage.records import Version
 
 _PAGE = 1000
 
 
-@API.method("objects.get", permission="storage.objects.get", resources=bucket_in("bucket"))
+@OBJECTS.method("get")
 def get(cloud: Cloud, call: Call) -> Json | Response:
     """An object's metadata, or its bytes with `alt=media` or below /download/."""
     with cloud.store.locked():
@@ -38,7 +38,7 @@ def get(cloud: Cloud, call: Call) -> Json | Response:
     return render.object_resource(version)
 
 
-@API.method("objects.list", permission="storage.objects.list", resources=bucket_in("bucket"))
+@OBJECTS.method("list")
 def list_objects(cloud: Cloud, call: Call) -> Json:
     """The objects of a bucket, by name."""
     bucket = records.require_bucket(cloud, call.params["bucket"]).name
@@ -81,21 +81,21 @@ def list_objects(cloud: Cloud, call: Call) -> Json:
     return page
 
 
-@API.method("objects.patch", permission="storage.objects.update", resources=bucket_in("bucket"))
+@OBJECTS.method("patch", verb="update")
 def patch(cloud: Cloud, call: Call) -> Json:
     """Change some of an object's metadata."""
     changes = object_fields.writable(call.body)
     return _change(cloud, call, lambda fields: object_fields.patched(fields, changes))
 
 
-@API.method("objects.update", permission="storage.objects.update", resources=bucket_in("bucket"))
+@OBJECTS.method("update")
 def update(cloud: Cloud, call: Call) -> Json:
     """Replace an object's metadata."""
     fields = object_fields.without_nulls(object_fields.writable(call.body))
     return _change(cloud, call, lambda _: fields)
 
 
-@API.method("objects.delete", permission="storage.objects.delete", resources=bucket_in("bucket"))
+@OBJECTS.method("delete")
 def delete(cloud: Cloud, call: Call) -> None:
     """Delete an object, or one of its versions."""
     with cloud.store.locked():

@@ -12,7 +12,7 @@ from localcloud.core.discovery import document
 from localcloud.core.errors import ApiError, invalid
 from localcloud.services.storage import encryption, records, render, resumable
 from localcloud.services.storage.acl import refuse_acl
-from localcloud.services.storage.api import API, bucket_in
+from localcloud.services.storage.api import OBJECTS
 from localcloud.services.storage.conditions import Conditions
 from localcloud.services.storage.content import Contents, chunks_of
 from localcloud.services.storage.multipart import RelatedBody
@@ -20,7 +20,7 @@ from localcloud.services.storage.object_fields import hashes, header_hashes
 from localcloud.services.storage.writes import Write
 
 
-@API.method("objects.insert", permission="storage.objects.create", resources=bucket_in("bucket"))
+@OBJECTS.method("insert", verb="create")
 def insert(cloud: Cloud, call: Call) -> Json | Response:
     """Create or replace an object."""
     if call.arg("upload_id"):

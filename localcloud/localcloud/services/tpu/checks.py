@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
-from localcloud.core import access, accounts, projects
+from localcloud.core import accounts, projects
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
+from localcloud.core.tokens import CLOUD_PLATFORM, is_scope
 from localcloud.services.compute.api import STORE
 from localcloud.services.compute.links import url_of
 from localcloud.services.compute.networks import require_network
@@ -25,12 +26,8 @@ _LONGEST_DESCRIPTION = 512
 # The first two and the last two of every range.
 _RESERVED_ADDRESSES = 4
 _DEFAULT_TYPE = "v2-8"
-_SCOPE = "https://www.googleapis.com/auth/"
-# A scope that is no URL of that form.
-_MAIL = "https://mail.google.com/"
 # What the image of a TPU VM takes.
 _SMALLEST_BOOT_GB = 100
-_ALL_APIS = ["https://www.googleapis.com/auth/cloud-platform"]
 
 
 def require_name(name: str, what: str) -> None:
@@ -163,20 +160,19 @@ def service_account(cloud: Cloud, call: Call, sent: Json) -> Json:
     problem = accounts.problem(cloud, email)
     if problem:
         raise invalid(f'Cloud TPU received an invalid service account, "{email}": {problem}.')
-    resources = [f"projects/{call.project}/serviceAccounts/{email}", f"projects/{call.project}"]
-    if not access.allowed(cloud, call.principal, "iam.serviceAccounts.actAs", resources):
+    if not accounts.may_act_as(cloud, call, email):
         raise ApiError(
             403,
             f"The user does not have permission to act as service account '{email}': "
             f"'{call.principal.email}' lacks iam.serviceAccounts.actAs (role "
             "roles/iam.serviceAccountUser).",
         )
-    scopes = sent.get("scope") or _ALL_APIS
+    scopes = sent.get("scope") or [CLOUD_PLATFORM]
     for scope in scopes:
-        if not scope.startswith(_SCOPE) and scope != _MAIL:
+        if not is_scope(scope):
             raise invalid(
                 f'Cloud TPU received an invalid scope, "{scope}". Scopes are URLs such as '
-                f"{_ALL_APIS[0]}."
+                f"{CLOUD_PLATFORM}."
             )
     return {"email": email, "scope": scopes}
 

@@ -14,13 +14,13 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
 from localcloud.core.machines import MachineSpec
 from localcloud.core.store import Record
+from localcloud.core.tokens import CLOUD_PLATFORM
 from localcloud.machines import guest
 from localcloud.services.tpu import catalog, ports
 from localcloud.services.tpu.api import NODE, last, project_of, zone_of
 from localcloud.services.tpu.capacity import preemptible
 
 _WORKER = Path(guest.__file__).parent / "tpu_worker.py"
-_ALL_APIS = ("https://www.googleapis.com/auth/cloud-platform",)
 # Seconds from a host's boot until its worker must serve; TensorFlow takes one or two to load.
 _PATIENCE = 60.0
 _STEP = 0.02
@@ -108,7 +108,7 @@ def spec(cloud: Cloud, record: Record, index: int, chosen: list[int]) -> Machine
         machine_type=f"tpu-{record['acceleratorType']}",
         attributes=_attributes(record, index),
         service_account=account if classic else account["email"],
-        scopes=_ALL_APIS if classic else tuple(account["scope"]),
+        scopes=(CLOUD_PLATFORM,) if classic else tuple(account["scope"]),
         tags=tuple(record.get("tags", [])),
         preemptible=preemptible(record),
         daemons={"tpu-runtime": worker} if serves(record) else {},

@@ -7,7 +7,7 @@ from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
 from localcloud.core.hooks import Hook, cloud_started, machine_powered_off
-from localcloud.core.operations import effect
+from localcloud.core.operations import Work, effect
 from localcloud.core.store import Record
 from localcloud.services.compute import usage
 from localcloud.services.compute.links import url_of
@@ -223,15 +223,8 @@ def _require_not_gone(record: Record) -> None:
 
 def _begin(cloud: Cloud, call: Call, verb: str, name: str) -> Json:
     step = "start" if verb == "reimage" else verb
-    return operations.start(
-        cloud,
-        call,
-        verb=verb,
-        target=name,
-        effect=f"tpu.node.{verb}",
-        arguments={"name": name},
-        seconds=cloud.seconds(f"tpu.{step}"),
-    )
+    work = Work(f"tpu.node.{verb}", {"name": name}, cloud.seconds(f"tpu.{step}"))
+    return operations.start(cloud, call, work, verb=verb, target=name)
 
 
 @usage.finders

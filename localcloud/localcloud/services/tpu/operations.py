@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
+from localcloud.core.operations import Work
 from localcloud.core.store import Record
 from localcloud.services.paging import page
 from localcloud.services.tpu.api import API, place
@@ -17,36 +16,19 @@ _PREFIX = "tpu/"
 _TYPE = "type.googleapis.com/google.cloud.tpu"
 
 
-def start(
-    cloud: Cloud,
-    call: Call,
-    *,
-    verb: str,
-    target: str,
-    effect: str,
-    arguments: dict[str, Any],
-    seconds: float,
-) -> Json:
-    """Begin an operation and answer it; with `seconds` 0 it is done already.
+def start(cloud: Cloud, call: Call, work: Work, *, verb: str, target: str) -> Json:
+    """Begin an operation and answer it.
 
     Args:
         cloud: the cloud.
         call: the call that asks for it.
+        work: what it does; the effect returns the resource's record, or None.
         verb: such as `create`.
         target: full name of the resource.
-        effect: name of the registered effect; it returns the resource's record, or None.
-        arguments: the effect's arguments.
-        seconds: how long the operation takes.
     """
     now = int(cloud.clock.now() * 1000)
     name = f"{place(call)}/operations/operation-{now}-{cloud.operations.number():x}"
-    record = cloud.operations.start(
-        _PREFIX + name,
-        about={"verb": verb, "target": target},
-        effect=effect,
-        arguments=arguments,
-        seconds=seconds,
-    )
+    record = cloud.operations.start(_PREFIX + name, work, {"verb": verb, "target": target})
     return _show(call, name, record)
 
 

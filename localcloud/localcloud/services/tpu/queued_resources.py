@@ -9,7 +9,7 @@ from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
-from localcloud.core.operations import effect
+from localcloud.core.operations import Work, effect
 from localcloud.core.store import Record
 from localcloud.services.paging import page
 from localcloud.services.tpu import capacity, checks, nodes, operations, queue, vms
@@ -127,15 +127,8 @@ def _reset(cloud: Cloud, name: str) -> Record | None:
 
 
 def _begin(cloud: Cloud, call: Call, verb: str, name: str, seconds: float) -> Json:
-    return operations.start(
-        cloud,
-        call,
-        verb=verb,
-        target=name,
-        effect=f"tpu.queued.{verb}",
-        arguments={"name": name},
-        seconds=seconds,
-    )
+    work = Work(f"tpu.queued.{verb}", {"name": name}, seconds)
+    return operations.start(cloud, call, work, verb=verb, target=name)
 
 
 def _name(call: Call) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
-from localcloud.core.operations import effect
+from localcloud.core.operations import Work, effect
 from localcloud.core.store import Record
 from localcloud.services.compute.links import path_from, path_of, url_of
 from localcloud.services.tpu import (
@@ -131,15 +131,9 @@ def patch_node(cloud: Cloud, call: Call) -> Json:
         before = _disk_urls(call.project, record.get("dataDisks", []))
         kept = [url for url in record["_uses"] if url not in before]
         changes |= {"dataDisks": attached, "_uses": kept + _disk_urls(call.project, attached)}
-    return operations.start(
-        cloud,
-        call,
-        verb="update",
-        target=name,
-        effect="tpu.node.update",
-        arguments={"name": name, "changes": changes},
-        seconds=cloud.seconds("tpu.update"),
-    )
+    arguments = {"name": name, "changes": changes}
+    work = Work("tpu.node.update", arguments, cloud.seconds("tpu.update"))
+    return operations.start(cloud, call, work, verb="update", target=name)
 
 
 @effect("tpu.node.update")
@@ -195,15 +189,8 @@ def maintain_node(cloud: Cloud, call: Call) -> Json:
     if record["state"] != "READY":
         raise bad_state("maintenance", record["state"])
     cloud.store.put(NODE, name, record | {"state": "RESTARTING"})
-    return operations.start(
-        cloud,
-        call,
-        verb="maintain",
-        target=name,
-        effect="tpu.node.restart",
-        arguments={"name": name},
-        seconds=cloud.seconds("tpu.start"),
-    )
+    work = Work("tpu.node.restart", {"name": name}, cloud.seconds("tpu.start"))
+    return operations.start(cloud, call, work, verb="maintain", target=name)
 
 
 @effect("tpu.node.restart")

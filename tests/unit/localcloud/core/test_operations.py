@@ -35,9 +35,8 @@ def clock() -> VirtualClock:
 
 
 def start(cloud: Cloud, effect: str, seconds: float, **arguments: str) -> Record:
-    return cloud.operations.start(
-        "op", about={"verb": "x"}, effect=effect, arguments=arguments, seconds=seconds
-    )
+    work = operations.Work(effect, dict(arguments), seconds)
+    return cloud.operations.start("op", work, {"verb": "x"})
 
 
 def test_without_latency_it_is_done_in_the_first_answer(

@@ -8,19 +8,20 @@ from localcloud.core.call import Call, Json, Request
 from localcloud.core.cloud import Cloud
 from localcloud.core.discovery import document
 from localcloud.core.errors import ApiError
-from localcloud.core.operations import effect
+from localcloud.core.operations import Work, effect
 from localcloud.core.store import Record
 from localcloud.core.tokens import Principal
 from localcloud.services.compute import instance_templates, operations
 from localcloud.services.compute.api import STORE
 from localcloud.services.compute.groups.records import (
+    COLLECTION,
     groups_of,
     instance_path,
     load_group,
     lock,
     note,
     save,
-    target,
+    template_of,
 )
 from localcloud.services.compute.instances import checks, lifecycle
 from localcloud.services.compute.instances.records import ended
@@ -41,15 +42,10 @@ def begin(cloud: Cloud, group: str, name: str, action: str, *, pause: float = 0.
     """Let the group act on an instance, after `pause` seconds and the time that it takes."""
     note(cloud, group, name, action=action)
     kind, latency = _OPERATIONS[action]
-    operations.start_by_itself(
-        cloud,
-        kind=kind,
-        target=instance_path(group, name),
-        user=_creator(cloud, group),
-        effect="compute.group.act",
-        arguments={"group": group, "name": name},
-        seconds=pause + cloud.seconds(latency),
-    )
+    seconds = pause + cloud.seconds(latency)
+    work = Work("compute.group.act", {"group": group, "name": name}, seconds)
+    target, zone = instance_path(group, name), group.partition(f"/{COLLECTION}/")[0]
+    operations.start_in(cloud, zone, work, kind=kind, target=target, user=_creator(cloud, group))
 
 
 @effect("compute.group.act")
@@ -78,7 +74,7 @@ def _make(cloud: Cloud, group: str, record: Record, name: str) -> None:
     if cloud.store.get(STORE, path) is not None:
         lifecycle.delete(cloud, path)
     if record["instanceLifecyclePolicy"]["forceUpdateOnRepair"] == "YES":
-        known["template"] = target(record)
+        known["template"] = template_of(record)
     template = cloud.store.get(STORE, path_from(known["template"]))
     if template is None:
         raise ApiError(404, f"The resource '{path_from(known['template'])}' was not found")

@@ -21,7 +21,7 @@ from localcloud.services.compute.groups.records import (
     member,
     path_of_call,
     save,
-    target,
+    template_of,
 )
 from localcloud.services.compute.instance_templates import require_template
 from localcloud.services.compute.instances import accounts, checks
@@ -98,7 +98,7 @@ def grow(cloud: Cloud, path: str, size: int) -> None:
             record = load_group(cloud, path)
             suffix = _letters(cloud.operations.number())
             name = f"{record['baseInstanceName']}-{suffix}"
-            record["_members"][name] = member(target(record), "CREATING")
+            record["_members"][name] = member(template_of(record), "CREATING")
             save(cloud, path, record)
         actions.begin(cloud, path, name, "CREATING")
 
@@ -205,9 +205,9 @@ def roll(cloud: Cloud, path: str, names: list[str]) -> None:
         with cloud.store.locked():
             record = load_group(cloud, path)
             known = record["_members"][name]
-            if known["template"] == target(record):
+            if known["template"] == template_of(record):
                 continue
-            known["template"] = target(record)
+            known["template"] = template_of(record)
             save(cloud, path, record)
         actions.begin(cloud, path, name, "RECREATING")
 

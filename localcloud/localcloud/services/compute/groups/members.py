@@ -18,7 +18,7 @@ from localcloud.services.compute.groups.records import (
     names,
     path_of_call,
     save,
-    target,
+    template_of,
 )
 from localcloud.services.compute.links import shown
 from localcloud.services.compute.resources import begin, require_name, require_new
@@ -66,7 +66,7 @@ def create_instances(cloud: Cloud, call: Call) -> Json:
             if config["name"] in record["_members"]:
                 raise invalid(f"The group has an instance '{config['name']}' already.")
         for config in sent:
-            record["_members"][config["name"]] = member(target(record), "CREATING")
+            record["_members"][config["name"]] = member(template_of(record), "CREATING")
             record["_configs"][config["name"]] = _config(config)
         save(cloud, path, record)
     operation = _changed(cloud, call, "createInstances", path)

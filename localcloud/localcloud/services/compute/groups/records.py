@@ -11,14 +11,16 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator
 
-from localcloud.core.call import Call, Json
+from localcloud.core.call import Call
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import not_found
 from localcloud.core.store import Record
+from localcloud.services.compute import resources
 from localcloud.services.compute.api import STORE
 from localcloud.services.compute.fingerprints import fingerprint
+from localcloud.services.compute.kinds import Kind
 from localcloud.services.compute.links import last
-from localcloud.services.compute.resources import Kind, load, place_of
+from localcloud.services.compute.resources import load
 
 COLLECTION = "instanceGroupManagers"
 _SETTINGS = (
@@ -34,23 +36,16 @@ _SETTINGS = (
 _locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
 
 
-def _unused(cloud: Cloud, call: Call, path: str, record: Json) -> None:
-    """Groups are prepared by their own insert."""
-
-
 KIND = Kind(
-    methods=COLLECTION,
     collection=COLLECTION,
     parameter="instanceGroupManager",
-    kind="compute#instanceGroupManager",
     scope="zones",
-    prepare=_unused,
 )
 
 
 def path_of_call(call: Call) -> str:
     """The path of the group that a call names."""
-    return f"projects/{call.project}/{place_of(call)}/{COLLECTION}/{call.params[KIND.parameter]}"
+    return resources.path_of_call(call, KIND)
 
 
 def load_group(cloud: Cloud, path: str) -> Record:
@@ -113,7 +108,7 @@ def groups_of(cloud: Cloud, instance: str) -> Iterator[tuple[str, Record]]:
             yield path, record
 
 
-def target(record: Record) -> str:
+def template_of(record: Record) -> str:
     """The URL of the template that new instances of the group are made from."""
     template: str = record["versions"][0]["instanceTemplate"]
     return template

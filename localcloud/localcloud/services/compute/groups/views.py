@@ -6,7 +6,6 @@ from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.store import Record
-from localcloud.services.compute import catalog
 from localcloud.services.compute.api import API, STORE
 from localcloud.services.compute.groups.records import (
     COLLECTION,
@@ -14,11 +13,11 @@ from localcloud.services.compute.groups.records import (
     instance_path,
     load_group,
     path_of_call,
-    target,
+    template_of,
 )
-from localcloud.services.compute.links import last, path_from, shown, url_of
-from localcloud.services.compute.paging import aggregate, page
-from localcloud.services.compute.resources import place_of
+from localcloud.services.compute.links import path_from, shown, url_of
+from localcloud.services.compute.paging import page
+from localcloud.services.compute.resources import place_of, serve_lists
 
 _ACTIONS = (
     *("none", "creating", "creatingWithoutRetries", "recreating", "deleting", "abandoning"),
@@ -32,7 +31,7 @@ def whole(record: Record) -> Json:
     counts = dict.fromkeys(_ACTIONS, 0)
     for member in members:
         counts[str(member["action"]).lower()] += 1
-    reached = all(member["template"] == target(record) for member in members)
+    reached = all(member["template"] == template_of(record) for member in members)
     stateful = bool(record["_configs"])
     status = {
         "isStable": counts["none"] == len(members),
@@ -47,34 +46,13 @@ def whole(record: Record) -> Json:
     return record | {"currentActions": counts, "status": status}
 
 
-def _groups(cloud: Cloud, prefix: str) -> list[tuple[str, Json]]:
-    found = cloud.store.items(STORE, prefix)
-    return [(path, whole(record)) for path, record in found if f"/{COLLECTION}/" in path]
-
-
 @API.method("instanceGroupManagers.get", permission=KIND.permission("get"))
 def get_group(cloud: Cloud, call: Call) -> Json:
     """Describe a managed instance group."""
     return shown(call, whole(load_group(cloud, path_of_call(call))))
 
 
-@API.method("instanceGroupManagers.list", permission=KIND.permission("list"))
-def list_groups(cloud: Cloud, call: Call) -> Json:
-    """List the managed instance groups of a zone."""
-    path = f"projects/{call.project}/{place_of(call)}/{COLLECTION}"
-    records = [record for _, record in _groups(cloud, f"{path}/")]
-    return page(call, f"{KIND.kind}List", path, records)
-
-
-@API.method("instanceGroupManagers.aggregatedList", permission=KIND.permission("list"))
-def list_all_groups(cloud: Cloud, call: Call) -> Json:
-    """List the managed instance groups of all zones."""
-    zones = [zone for zones in catalog.regions().values() for zone in zones]
-    found: dict[str, list[Json]] = {f"zones/{zone}": [] for zone in zones}
-    for _, record in _groups(cloud, f"projects/{call.project}/zones/"):
-        found[f"zones/{last(record['zone'])}"].append(record)
-    path = f"projects/{call.project}/aggregated/{COLLECTION}"
-    return aggregate(call, f"{KIND.kind}AggregatedList", path, COLLECTION, found)
+serve_lists(KIND, whole)
 
 
 @API.method("instanceGroupManagers.listManagedInstances", permission=KIND.permission("get"))
@@ -167,7 +145,9 @@ def get_plain_group(cloud: Cloud, call: Call) -> Json:
 def list_plain_groups(cloud: Cloud, call: Call) -> Json:
     """List the instance groups of a zone; all of them are managed."""
     zone = f"projects/{call.project}/{place_of(call)}"
-    records = [_plain_group(record) for _, record in _groups(cloud, f"{zone}/{COLLECTION}/")]
+    records = [
+        _plain_group(record) for _, record in cloud.store.items(STORE, f"{zone}/{COLLECTION}/")
+    ]
     return page(call, "compute#instanceGroupList", f"{zone}/instanceGroups", records)
 
 

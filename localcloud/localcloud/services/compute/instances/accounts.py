@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from localcloud.core import access, accounts
+from localcloud.core import accounts
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
+from localcloud.core.tokens import CLOUD_PLATFORM, is_scope
 from localcloud.services.compute.projects import default_service_account
-
-_SCOPE = "https://www.googleapis.com/auth/"
-# A scope that is no URL of that form.
-_MAIL = "https://mail.google.com/"
 
 
 def accepted(cloud: Cloud, call: Call, sent: list[Json]) -> list[Json]:
@@ -35,17 +32,16 @@ def accepted(cloud: Cloud, call: Call, sent: list[Json]) -> list[Json]:
             "is needed."
         )
     for scope in scopes:
-        if not scope.startswith(_SCOPE) and scope != _MAIL:
+        if not is_scope(scope):
             raise invalid(
                 f"Invalid value for field 'resource.serviceAccounts[0].scopes[]': '{scope}'. "
-                f"Scopes are URLs such as {_SCOPE}cloud-platform."
+                f"Scopes are URLs such as {CLOUD_PLATFORM}."
             )
     return [{"email": email, "scopes": list(scopes)}]
 
 
 def _require_usable(cloud: Cloud, call: Call, email: str) -> None:
-    resources = [f"projects/{call.project}/serviceAccounts/{email}", f"projects/{call.project}"]
-    may_act = access.allowed(cloud, call.principal, "iam.serviceAccounts.actAs", resources)
+    may_act = accounts.may_act_as(cloud, call, email)
     if accounts.problem(cloud, email) or not may_act:
         raise ApiError(
             400,

@@ -7,11 +7,11 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
-from localcloud.services.compute.api import API, STORE
+from localcloud.services.compute.api import STORE
 from localcloud.services.compute.disks import complete, require_disk
 from localcloud.services.compute.fingerprints import stamp_labels
 from localcloud.services.compute.instances import checks
-from localcloud.services.compute.instances.records import change, path_of_call, policies
+from localcloud.services.compute.instances.records import changes, path_of_call
 from localcloud.services.compute.links import last, path_from, url_of
 from localcloud.services.compute.resources import identity, load, require_name, require_new
 from localcloud.services.compute.usage import holders, in_use
@@ -135,53 +135,37 @@ def _find(record: Record, device: str) -> Json:
     raise invalid(f"Invalid value for field 'deviceName': '{device}'. No attached disk found.")
 
 
-@API.method("instances.attachDisk", permission="compute.instances.attachDisk", resources=policies)
-def attach_disk(cloud: Cloud, call: Call) -> Json:
+@changes("attachDisk")
+def attach_disk(cloud: Cloud, call: Call, record: Record) -> None:
     """Attach an existing disk."""
     path = path_of_call(call)
     sent = checks.tidy(call.body)
     if not sent.get("source"):
         raise invalid("Invalid value for field 'resource.source': ''. Name the disk to attach.")
-
-    def edit(record: Record) -> None:
-        if sent.get("boot") and any(disk["boot"] for disk in record["disks"]):
-            raise invalid("The instance has a boot disk already.")
-        names = {disk["deviceName"] for disk in record["disks"]}
-        disk = _plan(cloud, call, path, sent)
-        attached = _attached(disk, sent, len(record["disks"]))
-        if attached["deviceName"] in names:
-            raise invalid(f"The device name '{attached['deviceName']}' is used already.")
-        cloud.store.put(STORE, path_from(disk["selfLink"]), disk)
-        record["disks"].append(attached)
-
-    return change(cloud, call, "attachDisk", edit)
+    if sent.get("boot") and any(disk["boot"] for disk in record["disks"]):
+        raise invalid("The instance has a boot disk already.")
+    names = {disk["deviceName"] for disk in record["disks"]}
+    disk = _plan(cloud, call, path, sent)
+    attached = _attached(disk, sent, len(record["disks"]))
+    if attached["deviceName"] in names:
+        raise invalid(f"The device name '{attached['deviceName']}' is used already.")
+    cloud.store.put(STORE, path_from(disk["selfLink"]), disk)
+    record["disks"].append(attached)
 
 
-@API.method("instances.detachDisk", permission="compute.instances.detachDisk", resources=policies)
-def detach_disk(cloud: Cloud, call: Call) -> Json:
+@changes("detachDisk")
+def detach_disk(cloud: Cloud, call: Call, record: Record) -> None:
     """Detach a disk; the boot disk only of a stopped instance."""
-
-    def edit(record: Record) -> None:
-        disk = _find(record, call.arg("deviceName"))
-        if disk["boot"] and record["status"] != "TERMINATED":
-            raise ApiError(400, "The boot disk of a running instance cannot be detached.")
-        _detach(cloud, path_from(disk["source"]), record["selfLink"])
-        record["disks"].remove(disk)
-        for index, left in enumerate(record["disks"]):
-            left["index"] = index
-
-    return change(cloud, call, "detachDisk", edit)
+    disk = _find(record, call.arg("deviceName"))
+    if disk["boot"] and record["status"] != "TERMINATED":
+        raise ApiError(400, "The boot disk of a running instance cannot be detached.")
+    _detach(cloud, path_from(disk["source"]), record["selfLink"])
+    record["disks"].remove(disk)
+    for index, left in enumerate(record["disks"]):
+        left["index"] = index
 
 
-@API.method(
-    "instances.setDiskAutoDelete",
-    permission="compute.instances.setDiskAutoDelete",
-    resources=policies,
-)
-def set_disk_auto_delete(cloud: Cloud, call: Call) -> Json:
+@changes("setDiskAutoDelete")
+def set_disk_auto_delete(cloud: Cloud, call: Call, record: Record) -> None:
     """Say whether a disk is deleted with the instance."""
-
-    def edit(record: Record) -> None:
-        _find(record, call.arg("deviceName"))["autoDelete"] = call.flag("autoDelete")
-
-    return change(cloud, call, "setDiskAutoDelete", edit)
+    _find(record, call.arg("deviceName"))["autoDelete"] = call.flag("autoDelete")

@@ -5,19 +5,14 @@ from __future__ import annotations
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid, not_found
-from localcloud.services.compute.api import API
-from localcloud.services.compute.instances.records import path_of_call, policies
+from localcloud.services.compute.instances.records import INSTANCES, path_of_call
 from localcloud.services.compute.links import shown, url_of
 from localcloud.services.compute.resources import load
 
 _PORTS = ("1", "2", "3", "4")
 
 
-@API.method(
-    "instances.getSerialPortOutput",
-    permission="compute.instances.getSerialPortOutput",
-    resources=policies,
-)
+@INSTANCES.method("getSerialPortOutput")
 def get_serial_port_output(cloud: Cloud, call: Call) -> Json:
     """The output of a serial port from byte `start` on; only port 1 is written to."""
     path = path_of_call(call)
@@ -41,11 +36,7 @@ def get_serial_port_output(cloud: Cloud, call: Call) -> Json:
     )
 
 
-@API.method(
-    "instances.getGuestAttributes",
-    permission="compute.instances.getGuestAttributes",
-    resources=policies,
-)
+@INSTANCES.method("getGuestAttributes")
 def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
     """Guest attributes: one by `variableKey`, or a namespace's by `queryPath`."""
     path = path_of_call(call)

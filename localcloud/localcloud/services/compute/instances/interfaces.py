@@ -8,10 +8,10 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
 from localcloud.services.compute import catalog, ipam
-from localcloud.services.compute.api import API, STORE
+from localcloud.services.compute.api import STORE
 from localcloud.services.compute.fingerprints import fingerprint, require_match
 from localcloud.services.compute.instances import reserved
-from localcloud.services.compute.instances.records import change, path_of_call, policies
+from localcloud.services.compute.instances.records import changes, path_of_call
 from localcloud.services.compute.links import last, path_from
 from localcloud.services.compute.networks import require_network
 from localcloud.services.compute.subnetworks import require_subnetwork
@@ -127,64 +127,38 @@ def _find(record: Record, name: str) -> int:
     raise invalid(f"Invalid value for field 'networkInterface': '{name}'. There is no such one.")
 
 
-@API.method(
-    "instances.addAccessConfig",
-    permission="compute.instances.addAccessConfig",
-    resources=policies,
-)
-def add_access_config(cloud: Cloud, call: Call) -> Json:
+@changes("addAccessConfig")
+def add_access_config(cloud: Cloud, call: Call, record: Record) -> None:
     """Give an interface an external address."""
     path = path_of_call(call)
-
-    def edit(record: Record) -> None:
-        interface = record["networkInterfaces"][_find(record, call.arg("networkInterface"))]
-        if interface.get("accessConfigs"):
-            raise invalid("At most one access config currently supported.")
-        interface["accessConfigs"] = [access_config(cloud, path, call.body)]
-
-    return change(cloud, call, "addAccessConfig", edit)
+    interface = record["networkInterfaces"][_find(record, call.arg("networkInterface"))]
+    if interface.get("accessConfigs"):
+        raise invalid("At most one access config currently supported.")
+    interface["accessConfigs"] = [access_config(cloud, path, call.body)]
 
 
-@API.method(
-    "instances.deleteAccessConfig",
-    permission="compute.instances.deleteAccessConfig",
-    resources=policies,
-)
-def delete_access_config(cloud: Cloud, call: Call) -> Json:
+@changes("deleteAccessConfig")
+def delete_access_config(cloud: Cloud, call: Call, record: Record) -> None:
     """Take an interface's external address away."""
     name = call.arg("accessConfig")
-
-    def edit(record: Record) -> None:
-        interface = record["networkInterfaces"][_find(record, call.arg("networkInterface"))]
-        configs = interface.get("accessConfigs", [])
-        left = [config for config in configs if config["name"] != name]
-        if len(left) == len(configs):
-            raise invalid(f"Invalid value for field 'accessConfig': '{name}'. Not found.")
-        interface.pop("accessConfigs")
-        reserved.give_back(cloud, path_from(record["selfLink"]), configs[0]["natIP"])
-
-    return change(cloud, call, "deleteAccessConfig", edit)
+    interface = record["networkInterfaces"][_find(record, call.arg("networkInterface"))]
+    configs = interface.get("accessConfigs", [])
+    left = [config for config in configs if config["name"] != name]
+    if len(left) == len(configs):
+        raise invalid(f"Invalid value for field 'accessConfig': '{name}'. Not found.")
+    interface.pop("accessConfigs")
+    reserved.give_back(cloud, path_from(record["selfLink"]), configs[0]["natIP"])
 
 
-@API.method(
-    "instances.updateNetworkInterface",
-    permission="compute.instances.updateNetworkInterface",
-    resources=policies,
-)
-def update_network_interface(cloud: Cloud, call: Call) -> Json:
+@changes("updateNetworkInterface")
+def update_network_interface(cloud: Cloud, call: Call, record: Record) -> None:
     """Change an interface's settings; its subnet and address stay."""
-
-    def edit(record: Record) -> None:
-        number = _find(record, call.arg("networkInterface"))
-        before = record["networkInterfaces"][number]
-        require_match(call.body.get("fingerprint"), before["fingerprint"], "network interface")
-        for field in ("network", "subnetwork", "networkIP"):
-            sent = call.body.get(field)
-            if sent and path_from(sent).rpartition("/projects/")[2] not in before[field]:
-                raise ApiError(
-                    501, f"the local cloud cannot change '{field}' of an existing interface"
-                )
-        kept = {k: before[k] for k in ("network", "subnetwork", "networkIP", "name", "kind")}
-        record["networkInterfaces"][number] = restamped(before | call.body | kept)
-
-    return change(cloud, call, "updateNetworkInterface", edit)
+    number = _find(record, call.arg("networkInterface"))
+    before = record["networkInterfaces"][number]
+    require_match(call.body.get("fingerprint"), before["fingerprint"], "network interface")
+    for field in ("network", "subnetwork", "networkIP"):
+        sent = call.body.get(field)
+        if sent and path_from(sent).rpartition("/projects/")[2] not in before[field]:
+            raise ApiError(501, f"the local cloud cannot change '{field}' of an existing interface")
+    kept = {k: before[k] for k in ("network", "subnetwork", "networkIP", "name", "kind")}
+    record["networkInterfaces"][number] = restamped(before | call.body | kept)

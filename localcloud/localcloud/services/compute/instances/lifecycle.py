@@ -22,16 +22,15 @@ from localcloud.services.compute.instances import (
     reserved,
 )
 from localcloud.services.compute.instances.records import (
+    INSTANCES,
     KIND,
     ended,
     path_of_call,
-    policies,
     save,
     set_status,
     started,
 )
 from localcloud.services.compute.links import last, path_from, shown, url_of
-from localcloud.services.compute.paging import aggregate, page
 from localcloud.services.compute.resources import (
     begin,
     identity,
@@ -40,6 +39,7 @@ from localcloud.services.compute.resources import (
     require_name,
     require_new,
     require_permission,
+    serve_lists,
 )
 
 _OUTPUT = ("id", "kind", "status", "fingerprint", "creationTimestamp", "cpuPlatform", "params")
@@ -149,33 +149,16 @@ def create(cloud: Cloud, path: str) -> None:
     started.run(cloud, path)
 
 
-@API.method("instances.get", permission="compute.instances.get", resources=policies)
+@INSTANCES.method("get")
 def get_instance(cloud: Cloud, call: Call) -> Json:
     """Describe an instance; the views BASIC and FULL are the same here."""
     return shown(call, load(cloud, path_of_call(call)))
 
 
-@API.method("instances.list", permission="compute.instances.list")
-def list_instances(cloud: Cloud, call: Call) -> Json:
-    """List the instances of a zone."""
-    path = f"projects/{call.project}/{place_of(call)}/instances"
-    items = [record for _, record in cloud.store.items(STORE, f"{path}/")]
-    return page(call, "compute#instanceList", path, items)
+serve_lists(KIND)
 
 
-@API.method("instances.aggregatedList", permission="compute.instances.list")
-def list_all_instances(cloud: Cloud, call: Call) -> Json:
-    """List the instances of all zones."""
-    zones = [zone for zones in catalog.regions().values() for zone in zones]
-    found: dict[str, list[Json]] = {f"zones/{zone}": [] for zone in zones}
-    for path, record in cloud.store.items(STORE, f"projects/{call.project}/zones/"):
-        if "/instances/" in path:
-            found[f"zones/{last(record['zone'])}"].append(record)
-    path = f"projects/{call.project}/aggregated/instances"
-    return aggregate(call, "compute#instanceAggregatedList", path, "instances", found)
-
-
-@API.method("instances.delete", permission="compute.instances.delete", resources=policies)
+@INSTANCES.method("delete")
 def delete_instance(cloud: Cloud, call: Call) -> Json:
     """Halt an instance and delete it, with the disks that say so."""
     path = path_of_call(call)

@@ -6,14 +6,12 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.services import policies
 from localcloud.services.compute.api import API
-from localcloud.services.compute.instances.records import path_of_call
+from localcloud.services.compute.instances.records import INSTANCES, path_of_call
 from localcloud.services.compute.instances.records import policies as resources_of
 from localcloud.services.compute.resources import load
 
 
-@API.method(
-    "instances.getIamPolicy", permission="compute.instances.getIamPolicy", resources=resources_of
-)
+@INSTANCES.method("getIamPolicy")
 def get_iam_policy(cloud: Cloud, call: Call) -> Json:
     """The policy that is set on the instance itself."""
     path = path_of_call(call)
@@ -21,9 +19,7 @@ def get_iam_policy(cloud: Cloud, call: Call) -> Json:
     return policies.read(cloud, path)
 
 
-@API.method(
-    "instances.setIamPolicy", permission="compute.instances.setIamPolicy", resources=resources_of
-)
+@INSTANCES.method("setIamPolicy")
 def set_iam_policy(cloud: Cloud, call: Call) -> Json:
     """Replace the policy; an etag must be the current one."""
     path = path_of_call(call)

@@ -8,13 +8,13 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
 from localcloud.core.hooks import machine_powered_off
 from localcloud.core.operations import effect
-from localcloud.services.compute.api import API, STORE
+from localcloud.services.compute.api import STORE
 from localcloud.services.compute.instances import capacity, lifecycle, machine
 from localcloud.services.compute.instances.records import (
+    INSTANCES,
     KIND,
     ended,
     path_of_call,
-    policies,
     set_status,
     started,
 )
@@ -26,7 +26,7 @@ def _begin(cloud: Cloud, call: Call, type_: str, step: str) -> Json:
     return begin(cloud, call, KIND, type_, path, f"compute.instance.{type_}", step)
 
 
-@API.method("instances.start", permission="compute.instances.start", resources=policies)
+@INSTANCES.method("start")
 def start_instance(cloud: Cloud, call: Call) -> Json:
     """Boot a stopped instance; one that runs is left alone."""
     record = load(cloud, path_of_call(call))
@@ -53,7 +53,7 @@ def _start(cloud: Cloud, path: str) -> None:
     started.run(cloud, path)
 
 
-@API.method("instances.stop", permission="compute.instances.stop", resources=policies)
+@INSTANCES.method("stop")
 def stop_instance(cloud: Cloud, call: Call) -> Json:
     """Halt an instance; one that is off is left alone."""
     record = load(cloud, path_of_call(call))
@@ -70,7 +70,7 @@ def _stop(cloud: Cloud, path: str) -> None:
     _stopped(cloud, path)
 
 
-@API.method("instances.reset", permission="compute.instances.reset", resources=policies)
+@INSTANCES.method("reset")
 def reset_instance(cloud: Cloud, call: Call) -> Json:
     """Boot a running instance again without asking its processes first."""
     record = load(cloud, path_of_call(call))
@@ -85,11 +85,7 @@ def _reset(cloud: Cloud, path: str) -> None:
     cloud.machines.boot(machine.spec(cloud, load(cloud, path)))
 
 
-@API.method(
-    "instances.simulateMaintenanceEvent",
-    permission="compute.instances.simulateMaintenanceEvent",
-    resources=policies,
-)
+@INSTANCES.method("simulateMaintenanceEvent")
 def simulate_maintenance_event(cloud: Cloud, call: Call) -> Json:
     """Preempt a spot instance; an ordinary one migrates, which its guest does not notice."""
     record = load(cloud, path_of_call(call))

@@ -8,26 +8,21 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
 from localcloud.core.hooks import Hook
+from localcloud.core.registry import Collection
 from localcloud.core.store import Record
-from localcloud.services.compute.api import STORE
+from localcloud.services.compute import resources
+from localcloud.services.compute.api import API, STORE
 from localcloud.services.compute.fingerprints import stamp
 from localcloud.services.compute.instances import machine
-from localcloud.services.compute.resources import Kind, begin, load, place_of
-
-
-def _unused(cloud: Cloud, call: Call, path: str, record: Json) -> None:
-    """Instances are prepared by their own insert."""
-
+from localcloud.services.compute.kinds import Kind
+from localcloud.services.compute.resources import begin, load
 
 KIND = Kind(
-    methods="instances",
     collection="instances",
     parameter="instance",
-    kind="compute#instance",
     scope="zones",
-    prepare=_unused,
 )
-Edit = Callable[[Record], None]
+Edit = Callable[[Cloud, Call, Record], None]
 started: Hook[[Cloud, str], None] = Hook()
 """Runs when the instance at a path was created or started."""
 ended: Hook[[Cloud, str], None] = Hook()
@@ -36,13 +31,15 @@ ended: Hook[[Cloud, str], None] = Hook()
 
 def path_of_call(call: Call) -> str:
     """The path of the instance that a call names."""
-    name = call.params.get("instance") or call.params["resource"]
-    return f"projects/{call.project}/{place_of(call)}/instances/{name}"
+    return resources.path_of_call(call, KIND)
 
 
 def policies(cloud: Cloud, call: Call) -> Sequence[str]:
     """Whose policies may grant a permission on the instance."""
     return (path_of_call(call), f"projects/{call.project}")
+
+
+INSTANCES = Collection(API, "instances", "compute.instances", policies)
 
 
 def save(cloud: Cloud, path: str, record: Record) -> None:
@@ -59,23 +56,31 @@ def set_status(cloud: Cloud, path: str, status: str, **fields: str) -> Record:
         return record
 
 
-def change(cloud: Cloud, call: Call, type_: str, edit: Edit) -> Json:
-    """Change an instance's settings, tell its machine, answer the operation.
+def changes(name: str) -> Callable[[Edit], Edit]:
+    """Register `edit(cloud, call, record)` for a method that changes an instance's settings.
+
+    `edit` changes the record in place or refuses, under the store's lock. Afterwards the machine
+    is told, and the operation is answered.
 
     Args:
-        cloud: the cloud.
-        call: names the instance.
-        type_: of the operation, such as `setMetadata`.
-        edit: changes the record in place or refuses.
+        name: of the method and of its operation, such as `setMetadata`.
     """
-    path = path_of_call(call)
-    with cloud.store.locked():
-        record = load(cloud, path)
-        edit(record)
-        save(cloud, path, record)
-    # Not under the store's lock: a machine that is halting may still call APIs.
-    cloud.machines.update(machine.spec(cloud, record))
-    return begin(cloud, call, KIND, type_, path, "compute.settle", "update")
+
+    def register(edit: Edit) -> Edit:
+        @INSTANCES.method(name)
+        def handle(cloud: Cloud, call: Call) -> Json:
+            path = path_of_call(call)
+            with cloud.store.locked():
+                record = load(cloud, path)
+                edit(cloud, call, record)
+                save(cloud, path, record)
+            # Not under the store's lock: a machine that is halting may still call APIs.
+            cloud.machines.update(machine.spec(cloud, record))
+            return begin(cloud, call, KIND, name, path, "compute.settle", "update")
+
+        return edit
+
+    return register
 
 
 def require_stopped(record: Record, what: str) -> None:

@@ -2,130 +2,84 @@
 
 from __future__ import annotations
 
-from localcloud.core.call import Call, Json
+from localcloud.core.call import Call
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
 from localcloud.core.store import Record
 from localcloud.services.compute import catalog
-from localcloud.services.compute.api import API
 from localcloud.services.compute.fingerprints import require_match, stamp_labels
 from localcloud.services.compute.instances import accounts, checks
-from localcloud.services.compute.instances.records import change, policies, require_stopped
+from localcloud.services.compute.instances.records import (
+    changes,
+    require_stopped,
+)
 from localcloud.services.compute.links import last, url_of
 
 
-@API.method("instances.setMetadata", permission="compute.instances.setMetadata", resources=policies)
-def set_metadata(cloud: Cloud, call: Call) -> Json:
+@changes("setMetadata")
+def set_metadata(cloud: Cloud, call: Call, record: Record) -> None:
     """Replace the metadata; running machines see it at once."""
-
-    def edit(record: Record) -> None:
-        current = record["metadata"]["fingerprint"]
-        require_match(call.body.get("fingerprint"), current, "metadata")
-        record["metadata"] = checks.metadata(call.body)
-
-    return change(cloud, call, "setMetadata", edit)
+    current = record["metadata"]["fingerprint"]
+    require_match(call.body.get("fingerprint"), current, "metadata")
+    record["metadata"] = checks.metadata(call.body)
 
 
-@API.method("instances.setLabels", permission="compute.instances.setLabels", resources=policies)
-def set_labels(cloud: Cloud, call: Call) -> Json:
+@changes("setLabels")
+def set_labels(cloud: Cloud, call: Call, record: Record) -> None:
     """Replace the labels."""
-
-    def edit(record: Record) -> None:
-        require_match(call.body.get("labelFingerprint"), record["labelFingerprint"], "labels")
-        record["labels"] = checks.labels(call.body.get("labels", {}))
-        stamp_labels(record)
-
-    return change(cloud, call, "setLabels", edit)
+    require_match(call.body.get("labelFingerprint"), record["labelFingerprint"], "labels")
+    record["labels"] = checks.labels(call.body.get("labels", {}))
+    stamp_labels(record)
 
 
-@API.method("instances.setTags", permission="compute.instances.setTags", resources=policies)
-def set_tags(cloud: Cloud, call: Call) -> Json:
+@changes("setTags")
+def set_tags(cloud: Cloud, call: Call, record: Record) -> None:
     """Replace the network tags."""
-
-    def edit(record: Record) -> None:
-        require_match(call.body.get("fingerprint"), record["tags"]["fingerprint"], "tags")
-        record["tags"] = checks.tags(call.body)
-
-    return change(cloud, call, "setTags", edit)
+    require_match(call.body.get("fingerprint"), record["tags"]["fingerprint"], "tags")
+    record["tags"] = checks.tags(call.body)
 
 
-@API.method(
-    "instances.setServiceAccount",
-    permission="compute.instances.setServiceAccount",
-    resources=policies,
-)
-def set_service_account(cloud: Cloud, call: Call) -> Json:
+@changes("setServiceAccount")
+def set_service_account(cloud: Cloud, call: Call, record: Record) -> None:
     """Give a stopped instance another service account or other scopes."""
     accepted = accounts.accepted(cloud, call, [call.body])
-
-    def edit(record: Record) -> None:
-        require_stopped(record, "The service account")
-        record["serviceAccounts"] = accepted
-
-    return change(cloud, call, "setServiceAccount", edit)
+    require_stopped(record, "The service account")
+    record["serviceAccounts"] = accepted
 
 
-@API.method(
-    "instances.setScheduling", permission="compute.instances.setScheduling", resources=policies
-)
-def set_scheduling(cloud: Cloud, call: Call) -> Json:
+@changes("setScheduling")
+def set_scheduling(cloud: Cloud, call: Call, record: Record) -> None:
     """Change the scheduling options; whether it is spot only while it is stopped."""
-
-    def edit(record: Record) -> None:
-        before = record["scheduling"]
-        kept = {key: value for key, value in before.items() if key not in call.body}
-        after = checks.scheduling(kept | checks.tidy(call.body))
-        if after["preemptible"] != before["preemptible"]:
-            require_stopped(record, "The provisioning model")
-        record["scheduling"] = after
-
-    return change(cloud, call, "setScheduling", edit)
+    before = record["scheduling"]
+    kept = {key: value for key, value in before.items() if key not in call.body}
+    after = checks.scheduling(kept | checks.tidy(call.body))
+    if after["preemptible"] != before["preemptible"]:
+        require_stopped(record, "The provisioning model")
+    record["scheduling"] = after
 
 
-@API.method(
-    "instances.setMachineType", permission="compute.instances.setMachineType", resources=policies
-)
-def set_machine_type(cloud: Cloud, call: Call) -> Json:
+@changes("setMachineType")
+def set_machine_type(cloud: Cloud, call: Call, record: Record) -> None:
     """Give a stopped instance another machine type."""
     zone = call.params["zone"]
     name = last(call.body.get("machineType", ""))
     if not name:
         raise invalid("Invalid value for field 'machineType': ''. It is required.")
     catalog.machine_type(name, zone)
-
-    def edit(record: Record) -> None:
-        require_stopped(record, "The machine type")
-        record["machineType"] = url_of(f"projects/{call.project}/zones/{zone}/machineTypes/{name}")
-
-    return change(cloud, call, "setMachineType", edit)
+    require_stopped(record, "The machine type")
+    record["machineType"] = url_of(f"projects/{call.project}/zones/{zone}/machineTypes/{name}")
 
 
-@API.method(
-    "instances.setDeletionProtection",
-    permission="compute.instances.setDeletionProtection",
-    resources=policies,
-)
-def set_deletion_protection(cloud: Cloud, call: Call) -> Json:
+@changes("setDeletionProtection")
+def set_deletion_protection(cloud: Cloud, call: Call, record: Record) -> None:
     """Protect an instance against deletion (the default), or no longer."""
-
-    def edit(record: Record) -> None:
-        record["deletionProtection"] = call.arg("deletionProtection", "true").lower() == "true"
-
-    return change(cloud, call, "setDeletionProtection", edit)
+    record["deletionProtection"] = call.arg("deletionProtection", "true").lower() == "true"
 
 
-@API.method(
-    "instances.updateShieldedInstanceConfig",
-    permission="compute.instances.updateShieldedInstanceConfig",
-    resources=policies,
-)
-def update_shielded(cloud: Cloud, call: Call) -> Json:
+@changes("updateShieldedInstanceConfig")
+def update_shielded(cloud: Cloud, call: Call, record: Record) -> None:
     """Change the Shielded VM options of a stopped instance."""
-
-    def edit(record: Record) -> None:
-        require_stopped(record, "The Shielded VM configuration")
-        record["shieldedInstanceConfig"] = checks.shielded(
-            record["shieldedInstanceConfig"] | checks.tidy(call.body)
-        )
-
-    return change(cloud, call, "updateShieldedInstanceConfig", edit)
+    require_stopped(record, "The Shielded VM configuration")
+    record["shieldedInstanceConfig"] = checks.shielded(
+        record["shieldedInstanceConfig"] | checks.tidy(call.body)
+    )

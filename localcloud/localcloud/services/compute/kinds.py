@@ -1,0 +1,68 @@
+"""What sets one kind of compute resource apart from the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from localcloud.core.call import Call, Json
+from localcloud.core.cloud import Cloud
+
+Prepare = Callable[[Cloud, Call, str, Json], None]
+Change = Callable[[Cloud, Call, Json, Json], None]
+Scope = Literal["global", "regions", "zones"]
+Remove = Callable[[Cloud, str, Json], None]
+
+
+def _nothing(cloud: Cloud, path: str, record: Json) -> None:
+    """Let a resource go that takes nothing along."""
+
+
+def _unprepared(cloud: Cloud, call: Call, path: str, record: Json) -> None:
+    """Leave a new record as it is, for kinds with an insert of their own."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of compute resource.
+
+    Attributes:
+        collection: in paths, such as `addresses`.
+        parameter: the path's variable, such as `address`; the kind is `compute#address` then.
+        scope: where it lives.
+        prepare: checks a new record (path and body) and fills in what Google fills in.
+        change: checks a patched record against the one before; None for a kind without patch.
+        remove: does what else goes with a deletion, or refuses it.
+        labelled: it has labels with a fingerprint.
+        stamped: it has a fingerprint that a patch must match.
+        also: permissions that it takes, beside the kind's own, to create, change or delete one.
+        latency: the prefix of its entries in data/latencies.yaml.
+        methods: the collection in method ids and permissions, where it is another, such as
+            `globalAddresses`.
+    """
+
+    collection: str
+    parameter: str
+    scope: Scope
+    prepare: Prepare = _unprepared
+    change: Change | None = None
+    remove: Remove = _nothing
+    labelled: bool = False
+    stamped: bool = False
+    also: tuple[str, ...] = ()
+    latency: str = "compute"
+    methods: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The kind of its records, such as `compute#address`."""
+        return f"compute#{self.parameter}"
+
+    def method(self, verb: str) -> str:
+        """The id of the method for `verb`, without the API's name."""
+        return f"{self.methods or self.collection}.{verb}"
+
+    def permission(self, verb: str) -> str:
+        """The IAM permission for `verb`."""
+        return f"compute.{self.method(verb)}"
