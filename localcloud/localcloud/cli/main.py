@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from localcloud import __version__
 from localcloud.cli import environment, faults, lifecycle, logs, permissions
 from localcloud.cli.client import CommandError
 
@@ -40,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Google Cloud on localhost, with VMs and TPUs that really run.",
         epilog='Point this shell\'s clients at it: eval "$(python -m localcloud env)"',
     )
+    parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in (lifecycle, environment, logs, faults, permissions):
         module.add_commands(commands, common)

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 
 from localcloud.core import projects
@@ -25,6 +26,21 @@ _WORKER = Path(guest.__file__).parent / "tpu_worker.py"
 _PATIENCE = 60.0
 _STEP = 0.02
 _AT_ONCE = 16
+
+
+def require_tensorflow(record: Record) -> None:
+    """Refuse a node whose hosts serve gRPC where TensorFlow, which serves it, is not installed.
+
+    Raises:
+        ApiError: 400 naming the extra that brings it.
+    """
+    if serves(record) and find_spec("tensorflow") is None:
+        raise ApiError(
+            400,
+            "the hosts of a local TPU are servers of TensorFlow, which is not installed beside the "
+            "local cloud: pip install 'tpu-stack-localcloud[tpu]', and start it again",
+            status="FAILED_PRECONDITION",
+        )
 
 
 def boot(cloud: Cloud, record: Record) -> list[Record]:

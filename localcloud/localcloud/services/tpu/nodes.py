@@ -54,6 +54,7 @@ def create(cloud: Cloud, name: str) -> Record:
     record = load(cloud, NODE, name)
     _require_not_gone(record)
     try:
+        hosts.require_tensorflow(record)
         capacity.require_stock(cloud, record)
     except ApiError:
         cloud.store.delete(NODE, name)
