@@ -14,7 +14,7 @@ import requests
 import yaml
 
 from tpustack.cloud.local import LocalCloudCommand
-from tpustack.project import ROOT
+from tpustack.project import root
 
 # Stands in for the trainer where only the infrastructure counts: it says what it was given.
 _TRAINER = """
@@ -45,8 +45,8 @@ def make_project(folder: Path) -> Path:
     """A folder with this project's program and no stack files yet."""
     project = folder / "project"
     (project / "stacks").mkdir(parents=True)
-    (project / "infra").symlink_to(ROOT / "infra")
-    definition = yaml.safe_load((ROOT / "Pulumi.yaml").read_text(encoding="utf-8"))
+    (project / "infra").symlink_to(root() / "infra")
+    definition = yaml.safe_load((root() / "Pulumi.yaml").read_text(encoding="utf-8"))
     definition["runtime"]["options"]["virtualenv"] = sys.prefix
     (project / "Pulumi.yaml").write_text(yaml.safe_dump(definition), encoding="utf-8")
     return project
@@ -54,7 +54,7 @@ def make_project(folder: Path) -> Path:
 
 def write_stack(project: Path, trainer: Path, stack: str = "local", /, **changes: Any) -> None:
     """The repository's file of a stack with changed settings, which are named as in it."""
-    path = ROOT / "stacks" / f"Pulumi.{stack}.yaml"
+    path = root() / "stacks" / f"Pulumi.{stack}.yaml"
     settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     training = {"tpu-stack:training": {"wheel": str(trainer), "tensorflowVersion": "2.19.1"}}
     settings["config"] |= training | {_key(name): value for name, value in changes.items()}

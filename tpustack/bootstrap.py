@@ -14,14 +14,14 @@ from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Update
 from tpustack.engine.toolchain import PASSPHRASE
 from tpustack.errors import TpustackError, UsageError
-from tpustack.project import BACKEND, ROOT, STATE
+from tpustack.project import BACKEND, root, state
 
 _PASSPHRASE_VARIABLE = "PULUMI_CONFIG_PASSPHRASE"
 
 
-def load(stack: str, root: Path = ROOT) -> BootstrapSettings:
+def load(stack: str, project: Path) -> BootstrapSettings:
     """The settings of a bootstrap stack. Raises UsageError with every problem."""
-    path = root / "bootstrap" / f"Pulumi.{stack}.yaml"
+    path = project / "bootstrap" / f"Pulumi.{stack}.yaml"
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
         return parse(document.get("config") or {}, stack)
@@ -36,15 +36,13 @@ def load(stack: str, root: Path = ROOT) -> BootstrapSettings:
         raise UsageError(str(error)) from None
 
 
-def bootstrap(
-    stack: str, environment: Mapping[str, str], line: Callable[[str], None], root: Path = ROOT
-) -> Update:
+def bootstrap(stack: str, environment: Mapping[str, str], line: Callable[[str], None]) -> Update:
     """Create or update everything; a run that was interrupted is taken up by the next.
 
     The state of the first run lies in a folder, until there is a bucket to move it to.
     """
-    settings = load(stack, root)
-    program, folder = root / "bootstrap", STATE / "bootstrap"
+    settings = load(stack, root())
+    program, folder = root() / "bootstrap", state() / "bootstrap"
     known = {_PASSPHRASE_VARIABLE: os.environ.get(_PASSPHRASE_VARIABLE, PASSPHRASE), **environment}
     there = Backend({**known, BACKEND: f"gs://{settings.bucket}"}, program)
     unfinished = folder.exists()

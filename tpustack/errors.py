@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 
 class TpustackError(Exception):
     """A failure that its message explains; exit code 1."""
@@ -13,6 +15,23 @@ class UsageError(TpustackError):
     """Wrong input; exit code 2."""
 
     exit_code = 2
+
+
+def require(*modules: str) -> None:
+    """Raise TpustackError if a module is not installed that only a part of the commands needs."""
+    missing = [module.partition(".")[0] for module in modules if not _is_installed(module)]
+    if missing:
+        raise TpustackError(
+            f"not installed in this environment: {', '.join(missing)}. In a clone of the project, "
+            "`make setup` installs everything and .venv/bin/tpustack runs with it"
+        )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ModuleNotFoundError, ValueError):
+        return False
 
 
 def diagnostics(text: str) -> str:

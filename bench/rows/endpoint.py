@@ -16,11 +16,11 @@ from pathlib import Path
 from bench.result import Result
 from bench.trainer.mnist import write_mnist
 from tpustack.errors import TpustackError
-from tpustack.project import ROOT
+from tpustack.project import root
 
 _PAIRS = 3
 _REPLICAS = 8
-_WORKER = ROOT / "localcloud" / "localcloud" / "machines" / "guest" / "tpu_worker.py"
+_WORKER = root() / "localcloud" / "localcloud" / "machines" / "guest" / "tpu_worker.py"
 _SECONDS = 60.0
 # The worker's own settings, for the process without it.
 _THREADS = {"TF_NUM_INTEROP_THREADS": str(_REPLICAS), "TF_NUM_INTRAOP_THREADS": "1"}
@@ -71,7 +71,7 @@ def _train(data: Path, where: list[str]) -> float:
 def _run(*arguments: str) -> None:
     command = [sys.executable, "-m", "tpu_training", *arguments]
     done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | _THREADS, capture_output=True, text=True, check=False
+        command, cwd=root(), env=os.environ | _THREADS, capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
         raise TpustackError(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr}")

@@ -10,10 +10,10 @@ from bench.previews import Previews
 from bench.result import Result
 from bench.sandbox import make_project, make_trainer, write_stack
 from bench.trainer.mnist import write_mnist
-from tpustack.project import ROOT
+from tpustack.project import root
 
 _RUNS = 5
-_BARE = (ROOT / "bench" / "bare", "bare")
+_BARE = (root() / "bench" / "bare", "bare")
 
 
 def measure() -> list[Result]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from bench.result import Result
 from bench.trainer.mnist import write_mnist
 from tpustack.errors import TpustackError
-from tpustack.project import ROOT
+from tpustack.project import root
 
 _PAIRS = 5
 
@@ -45,7 +45,7 @@ def _seconds_until(line: str, module: str, *arguments: str) -> float:
     command = [sys.executable, "-m", module, *arguments]
     begun = time.perf_counter()
     with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command, cwd=root(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
         assert process.stdout
         try:

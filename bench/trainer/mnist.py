@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tpustack.demo import dataset
 from tpustack.errors import TpustackError
-from tpustack.project import ROOT
+from tpustack.project import root
 
 
 def write_mnist(folder: Path) -> Path:
@@ -26,7 +26,7 @@ def run_program(module: str, *arguments: str, environment: Mapping[str, str] | N
     command = [sys.executable, "-m", module, *arguments]
     done = subprocess.run(
         command,
-        cwd=ROOT,
+        cwd=root(),
         env={**os.environ, **(environment or {})},
         capture_output=True,
         text=True,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tpustack.project import DEMO, ROOT
+from tpustack import project
 
 SECONDS = 600
 # There is one demo on a machine at a time.
@@ -21,10 +21,12 @@ def demo(request: pytest.FixtureRequest) -> tuple[dict[str, Any], str]:
     """What a demo says, in figures and in words."""
     command = [sys.executable, "-m", "tpustack", "demo", "--architecture", request.param]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False
+        command, cwd=project.root(), capture_output=True, text=True, timeout=SECONDS, check=False
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    summary: dict[str, Any] = json.loads((DEMO / "summary.json").read_text(encoding="utf-8"))
+    summary: dict[str, Any] = json.loads(
+        (project.demo() / "summary.json").read_text(encoding="utf-8")
+    )
     assert summary["architecture"] == request.param
     return summary, done.stdout
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tpustack.cloud.local import LocalCloudCommand
-from tpustack.project import ROOT
+from tpustack.project import root
 
 # There is one demo on a machine at a time.
 pytestmark = pytest.mark.xdist_group("demo")
@@ -32,7 +32,7 @@ def descendants(pid: int, cloud: LocalCloudCommand) -> list[psutil.Process]:
 def test_an_interrupted_demo_leaves_no_process(moment: str) -> None:
     cloud = LocalCloudCommand()
     with subprocess.Popen(
-        DEMO, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
+        DEMO, cwd=root(), stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as demo:
         assert demo.stdout is not None
         for line in demo.stdout:

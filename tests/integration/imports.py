@@ -11,7 +11,7 @@ from typing import Any
 
 import requests
 
-from tpustack.project import ROOT
+from tpustack.project import root
 
 Pulumi = Callable[..., "subprocess.Popen[str]"]
 PROJECT = "tpu-stack-local"
@@ -21,7 +21,7 @@ SERVICES = f"https://serviceusage.googleapis.com/v1/projects/{PROJECT}/services"
 
 def documented(page: str, number: int = 0, stack: str = "local") -> list[dict[str, Any]]:
     """The resources in one of the files on a page, as a stack's user would name them."""
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    text = (root() / "docs" / page).read_text(encoding="utf-8")
     block: str = re.findall(r"```json\n(.*?)```", text, re.DOTALL)[number]
     for name, value in (
         ("NAMEPREFIX", f"tpu-stack-{stack}"),

@@ -19,10 +19,10 @@ import yaml
 from policy.rules import RULES
 from tpustack.engine import toolchain
 from tpustack.engine.toolchain import Toolchain
-from tpustack.project import ROOT
+from tpustack.project import root
 
-PACK = ROOT / "policy"
-PAGE = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
+PACK = root() / "policy"
+PAGE = (root() / "docs" / "policies.md").read_text(encoding="utf-8")
 REPORT = re.compile(r"^Policies:\n((?:    .*\n)+)", re.MULTILINE)
 Config = dict[str, dict[str, Any]]
 
@@ -87,11 +87,11 @@ def stack_file(tmp_path: Path, trainer: Path) -> Callable[[str], None]:
     """A project with this repository's program and one of its stack files."""
     project = tmp_path / "project"
     (project / "stacks").mkdir(parents=True)
-    (project / "infra").symlink_to(ROOT / "infra")
-    _with_this_python(ROOT / "Pulumi.yaml", project / "Pulumi.yaml")
+    (project / "infra").symlink_to(root() / "infra")
+    _with_this_python(root() / "Pulumi.yaml", project / "Pulumi.yaml")
 
     def make(stack: str) -> None:
-        path = ROOT / "stacks" / f"Pulumi.{stack}.yaml"
+        path = root() / "stacks" / f"Pulumi.{stack}.yaml"
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
         training = settings["config"].setdefault("tpu-stack:training", {})
         training.pop("data", None)
@@ -116,8 +116,8 @@ def test_the_engine_refuses_what_is_against_a_rule_and_says_which(
 ) -> None:
     project = tmp_path / "project"
     (project / "stacks").mkdir(parents=True)
-    shutil.copy(ROOT / "tests/integration/stack_that_violates.py", project / "__main__.py")
-    _with_this_python(ROOT / "Pulumi.yaml", project / "Pulumi.yaml", main=".", config={})
+    shutil.copy(root() / "tests/integration/stack_that_violates.py", project / "__main__.py")
+    _with_this_python(root() / "Pulumi.yaml", project / "Pulumi.yaml", main=".", config={})
     settings = {"config": {"gcp:project": "some-project"}}
     (project / "stacks/Pulumi.prod.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     config: Config = {

@@ -14,7 +14,7 @@ from infra.settings.parse import parse
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine.stack import Stack
 from tpustack.errors import TpustackError
-from tpustack.project import ROOT
+from tpustack.project import root
 
 from .deployer import Deployer
 
@@ -31,7 +31,7 @@ Become = Callable[[Permissions], Deployer]
 
 def settings_of(stack: str, changes: dict[str, Any]) -> StackSettings:
     """A stack file's settings with changes."""
-    text = (ROOT / "stacks" / f"Pulumi.{stack}.yaml").read_text(encoding="utf-8")
+    text = (root() / "stacks" / f"Pulumi.{stack}.yaml").read_text(encoding="utf-8")
     changed = {f"tpu-stack:{name}": value for name, value in changes.items()}
     return parse(yaml.safe_load(text)["config"] | changed, stack)
 

@@ -13,7 +13,7 @@ import requests
 
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine.stack import Stack
-from tpustack.project import ROOT
+from tpustack.project import root
 
 from .imports import carry_out, documented, enable
 
@@ -24,7 +24,7 @@ PROJECT = "projects/tpu-stack-local"
 NODES = f"https://tpu.googleapis.com/v2alpha1/{PROJECT}/locations/us-central1-b/nodes"
 CLASSIC = NODES.replace("v2alpha1", "v1")
 DISKS = f"https://compute.googleapis.com/compute/v1/{PROJECT}/zones/us-central1-b/disks"
-PAGE = (ROOT / "docs" / "tpu.md").read_text(encoding="utf-8")
+PAGE = (root() / "docs" / "tpu.md").read_text(encoding="utf-8")
 
 
 def ignore(line: str) -> None:

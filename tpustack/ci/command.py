@@ -28,7 +28,7 @@ from tpustack.cloud.google import Google
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.errors import UsageError
-from tpustack.project import ROOT
+from tpustack.project import root
 from tpustack.stacks import wheel
 from tpustack.stacks.files import path_of as path_for
 
@@ -74,7 +74,7 @@ def preview(
     if not chosen:
         if base is None:
             raise UsageError("nothing says what to preview. Use --base, --stack or --request")
-        chosen = touched.touched(touched.changed_files(ROOT, base), settings.load(ROOT).stacks)
+        chosen = touched.touched(touched.changed_files(root(), base), settings.load(root()).stacks)
     _run("preview", output, chosen, lambda job: run_preview(job, chosen, base, refresh=refresh))
 
 
@@ -98,7 +98,7 @@ def deploy(
     output: Path,
 ) -> None:
     """Deploy stacks one after the other, in the order of stacks/pipeline.yaml."""
-    pipeline = settings.load(ROOT)
+    pipeline = settings.load(root())
     if (request is None) != (branch is None):
         raise UsageError("--request and --branch need each other")
     chosen = _chosen(stacks, request)
@@ -116,7 +116,7 @@ def deploy(
 @_OUTPUT
 def drift(stacks: tuple[str, ...], output: Path) -> None:
     """Find what was changed by hand. Writes neither the state nor the cloud."""
-    chosen = _chosen(stacks, None) or list(settings.load(ROOT).stacks)
+    chosen = _chosen(stacks, None) or list(settings.load(root()).stacks)
     _run("drift", output, [], lambda job: run_drift(job, chosen))
 
 
@@ -129,8 +129,8 @@ def sweep(remote: str, remove_orphans: bool, output: Path) -> None:
 
     Resources that are labelled as such a stack's, but are in no state, are named.
     """
-    branches = touched.branches(ROOT, remote)
-    project = requests.project_of(ROOT, settings.load(ROOT).pull_requests)
+    branches = touched.branches(root(), remote)
+    project = requests.project_of(root(), settings.load(root()).pull_requests)
 
     def work(job: Job) -> Iterator[Result]:
         yield from run_sweep(job, branches, requests.now())
@@ -192,7 +192,7 @@ def _chosen(stacks: tuple[str, ...], request: int | None) -> list[str]:
         path_for(stack)
     if request is None:
         return list(stacks)
-    return [*stacks, requests.write(ROOT, request, settings.load(ROOT).pull_requests)]
+    return [*stacks, requests.write(root(), request, settings.load(root()).pull_requests)]
 
 
 def _run(
@@ -212,7 +212,7 @@ def _run(
     if any(_needs_wheel(stack) for stack in built):
         wheel.build()
     environment = toolchain.engine(toolchain.find())
-    job = Job(Backend(environment), ROOT, folder, _report)
+    job = Job(Backend(environment, root()), root(), folder, _report)
     done = []
     for result in work(job):
         done.append(result)
@@ -229,7 +229,7 @@ def _run(
 
 
 def _needs_wheel(stack: str) -> bool:
-    path = path_of(ROOT, stack)
+    path = path_of(root(), stack)
     return path.exists() and "wheel:" not in path.read_text(encoding="utf-8", errors="replace")
 
 

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tpustack.errors import TpustackError
-from tpustack.project import LOCAL_CLOUD_HOME
+from tpustack.errors import TpustackError, UsageError, require
+from tpustack.project import local_cloud_home
 
 
 class LocalCloudCommand:
     """Runs `python -m localcloud` on one home folder."""
 
-    def __init__(self, home: Path = LOCAL_CLOUD_HOME) -> None:
-        self.home = home
+    def __init__(self, home: Path | None = None) -> None:
+        self.home = home or local_cloud_home()
 
     def arguments(self, *arguments: str) -> list[str]:
         """The command as an argument list."""
+        require("localcloud.cli")
         return [sys.executable, "-m", "localcloud", *arguments, "--home", str(self.home)]
 
     def run(self, *arguments: str) -> str:
@@ -53,5 +56,13 @@ class LocalCloudCommand:
 
 
 def pass_on(arguments: Sequence[str]) -> int:
-    """Run `python -m localcloud` with the terminal's own input and output."""
-    return subprocess.run([sys.executable, "-m", "localcloud", *arguments], check=False).returncode
+    """Run the local cloud's own command line on this terminal, as `tpustack local`.
+
+    Outside the project it keeps its state in the folder where it is started.
+    """
+    require("localcloud.cli")
+    variables = {**os.environ, "LOCALCLOUD_PROG": "tpustack local"}
+    with contextlib.suppress(UsageError):
+        variables["LOCALCLOUD_HOME"] = str(local_cloud_home())
+    command = [sys.executable, "-m", "localcloud", *arguments]
+    return subprocess.run(command, env=variables, check=False).returncode

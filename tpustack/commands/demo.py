@@ -9,6 +9,8 @@ from types import FrameType
 import click
 from rich.console import Console
 
+from tpustack.errors import require
+
 
 @click.command("demo")
 @click.option(
@@ -22,6 +24,8 @@ from rich.console import Console
 def command(architecture: str, keep: bool) -> None:
     """Run the whole project on this machine: cloud, `pulumi up`, training, `pulumi destroy`."""
     from tpustack.demo.run import Demo
+
+    require("localcloud.cli", "tensorflow")
 
     # A terminal that closes or a `kill` must clear up as Ctrl-C does.
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -13,6 +13,7 @@ import click
 from tpustack import options
 from tpustack.errors import UsageError
 from tpustack.logs.diagnosis import Diagnosis, diagnose
+from tpustack.project import root
 from tpustack.reference.errors import markdown
 
 _MOST_LINES = 5
@@ -67,7 +68,7 @@ def _of_stack(stack: str | None) -> Iterator[tuple[str, str]]:
         raise UsageError(f"--stack: there is no stack {stack}: {shown(path)} does not exist")
     tools = toolchain.find()
     environment = {"PATH": f"{tools.bin}{os.pathsep}{os.environ['PATH']}"}
-    backend = Backend(environment)
+    backend = Backend(environment, root())
     name = stack or backend.selected()
     if name is None:
         raise UsageError("say which log (FILE, or - for standard input) or which stack (--stack)")

@@ -10,6 +10,7 @@ from rich.console import Console
 from tpustack import options
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
+from tpustack.project import root
 
 
 @click.command("follow")
@@ -20,7 +21,7 @@ def command(stack: str) -> None:
 
     tools = toolchain.find()
     environment = {"PATH": f"{tools.bin}{os.pathsep}{os.environ['PATH']}"}
-    outputs = Backend(environment).select(stack).outputs()
+    outputs = Backend(environment, root()).select(stack).outputs()
     follow(
         Console(),
         project=outputs["project"],

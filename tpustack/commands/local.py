@@ -6,11 +6,9 @@ import sys
 
 import click
 
-from tpustack.cloud import local as localcloud
+from tpustack import project
+from tpustack.cloud import local
 from tpustack.engine import toolchain
-from tpustack.project import LOCAL_CLOUD_HOME
-
-SUBCOMMANDS = ("start", "status", "stop", "reset", "env", "logs", "faults")
 
 
 @click.command(
@@ -20,11 +18,11 @@ SUBCOMMANDS = ("start", "status", "stop", "reset", "env", "logs", "faults")
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(arguments: tuple[str, ...]) -> None:
-    """Pass on to `python -m localcloud`; `env` adds what Pulumi needs."""
-    chosen = list(arguments) or ["--help"]
-    if "--home" not in chosen and chosen[0] in SUBCOMMANDS:
-        chosen += ["--home", str(LOCAL_CLOUD_HOME)]
-    code = localcloud.pass_on(chosen)
-    if code == 0 and chosen[0] == "env" and not {"--json", "--unset", "--help"} & set(chosen):
-        click.echo(toolchain.exports(toolchain.environment(toolchain.find())))
+    """Run a command of the local cloud; `env` adds what Pulumi needs."""
+    chosen = arguments or ("--help",)
+    code = local.pass_on(chosen)
+    others = {"--json", "--unset", "--help", "-h"}
+    if code == 0 and chosen[0] == "env" and not others & set(chosen):
+        variables = toolchain.environment(toolchain.find(), project.state())
+        click.echo(toolchain.exports(variables))
     sys.exit(code)

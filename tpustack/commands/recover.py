@@ -9,6 +9,7 @@ import click
 from tpustack import options
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
+from tpustack.project import root
 
 
 @click.command("recover")
@@ -21,7 +22,7 @@ def command(stack: str) -> None:
     """
     tools = toolchain.find()
     environment = {"PATH": f"{tools.bin}{os.pathsep}{os.environ['PATH']}"}
-    selected = Backend(environment).select(stack)
+    selected = Backend(environment, root()).select(stack)
     interrupted = selected.recovery(lambda line: click.echo(line, err=True)).force()
     for urn in interrupted:
         click.echo(urn)

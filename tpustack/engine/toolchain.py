@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from tpustack.errors import TpustackError
-from tpustack.project import ROOT, STATE, cache_folder
+from tpustack.project import cache_folder, root
 
 # The stack `local` holds no secret; its passphrase only satisfies the secrets provider, and the
 # salt in its settings file belongs to it.
@@ -34,7 +34,7 @@ def find() -> Toolchain:
         TpustackError: when it can be neither found, downloaded nor built.
     """
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tools" / "install.py"), "--json"],
+        [sys.executable, str(root() / "tools" / "install.py"), "--json"],
         stdout=subprocess.PIPE,
         text=True,
         check=False,
@@ -46,7 +46,7 @@ def find() -> Toolchain:
     return Toolchain(Path(report["bin"]), f"Pulumi {engine['version']} ({engine['origin']})")
 
 
-def environment(toolchain: Toolchain, state: Path = STATE) -> dict[str, str]:
+def environment(toolchain: Toolchain, state: Path) -> dict[str, str]:
     """The variables with which Pulumi keeps its state in `state`, beside PATH."""
     state.mkdir(parents=True, exist_ok=True)
     return engine(toolchain) | {

@@ -16,7 +16,7 @@ from infra.settings import StackSettings
 from infra.settings.problems import UNSET, Problem, SettingsError
 from infra.settings.stack_file import load_stack_file, stack_name
 from tpustack.errors import UsageError
-from tpustack.project import ROOT
+from tpustack.project import root
 
 # What Pulumi allows.
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
@@ -56,14 +56,14 @@ def path_of(stack: str) -> Path:
             f"{json.dumps(stack, ensure_ascii=False)} is no name of a stack (at most 100 letters, "
             "digits, hyphens, dots and underscores)"
         )
-    return ROOT / "stacks" / f"Pulumi.{stack}.yaml"
+    return root() / "stacks" / f"Pulumi.{stack}.yaml"
 
 
 def all_stacks() -> list[str]:
     """The stacks that have a file. Raises UsageError if there is none."""
-    found = sorted(stack_name(path) for path in (ROOT / "stacks").glob("Pulumi.*.yaml"))
+    found = sorted(stack_name(path) for path in (root() / "stacks").glob("Pulumi.*.yaml"))
     if not found:
-        raise UsageError(f"{ROOT / 'stacks'} has no stack files. Make one with `tpustack init`")
+        raise UsageError(f"{root() / 'stacks'} has no stack files. Make one with `tpustack init`")
     return found
 
 
@@ -93,9 +93,9 @@ def check(stack: str, catalog: Catalog) -> Report:
 
 def context_of(stack: str, settings: StackSettings, catalog: Catalog) -> Context:
     """What the checks look at beside the settings."""
-    return Context(stack, ROOT, catalog, names_of(settings, stack))
+    return Context(stack, root(), catalog, names_of(settings, stack))
 
 
 def shown(path: Path) -> str:
     """A path as seen from the project's root."""
-    return str(path.relative_to(ROOT))
+    return str(path.relative_to(root()))

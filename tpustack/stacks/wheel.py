@@ -10,23 +10,24 @@ import tempfile
 from pathlib import Path
 
 from tpustack.errors import TpustackError
-from tpustack.project import DIST, ROOT
+from tpustack.project import root
 
 # 1980-01-01, the earliest time that a zip archive can hold.
 _EPOCH = "315532800"
 
 
-def build(output: Path = DIST) -> Path:
-    """Build the wheel of training/ into `output`, in place of an older one.
+def build(output: Path | None = None) -> Path:
+    """Build the wheel of training/ into `output` (dist/), in place of an older one.
 
     Raises:
         TpustackError: with the build's output when it fails.
     """
+    output = output or root() / "dist"
     with tempfile.TemporaryDirectory() as folder:
         # A build leaves its own files beside the sources; it gets a copy to do so.
         source = Path(folder) / "training"
         made = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
-        shutil.copytree(ROOT / "training", source, ignore=made)
+        shutil.copytree(root() / "training", source, ignore=made)
         command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index"]
         command += ["--no-build-isolation", "--wheel-dir", folder, str(source)]
         fixed = {"SOURCE_DATE_EPOCH": _EPOCH, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}

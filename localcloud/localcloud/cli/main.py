@@ -36,10 +36,12 @@ def _parser() -> argparse.ArgumentParser:
     home = Path(os.environ.get("LOCALCLOUD_HOME", ".localcloud"))
     text = "folder of its state (default: $LOCALCLOUD_HOME, or .localcloud here)"
     common.add_argument("--home", type=Path, default=home, help=text)
+    # `tpustack local` passes its own name on, for the lines of usage.
+    prog = os.environ.get("LOCALCLOUD_PROG")
     parser = argparse.ArgumentParser(
-        prog="localcloud",
+        prog=prog or "localcloud",
         description="Google Cloud on localhost, with VMs and TPUs that really run.",
-        epilog='Point this shell\'s clients at it: eval "$(python -m localcloud env)"',
+        epilog=f'Point this shell\'s clients at it: eval "$({prog or "python -m localcloud"} env)"',
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

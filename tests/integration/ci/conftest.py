@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tpustack.project import ROOT
+from tpustack.project import root
 
 ROOMS = ("bootstrap", "infra", "policy", "stacks", "tools", "tpustack", "training")
 FILES = (".gitignore", "Pulumi.yaml", "pyproject.toml", "requirements-deploy.txt")
@@ -125,9 +125,9 @@ def checkout(
     def make(*stacks: str, small: bool = False) -> Checkout:
         source = tmp_path / "source"
         for room in ROOMS:
-            shutil.copytree(ROOT / room, source / room, ignore=shutil.ignore_patterns("*.go"))
+            shutil.copytree(root() / room, source / room, ignore=shutil.ignore_patterns("*.go"))
         for file in FILES:
-            shutil.copy(ROOT / file, source / file)
+            shutil.copy(root() / file, source / file)
         for file in DEFINITIONS:
             definition = yaml.safe_load((source / file).read_text(encoding="utf-8"))
             definition["runtime"]["options"]["virtualenv"] = str(quick_python)

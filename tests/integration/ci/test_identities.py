@@ -13,11 +13,11 @@ import yaml
 
 from tests.integration.ci.conftest import Checkout, MakeCheckout
 from tpustack.cloud.local import LocalCloudCommand
-from tpustack.project import ROOT
+from tpustack.project import root
 
 NO_CHANGE, FAILURE, CHANGES = 0, 1, 3
 SCOPES = {"scope": ["https://www.googleapis.com/auth/cloud-platform"]}
-PAGE = (ROOT / "docs" / "gitops.md").read_text(encoding="utf-8")
+PAGE = (root() / "docs" / "gitops.md").read_text(encoding="utf-8")
 BOOTSTRAP, FIRST_DEPLOYMENT = re.findall(r"^ *```sh\n(.*?)^ *```", PAGE, re.DOTALL | re.M)[:2]
 SETTINGS = {
     "gcp:project": "tpu-stack-local",

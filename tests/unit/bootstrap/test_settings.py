@@ -6,7 +6,7 @@ import yaml
 from bootstrap.settings import BootstrapError, parse
 from tpustack import bootstrap
 from tpustack.errors import UsageError
-from tpustack.project import ROOT
+from tpustack.project import root
 
 RIGHT: dict[str, object] = {
     "gcp:project": "some-project",
@@ -23,8 +23,8 @@ def test_little_has_to_be_said() -> None:
 
 
 def test_the_settings_file_of_this_repository_is_right() -> None:
-    assert bootstrap.load("pipeline").projects[-1] == "my-project-prod"
-    document = yaml.safe_load((ROOT / "bootstrap/Pulumi.pipeline.yaml").read_text())
+    assert bootstrap.load("pipeline", root()).projects[-1] == "my-project-prod"
+    document = yaml.safe_load((root() / "bootstrap/Pulumi.pipeline.yaml").read_text())
     assert set(document) == {"config"}
 
 
@@ -57,4 +57,4 @@ def test_all_that_is_wrong_is_named_at_once() -> None:
 
 def test_a_stack_without_a_file_is_wrong_input() -> None:
     with pytest.raises(UsageError, match=r"no Pulumi\.nosuch\.yaml\. There are: pipeline"):
-        bootstrap.load("nosuch")
+        bootstrap.load("nosuch", root())

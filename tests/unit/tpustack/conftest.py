@@ -53,5 +53,5 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     data = tmp_path / ".demo" / "data"
     data.mkdir(parents=True)
     (data / "manifest.json").write_text("{}", encoding="utf-8")
-    monkeypatch.setattr(stacks, "ROOT", tmp_path)
+    monkeypatch.setattr(stacks, "root", lambda: tmp_path)
     return tmp_path

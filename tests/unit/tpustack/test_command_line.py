@@ -8,6 +8,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+import localcloud
 from tpustack.__main__ import cli
 
 
@@ -59,3 +60,18 @@ def test_a_shell_offers_stacks_zones_and_types() -> None:
     assert offered("tpustack init mine --zone us-west") >= {"us-west1-c"}
     assert offered("tpustack cost --accelerator-type v3-2") == {"v3-256", "v3-2048"}
     assert offered("tpustack che") == {"check"}
+
+
+def test_the_local_cloud_goes_by_the_name_that_it_was_called_by() -> None:
+    whole, part = tpustack("local", "--help").stdout, tpustack("local", "env", "--help").stdout
+    assert whole.startswith("usage: tpustack local [-h] [--version] COMMAND ...\n")
+    assert "$(tpustack local env)" in whole
+    assert part.startswith("usage: tpustack local env ")
+
+
+def test_all_commands_have_the_same_version() -> None:
+    versions = {
+        tpustack("--version").stdout.rpartition(" ")[2],
+        tpustack("local", "--version").stdout.rpartition(" ")[2],
+    }
+    assert versions == {f"{localcloud.__version__}\n"}

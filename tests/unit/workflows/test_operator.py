@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from tpustack.ci.settings import load
-from tpustack.project import ROOT
+from tpustack.project import root
 
-FOLDER = ROOT / "operator"
+FOLDER = root() / "operator"
 SCHEMA = json.loads((FOLDER / "schema.json").read_text(encoding="utf-8"))
 
 
@@ -65,7 +65,7 @@ def test_what_the_operator_ignores_or_refuses_is_no_manifest(change: Change) -> 
 
 def test_each_stack_of_the_pipeline_waits_for_the_one_before_and_is_synced_again() -> None:
     stacks = objects("stacks.yaml")
-    order = list(load(ROOT).stacks)
+    order = list(load(root()).stacks)
     assert [each["spec"]["stack"] for each in stacks] == order
     for number, each in enumerate(stacks):
         spec = each["spec"]

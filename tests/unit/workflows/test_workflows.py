@@ -15,13 +15,13 @@ import pytest
 import yaml
 
 from tpustack.ci.settings import load
-from tpustack.project import ROOT
+from tpustack.project import root
 
 BIN = Path(sys.executable).parent
-FOLDER = ROOT / ".github" / "workflows"
+FOLDER = root() / ".github" / "workflows"
 WORKFLOWS = sorted(FOLDER.glob("*.yml"))
-PREPARE = ROOT / ".github" / "actions" / "prepare" / "action.yml"
-GITLAB = ROOT / "ci" / "gitlab.yml"
+PREPARE = root() / ".github" / "actions" / "prepare" / "action.yml"
+GITLAB = root() / "ci" / "gitlab.yml"
 WRITE = {"contents", "actions", "checks", "packages", "security-events", "statuses"}
 
 
@@ -29,7 +29,7 @@ def run(*command: str | Path) -> str:
     """Runs a scanner, and fails with what it found."""
     environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        command, cwd=root(), env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -104,7 +104,7 @@ def test_no_run_is_cut_off_while_it_writes(path: Path) -> None:
 
 
 def test_stacks_are_deployed_in_the_order_of_the_pipelines_settings() -> None:
-    order = list(load(ROOT).stacks)
+    order = list(load(root()).stacks)
     jobs = document(FOLDER / "deploy.yml")["jobs"]
     assert [name for name in jobs if name != "plans"] == order
     for before, after in pairwise(order):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tpustack.project import ROOT
+from tpustack.project import root
 from tpustack.recovery import ids
 
 # Google names the first two itself. An API stays enabled, and the last only waits for a TPU.
@@ -23,7 +23,7 @@ NOT_FOUND = {
 
 def resources() -> Iterator[dict[str, Any]]:
     """What the engine and the provider made of three kinds of stack."""
-    for file in (ROOT / "tests/integration/first_release").glob("*.json.gz"):
+    for file in (root() / "tests/integration/first_release").glob("*.json.gz"):
         made = json.loads(gzip.decompress(file.read_bytes()))
         for each in made["deployment"]["resources"]:
             if each.get("custom") and not each["type"].startswith("pulumi:"):
@@ -44,7 +44,7 @@ def test_the_inputs_tell_the_id_that_the_provider_has_given() -> None:
 
 
 def test_every_resource_of_our_programs_can_be_found_or_is_known_not_to_be() -> None:
-    files = [file for room in ("infra", "bootstrap") for file in (ROOT / room).rglob("*.py")]
+    files = [file for room in ("infra", "bootstrap") for file in (root() / room).rglob("*.py")]
     types = {kind for file in files for kind in declared(file)}
     assert len(types) > 20
     assert types - ids.FOUND == NOT_FOUND & types

@@ -1,0 +1,147 @@
+"""The command line in, below and outside a checkout of the project."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tpustack import errors, project
+from tpustack.errors import TpustackError
+
+REPOSITORY = Path(__file__).parents[3]
+PACKAGES = ("tpustack", "infra", "bootstrap")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Another checkout than the one that this package lies in."""
+    made = tmp_path / "clone"
+    (made / "bootstrap").mkdir(parents=True)
+    shutil.copy(REPOSITORY / "Pulumi.yaml", made)
+    shutil.copy(REPOSITORY / "bootstrap" / "Pulumi.yaml", made / "bootstrap")
+    return made
+
+
+def test_the_project_is_the_nearest_checkout_at_or_above_the_current_folder(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(checkout)
+    assert project.root() == checkout
+    # bootstrap/ has a Pulumi.yaml, too, of another project.
+    monkeypatch.chdir(checkout / "bootstrap")
+    assert project.root() == checkout
+
+
+def test_elsewhere_the_project_is_the_checkout_that_the_package_lies_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "Pulumi.yaml").write_text("name: something-else\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert project.root() == REPOSITORY
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packages as a wheel installs them: without what lies around them in the checkout."""
+    folder = tmp_path_factory.mktemp("site-packages")
+    for name in PACKAGES:
+        ignored = shutil.ignore_patterns("__pycache__", "Pulumi*.yaml")
+        shutil.copytree(REPOSITORY / name, folder / name, ignore=ignored)
+    return folder
+
+
+def tpustack(installed: Path, cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
+    environment.pop("LOCALCLOUD_HOME", None)
+    # The source checkout comes later on the path, or by hooks of the editable installation.
+    code = f"import sys; sys.path.insert(0, {str(installed)!r}); import tpustack.__main__ as m"
+    command = [sys.executable, "-c", f"{code}; m.main()", *arguments]
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env=environment,
+        input="fine\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["catalog"],
+        ["cost", "--accelerator-type", "v3-8", "--region", "us-central1"],
+        ["doctor", "-"],
+        ["settings"],
+        ["local", "--help"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_needs_no_project_works_anywhere(
+    arguments: list[str], installed: Path, tmp_path: Path
+) -> None:
+    done = tpustack(installed, tmp_path, *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["check"],
+        ["cost", "--stack", "dev"],
+        ["init", "mine"],
+        ["permissions", "--stack", "dev"],
+        ["doctor"],
+        ["follow", "--stack", "dev"],
+        ["recover", "--stack", "dev"],
+        ["bootstrap"],
+        ["ci", "drift"],
+        ["demo"],
+        ["wheel"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_needs_the_project_says_so_in_one_message(
+    arguments: list[str], installed: Path, tmp_path: Path
+) -> None:
+    done = tpustack(installed, tmp_path, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"error: neither {tmp_path} nor a folder above it is a checkout of tpu-stack (its "
+        "Pulumi.yaml is missing). Change into a clone of the project and run the command there\n"
+    )
+
+
+def test_what_is_not_installed_is_named_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("localcloud", "localcloud.cli", "tensorflow", "numpy"):
+        monkeypatch.setitem(sys.modules, name, None)
+    cure = r"In a clone of the project, `make setup` installs everything"
+    with pytest.raises(TpustackError, match=rf"environment: localcloud, tensorflow\. {cure}"):
+        errors.require("localcloud.cli", "click", "tensorflow")
+
+
+@pytest.mark.parametrize("command", ["local", "demo"])
+def test_a_command_without_its_packages_ends_with_that_message(
+    command: str, installed: Path, checkout: Path
+) -> None:
+    code = (
+        "import sys; sys.modules.update({'localcloud': None, 'localcloud.cli': None})\n"
+        f"from tpustack.__main__ import main; sys.argv = ['tpustack', {command!r}]; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(
+        r"error: not installed in this environment: localcloud\. .* `make setup` .*\n", done.stderr
+    )
