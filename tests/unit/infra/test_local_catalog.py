@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from localcloud.services.compute import catalog as local_compute
 from localcloud.services.tpu import catalog as local
 
 from infra.catalog import Catalog
@@ -45,3 +46,10 @@ def test_both_know_the_same_runtimes_on_the_same_tpus() -> None:
 def test_both_know_the_same_versions_of_classic_nodes() -> None:
     served = {name for name, version in CATALOG.node_versions.items() if version.ended is None}
     assert served == set(local.tensorflow_versions()) - NO_TENSORFLOW
+
+
+def test_the_local_cloud_has_every_machine_type_with_the_same_cpus_and_memory() -> None:
+    theirs = local_compute.machine_types()
+    for name, machine in CATALOG.machine_types.items():
+        assert name in theirs
+        assert (theirs[name].vcpus, theirs[name].memory) == (machine.vcpus, machine.memory_gib)

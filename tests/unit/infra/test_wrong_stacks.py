@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from infra.checks import find_problems
+from infra.checks import CHECKS, find_problems
 from infra.settings.parse import parse
 from infra.settings.problems import SettingsError
 
@@ -968,3 +969,14 @@ def test_the_message_names_the_stack_its_file_and_the_number_of_problems() -> No
     lines = str(caught.value).splitlines()
     assert lines[0] == "3 problems in the settings of stack 'dev' (stacks/Pulumi.dev.yaml):"
     assert lines[-1] == "Nothing was created or changed."
+
+
+def test_every_check_refuses_one_of_the_wrong_stacks(root: Path) -> None:
+    refusing: set[str] = set()
+    for _, values, _ in WRONG:
+        with suppress(SettingsError):
+            settings = parse(values, "test")
+            context = context_of(settings, root)
+            refusing |= {check.__name__ for check in CHECKS if list(check(settings, context))}
+    # That one goes by the provider that is installed: test_provider.py.
+    assert {check.__name__ for check in CHECKS} - refusing == {"check_provider"}
