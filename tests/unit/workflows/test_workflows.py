@@ -21,6 +21,8 @@ BIN = Path(sys.executable).parent
 FOLDER = root() / ".github" / "workflows"
 WORKFLOWS = sorted(FOLDER.glob("*.yml"))
 PREPARE = root() / ".github" / "actions" / "prepare" / "action.yml"
+# The one that runs lint and tests of a request; the others are the pipeline of the stacks.
+TEST = FOLDER / "test.yml"
 GITLAB = root() / "ci" / "gitlab.yml"
 WRITE = {"contents", "actions", "checks", "packages", "security-events", "statuses"}
 
@@ -61,8 +63,8 @@ def test_the_pipeline_of_gitlab_keeps_to_its_schema() -> None:
     )
 
 
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_workflows_only_call_the_pipelines_command(path: Path) -> None:
+@pytest.mark.parametrize("path", [p for p in WORKFLOWS if p != TEST], ids=lambda path: path.name)
+def test_workflows_of_the_pipeline_only_call_its_command(path: Path) -> None:
     scripts = [step["run"] for step in steps(path) if "run" in step]
     assert all(
         re.fullmatch(r"\.venv/bin/tpustack ci [^|]*( \|\| \[ \$\? -eq [34] \])?", script)
@@ -101,6 +103,38 @@ def test_no_run_is_cut_off_while_it_writes(path: Path) -> None:
             assert not any("deploy" in step.get("run", "") for step in steps(path))
     for name, job in workflow["jobs"].items():
         assert "uses" in job or job["timeout-minutes"] <= 90, name
+
+
+def test_requests_are_tested_by_the_targets_of_the_makefile_with_a_token_that_only_reads() -> None:
+    jobs = document(TEST)["jobs"]
+    targets = set(jobs["compatibility"]["strategy"]["matrix"]["target"])
+    for step in steps(TEST):
+        targets |= set(re.findall(r"^make ([a-z]+)$", step.get("run", "")))
+    assert targets == {"lint", "site", "test", "oldest", "next"}
+    makefile = (root() / "Makefile").read_text(encoding="utf-8")
+    assert targets <= set(re.findall(r"^([a-z]+):", makefile, re.M))
+    assert all(job["permissions"] == {"contents": "read"} for job in jobs.values())
+    assert "secrets." not in TEST.read_text(encoding="utf-8")
+
+
+def test_the_hooks_before_a_commit_check_the_types_of_what_make_lint_checks() -> None:
+    (hooks,) = document(root() / ".pre-commit-config.yaml")["repos"]
+    assert hooks["repo"] == "local"
+    entries = {hook["id"]: hook["entry"] for hook in hooks["hooks"]}
+    assert all(entry.startswith(".venv/bin/python -m ") for entry in entries.values())
+    makefile = (root() / "Makefile").read_text(encoding="utf-8")
+    (sources,) = re.findall(r"^SOURCES := (.*)$", makefile, re.M)
+    assert entries["mypy"] == f".venv/bin/python -m mypy {sources}"
+
+
+@pytest.mark.parametrize(
+    "form",
+    sorted((root() / ".github" / "ISSUE_TEMPLATE").glob("*.yml")),
+    ids=lambda form: form.name,
+)
+def test_a_form_for_issues_keeps_to_its_schema(form: Path) -> None:
+    kind = "config" if form.stem == "config" else "forms"
+    run(BIN / "check-jsonschema", "--builtin-schema", f"vendor.github-issue-{kind}", form)
 
 
 def test_stacks_are_deployed_in_the_order_of_the_pipelines_settings() -> None:
