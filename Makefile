@@ -9,7 +9,7 @@ SOURCES := infra bootstrap training/tpu_training localcloud/localcloud tpustack 
 # Every command starts a Python; where its modules are compiled anew each time, that takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-deploy toolchain demo test oldest next lint format docs catalog bench wheel lock clean
+.PHONY: help setup setup-deploy toolchain demo test oldest next lint format docs catalog site bench wheel lock clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -61,6 +61,10 @@ docs: setup  ## Write docs/settings.md and docs/troubleshooting.md anew from wha
 
 catalog: setup  ## Write the local cloud's TPU and machine types anew from infra/catalog
 	@$(PY) tools/local_catalog.py
+
+site: setup  ## Build the documentation site into build/site
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --clean
+	@echo "To read it, with search: $(PY) -m http.server --bind 127.0.0.1 --directory build/site"
 
 bench: setup  ## Measure, side by side in one run (ONLY="name name" for some)
 	@$(PY) -m bench $(ONLY)
