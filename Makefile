@@ -9,7 +9,7 @@ SOURCES := infra bootstrap training/tpu_training localcloud/localcloud tpustack 
 # Every command starts a Python; where its modules are compiled anew each time, that takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-deploy toolchain demo test oldest next lint format docs catalog site bench wheel lock clean
+.PHONY: help setup setup-deploy toolchain demo test unit oldest next lint format docs catalog site bench wheel lock clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -29,6 +29,9 @@ demo: setup  ## From nothing to a trained model (ARCH=vm|node, KEEP=1 leaves it 
 
 test: setup  ## Run the whole suite
 	@$(PY) -m pytest -n 4 --dist loadgroup tests/e2e tests/integration tests/unit
+
+unit: setup  ## Run the tests that need no engine, no server and no training (90 s)
+	@$(PY) -m pytest -n 2 -m 'not engine and not server and not training' tests/unit
 
 oldest: setup  ## Test training/ with the oldest TensorFlow it runs with
 	@test -d .venv-oldest || .venv/bin/uv venv --quiet --python '>=3.10,<3.12' .venv-oldest

@@ -29,6 +29,8 @@ from tpu_training.models.registry import ModelDefinition, load_model
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
 
+pytestmark = pytest.mark.training
+
 PARAMS = Params(epochs=2, global_batch_size=64, steps_per_loop=5, checkpoint_interval=10)
 DEADLINE_SECONDS = 60.0
 

@@ -18,6 +18,7 @@ WriteImages = Callable[..., None]
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.training
 def test_idx_files_become_tfrecords_with_a_manifest_that_describes_them(
     tmp_path: Path, write_mnist: WriteImages
 ) -> None:
@@ -44,6 +45,7 @@ def test_idx_files_become_tfrecords_with_a_manifest_that_describes_them(
         assert feature["label"].int64_list.value[0] == position % 10
 
 
+@pytest.mark.training
 def test_large_splits_are_sharded_without_losing_an_example(
     tmp_path: Path, write_mnist: WriteImages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,6 +57,7 @@ def test_large_splits_are_sharded_without_losing_an_example(
     assert files[1].name == "mnist-train-00001-of-00003.tfrecord"
 
 
+@pytest.mark.training
 def test_gzipped_files_give_the_same_data_set(tmp_path: Path, write_mnist: WriteImages) -> None:
     write_mnist(tmp_path / "plain")
     (tmp_path / "packed").mkdir()
@@ -64,6 +67,7 @@ def test_gzipped_files_give_the_same_data_set(tmp_path: Path, write_mnist: Write
     assert convert(str(tmp_path / "packed"), str(tmp_path / "b")) == plain
 
 
+@pytest.mark.training
 def test_the_digits_of_scikit_learn_get_mnists_shape(tmp_path: Path) -> None:
     manifest = convert("digits", str(tmp_path))
     assert manifest.spec.shape == (28, 28, 1)
@@ -123,6 +127,7 @@ def test_labels_that_belong_to_other_images_are_refused(
         convert(str(tmp_path / "idx"), str(tmp_path / "out"))
 
 
+@pytest.mark.training
 def test_an_output_that_is_a_file_is_refused(tmp_path: Path, write_mnist: WriteImages) -> None:
     write_mnist(tmp_path / "idx")
     (tmp_path / "out").write_text("")

@@ -15,6 +15,8 @@ from tpu_training.commands.cli import parse
 from tpu_training.data.manifest import parse_manifest
 from tpu_training.models.params import Params, build_params
 
+pytestmark = pytest.mark.training
+
 PAGE = (Path(__file__).parents[3] / "training" / "docs" / "data.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"(?:`|    )tpu-training (data [^`\n]+)", PAGE)
 # Those that need a library which the package itself does not ask for; test_sources.py has them.

@@ -18,6 +18,8 @@ from tpu_training.serving.predictor import Predictor
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
 
+pytestmark = pytest.mark.training
+
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
     code = main([str(argument) for argument in arguments])

@@ -27,6 +27,8 @@ from tpu_training.monitoring.scalars import Scalars
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
 
+pytestmark = pytest.mark.training
+
 MNIST_CNN = load_model("mnist_cnn")
 PARAMS = Params(
     epochs=1,

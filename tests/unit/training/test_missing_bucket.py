@@ -7,6 +7,8 @@ import tensorflow as tf
 from tpu_training.data import files
 from tpu_training.errors import InputError
 
+pytestmark = pytest.mark.training
+
 NO_BUCKET = "HTTP response code 404 with body 'The specified bucket does not exist.'"
 NO_OBJECT = "Object not found"
 

@@ -27,6 +27,8 @@ from tpu_training.monitoring.step_times import StepTimes
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
 
+pytestmark = pytest.mark.training
+
 
 def report(step: int, count: int = 10, last_step: int = 100) -> LoopReport:
     return LoopReport(

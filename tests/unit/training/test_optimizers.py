@@ -16,6 +16,8 @@ from tpu_training.models.params import Params
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
 
+pytestmark = pytest.mark.training
+
 Array = npt.NDArray[np.float64]
 RATE = 0.1
 START = np.array([[1.0, -2.0], [0.5, 4.0]])

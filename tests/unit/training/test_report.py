@@ -15,6 +15,8 @@ from tpu_training.monitoring.scalars import write_scalars
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
 
+pytestmark = pytest.mark.training
+
 VOID = {"meta", "img", "br", "path", "polyline", "polygon", "circle", "rect"}
 
 

@@ -20,6 +20,8 @@ from tpu_training.serving.predictor import Predictor, TensorInfo
 from tpu_training.serving.rest import Answer, RestApi
 from tpu_training.serving.server import LOOPBACK, create_server
 
+pytestmark = pytest.mark.training
+
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 28, 28, 1), np.uint8)
 
 

@@ -26,6 +26,8 @@ from tpu_training.models.step_context import next_seed, record_statistic
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
 
+pytestmark = pytest.mark.training
+
 PARAMS = Params(epochs=1, global_batch_size=64, warmup_fraction=0)
 
 

@@ -7,6 +7,8 @@ import tensorflow as tf
 from tpu_training.cluster.cluster import _warn_of_other_version
 from tpu_training.cluster.endpoint.target import Addresses
 
+pytestmark = pytest.mark.training
+
 MAJOR, MINOR = tf.__version__.split(".")[:2]
 
 

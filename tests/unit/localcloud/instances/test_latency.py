@@ -18,6 +18,7 @@ def clock() -> VirtualClock:
     return VirtualClock()
 
 
+@pytest.mark.server
 def test_an_instance_is_provisioned_then_runs_and_stops_in_its_own_time(
     instances: Instances, clock: VirtualClock, cloud: Cloud
 ) -> None:
@@ -37,6 +38,7 @@ def test_an_instance_is_provisioned_then_runs_and_stops_in_its_own_time(
     assert cloud.machines.processes() == []
 
 
+@pytest.mark.server
 def test_an_instance_deleted_while_it_is_provisioned_goes_away(
     instances: Instances, clock: VirtualClock, cloud: Cloud
 ) -> None:

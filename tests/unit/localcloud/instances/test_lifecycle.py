@@ -7,6 +7,7 @@ from localcloud.testing import Client
 from tests.unit.localcloud.instances.conftest import ZONE, Instances
 
 
+@pytest.mark.server
 def test_an_inserted_instance_runs_and_has_what_the_provider_reads(instances: Instances) -> None:
     operation = instances.insert(labels={"a": "b"}, tags={"items": ["web"]})
     assert operation["status"] == "DONE"
@@ -30,6 +31,7 @@ def test_an_inserted_instance_runs_and_has_what_the_provider_reads(instances: In
     assert found == instances.get()
 
 
+@pytest.mark.server
 def test_both_versions_show_the_same_instance_with_their_own_links(
     instances: Instances, api: Client
 ) -> None:
@@ -40,6 +42,7 @@ def test_both_versions_show_the_same_instance_with_their_own_links(
     assert stable["id"] == beta["id"]
 
 
+@pytest.mark.server
 def test_the_boot_disk_comes_and_goes_with_the_instance(instances: Instances, api: Client) -> None:
     instances.insert()
     disk = api.get(f"{ZONE}/disks/vm")
@@ -51,6 +54,7 @@ def test_the_boot_disk_comes_and_goes_with_the_instance(instances: Instances, ap
     api.get(f"{ZONE}/disks/vm", status=404)
 
 
+@pytest.mark.server
 def test_a_disk_without_auto_delete_stays(instances: Instances, api: Client) -> None:
     body = instances.body()
     body["disks"][0]["autoDelete"] = False
@@ -59,6 +63,7 @@ def test_a_disk_without_auto_delete_stays(instances: Instances, api: Client) -> 
     assert "users" not in api.get(f"{ZONE}/disks/vm")
 
 
+@pytest.mark.server
 def test_a_deleted_instance_is_gone_with_its_machine(
     instances: Instances, local_cloud: LocalCloud
 ) -> None:
@@ -71,6 +76,7 @@ def test_a_deleted_instance_is_gone_with_its_machine(
     assert not list((local_cloud.cloud.home / "machines").iterdir())
 
 
+@pytest.mark.server
 def test_the_address_of_a_deleted_instance_is_free_again(instances: Instances) -> None:
     instances.insert()
     address = instances.get()["networkInterfaces"][0]["networkIP"]
@@ -81,6 +87,7 @@ def test_the_address_of_a_deleted_instance_is_free_again(instances: Instances) -
     assert instances.get("third")["networkInterfaces"][0]["networkIP"] == address
 
 
+@pytest.mark.server
 def test_an_access_config_gives_an_external_address(instances: Instances) -> None:
     network = {"network": "global/networks/default", "accessConfigs": [{}]}
     instances.insert(networkInterfaces=[network])
@@ -89,6 +96,7 @@ def test_an_access_config_gives_an_external_address(instances: Instances) -> Non
     assert config["type"] == "ONE_TO_ONE_NAT"
 
 
+@pytest.mark.server
 def test_lists_can_be_filtered_and_paged(instances: Instances, api: Client) -> None:
     for name in ("a", "b", "c"):
         instances.insert(name, labels={"team": name})
@@ -138,12 +146,14 @@ def test_a_wrong_instance_is_refused_and_leaves_nothing_behind(
     assert "items" not in api.get(f"{ZONE}/disks")
 
 
+@pytest.mark.server
 def test_a_name_can_be_taken_once(instances: Instances) -> None:
     instances.insert()
     answer = instances.insert(status=409)
     assert "already exists" in answer["error"]["message"]
 
 
+@pytest.mark.server
 def test_a_protected_instance_is_not_deleted(instances: Instances) -> None:
     instances.insert(deletionProtection=True)
     instances.delete(status=400)
@@ -163,6 +173,7 @@ def test_a_stock_out_fails_the_operation_and_leaves_nothing(
     api.get(f"{ZONE}/disks/vm", status=404)
 
 
+@pytest.mark.server
 def test_a_cpu_quota_counts_the_instances_that_run(
     instances: Instances, local_cloud: LocalCloud
 ) -> None:
@@ -177,6 +188,7 @@ def test_a_cpu_quota_counts_the_instances_that_run(
     assert "error" not in instances.insert("other")
 
 
+@pytest.mark.server
 def test_what_a_client_leaves_empty_counts_as_not_sent(instances: Instances) -> None:
     # As Google's Terraform provider sends the options that its user left out.
     sent = {

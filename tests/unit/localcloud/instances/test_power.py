@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import pytest
 from localcloud.app import LocalCloud
 from localcloud.core.call import Json
 
 from tests.unit.localcloud.instances.conftest import ZONE, Instances
 from tests.unit.localcloud.machines.conftest import until
+
+pytestmark = pytest.mark.server
 
 SPOT = {"provisioningModel": "SPOT", "preemptible": True, "automaticRestart": False}
 # The script's own output ends with its runner, at the first signal; a unit's does not.

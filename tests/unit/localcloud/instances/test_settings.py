@@ -8,6 +8,8 @@ from localcloud.testing import Client
 
 from tests.unit.localcloud.instances.conftest import ZONE, Instances
 
+pytestmark = pytest.mark.server
+
 STALE = "AAAAAAAAAAA="
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 

@@ -11,6 +11,8 @@ from localcloud.testing import Client
 
 from tests.unit.localcloud.machines.conftest import Guest, spec, until
 
+pytestmark = pytest.mark.server
+
 PROJECT = projects.DEFAULT_PROJECT
 EMAIL = f"machine@{PROJECT}.iam.gserviceaccount.com"
 BUCKET = "storage.googleapis.com/storage/v1/b"

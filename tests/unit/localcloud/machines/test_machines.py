@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from localcloud.app import LocalCloud
 
 from tests.unit.localcloud.machines.conftest import Guest, spec, until
+
+pytestmark = pytest.mark.server
 
 # Three ways to outlive the script that starts them.
 STRAYS = (

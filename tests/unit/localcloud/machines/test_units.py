@@ -3,7 +3,11 @@ from __future__ import annotations
 import re
 import socket
 
+import pytest
+
 from tests.unit.localcloud.machines.conftest import Guest, spec, until
+
+pytestmark = pytest.mark.server
 
 CONSOLE = "-p StandardOutput=journal+console"
 

@@ -101,6 +101,7 @@ def test_a_start_clears_what_a_killed_emulator_left(tmp_path: Path) -> None:
     second.stop()
 
 
+@pytest.mark.server
 def test_an_emulator_killed_under_load_has_only_whole_objects(tmp_path: Path) -> None:
     program = """
         import sys, threading

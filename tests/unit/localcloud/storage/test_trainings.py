@@ -15,6 +15,8 @@ from localcloud.core.tokens import Principal
 
 from tests.unit.localcloud.storage.conftest import Bucket
 
+pytestmark = pytest.mark.training
+
 ROOT = Path(__file__).parents[4]
 TRAINER = "user:trainer@example.com"
 DAY_SECONDS = 86400

@@ -19,6 +19,8 @@ from localcloud.core.tokens import Principal
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client
 
+pytestmark = pytest.mark.server
+
 PARENT = "projects/tpu-stack-local/locations/us-central1-b"
 V1 = f"tpu.googleapis.com/v1/{PARENT}"
 ALPHA = f"tpu.googleapis.com/v2alpha1/{PARENT}"

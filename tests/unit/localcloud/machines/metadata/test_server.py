@@ -14,6 +14,8 @@ from localcloud.core.tokens import CLOUD_PLATFORM
 
 from tests.unit.localcloud.machines.conftest import spec, until
 
+pytestmark = pytest.mark.server
+
 FLAVOR = {"Metadata-Flavor": "Google"}
 EMAIL = f"vm@{projects.DEFAULT_PROJECT}.iam.gserviceaccount.com"
 ACCOUNT_KEY = f"projects/{projects.DEFAULT_PROJECT}/serviceAccounts/{EMAIL}"

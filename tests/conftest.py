@@ -1,0 +1,25 @@
+"""Marks what a test needs beside Python; `make unit` leaves the marked tests out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+# Folders of which every test needs it, and fixtures that start it.
+FOLDERS = {"e2e": "engine", "integration": "engine", "unit/localcloud/cli": "server"}
+TRAINING = ("bars", "cluster", "digits", "start_training", "worker_process")
+FIXTURES = dict.fromkeys(TRAINING, "training")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for needs in _needs(item):
+            item.add_marker(needs)
+
+
+def _needs(item: pytest.Item) -> set[str]:
+    folders = {needs for name, needs in FOLDERS.items() if HERE / name in item.path.parents}
+    fixtures = getattr(item, "fixturenames", ())
+    return folders | {needs for name, needs in FIXTURES.items() if name in fixtures}
