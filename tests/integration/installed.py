@@ -1,0 +1,106 @@
+"""Builds this project's wheels and installs them outside the checkout, with no network.
+
+uv takes what they depend on from its cache, where `make setup` has put the locked versions.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tpustack.project import ROOT
+
+UV = Path(sys.prefix) / "bin" / "uv"
+# What each distribution is made of, beside its pyproject.toml and README.md.
+PACKAGES = {
+    ".": ("bootstrap", "infra", "policy", "tpustack"),
+    "training": ("tpu_training",),
+    "localcloud": ("localcloud",),
+}
+_MADE = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
+
+
+def build_wheels(folder: Path) -> dict[str, Path]:
+    """Build from copies, as a build leaves files beside its sources; the wheels by folder."""
+    return {source: _build(folder, source) for source in PACKAGES}
+
+
+def _build(folder: Path, source: str) -> Path:
+    copy, target = folder / "sources" / source, folder / "wheels" / source
+    copy.mkdir(parents=True, exist_ok=True)
+    for package in PACKAGES[source]:
+        shutil.copytree(ROOT / source / package, copy / package, ignore=_MADE)
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / source / name, copy)
+    shutil.copy(ROOT / "LICENSE", copy)
+    _uv("build", "--wheel", "--no-build-isolation", "--out-dir", target, copy, folder=folder)
+    return next(target.glob("*.whl"))
+
+
+class Installed:
+    """A virtual environment of its own, with its commands run in an empty folder.
+
+    Args:
+        folder: where all of it is made.
+        arguments: what `uv pip install` gets.
+    """
+
+    def __init__(self, folder: Path, arguments: Sequence[str | Path]) -> None:
+        self.environment = folder / "environment"
+        self.elsewhere = folder / "elsewhere"
+        self.elsewhere.mkdir(parents=True)
+        self.install(["venv", "--python", sys.executable, self.environment])
+        self.install(["pip", "install", "--python", self.python, *arguments])
+
+    @property
+    def python(self) -> Path:
+        return self.environment / "bin" / "python"
+
+    def install(self, arguments: Sequence[str | Path]) -> None:
+        _uv(*arguments, folder=self.elsewhere)
+
+    def run(self, command: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        """Run one of the environment's commands; nothing of the checkout is on the path."""
+        return subprocess.run(
+            [str(self.environment / "bin" / command), *map(str, arguments)],
+            cwd=self.elsewhere,
+            env={"PATH": os.defpath, "HOME": str(self.elsewhere), "LANG": "C.UTF-8"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def output(self, command: str, *arguments: str | Path) -> str:
+        """What a command prints that must succeed."""
+        done = self.run(command, *arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def megabytes(self) -> float:
+        files = (path for path in self.environment.rglob("*") if path.is_file())
+        return sum(path.lstat().st_size for path in files) / 1e6
+
+
+def constraints(folder: Path, lock: str) -> Path:
+    """The locked versions, without hashes: our own wheels have none."""
+    lines = (ROOT / lock).read_text(encoding="utf-8").splitlines()
+    pins = [line.removesuffix("\\") for line in lines if "==" in line and line[0].isalnum()]
+    path = folder / "constraints.txt"
+    path.write_text("\n".join(pins), encoding="utf-8")
+    return path
+
+
+def _uv(*arguments: str | Path, folder: Path) -> None:
+    done = subprocess.run(
+        [UV, "--offline", "--quiet", *arguments],
+        cwd=folder,
+        env=os.environ | {"VIRTUAL_ENV": sys.prefix, "SOURCE_DATE_EPOCH": "315532800"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

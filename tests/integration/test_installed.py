@@ -1,0 +1,92 @@
+"""The wheels, installed into clean environments outside the checkout."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tpustack.project import ROOT
+
+from .installed import PACKAGES, UV, Installed, build_wheels, constraints
+
+COMMANDS = {"tpustack": ".", "tpu-training": "training", "localcloud": "localcloud"}
+MADE = {"__pycache__", "build"}
+# The environment of the whole project, when it was measured first.
+WHOLE_MEGABYTES = 2500
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return build_wheels(tmp_path_factory.mktemp("wheels"))
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path]) -> Installed:
+    """All three, with a TensorFlow for the CPU."""
+    folder = tmp_path_factory.mktemp("installed")
+    training = f"tpu-stack-training[cpu,digits] @ {wheels['training'].as_uri()}"
+    pins = constraints(folder, "requirements.txt")
+    return Installed(folder, ["--constraint", pins, wheels["."], wheels["localcloud"], training])
+
+
+@pytest.fixture(scope="module")
+def deploying(tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path]) -> Installed:
+    """What `make setup-deploy` installs; uv is not in its own cache."""
+    folder = tmp_path_factory.mktemp("deploying")
+    pins = constraints(folder, "requirements-deploy.txt")
+    made = Installed(folder, ["--constraint", pins, wheels["."], wheels["training"]])
+    shutil.copy(UV, made.environment / "bin")
+    return made
+
+
+@pytest.mark.parametrize("source", PACKAGES)
+def test_a_wheel_holds_all_of_its_packages_and_nothing_else(
+    wheels: dict[str, Path], source: str
+) -> None:
+    with zipfile.ZipFile(wheels[source]) as wheel:
+        names = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    files = {
+        str(path.relative_to(ROOT / source))
+        for package in PACKAGES[source]
+        for path in (ROOT / source / package).rglob("*")
+        if path.is_file() and not MADE & set(path.parts) and path.suffix != ".md"
+    }
+    assert names == files
+    assert {f"{package}/py.typed" for package in PACKAGES[source]} <= names
+
+
+def test_all_commands_say_the_same_version(installed: Installed) -> None:
+    versions = {installed.output(command, "--version").split()[-1] for command in COMMANDS}
+    assert len(versions) == 1
+
+
+def test_what_an_installed_distribution_depends_on_is_installed(installed: Installed) -> None:
+    installed.install(["pip", "check", "--python", installed.python])
+
+
+def test_the_command_line_works_outside_a_checkout(installed: Installed) -> None:
+    assert "recover" in installed.output("tpustack", "--help")
+    assert "us-central1-b" in installed.output("tpustack", "catalog")
+    cost = installed.output(
+        "tpustack", "cost", "--accelerator-type", "v3-8", "--region", "us-central1"
+    )
+    assert "v3-8" in cost
+
+
+def test_an_installed_trainer_trains_the_digits(installed: Installed) -> None:
+    installed.output("tpu-training", "data", "convert", "--source", "digits", "--output", "data")
+    said = installed.output(
+        *("tpu-training", "train-and-evaluate", "--data=data", "--model-dir=results"),
+        *("--epochs=2", "--steps_per_loop=10", "--global_batch_size=64"),
+    )
+    assert "training finished" in said
+
+
+def test_deploying_takes_a_quarter_of_the_whole_environment(deploying: Installed) -> None:
+    assert deploying.megabytes() <= WHOLE_MEGABYTES / 4
+    packages = {path.name for path in deploying.environment.glob("lib/*/site-packages/*")}
+    assert {"tensorflow", "keras", "googleapiclient", "localcloud"} & packages == set()
+    deploying.install(["pip", "check", "--python", deploying.python])
