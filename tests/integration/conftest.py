@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,7 @@ from tpustack.engine.stack import Stack
 from tpustack.engine.toolchain import Toolchain
 
 from .deployer import Deployer
+from .installed import UV, Installed, build_wheels, constraints
 
 Settings = dict[str, Any]
 Deploy = Callable[..., Stack]
@@ -136,3 +138,27 @@ def pulumi(project: Path, environment: Mapping[str, str]) -> Iterator[Pulumi]:
         with contextlib.suppress(psutil.Error):
             if mark.items() <= process.environ().items():
                 process.kill()
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return build_wheels(tmp_path_factory.mktemp("wheels"))
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path]) -> Installed:
+    """All three, with a TensorFlow for the CPU."""
+    folder = tmp_path_factory.mktemp("installed")
+    training = f"tpu-stack-training[cpu,digits] @ {wheels['training'].as_uri()}"
+    pins = constraints(folder, "requirements.txt")
+    return Installed(folder, ["--constraint", pins, wheels["."], wheels["localcloud"], training])
+
+
+@pytest.fixture(scope="session")
+def deploying(tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path]) -> Installed:
+    """What `make setup-deploy` installs; uv is not in its own cache."""
+    folder = tmp_path_factory.mktemp("deploying")
+    pins = constraints(folder, "requirements-deploy.txt")
+    made = Installed(folder, ["--constraint", pins, wheels["."], wheels["training"]])
+    shutil.copy(UV, made.environment / "bin")
+    return made

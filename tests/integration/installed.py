@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import venv
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -53,7 +54,8 @@ class Installed:
         self.environment = folder / "environment"
         self.elsewhere = folder / "elsewhere"
         self.elsewhere.mkdir(parents=True)
-        self.install(["venv", "--python", sys.executable, self.environment])
+        # With pip, which the engine asks for the packages of a program.
+        venv.create(self.environment, with_pip=True)
         self.install(["pip", "install", "--python", self.python, *arguments])
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import zipfile
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from tpustack.project import ROOT
 
-from .installed import PACKAGES, UV, Installed, build_wheels, constraints
+from .installed import PACKAGES, Installed
 
 COMMANDS = {"tpustack": ".", "tpu-training": "training", "localcloud": "localcloud"}
 MADE = {"__pycache__", "build"}
@@ -18,28 +17,8 @@ MADE = {"__pycache__", "build"}
 WHOLE_MEGABYTES = 2500
 
 
-@pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return build_wheels(tmp_path_factory.mktemp("wheels"))
-
-
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path]) -> Installed:
-    """All three, with a TensorFlow for the CPU."""
-    folder = tmp_path_factory.mktemp("installed")
-    training = f"tpu-stack-training[cpu,digits] @ {wheels['training'].as_uri()}"
-    pins = constraints(folder, "requirements.txt")
-    return Installed(folder, ["--constraint", pins, wheels["."], wheels["localcloud"], training])
-
-
-@pytest.fixture(scope="module")
-def deploying(tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path]) -> Installed:
-    """What `make setup-deploy` installs; uv is not in its own cache."""
-    folder = tmp_path_factory.mktemp("deploying")
-    pins = constraints(folder, "requirements-deploy.txt")
-    made = Installed(folder, ["--constraint", pins, wheels["."], wheels["training"]])
-    shutil.copy(UV, made.environment / "bin")
-    return made
+# The environments are made once, by the process that runs all of these.
+pytestmark = pytest.mark.xdist_group("installed")
 
 
 @pytest.mark.parametrize("source", PACKAGES)
