@@ -13,7 +13,7 @@ import venv
 from collections.abc import Sequence
 from pathlib import Path
 
-from tpustack.project import ROOT
+from tpustack.project import root
 
 UV = Path(sys.prefix) / "bin" / "uv"
 # What each distribution is made of, beside its pyproject.toml and README.md.
@@ -34,10 +34,10 @@ def _build(folder: Path, source: str) -> Path:
     copy, target = folder / "sources" / source, folder / "wheels" / source
     copy.mkdir(parents=True, exist_ok=True)
     for package in PACKAGES[source]:
-        shutil.copytree(ROOT / source / package, copy / package, ignore=_MADE)
+        shutil.copytree(root() / source / package, copy / package, ignore=_MADE)
     for name in ("pyproject.toml", "README.md"):
-        shutil.copy(ROOT / source / name, copy)
-    shutil.copy(ROOT / "LICENSE", copy)
+        shutil.copy(root() / source / name, copy)
+    shutil.copy(root() / "LICENSE", copy)
     _uv("build", "--wheel", "--no-build-isolation", "--out-dir", target, copy, folder=folder)
     return next(target.glob("*.whl"))
 
@@ -89,7 +89,7 @@ class Installed:
 
 def constraints(folder: Path, lock: str) -> Path:
     """The locked versions, without hashes: our own wheels have none."""
-    lines = (ROOT / lock).read_text(encoding="utf-8").splitlines()
+    lines = (root() / lock).read_text(encoding="utf-8").splitlines()
     pins = [line.removesuffix("\\") for line in lines if "==" in line and line[0].isalnum()]
     path = folder / "constraints.txt"
     path.write_text("\n".join(pins), encoding="utf-8")

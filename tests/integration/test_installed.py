@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tpustack.project import ROOT
+from tpustack.project import root
 
 from .installed import PACKAGES, Installed
 
@@ -28,9 +28,9 @@ def test_a_wheel_holds_all_of_its_packages_and_nothing_else(
     with zipfile.ZipFile(wheels[source]) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     files = {
-        str(path.relative_to(ROOT / source))
+        str(path.relative_to(root() / source))
         for package in PACKAGES[source]
-        for path in (ROOT / source / package).rglob("*")
+        for path in (root() / source / package).rglob("*")
         if path.is_file() and not MADE & set(path.parts) and path.suffix != ".md"
     }
     assert names == files

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -13,7 +12,6 @@ import click
 from tpustack import options
 from tpustack.errors import UsageError
 from tpustack.logs.diagnosis import Diagnosis, diagnose
-from tpustack.project import root
 from tpustack.reference.errors import markdown
 
 _MOST_LINES = 5
@@ -59,22 +57,10 @@ def _read(file: BinaryIO) -> str:
 
 def _of_stack(stack: str | None) -> Iterator[tuple[str, str]]:
     from tpustack.cloud.google import Google
-    from tpustack.engine import toolchain
-    from tpustack.engine.backend import Backend
+    from tpustack.engine.deployed import outputs_of
     from tpustack.logs import stack as stack_logs
-    from tpustack.stacks.files import path_of, shown
 
-    if stack is not None and not (path := path_of(stack)).exists():
-        raise UsageError(f"--stack: there is no stack {stack}: {shown(path)} does not exist")
-    tools = toolchain.find()
-    environment = {"PATH": f"{tools.bin}{os.pathsep}{os.environ['PATH']}"}
-    backend = Backend(environment, root())
-    name = stack or backend.selected()
-    if name is None:
-        raise UsageError("say which log (FILE, or - for standard input) or which stack (--stack)")
-    outputs = backend.select(name, create=False).outputs()
-    if "vm_name" not in outputs:
-        raise UsageError(f"the stack {name} has nothing up to look into; `pulumi up` makes it")
+    outputs = outputs_of(stack)
     return stack_logs.texts(Google(), outputs)
 
 

@@ -10,12 +10,12 @@ import yaml
 
 from tests.integration.ci.conftest import DEFINITIONS, Checkout, MakeCheckout
 from tests.integration.installed import Installed
-from tpustack.project import ROOT
+from tpustack.project import root
 
 pytestmark = pytest.mark.xdist_group("installed")
 
 CHANGES = 3
-LOG = ROOT / "tests" / "unit" / "tpustack" / "logs" / "good_training.log"
+LOG = root() / "tests" / "unit" / "tpustack" / "logs" / "good_training.log"
 
 
 @pytest.fixture
@@ -49,5 +49,5 @@ def test_check_cost_doctor_preview_and_follow_work_where_only_deploying_is_insta
     assert preview.returncode == CHANGES, preview.stdout + preview.stderr
     assert "every rule is kept" in clone.text("dev")
     follow = run("follow", "--stack", "dev")
-    assert follow.returncode == 1
-    assert "has no outputs" in follow.stderr
+    assert follow.returncode == 2
+    assert "the stack dev has nothing up to look into" in follow.stderr
