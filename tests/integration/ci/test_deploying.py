@@ -50,4 +50,4 @@ def test_check_cost_doctor_preview_and_follow_work_where_only_deploying_is_insta
     assert "every rule is kept" in clone.text("dev")
     follow = run("follow", "--stack", "dev")
     assert follow.returncode == 2
-    assert "the stack dev has nothing up to look into" in follow.stderr
+    assert "stack dev: the backend has no such stack" in follow.stderr
