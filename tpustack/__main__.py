@@ -1,4 +1,4 @@
-"""`tpustack`: each command lives in a module of its own, loaded when it is called."""
+"""`tpustack`: loads the module of a command only when that command is called."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import click
 from tpustack.errors import TpustackError
 
 COMMANDS = {
-    "bootstrap": "Make what the pipeline needs: state bucket, key, identities.",
+    "bootstrap": "Create what the pipeline needs: state bucket, key, identities.",
     "catalog": "Browse TPU types, runtimes, machine types and prices.",
     "check": "Check stack files: every problem at once, without engine or cloud.",
-    "ci": "What the pipeline runs: preview, deploy, drift, sweep.",
-    "cost": "What a stack or a TPU costs an hour, a day and a run.",
+    "ci": "Run the pipeline's steps: preview, deploy, drift, sweep.",
+    "cost": "Show what a stack or a TPU costs an hour, a day and a run.",
     "dataset": "Fetch a data set for `tpu-training data convert`.",
-    "demo": "From nothing to a trained model on the local Google Cloud.",
+    "demo": "Train a model on the local Google Cloud, from nothing.",
     "doctor": "Find the known errors in a log, or in a stack's logs and states.",
     "follow": "Follow the training on a VM, live, from its serial port.",
-    "init": "Make the settings file of a new stack.",
+    "init": "Write the settings file of a new stack.",
     "local": "Start, stop and look into the local Google Cloud.",
-    "permissions": "What whoever deploys a stack must be allowed, as a role file.",
+    "permissions": "Write the role that a stack's deployer needs, as a file for gcloud.",
     "recover": "Repair a stack whose update was killed.",
-    "settings": "The reference of every setting of a stack file.",
+    "settings": "List every setting of a stack file.",
     "wheel": "Build the training wheel into dist/.",
 }
 # Where a command is not in tpustack/commands.
@@ -32,14 +32,14 @@ _MODULES = {"ci": "tpustack.ci.command"}
 
 
 class Commands(click.Group):
-    """The table above as a group: `tpustack --help` loads none of the commands."""
+    """The commands of the table above; `tpustack --help` loads none of their modules."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, sorted."""
+        """Return the names, sorted."""
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command's own object; None for an unknown name."""
+        """Load a command; None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(_MODULES.get(cmd_name, f"tpustack.commands.{cmd_name}"))
@@ -49,7 +49,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command and its arguments; of an unknown name it says which is most like it."""
+        """Return the command and its arguments; suggest the closest command for an unknown name."""
         close = difflib.get_close_matches(args[0], COMMANDS, n=1)
         if args[0] not in COMMANDS and close and not ctx.resilient_parsing:
             ctx.fail(f"No such command '{args[0]}'. Did you mean '{close[0]}'?")
@@ -72,7 +72,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line; expected errors are one message on stderr, without a traceback."""
+    """Run the command line; print an expected error as one message, without a traceback."""
     try:
         cli.main(prog_name="tpustack", standalone_mode=True)
     except TpustackError as error:

@@ -1,4 +1,4 @@
-"""Makes what the pipeline needs, its state bucket included, and keeps its own state in there."""
+"""Creates what the pipeline needs, including its state bucket, and keeps its own state there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PASSPHRASE_VARIABLE = "PULUMI_CONFIG_PASSPHRASE"
 
 
 def load(stack: str, project: Path) -> BootstrapSettings:
-    """The settings of a bootstrap stack. Raises UsageError with every problem."""
+    """Return the settings of a bootstrap stack. Raises UsageError with every problem."""
     path = project / "bootstrap" / f"Pulumi.{stack}.yaml"
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
@@ -37,7 +37,7 @@ def load(stack: str, project: Path) -> BootstrapSettings:
 
 
 def bootstrap(stack: str, environment: Mapping[str, str], line: Callable[[str], None]) -> Update:
-    """Create or update everything; a run that was interrupted is taken up by the next.
+    """Create or update everything; the next run continues one that was interrupted.
 
     The state of the first run lies in a folder, until there is a bucket to move it to.
     """
@@ -64,5 +64,5 @@ def _has(backend: Backend, stack: str) -> bool:
     try:
         return stack in backend.stacks()
     except TpustackError:
-        # There is no such bucket yet. Whatever else is wrong, `up` says.
+        # There is no such bucket yet. `up` reports anything else that is wrong.
         return False

@@ -35,7 +35,7 @@ def _is_installed(module: str) -> bool:
 
 
 def diagnostics(text: str) -> str:
-    """Why the engine failed, out of the Automation API's dump of everything that it wrote."""
+    """Extract why the engine failed from the Automation API's dump of everything it wrote."""
     out, _, err = text.rpartition("\n stderr:")
     _, found, rest = out.partition("Diagnostics:")
     return (rest if found else err).strip() or text.strip()

@@ -1,4 +1,4 @@
-"""What is wrong with a stack before the engine is even asked."""
+"""Checks a stack before the engine is started."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _PASSPHRASES = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
 
 
 class StackError(Exception):
-    """Why nothing can be done with a stack."""
+    """A reason why nothing can be done with a stack."""
 
 
 def path_of(root: Path, stack: str) -> Path:
-    """The stack's file."""
+    """Return the path of the stack's file."""
     return root / "stacks" / f"Pulumi.{stack}.yaml"
 
 
 def checked(
     root: Path, stack: str, catalog: Catalog, environment: Mapping[str, str]
 ) -> StackSettings:
-    """The stack's settings. Raises StackError with everything that is wrong with them."""
+    """Return the stack's settings. Raises StackError with everything that is wrong with them."""
     try:
         settings = load_stack_file(path_of(root, stack))
         ensure_valid(settings, Context(stack, root, catalog, names_of(settings, stack)))
@@ -45,7 +45,7 @@ def checked(
 
 
 def missing_secret(path: Path, environment: Mapping[str, str]) -> str:
-    """What is missing to read the secrets of a stack file; empty if nothing is."""
+    """Return what is missing to read the secrets of a stack file; empty if nothing is."""
     known = {**os.environ, **environment}
     provider = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader).get("secretsprovider")
     if provider not in (None, "passphrase") or any(known.get(name) for name in _PASSPHRASES):
@@ -59,7 +59,7 @@ def missing_secret(path: Path, environment: Mapping[str, str]) -> str:
 
 
 def require_backend(environment: Mapping[str, str]) -> None:
-    """Raises UsageError if it is not said where the state is."""
+    """Raise UsageError unless the environment says where the state is."""
     if not {**os.environ, **environment}.get(BACKEND):
         raise UsageError(
             f"{BACKEND} is not set. It says where the stacks' state is kept, for example "

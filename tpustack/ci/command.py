@@ -1,4 +1,4 @@
-"""`tpustack ci`, which the workflows call."""
+"""`tpustack ci`: the commands that the workflows call."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _OUTPUT = click.option(
     show_default=True,
     help="Folder for STACK.md, result.json and plans.",
 )
-_REFRESH = click.option("--refresh", is_flag=True, help="See what was changed by hand, too.")
+_REFRESH = click.option("--refresh", is_flag=True, help="Look for changes made by hand, too.")
 
 
 @click.group("ci")
@@ -61,7 +61,7 @@ def command() -> None:
 
 
 @command.command("preview")
-@click.option("--base", help="What the change is compared with, such as origin/main.")
+@click.option("--base", help="Compare with this revision, such as origin/main.")
 @_STACKS
 @_REQUEST
 @_REFRESH
@@ -81,11 +81,13 @@ def preview(
 @command.command("deploy")
 @_STACKS
 @_REQUEST
-@click.option("--branch", help="With --request: the branch; the stack goes when it is gone.")
+@click.option(
+    "--branch", help="With --request: its branch; the stack is swept when the branch is gone."
+)
 @click.option(
     "--plans",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder of the reviewed plans; nothing else is done than what they say.",
+    help="Folder of the reviewed plans; nothing beyond them is done.",
 )
 @_REFRESH
 @_OUTPUT
@@ -122,12 +124,14 @@ def drift(stacks: tuple[str, ...], output: Path) -> None:
 
 @command.command("sweep")
 @click.option("--remote", default="origin", show_default=True, help="Whose branches count.")
-@click.option("--remove-orphans", is_flag=True, help="Delete what is of a stack without a state.")
+@click.option(
+    "--remove-orphans", is_flag=True, help="Delete resources of stacks that have no state."
+)
 @_OUTPUT
 def sweep(remote: str, remove_orphans: bool, output: Path) -> None:
     """Remove the stacks of requests whose branch is gone or whose time is up.
 
-    Resources that are labelled as such a stack's, but are in no state, are named.
+    Names the resources that carry such a stack's labels but are in no state.
     """
     branches = touched.branches(root(), remote)
     project = requests.project_of(root(), settings.load(root()).pull_requests)
@@ -155,7 +159,7 @@ def destroy(stack: str, confirm: str, output: Path) -> None:
 @click.option("--request", type=click.IntRange(1), required=True, help="The request's number.")
 @_OUTPUT
 def comment(request: int, output: Path) -> None:
-    """Write what a preview or deployment wrote to the request; an older comment is replaced."""
+    """Post the texts of a preview or deployment to the request, in place of older ones."""
     texts = results.read(output)
     forge.comment(forge.forge_of(), request, texts.by_stack)
 
@@ -169,10 +173,10 @@ def issue(output: Path) -> None:
 
 
 @command.command("plans")
-@click.option("--commit", required=True, help="What was merged.")
+@click.option("--commit", required=True, help="The merged commit.")
 @_OUTPUT
 def plans(commit: str, output: Path) -> None:
-    """Fetch the plans that were reviewed in the request that a commit came by."""
+    """Fetch the plans that were reviewed in the request that brought a commit."""
     reviewed = forge.forge_of().reviewed(commit)
     if reviewed is None:
         raise UsageError(
@@ -198,7 +202,7 @@ def _chosen(stacks: tuple[str, ...], request: int | None) -> list[str]:
 def _run(
     name: str, folder: Path, built: Iterable[str], work: Callable[[Job], Iterable[Result]]
 ) -> None:
-    """Do the work, say and write what became of it, and end the process.
+    """Do the work, print and write its results, and end the process.
 
     Args:
         name: the command.

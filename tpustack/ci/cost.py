@@ -1,4 +1,4 @@
-"""What a change does to a stack's cost."""
+"""Compares a stack's cost before and after a change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tpustack.ci.result import CostChange
 def cost_change(
     stack: str, before: str | None, after: StackSettings, catalog: Catalog
 ) -> CostChange:
-    """The cost of an hour with the stack file as it was (its text, if there was one) and is."""
+    """Return the hourly cost with the stack file as it was (its text, if any) and as it is."""
     now = of_stack(after, stack, catalog).configured
     settings = _settings(stack, before)
     if settings is None:

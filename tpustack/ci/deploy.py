@@ -1,4 +1,4 @@
-"""`tpustack ci deploy`: exactly what was reviewed, one stack after the other."""
+"""`tpustack ci deploy`: deploys exactly what was reviewed, one stack after the other."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class _Deploy:
         return result.noting(*self.repair.notes)
 
     def _update(self, reviewed: plan.Plan | None, fresh: Path) -> Result:
-        """Make a fresh plan, and keep to it if it fits."""
+        """Make a fresh plan, and deploy it if it does nothing that was not reviewed."""
         planned = self.engine.preview(fresh, self.line, refresh=False)
         result = result_of(self.stack, planned)
         if result.outcome is not Outcome.CHANGES:
@@ -82,7 +82,7 @@ class _Deploy:
         return result_of(self.stack, done)
 
     def _reviewed(self) -> plan.Plan | None:
-        """The plan to keep to; empty if nothing was planned for this stack."""
+        """Return the plan to keep to; empty if nothing was planned for this stack."""
         if self.how.plans is None:
             return None
         path = plan_of(self.how.plans, self.stack)

@@ -1,4 +1,4 @@
-"""`tpustack ci drift`: what somebody has changed by hand. Never writes."""
+"""`tpustack ci drift`: finds what was changed by hand. Never writes."""
 
 from __future__ import annotations
 

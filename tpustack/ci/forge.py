@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import requests
 
@@ -18,35 +19,10 @@ _TIMEOUT = 30
 
 @dataclass(frozen=True)
 class Text:
-    """A comment or an issue that is there already."""
+    """A comment or an issue of the forge."""
 
     id: int
     body: str
-
-
-class Forge(Protocol):
-    """What both can do. Comments are those of one request, issues those that are open."""
-
-    def comments(self, request: int) -> Iterator[Text]:
-        """All of them."""
-
-    def add_comment(self, request: int, body: str) -> None:
-        """A new one."""
-
-    def change_comment(self, request: int, comment: int, body: str) -> None:
-        """Another text for one that is there."""
-
-    def issues(self) -> Iterator[Text]:
-        """The open ones with the label LABEL."""
-
-    def add_issue(self, title: str, body: str) -> None:
-        """A new one with the label LABEL."""
-
-    def change_issue(self, issue: int, body: str, *, closed: bool) -> None:
-        """Another text for one that is there."""
-
-    def reviewed(self, commit: str) -> Reviewed | None:
-        """What was previewed in the request that a commit came by; None if it came by none."""
 
 
 @dataclass(frozen=True)
@@ -79,54 +55,67 @@ def issue(forge: Forge, texts: Mapping[str, str], drifted: set[str]) -> None:
             forge.add_issue(f"Drift of stack {stack}", body)
 
 
-def forge_of(environment: Mapping[str, str] = os.environ) -> Forge:
-    """The forge whose pipeline this is. Raises UsageError with every variable that is missing."""
-    if environment.get("GITLAB_CI"):
-        url, project, token = _required(
-            environment, "CI_API_V4_URL", "CI_PROJECT_ID", "GITLAB_TOKEN"
-        )
-        return GitLab(_Api(f"{url}/projects/{project}", {"PRIVATE-TOKEN": token}))
-    repository, token = _required(environment, "GITHUB_REPOSITORY", "GITHUB_TOKEN")
-    url = environment.get("GITHUB_API_URL", "https://api.github.com")
-    headers = {"Authorization": f"Bearer {token}", "Accept": "application/vnd.github+json"}
-    return GitHub(_Api(f"{url}/repos/{repository}", headers))
+class Forge(ABC):
+    """Comments and open issues of one repository; a subclass says what its forge calls them."""
 
-
-class GitHub:
-    """GitHub's REST API (docs.github.com/en/rest)."""
+    comments_path: str
+    comment_path: str
+    change_verb: str
+    issue_number: str
+    issue_body: str
+    open_state: str
+    labels: ClassVar[str | list[str]]
+    closing: ClassVar[Mapping[bool, Mapping[str, str]]]
 
     def __init__(self, api: _Api) -> None:
         self._api = api
 
     def comments(self, request: int) -> Iterator[Text]:
-        """Those of a pull request."""
-        for each in self._api.all(f"/issues/{request}/comments"):
+        """Yield the comments of a request."""
+        for each in self._api.all(self.comments_path.format(request=request)):
             yield Text(each["id"], each["body"] or "")
 
     def add_comment(self, request: int, body: str) -> None:
-        """A new one."""
-        self._api.send("POST", f"/issues/{request}/comments", body=body)
+        """Write a new comment."""
+        self._api.send("POST", self.comments_path.format(request=request), body=body)
 
     def change_comment(self, request: int, comment: int, body: str) -> None:
-        """Another text; on GitHub a comment's number says whose it is."""
-        self._api.send("PATCH", f"/issues/comments/{comment}", body=body)
+        """Replace the text of a comment."""
+        path = self.comment_path.format(request=request, comment=comment)
+        self._api.send(self.change_verb, path, body=body)
 
     def issues(self) -> Iterator[Text]:
-        """The open ones with the label."""
-        for each in self._api.all("/issues", state="open", labels=LABEL):
-            yield Text(each["number"], each["body"] or "")
+        """Yield the open issues with the label LABEL."""
+        for each in self._api.all("/issues", state=self.open_state, labels=LABEL):
+            yield Text(each[self.issue_number], each[self.issue_body] or "")
 
     def add_issue(self, title: str, body: str) -> None:
-        """A new one with the label."""
-        self._api.send("POST", "/issues", title=title, body=body, labels=[LABEL])
+        """Open an issue with the label LABEL."""
+        fields = {"title": title, self.issue_body: body, "labels": self.labels}
+        self._api.send("POST", "/issues", **fields)
 
     def change_issue(self, issue: int, body: str, *, closed: bool) -> None:
-        """Another text."""
-        state = "closed" if closed else "open"
-        self._api.send("PATCH", f"/issues/{issue}", body=body, state=state)
+        """Replace the text of an issue, and close it if told to."""
+        fields = {self.issue_body: body, **self.closing[closed]}
+        self._api.send(self.change_verb, f"/issues/{issue}", **fields)
+
+    @abstractmethod
+    def reviewed(self, commit: str) -> Reviewed | None:
+        """Return what was previewed in the request that brought a commit; None without one."""
+
+
+class GitHub(Forge):
+    """GitHub's REST API (docs.github.com/en/rest)."""
+
+    comments_path = "/issues/{request}/comments"
+    # A comment is changed without its request's number.
+    comment_path = "/issues/comments/{comment}"
+    change_verb, issue_number, issue_body, open_state = "PATCH", "number", "body", "open"
+    labels: ClassVar = [LABEL]
+    closing: ClassVar = {True: {"state": "closed"}, False: {"state": "open"}}
 
     def reviewed(self, commit: str) -> Reviewed | None:
-        """The artifact `plans` of the last run of preview.yml for the request's last commit."""
+        """Return the artifact `plans` of preview.yml's last run for the request's last commit."""
         requests = self._api.get(f"/commits/{commit}/pulls")
         merged = [each for each in requests if each.get("merged_at")]
         if not merged:
@@ -141,41 +130,17 @@ class GitHub:
         return None
 
 
-class GitLab:
+class GitLab(Forge):
     """GitLab's REST API (docs.gitlab.com/api)."""
 
-    def __init__(self, api: _Api) -> None:
-        self._api = api
-
-    def comments(self, request: int) -> Iterator[Text]:
-        """The notes of a merge request."""
-        for each in self._api.all(f"/merge_requests/{request}/notes"):
-            yield Text(each["id"], each["body"] or "")
-
-    def add_comment(self, request: int, body: str) -> None:
-        """A new note."""
-        self._api.send("POST", f"/merge_requests/{request}/notes", body=body)
-
-    def change_comment(self, request: int, comment: int, body: str) -> None:
-        """Another text for a note."""
-        self._api.send("PUT", f"/merge_requests/{request}/notes/{comment}", body=body)
-
-    def issues(self) -> Iterator[Text]:
-        """The open ones with the label."""
-        for each in self._api.all("/issues", state="opened", labels=LABEL):
-            yield Text(each["iid"], each["description"] or "")
-
-    def add_issue(self, title: str, body: str) -> None:
-        """A new one with the label."""
-        self._api.send("POST", "/issues", title=title, description=body, labels=LABEL)
-
-    def change_issue(self, issue: int, body: str, *, closed: bool) -> None:
-        """Another text."""
-        state = {"state_event": "close"} if closed else {}
-        self._api.send("PUT", f"/issues/{issue}", description=body, **state)
+    comments_path = "/merge_requests/{request}/notes"
+    comment_path = "/merge_requests/{request}/notes/{comment}"
+    change_verb, issue_number, issue_body, open_state = "PUT", "iid", "description", "opened"
+    labels = LABEL
+    closing: ClassVar = {True: {"state_event": "close"}, False: {}}
 
     def reviewed(self, commit: str) -> Reviewed | None:
-        """The artifacts of the job `preview` in the merge request's last pipeline."""
+        """Return the artifacts of the job `preview` in the merge request's last pipeline."""
         requests = self._api.get(f"/repository/commits/{commit}/merge_requests")
         merged = [each for each in requests if each["state"] == "merged"]
         if not merged:
@@ -186,6 +151,19 @@ class GitLab:
         return Reviewed(number, archive)
 
 
+def forge_of(environment: Mapping[str, str] = os.environ) -> Forge:
+    """Return this pipeline's forge. Raises UsageError with every variable that is missing."""
+    if environment.get("GITLAB_CI"):
+        url, project, token = _required(
+            environment, "CI_API_V4_URL", "CI_PROJECT_ID", "GITLAB_TOKEN"
+        )
+        return GitLab(_Api(f"{url}/projects/{project}", {"PRIVATE-TOKEN": token}))
+    repository, token = _required(environment, "GITHUB_REPOSITORY", "GITHUB_TOKEN")
+    url = environment.get("GITHUB_API_URL", "https://api.github.com")
+    headers = {"Authorization": f"Bearer {token}", "Accept": "application/vnd.github+json"}
+    return GitHub(_Api(f"{url}/repos/{repository}", headers))
+
+
 class _Api:
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         self._url = url
@@ -193,7 +171,7 @@ class _Api:
         self._session.headers.update(headers)
 
     def all(self, path: str, **query: str) -> Iterator[dict[str, Any]]:
-        """The items of every page."""
+        """Yield the items of every page."""
         page = 1
         while True:
             parameters = {**query, "per_page": str(_PAGE), "page": str(page)}

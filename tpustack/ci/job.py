@@ -1,4 +1,4 @@
-"""What every command of the pipeline is given."""
+"""The run that every command of the pipeline works in."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Job:
     catalog: Catalog = field(default_factory=Catalog)
 
     def line(self, stack: str) -> Callable[[str], None]:
-        """Takes the engine's output about one stack."""
+        """Return a listener for the engine's output about one stack."""
 
         def report(line: str) -> None:
             if line.strip():
@@ -48,7 +48,7 @@ class Job:
 
 
 def explained(stack: str, work: Callable[[], Result]) -> Result:
-    """What `work` did, timed; whatever is expected to go wrong becomes a failed stack."""
+    """Do the work and time it; an expected error becomes a failed stack."""
     started = monotonic()
     try:
         result = work()
@@ -60,6 +60,6 @@ def explained(stack: str, work: Callable[[], Result]) -> Result:
 
 
 def side_by_side(stacks: Sequence[str], work: Callable[[str], Result]) -> list[Result]:
-    """What `work` did about each stack, all at the same time."""
+    """Do the work for every stack at the same time."""
     with ThreadPoolExecutor(max_workers=_SIDE_BY_SIDE) as pool:
         return list(pool.map(lambda stack: explained(stack, lambda: work(stack)), stacks))

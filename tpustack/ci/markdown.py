@@ -22,12 +22,12 @@ _TITLES = {
 
 
 def marker(command: str, stack: str) -> str:
-    """By what a text about the same is found again, to be replaced; nobody sees it."""
+    """Return the invisible line by which a later run finds this text, to replace it."""
     return f"<!-- tpustack ci {command} {stack} -->"
 
 
 def text(command: str, result: Result) -> str:
-    """The whole text, shorter than LONGEST."""
+    """Return the whole text, shorter than LONGEST."""
     parts = [
         marker(command, result.stack),
         f"### {_TITLES[command]} stack `{result.stack}`: {result.outcome.value}",
@@ -50,7 +50,7 @@ def _shortened(whole: str) -> str:
 
 def _problem(result: Result) -> Iterator[str]:
     if result.problem:
-        # A fence that is longer than any in the text.
+        # The fence is longer than any in the text.
         yield f"````text\n{result.problem}\n````"
 
 

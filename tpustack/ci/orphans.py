@@ -1,7 +1,7 @@
-"""What stacks of requests have left at Google that no state knows of.
+"""Resources of requests' stacks that exist at Google and in no state.
 
-It is told by the labels that each of their resources gets, all three of them. What has no labels
-(networks, accounts, grants) costs nothing and is taken over by the request's next deployment.
+They are recognized by all three labels that each resource of such a stack gets. Resources without
+labels (networks, accounts, grants) cost nothing; the request's next deployment takes them over.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tpustack.errors import TpustackError
 _COMPUTE = "https://compute.googleapis.com/compute/v1"
 _STORAGE = "https://storage.googleapis.com/storage/v1"
 _TPU = "https://tpu.googleapis.com/v2"
-# A queue's TPU VMs go along with their request.
+# Deletes the queue's TPU VMs along with the request.
 _FORCE = {"force": "true"}
 Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Orphan:
-    """One resource: the stack that it was made for, what it is for people, and where it is."""
+    """One resource: the stack that it was made for, its name for people, and its address."""
 
     stack: str
     name: str
@@ -33,15 +33,15 @@ class Orphan:
 
 
 def find(google: Google, project: str) -> list[Orphan]:
-    """What is labelled as a request's, in the order in which it can be deleted.
+    """Return the resources labelled as a request's, in the order in which they can be deleted.
 
-    Ask afterwards which stacks there are: a stack comes before what is made for it.
+    List the stacks afterwards: a stack exists before its first resource.
     """
     return list(dict.fromkeys(_labelled(google, project)))
 
 
 def remove(google: Google, orphans: list[Orphan]) -> list[str]:
-    """Start to delete; the answer is what could not be yet, and why. Run it again for that."""
+    """Start to delete; return what can't be deleted yet, and why. A later run gets it."""
     left = []
     for orphan in orphans:
         try:
@@ -65,7 +65,7 @@ def _labelled(google: Google, project: str) -> Iterator[Orphan]:
             yield from _orphan(node, "TPU", f"{_TPU}/{node['name']}")
     for instance in _aggregated(google, project, "instances"):
         metadata = instance.get("metadata", {}).get("items", [])
-        # A managed group would make its VM again.
+        # Deleting only the VM would make its managed group create it again.
         group = next((each["value"] for each in metadata if each["key"] == "created-by"), "")
         link = f"{_COMPUTE}/{group[group.index('projects/') :]}" if group else instance["selfLink"]
         yield from _orphan(instance, "group of VM" if group else "VM", link)
@@ -108,7 +108,7 @@ def _pages(google: Google, url: str, parameters: Mapping[str, str]) -> Iterator[
         try:
             page = google.get(url, {**parameters, "pageToken": token} if token else parameters)
         except TpustackError as error:
-            # Where an API is disabled there is nothing of it.
+            # A disabled API has no resources.
             if "it is disabled" in str(error):
                 return
             raise

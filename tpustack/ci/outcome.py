@@ -1,4 +1,4 @@
-"""How a run ends, as a word and as an exit code."""
+"""The outcomes of a run: a word and an exit code each."""
 
 from __future__ import annotations
 
@@ -7,30 +7,27 @@ from enum import Enum
 
 
 class Outcome(Enum):
-    """How one stack fared; from good to bad."""
+    """The outcome of one stack; from good to bad."""
 
-    NO_CHANGE = "no change"
-    CHANGES = "changes"
-    DRIFT = "drift"
-    POLICY = "policy violation"
-    FAILURE = "failure"
+    exit_code: int
 
-    @property
-    def exit_code(self) -> int:
-        """What the process ends with. 2 is left out: that is a wrong command line."""
-        return _EXIT_CODES[self]
+    # 2 is left out: it is the exit code of a wrong command line.
+    NO_CHANGE = "no change", 0
+    CHANGES = "changes", 3
+    DRIFT = "drift", 4
+    POLICY = "policy violation", 5
+    FAILURE = "failure", 1
+
+    def __new__(cls, word: str, exit_code: int) -> Outcome:
+        """Let the word be the value."""
+        made = object.__new__(cls)
+        made._value_, made.exit_code = word, exit_code
+        return made
 
 
-_EXIT_CODES = {
-    Outcome.NO_CHANGE: 0,
-    Outcome.FAILURE: 1,
-    Outcome.CHANGES: 3,
-    Outcome.DRIFT: 4,
-    Outcome.POLICY: 5,
-}
 _ORDER = list(Outcome)
 
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:
-    """How a run over several stacks ended; one over none changes nothing."""
+    """Return the outcome of a run over several stacks; one over none changes nothing."""
     return max(outcomes, key=_ORDER.index, default=Outcome.NO_CHANGE)

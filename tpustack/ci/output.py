@@ -1,4 +1,4 @@
-"""What a run leaves: a text and, for programs, one file of results."""
+"""The files that a run writes: a text for each stack, and result.json for programs."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def write(folder: Path, command: str, results: Sequence[Result], seconds: float)
 
 @dataclass(frozen=True)
 class Texts:
-    """What a run wrote: a text by stack, and the stacks that drifted."""
+    """The files of a run: a text by stack, and the stacks that drifted."""
 
     by_stack: dict[str, str]
     drifted: set[str]
 
 
 def read(folder: Path) -> Texts:
-    """What `write` wrote, perhaps in another job, whose files are not to be trusted.
+    """Read what `write` wrote, perhaps in another job, whose files are not trusted.
 
     Raises:
         UsageError: if there is no such run, or it names no stacks.
@@ -58,7 +58,7 @@ def read(folder: Path) -> Texts:
 
 
 def unpack_plans(archive: bytes, folder: Path) -> list[str]:
-    """Take the plans out of an archive of a preview's files; the answer is their stacks."""
+    """Extract the plans from an archive of a preview's files; return their stacks."""
     stacks = []
     with zipfile.ZipFile(io.BytesIO(archive)) as packed:
         for name in packed.namelist():

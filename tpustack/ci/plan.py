@@ -1,4 +1,4 @@
-"""Whether what would be done now is what was reviewed: two plans of the engine compared.
+"""Compares two plans of the engine: the one that was reviewed, and a fresh one.
 
 The engine enforces a plan only while it works, when some of it is done already. A kept plan is
 therefore compared with a fresh one first, and the fresh one is what the engine is held to: so a
@@ -12,20 +12,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-# What the engine writes for a value that it will know only later, and what marks a secret.
+# The engine's marks of a value that it will know only later, and of a secret.
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 _SECRET = "4dabf18193072939515e22adb298388d"
 Plan = Mapping[str, Any]
 
 
 def load(path: Path) -> Plan:
-    """The steps of a plan by URN. Raises ValueError if the file is none of the engine's plans."""
+    """Return a plan's steps by URN. Raises ValueError if the file is no plan of the engine."""
     plans: Plan = json.loads(path.read_text(encoding="utf-8"))["resourcePlans"]
     return plans
 
 
 def surplus(fresh: Plan, reviewed: Plan) -> list[str]:
-    """What would be done now and was not reviewed, a line each."""
+    """Return what would be done now and was not reviewed, a line each."""
     return [line for urn, plan in sorted(fresh.items()) for line in _of(urn, plan, reviewed)]
 
 

@@ -1,4 +1,4 @@
-"""`tpustack ci preview`: what a change would do to the stacks that it touches."""
+"""`tpustack ci preview`: shows what a change would do to the stacks that it touches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NEW = "The stack is new: the backend has none of this name, so everything is to
 
 
 def plan_of(folder: Path, stack: str) -> Path:
-    """Where a stack's plan is kept."""
+    """Return the path of a stack's plan."""
     return folder / f"{stack}.plan.json"
 
 
@@ -42,7 +42,7 @@ def _preview(job: Job, stack: str, known: bool, base: str | None, refresh: bool)
     if known:
         cost = cost_change(stack, _before(job, stack, base), settings, job.catalog)
         return result_of(stack, _run(job, job.backend, stack, refresh), cost)
-    # Previewers can't write, so a stack that is not there is not made in the backend either.
+    # The previewer's account can't write to the backend, so a new stack is previewed in a folder.
     with tempfile.TemporaryDirectory() as folder:
         elsewhere = job.backend.elsewhere(Path(folder))
         elsewhere.create(stack)
@@ -63,7 +63,7 @@ def _before(job: Job, stack: str, base: str | None) -> str | None:
 
 
 def result_of(stack: str, done: Done, cost: CostChange | None = None) -> Result:
-    """An operation that would change, or has changed, a stack."""
+    """Turn the engine's report on a preview or an update into the stack's result."""
     violations = tuple(done.events.violations)
     changes = done.events.changes
     if any(violation.mandatory for violation in violations):
@@ -72,6 +72,6 @@ def result_of(stack: str, done: Done, cost: CostChange | None = None) -> Result:
         outcome = Outcome.FAILURE
     else:
         outcome = Outcome.CHANGES if changes else Outcome.NO_CHANGE
-    # What a refused rule leaves for the engine to say is only that the preview failed.
+    # When a rule refuses, the engine itself says only that the preview failed.
     problem = "\n".join(done.events.errors) if outcome is Outcome.POLICY else done.failure
     return Result(stack, outcome, changes, violations, cost, problem)

@@ -20,7 +20,7 @@ BRANCH, EXPIRES = "tpustack:branch", "tpustack:expires"
 
 
 def write(root: Path, number: int, how: PullRequests | None) -> str:
-    """Write the settings file of a request's stack, and give the stack's name.
+    """Write the settings file of a request's stack; return the stack's name.
 
     It differs from the one it is like in its names, and in that nothing of it is kept.
     """
@@ -45,20 +45,20 @@ def write(root: Path, number: int, how: PullRequests | None) -> str:
 
 
 def project_of(root: Path, how: PullRequests | None) -> str:
-    """The project of requests' stacks; empty if there are none."""
+    """Return the Google project of requests' stacks; empty if there are none."""
     if how is None:
         return ""
     return load_stack_file(path_of(root, how.like)).project
 
 
 def tags(branch: str, how: PullRequests, now: datetime) -> dict[str, str]:
-    """What is noted with the stack, for the sweeper."""
+    """Return the tags that tell the sweeper when the stack may go."""
     expires = now + timedelta(hours=how.hours)
     return {BRANCH: branch, EXPIRES: expires.isoformat(timespec="seconds")}
 
 
 def reason_to_sweep(tags: Mapping[str, str], branches: set[str], now: datetime) -> str:
-    """Why a request's stack is to go; empty if it may stay."""
+    """Return why a request's stack must go; empty if it may stay."""
     branch, expires = tags.get(BRANCH), tags.get(EXPIRES)
     if branch is None or expires is None:
         return "The run that made it failed before it was done."
@@ -70,5 +70,5 @@ def reason_to_sweep(tags: Mapping[str, str], branches: set[str], now: datetime) 
 
 
 def now() -> datetime:
-    """The time, with its zone."""
+    """Return the current time, with its zone."""
     return datetime.now(timezone.utc)

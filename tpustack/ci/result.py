@@ -1,4 +1,4 @@
-"""What became of one stack, as plain data."""
+"""The result of a run for one stack, as plain data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CostChange:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one stack.
+    """The result of a run for one stack.
 
     Attributes:
         stack: its name.
@@ -45,15 +45,15 @@ class Result:
 
     @property
     def replaced(self) -> tuple[Change, ...]:
-        """What is deleted and made again."""
+        """Return the resources that are deleted and made again."""
         return tuple(change for change in self.changes if change.operation == "replace")
 
     def noting(self, *notes: str) -> Result:
-        """The same with more notes, first."""
+        """Return the same result with more notes in front."""
         return replace(self, notes=(*notes, *self.notes))
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return it for programs."""
         return {
             "stack": self.stack,
             "outcome": self.outcome.value,
@@ -67,12 +67,12 @@ class Result:
 
 
 def failed(stack: str, problem: str, *notes: str) -> Result:
-    """A stack about which nothing could be done."""
+    """Return the result of a stack that nothing could be done about."""
     return Result(stack, Outcome.FAILURE, problem=problem, notes=notes)
 
 
 def document(command: str, results: Sequence[Result], seconds: float) -> dict[str, Any]:
-    """What a run writes to result.json."""
+    """Return what a run writes to result.json."""
     outcome = worst(result.outcome for result in results)
     return {
         "command": command,

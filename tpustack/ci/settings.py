@@ -1,4 +1,4 @@
-"""stacks/pipeline.yaml: which stacks are the pipeline's, and in which order."""
+"""stacks/pipeline.yaml: the pipeline's stacks, in the order of deployment."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PipelineSettings(Section):
 
 
 def load(root: Path) -> PipelineSettings:
-    """The settings of the pipeline. Raises UsageError with every problem."""
+    """Return the settings of the pipeline. Raises UsageError with every problem."""
     path = root / FILE
     try:
         document = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)

@@ -1,4 +1,4 @@
-"""`tpustack ci sweep` and `destroy`: stacks that nobody needs any more."""
+"""`tpustack ci sweep` and `destroy`: remove stacks that nobody needs any more."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def sweep(job: Job, branches: set[str], now: datetime) -> list[Result]:
 
 
 def sweep_orphans(job: Job, google: Google, project: str, *, remove: bool) -> list[Result]:
-    """Name, or remove, what requests' stacks left that the backend does not have any more."""
+    """Name, or remove, resources of requests' stacks that the backend no longer has."""
     found = orphans.find(google, project)
     known = job.backend.stacks()
     results = []
@@ -44,7 +44,7 @@ def sweep_orphans(job: Job, google: Google, project: str, *, remove: bool) -> li
 
 
 def destroy(job: Job, stack: str) -> Result:
-    """Delete everything of a stack that is not protected; a stack with nothing left goes, too."""
+    """Delete a stack's resources except protected ones; remove the stack if none is left."""
     if stack not in job.backend.stacks():
         return failed(stack, f"the backend has no stack {stack}")
     return explained(stack, lambda: _gone(job, stack))

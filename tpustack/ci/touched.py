@@ -1,4 +1,4 @@
-"""Which stacks a change touches, by what git says."""
+"""Finds the stacks that a change touches, by asking git."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from tpustack.ci.settings import FILE
 from tpustack.errors import UsageError
 
-# What every stack is made of. Whatever else changes (docs, tests, workflows), changes no stack.
+# All stacks are made of these. Other files (docs, tests, workflows) change no stack.
 _ALL = ("infra/", "policy/", "training/")
 _ALL_FILES = {"Pulumi.yaml", "requirements-deploy.txt", str(FILE)}
 
 
 def touched(paths: Iterable[str], stacks: Sequence[str]) -> list[str]:
-    """Those of `stacks` that a change of the files `paths` (relative to the root) touches."""
+    """Return those of `stacks` that a change of the files `paths`, relative to the root, hits."""
     changed = set(paths)
     if changed & _ALL_FILES or any(path.startswith(_ALL) for path in changed):
         return list(stacks)
@@ -23,7 +23,7 @@ def touched(paths: Iterable[str], stacks: Sequence[str]) -> list[str]:
 
 
 def changed_files(root: Path, base: str) -> list[str]:
-    """The files that differ from where the branch left `base`, those not committed included."""
+    """Return the files that differ from where the branch left `base`, uncommitted ones included."""
     merge_base = _git(root, "merge-base", base, "HEAD").strip()
     changed = _git(root, "diff", "--name-only", "--relative", "-z", merge_base, "--", ".")
     new = _git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", ".")
@@ -31,7 +31,7 @@ def changed_files(root: Path, base: str) -> list[str]:
 
 
 def file_at(root: Path, base: str, path: str) -> str | None:
-    """A file as it was where the branch left `base`; None if it was not there."""
+    """Return a file as it was where the branch left `base`; None if it was not there."""
     merge_base = _git(root, "merge-base", base, "HEAD").strip()
     if not _git(root, "ls-tree", merge_base, "--", path):
         return None
@@ -39,7 +39,7 @@ def file_at(root: Path, base: str, path: str) -> str | None:
 
 
 def branches(root: Path, remote: str) -> set[str]:
-    """The branches that a remote repository has."""
+    """Return the branches of a remote repository."""
     lines = _git(root, "ls-remote", "--heads", remote).splitlines()
     return {line.partition("refs/heads/")[2] for line in lines}
 

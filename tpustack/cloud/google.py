@@ -1,4 +1,4 @@
-"""Google's APIs with the caller's own credentials, real or local by environment alone."""
+"""Calls Google's APIs with the caller's credentials; the environment says whether real or local."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _RETRY = Retry(
 
 
 class NotFound(TpustackError):
-    """There is no such thing."""
+    """The API has no such resource."""
 
 
 class Google:
-    """Requests to Google's REST APIs; to read what is transient is tried again with backoff.
+    """Requests to Google's REST APIs; reads are retried with backoff after transient errors.
 
-    The session is there for tests.
+    Tests pass a session of their own.
     """
 
     def __init__(self, session: requests.Session | None = None) -> None:
@@ -39,7 +39,7 @@ class Google:
         self._session.mount("https://", HTTPAdapter(max_retries=_RETRY))
 
     def get(self, url: str, parameters: Mapping[str, str | int] | None = None) -> dict[str, Any]:
-        """The JSON at `url`.
+        """Return the JSON at `url`.
 
         Raises:
             TpustackError: with the API's own message.
@@ -47,11 +47,11 @@ class Google:
         return cast("dict[str, Any]", self._ask("GET", url, parameters).json())
 
     def text(self, url: str, parameters: Mapping[str, str | int] | None = None) -> str:
-        """The text at `url`, such as an object's content."""
+        """Return the text at `url`, such as an object's content."""
         return cast(str, self._ask("GET", url, parameters).text)
 
     def delete(self, url: str, parameters: Mapping[str, str | int] | None = None) -> None:
-        """Start to delete what is at `url`. Raises TpustackError with the API's own message."""
+        """Start to delete the resource at `url`. Raises TpustackError with the API's message."""
         self._ask("DELETE", url, parameters)
 
     def _ask(self, verb: str, url: str, parameters: Mapping[str, str | int] | None) -> Any:

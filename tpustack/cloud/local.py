@@ -1,4 +1,4 @@
-"""The local Google Cloud as seen from outside: its command line and its environment."""
+"""Runs the local Google Cloud by its command line."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class LocalCloudCommand:
         self.home = home or local_cloud_home()
 
     def arguments(self, *arguments: str) -> list[str]:
-        """The command as an argument list."""
+        """Return the command as an argument list."""
         require("localcloud.cli")
         return [sys.executable, "-m", "localcloud", *arguments, "--home", str(self.home)]
 
     def run(self, *arguments: str) -> str:
-        """Run a subcommand and give its output.
+        """Run a subcommand and return its output.
 
         Raises:
             TpustackError: with what it wrote to stderr when it fails.
@@ -40,17 +40,17 @@ class LocalCloudCommand:
         return done.stdout
 
     def status(self) -> dict[str, Any]:
-        """Port, resources and processes of the running cloud."""
+        """Return port, resources and processes of the running cloud."""
         loaded: dict[str, Any] = json.loads(self.run("status", "--json"))
         return loaded
 
     def environment(self) -> dict[str, str]:
-        """The variables that lead Google's clients to the local cloud."""
+        """Return the variables that lead Google's clients to the local cloud."""
         loaded: dict[str, str] = json.loads(self.run("env", "--json"))
         return loaded
 
     def is_running(self) -> bool:
-        """Whether it answers."""
+        """Return whether it answers."""
         done = subprocess.run(self.arguments("status"), capture_output=True, check=False)
         return done.returncode == 0
 

@@ -1,4 +1,4 @@
-"""`tpustack bootstrap`: what the pipeline needs."""
+"""`tpustack bootstrap`: creates what the pipeline needs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tpustack.engine import toolchain
     help="Its settings are bootstrap/Pulumi.STACK.yaml.",
 )
 def command(stack: str) -> None:
-    """Make the state bucket, the key, the identities of the pipeline and its budget.
+    """Create the state bucket, the key, the identities of the pipeline and its budget.
 
-    May be run again at any time; prints what the pipeline is to be told.
+    May be run again at any time; prints the values to enter in the pipeline's settings.
     """
     environment = toolchain.engine(toolchain.find())
     update = bootstrap.bootstrap(stack, environment, lambda line: click.echo(line, err=True))

@@ -1,4 +1,4 @@
-"""`tpustack catalog`: what there is on Google Cloud, where, and what it costs."""
+"""`tpustack catalog`: browses what Google Cloud offers, where, and at which price."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tpustack check`: are the stack files right?"""
+"""`tpustack check`: checks the stack files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tpustack cost`: what a stack, or a TPU by itself, costs."""
+"""`tpustack cost`: estimates what a stack, or a TPU by itself, costs."""
 
 from __future__ import annotations
 

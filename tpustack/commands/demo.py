@@ -1,4 +1,4 @@
-"""`tpustack demo`: from nothing to a trained model."""
+"""`tpustack demo`: trains a model on the local Google Cloud, from nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def command(architecture: str, keep: bool) -> None:
 
     require("localcloud.cli", "tensorflow")
 
-    # A terminal that closes or a `kill` must clear up as Ctrl-C does.
+    # Clean up after a closed terminal or a `kill` as after Ctrl-C.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     console = Console(highlight=False)

@@ -1,4 +1,4 @@
-"""`tpustack doctor`: what the errors in a log mean."""
+"""`tpustack doctor`: explains the errors in a log."""
 
 from __future__ import annotations
 

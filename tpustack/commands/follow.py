@@ -1,4 +1,4 @@
-"""`tpustack follow`: the training on a VM, live."""
+"""`tpustack follow`: shows the training on a VM, live."""
 
 from __future__ import annotations
 
@@ -15,10 +15,4 @@ def command(stack: str) -> None:
     from tpustack.engine.deployed import outputs_of
     from tpustack.logs.follow import follow
 
-    outputs = outputs_of(stack)
-    follow(
-        Console(),
-        project=outputs["project"],
-        zone=outputs["vm_zone"],
-        vm=outputs["vm_name"],
-    )
+    follow(Console(), outputs_of(stack))

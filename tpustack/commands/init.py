@@ -1,4 +1,4 @@
-"""`tpustack init`: a new stack."""
+"""`tpustack init`: writes the settings file of a new stack."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _offer(title: str, names: Sequence[str]) -> None:
 def _ask(
     stack: str, name: str, question: str, known: dict[str, str], default: str | None = None
 ) -> str:
-    """Asks until the answer is right."""
+    """Ask until the answer is valid."""
     while True:
         value = str(click.prompt(question, default=default)).strip()
         problem = problem_of(stack, name, {**known, name: value})

@@ -1,4 +1,4 @@
-"""`tpustack permissions`: what whoever deploys a stack must be allowed, as a file for gcloud."""
+"""`tpustack permissions`: the role that a stack's deployer needs, as a file for gcloud."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tpustack.stacks.files import load
 
 @click.command("permissions")
 @options.stack("The stack.", required=True)
-@click.option("--look", is_flag=True, help="Only what a preview and a refresh take.")
+@click.option("--look", is_flag=True, help="Only what a preview and a refresh need.")
 def command(stack: str, look: bool) -> None:
-    """Write what a stack's deployer must be allowed, for `gcloud iam roles create --file`.
+    """Write the role that a stack's deployer needs, for `gcloud iam roles create --file`.
 
-    What a budget takes is granted on the billing account instead; the file says so.
+    Budgets need a role on the billing account instead; the file names it.
     """
     kinds = (READ,) if look else ALL
     permissions = permissions_of(load(stack))

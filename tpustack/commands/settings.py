@@ -1,4 +1,4 @@
-"""`tpustack settings`: the reference of every setting."""
+"""`tpustack settings`: lists every setting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tpustack wheel`: the training wheel."""
+"""`tpustack wheel`: builds the training wheel."""
 
 from __future__ import annotations
 

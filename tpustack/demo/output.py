@@ -1,4 +1,4 @@
-"""The engine's output without what only a terminal's own display can show well."""
+"""Shortens the engine's output to finished resources and diagnostics."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ STACKS = {"vm": "local", "node": "local-node"}
 
 
 class Demo:
-    """From nothing to a trained model and back.
+    """Brings everything up, trains a model, and takes it all down again.
 
     Args:
         architecture: `vm` or `node`.
@@ -52,7 +52,7 @@ class Demo:
         self._cloud_pid: int | None = None
 
     def run(self) -> None:
-        """Everything; the local cloud is down afterwards, unless it is to be kept."""
+        """Run every phase; stop the local cloud afterwards, unless it is to be kept."""
         started = time.monotonic()
         kept = False
         self.watch.start()
@@ -128,12 +128,7 @@ class Demo:
 
     def _train(self, outputs: dict[str, Any], data: dataset.Source) -> None:
         with self._phase("training", "training on the VM"):
-            follow(
-                self.console,
-                project=outputs["project"],
-                zone=outputs["vm_zone"],
-                vm=outputs["vm_name"],
-            )
+            follow(self.console, outputs)
             metrics = _metrics(outputs["job_url"])
         self.summary.test_accuracy = metrics["test_accuracy"]
         self.summary.steps_per_second = metrics["steps_per_second"]
@@ -157,7 +152,7 @@ class Demo:
             self._say(f"resources left in the local cloud: {_listed(left)}")
 
     def _explain(self, outputs: dict[str, Any]) -> None:
-        self.console.print(
+        self._print(
             "\nEverything is still up. To look around:\n"
             '  eval "$(.venv/bin/tpustack local env)"     # this shell talks to the local cloud\n'
             f"  pulumi stack output --stack {self.stack}\n"
@@ -168,10 +163,7 @@ class Demo:
             f"  .venv/bin/tpustack local logs {outputs['vm_name']}\n"
             "To take it down:\n"
             f"  pulumi destroy --yes --stack {self.stack}\n"
-            "  .venv/bin/tpustack local stop",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
+            "  .venv/bin/tpustack local stop"
         )
 
     def _stop_cloud(self) -> None:
@@ -197,20 +189,19 @@ class Demo:
 
     @contextmanager
     def _phase(self, name: str, title: str) -> Iterator[None]:
-        self.console.print(f"[bold]● {title}[/]")
+        self._print(f"● {title}", "bold")
         started = time.monotonic()
         yield
         self.summary.seconds[name] = round(time.monotonic() - started, 2)
 
-    def _say(self, text: str) -> None:
-        self.console.print(f"  {text}", highlight=False, markup=False, soft_wrap=True)
+    def _say(self, text: str, style: str | None = None) -> None:
+        self._print(f"  {text}", style)
+
+    def _print(self, text: str, style: str | None = None) -> None:
+        self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
 
     def _engine_output(self) -> EngineOutput:
-        return EngineOutput(
-            lambda line: self.console.print(
-                f"  {line}", style="dim", highlight=False, markup=False, soft_wrap=True
-            )
-        )
+        return EngineOutput(lambda line: self._say(line, "dim"))
 
 
 def _convert(source: str) -> None:

@@ -1,4 +1,4 @@
-"""What the demo found, as a table and as `.demo/summary.json`."""
+"""The demo's figures, as a table and as `.demo/summary.json`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Summary:
     """The demo's figures; a figure that a step did not reach is None.
 
     Attributes:
-        test_accuracy: share of the test images that the model names rightly, 0 to 1.
+        test_accuracy: share of the test images that the model classifies correctly, 0 to 1.
         steps_per_second: training steps a second, without start-up and evaluation.
         replicas: replicas in sync.
         endpoint: the TPU's, as the stack exports it.

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from pulumi import automation
 
+from tpustack.engine import toolchain
 from tpustack.engine.failure import explained, reason
 from tpustack.engine.stack import Stack
 from tpustack.errors import TpustackError
-from tpustack.project import BACKEND
+from tpustack.project import BACKEND, root
 from tpustack.recovery.folder import mend
 
 
@@ -102,6 +103,12 @@ class Backend:
         """Note something about a stack."""
         for key, value in tags.items():
             self._workspace.set_tag(stack, key, value)
+
+
+def users_own() -> Backend:
+    """Return the project in the backend that the user logged in to; find or build the engine."""
+    tools = toolchain.find()
+    return Backend({"PATH": f"{tools.bin}{os.pathsep}{os.environ['PATH']}"}, root())
 
 
 @contextmanager

@@ -1,14 +1,11 @@
-"""The outputs of a stack that is up, for commands that look at what it made."""
+"""Gets the outputs of a stack that is up, for commands that look at its resources."""
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
-from tpustack.engine import toolchain
-from tpustack.engine.backend import Backend
+from tpustack.engine.backend import users_own
 from tpustack.errors import UsageError
-from tpustack.project import root
 from tpustack.stacks.files import path_of, shown
 
 
@@ -20,8 +17,7 @@ def outputs_of(stack: str | None) -> dict[str, Any]:
     """
     if stack is not None and not (path := path_of(stack)).exists():
         raise UsageError(f"--stack: there is no stack {stack}: {shown(path)} does not exist")
-    tools = toolchain.find()
-    backend = Backend({"PATH": f"{tools.bin}{os.pathsep}{os.environ['PATH']}"}, root())
+    backend = users_own()
     name = stack or backend.selected()
     if name is None:
         raise UsageError("no stack is selected: name one with --stack")

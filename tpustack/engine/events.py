@@ -1,4 +1,4 @@
-"""What the engine reports while it works, collected."""
+"""Collects what the engine reports while it works."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pulumi.automation import EngineEvent, OpType, StepEventMetadata
 
-# The engine's steps of a replacement come beside the one that stands for it in the program.
+# The parts of a replacement; the engine reports the replacement itself, too.
 _PARTS = {OpType.CREATE_REPLACEMENT, OpType.DELETE_REPLACED, OpType.DISCARD_REPLACED}
 _NOTHING = {OpType.SAME, OpType.REFRESH, OpType.READ, *_PARTS}
 # The provider's own copies of labels.
@@ -20,7 +20,7 @@ _COLOR = re.compile(r"<\{%.*?%\}>")
 
 @dataclass(frozen=True)
 class Change:
-    """One resource that changes, or that somebody has changed.
+    """One resource that changes, or that has changed.
 
     Attributes:
         operation: the engine's word: `create`, `update`, `replace`, `delete` …
@@ -39,7 +39,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Violation:
-    """What a rule of the policy pack has against a resource."""
+    """A resource that breaks a rule of the policy pack."""
 
     rule: str
     level: str
@@ -48,7 +48,7 @@ class Violation:
 
     @property
     def mandatory(self) -> bool:
-        """Whether it stops the run."""
+        """Return whether the violation stops the run."""
         return self.level == "mandatory"
 
 
@@ -62,14 +62,14 @@ class Events:
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """What changes, or has changed, sorted by type and name."""
+        """Return what changes, or has changed, sorted by type and name."""
         return tuple(sorted(self._changes.values(), key=lambda change: (change.type, change.name)))
 
     def listen(self, event: EngineEvent) -> None:
-        """Take one event in."""
+        """Record one event."""
         if event.resource_pre_event:
             self._note(event.resource_pre_event.metadata)
-        # A refresh knows only afterwards what somebody has changed.
+        # A refresh knows what has changed only after it has read the resource.
         if event.res_outputs_event:
             self._note(event.res_outputs_event.metadata)
         if event.policy_event:

@@ -1,4 +1,4 @@
-"""Why an operation of the engine failed, out of everything that it wrote."""
+"""Extracts why an operation failed from everything that the engine wrote."""
 
 from __future__ import annotations
 

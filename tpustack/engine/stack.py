@@ -32,7 +32,7 @@ class Update:
 
     @property
     def changed(self) -> int:
-        """How many resources were not left as they were."""
+        """Return how many resources the update touched."""
         return sum(number for operation, number in self.changes.items() if operation != "same")
 
 

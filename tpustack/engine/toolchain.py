@@ -28,7 +28,7 @@ class Toolchain:
 
 
 def find() -> Toolchain:
-    """The engine, language host and provider; built now, with progress on stderr, if need be.
+    """Find the engine, language host and provider; build them, with progress on stderr, if need be.
 
     Raises:
         TpustackError: when it can be neither found, downloaded nor built.
@@ -47,7 +47,7 @@ def find() -> Toolchain:
 
 
 def environment(toolchain: Toolchain, state: Path) -> dict[str, str]:
-    """The variables with which Pulumi keeps its state in `state`, beside PATH."""
+    """Return PATH and the variables that make Pulumi keep its state in `state`."""
     state.mkdir(parents=True, exist_ok=True)
     return engine(toolchain) | {
         "PULUMI_BACKEND_URL": f"file://{state}",
@@ -56,7 +56,7 @@ def environment(toolchain: Toolchain, state: Path) -> dict[str, str]:
 
 
 def engine(toolchain: Toolchain) -> dict[str, str]:
-    """The variables with which this engine is found; where its state is, the user says."""
+    """Return the variables that select this engine; the user's own say where its state is."""
     variables = {
         "PATH": f"{toolchain.bin}{os.pathsep}{os.environ.get('PATH', '')}",
         "PULUMI_SKIP_UPDATE_CHECK": "true",
@@ -68,7 +68,7 @@ def engine(toolchain: Toolchain) -> dict[str, str]:
 
 
 def _home_with(provider: Path) -> dict[str, str]:
-    """A Pulumi home of this project's own, in which the built provider is installed.
+    """Make a Pulumi home of this project's own, in which the built provider is installed.
 
     Found on PATH instead, it would be named in a warning at every command.
     """
@@ -87,5 +87,5 @@ def _home_with(provider: Path) -> dict[str, str]:
 
 
 def exports(variables: dict[str, str]) -> str:
-    """The variables as shell commands."""
+    """Return the variables as shell commands."""
     return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())

@@ -19,12 +19,12 @@ _LOOKS_LIKE_AN_ERROR = re.compile(
     r"(?:^|\s)[EF](?:\d{4} \d\d:| tensorflow/| external/)|"
     r"Segmentation fault|training failed: |googleapi: Error"
 )
-# How something ended: of interest only if nothing says why.
+# The end of a process: of interest only if nothing says why.
 _LOOKS_LIKE_AN_END = re.compile(
     r"core dumped|exit status [1-9]|Failed with result|"
     r"Main process exited, code=(?:exited, status=[1-9]|killed)"
 )
-# An exception's own words may be that many lines below its name.
+# An exception's message may be this many lines below its name.
 _BELOW = 12
 _DIGITS = re.compile(r"\d+")
 
@@ -39,7 +39,7 @@ class Finding:
     text: str
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return it for programs."""
         return {
             "source": self.source,
             "id": self.known.id,
@@ -53,14 +53,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Unknown:
-    """What looks like an error and is not in the catalogue."""
+    """A text that looks like an error and is not in the catalogue."""
 
     source: str
     lines: tuple[int, ...]
     text: str
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return it for programs."""
         return {"source": self.source, "lines": list(self.lines), "text": self.text}
 
 
@@ -73,7 +73,7 @@ class Diagnosis:
 
 
 def diagnose(source: str, text: str) -> Diagnosis:
-    """Look for errors in a log; of several explanations of one message the most special counts."""
+    """Find errors in a log; of several explanations of one message the most specific counts."""
     log = Log.of(text)
     explained = _explained(log)
     lines: dict[str, list[int]] = {}
@@ -96,7 +96,7 @@ def diagnose(source: str, text: str) -> Diagnosis:
 
 
 def _explained(log: Log) -> dict[int, tuple[KnownError, int]]:
-    """By record: the known error, and the line where it begins."""
+    """Return by record the known error, and the line where it begins."""
     innocent = innocent_lines()
     messages = tuple("" if innocent.search(line) else line for line in log.messages)
     found: dict[int, tuple[KnownError, int]] = {}
@@ -137,7 +137,7 @@ def _suspicious(log: Log, explained: set[int]) -> Iterator[int]:
         elif _LOOKS_LIKE_AN_END.search(line):
             ends.append(index)
     if traceback is not None:
-        # The log ends within it.
+        # The log ends within the traceback.
         silent = False
         yield traceback
     if silent:

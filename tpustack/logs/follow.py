@@ -1,6 +1,9 @@
-"""The training on the VM as a progress bar, from its serial port."""
+"""Shows the training on the VM as a progress bar, from its serial port."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -13,12 +16,13 @@ from tpustack.logs import serial
 SILENCE = 300.0
 
 
-def follow(console: Console, *, project: str, zone: str, vm: str) -> None:
+def follow(console: Console, outputs: Mapping[str, Any]) -> None:
     """Show the VM's output and the training's progress until it ends.
 
     Raises:
         TpustackError: when the training fails or falls silent.
     """
+    vm = outputs["vm_name"]
     bar = Progress(
         TextColumn("training"),
         BarColumn(),
@@ -38,7 +42,7 @@ def follow(console: Console, *, project: str, zone: str, vm: str) -> None:
                 console.print(f"  training {said.step}/{said.steps} {figures}", highlight=False)
 
         ended = serial.wait_for_end(
-            serial.lines(Google(), project=project, zone=zone, vm=vm),
+            serial.lines(Google(), project=outputs["project"], zone=outputs["vm_zone"], vm=vm),
             on_line=lambda line: console.print(
                 f"  {line}", style="dim", highlight=False, markup=False, soft_wrap=True
             ),

@@ -1,4 +1,4 @@
-"""A VM's serial port, followed line by line until the training on it ends."""
+"""Follows a VM's serial port line by line until the training on it ends."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from tpustack.cloud.google import Google, NotFound
 from tpustack.errors import TpustackError
 
-_INSTANCE = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instances/{}"
-# After so many answers with nothing new, the VM may be another one of the same name.
+INSTANCE = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instances/{}"
+# After this many answers without news, a new VM may have taken the name.
 _SILENT = 10
 _PROGRESS = re.compile(r"progress step=(\d+)/(\d+)(.*)")
 _FIELD = re.compile(r"(\w+)=(\S+)")
@@ -36,12 +36,12 @@ class Ended:
 
 
 def port_url(project: str, zone: str, vm: str) -> str:
-    """The address of a VM's serial port."""
-    return f"{_INSTANCE.format(project, zone, vm)}/serialPort"
+    """Return the address of a VM's serial port."""
+    return f"{INSTANCE.format(project, zone, vm)}/serialPort"
 
 
 def parse(line: str) -> Progress | Ended | None:
-    """What a line of the serial port says of the training, if anything."""
+    """Parse what a line of the serial port says about the training; None if nothing."""
     found = _PROGRESS.search(line)
     if found:
         step, steps, rest = found.groups()
@@ -61,9 +61,9 @@ def lines(
     interval: float = 0.5,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[str | None]:
-    """The serial port's lines as they come; None whenever there is nothing new.
+    """Yield the serial port's lines as they come; None whenever there is nothing new.
 
-    A VM that its group makes anew is waited for, and read from its beginning.
+    When its group replaces the VM, wait for the new one and read it from the beginning.
 
     Raises:
         TpustackError: when there was never such a VM.
@@ -96,8 +96,8 @@ def lines(
 
 
 def _number(google: Google, project: str, zone: str, vm: str) -> str:
-    """What tells a VM from another one of the same name."""
-    return str(google.get(_INSTANCE.format(project, zone, vm), {"fields": "id"})["id"])
+    """Return the number that tells a VM from an earlier one of the same name."""
+    return str(google.get(INSTANCE.format(project, zone, vm), {"fields": "id"})["id"])
 
 
 def wait_for_end(

@@ -1,4 +1,4 @@
-"""What the machines of a stack say of themselves: states, and the VM's serial port."""
+"""Reads a stack's logs from Google: the states of its machines, and the VM's serial port."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from typing import Any
 
 from tpustack.cloud.google import Google
 from tpustack.errors import TpustackError
-from tpustack.logs.serial import port_url
+from tpustack.logs.serial import INSTANCE, port_url
 
-_INSTANCE = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instances/{}"
 _NODE = "https://tpu.googleapis.com/v2/projects/{}/locations/{}/nodes/{}"
 _HEALTHY = ("", "HEALTHY", "HEALTH_UNSPECIFIED")
 
 
 def texts(google: Google, outputs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Name and text of each thing to look into; what Google refuses is a text too.
+    """Yield the name and text of each log; where Google refuses, its answer is the text.
 
     Args:
         google: the APIs.
@@ -45,7 +44,7 @@ def _tpu(google: Google, project: str, zone: str, name: str) -> str:
 
 
 def _vm(google: Google, project: str, zone: str, name: str) -> str:
-    instance = google.get(_INSTANCE.format(project, zone, name))
+    instance = google.get(INSTANCE.format(project, zone, name))
     return f"the VM {name} in {zone} is {instance.get('status')}"
 
 

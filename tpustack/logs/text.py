@@ -15,8 +15,9 @@ _COLUMNS = 80
 
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
 _DATE = r"(?:\d{4}-\d\d-\d\d[T ]|[A-Z][a-z]{2} +\d{1,2} )\d\d:\d\d:\d\d\S*"
-# What loggers write before a message: the kernel's and a worker's brackets, a date, journald's host
-# and unit, absl's and TensorFlow's source line, Python's level and logger, the start-up script.
+# The prefixes that loggers write before a message: the kernel's and a worker's brackets, a date,
+# journald's host and unit, absl's and TensorFlow's source line, Python's level and logger, the
+# start-up script.
 _PREFIX = re.compile(
     r"\[ *\d+\.\d+\] |\[[a-z]+ \d+\] |"
     rf"{_DATE} (?:[\w.-]+ (?=[\w.@-]+(?:\[\d+\])?: ))?|"
@@ -46,10 +47,10 @@ class Log:
 
     @cached_property
     def records(self) -> tuple[int, ...]:
-        """For each line the first line of what was written at once, as far as one can tell.
+        """Return for each line the first line of its record, as far as one can tell.
 
-        A line goes on with the one before if it has no prefix of its own, and that one was long
-        enough to be broken or had no room for this one's first word.
+        A line continues the one before if it has no prefix of its own, and that one was long enough
+        to be broken or had no room for this one's first word.
         """
         found: list[int] = []
         for index, message in enumerate(self.messages):
@@ -63,7 +64,7 @@ class Log:
 
 
 class Joined:
-    """A log's messages as one text, and the way from a place in it back to the line.
+    """A log's messages as one text, whose positions can be traced back to lines.
 
     Args:
         messages: the lines.
@@ -80,7 +81,7 @@ class Joined:
         self._ends = list(accumulate(len(piece) for piece in pieces))
 
     def line(self, position: int) -> int:
-        """The index of the line that the character at `position` is in."""
+        """Return the index of the line that holds the character at `position`."""
         return bisect_right(self._ends, position)
 
 

@@ -1,4 +1,4 @@
-"""A state in a folder: what a killed engine leaves of the files that it was writing."""
+"""Repairs a backend in a folder, where a killed engine leaves files half written."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _READ_AT_ONCE = ("stacks", "locks")
 
 
 def mend(url: str) -> list[Path]:
-    """Remove files of attributes that were cut off; the answer is those.
+    """Remove attribute files that were cut off; return their paths.
 
-    Beside each file the engine keeps one with its hash, which it does not write in one go. It does
+    Beside each file the engine keeps one with its hash, and does not write it in one go. It works
     without, but an empty one makes every command fail with "EOF". Buckets have no such files.
     """
     if not url.startswith("file://"):

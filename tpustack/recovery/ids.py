@@ -1,12 +1,12 @@
-"""By what Google's provider, or this project's own, finds a resource that it has made."""
+"""The IDs by which Google's provider, or this project's own, finds its resources."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-# The fields are inputs. Not here: what Google names itself (budgets, notification channels), what
-# exists only in the state, and APIs, which stay enabled.
+# The fields are inputs. Left out are resources that Google names itself (budgets, notification
+# channels), resources that exist only in the state, and APIs, which stay enabled.
 _IDS: Mapping[str, str] = {
     "gcp:compute/disk:Disk": "projects/{project}/zones/{zone}/disks/{name}",
     "gcp:compute/firewall:Firewall": "projects/{project}/global/firewalls/{name}",
@@ -53,11 +53,11 @@ _IDS: Mapping[str, str] = {
 }
 
 FOUND = _IDS.keys()
-"""The types of which the inputs tell the ID."""
+"""The types whose ID follows from their inputs."""
 
 
 def id_of(resource: Mapping[str, Any]) -> str | None:
-    """The ID of a resource by its inputs; None if they don't tell it."""
+    """Return the ID of a resource from its inputs; None if it does not follow from them."""
     template = _IDS.get(resource["type"])
     try:
         return template and template.format_map(resource.get("inputs") or {})

@@ -37,7 +37,7 @@ _LONGEST_WAIT, _PAUSE = 20 * 60.0, 5.0
 
 @dataclass(frozen=True)
 class Found:
-    """What a look at the cloud made of an interrupted state.
+    """An interrupted state, completed by a look at the cloud.
 
     Attributes:
         created: the URNs of what was being created.
@@ -51,7 +51,7 @@ class Found:
 
 
 class Recovery:
-    """The state of one stack in its backend.
+    """Repairs the state of one stack in its backend.
 
     Args:
         stack: its name.
@@ -64,14 +64,14 @@ class Recovery:
         self._stack, self._workspace, self._line = stack, workspace, line
 
     def interrupted(self) -> State | None:
-        """The state, if an engine was killed in the middle of something or is at work."""
+        """Return the state if an engine was killed in the middle of something, or is at work."""
         state = self._read()
         return state if is_interrupted(state.get("deployment") or {}) else None
 
     def ask_for_lock(self) -> None:
         """Take the lock and give it back. Raises LockedError when somebody holds it.
 
-        To rename a stack to its own name is what the engine takes the lock for, and then refuses.
+        The engine takes the lock to rename a stack, and then refuses its own name.
         """
         try:
             self._run("rename", "stack", "rename", self._stack)
@@ -98,7 +98,7 @@ class Recovery:
         return found.created
 
     def look(self, before: State) -> Found:
-        """Find out what is there of what was interrupted. Changes neither cloud nor state."""
+        """Find out which interrupted resources exist. Changes neither cloud nor state."""
         deployment = before["deployment"]
         created = being_created(deployment)
         self._line(f"an update was killed, which was creating {len(created)} resources")
@@ -134,7 +134,7 @@ class Recovery:
             self._run("import", "stack", "import", "--file", str(path))
 
     def _read(self) -> State:
-        # Without --show-secrets: they stay encrypted, in the copy and wherever else this goes.
+        # Without --show-secrets, secrets stay encrypted, in the copy too.
         state: State = json.loads(self._run("export", "stack", "export").stdout)
         return state
 

@@ -1,4 +1,4 @@
-"""Locks of a bucket or folder as backend: whose they are, and which nobody holds any more."""
+"""The locks of a backend in a bucket or folder: who holds them, and whether that run is dead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import psutil
 
 from tpustack.errors import TpustackError
 
-# A run of the pipeline is ended long before that (`timeout-minutes` in the workflows).
+# No run of the pipeline lasts this long (`timeout-minutes` in the workflows).
 LONGEST_RUN = timedelta(hours=2)
 # pulumi/pkg/backend/diy/lock.go
 _LOCK = re.compile(
@@ -22,7 +22,7 @@ _LOCK = re.compile(
 
 @dataclass(frozen=True)
 class Lock:
-    """One lock, as the engine tells of it."""
+    """One lock, as the engine reports it."""
 
     url: str
     user: str
@@ -37,7 +37,7 @@ class Lock:
     def is_orphaned(
         self, now: datetime, host: str, started: Callable[[int], datetime | None]
     ) -> bool:
-        """Whether its holder is gone: dead on this machine, or older than any run can be.
+        """Return whether its holder is gone: dead on this machine, or older than any run can be.
 
         Args:
             now: the time.
@@ -61,7 +61,7 @@ class LockedError(TpustackError):
 
 
 def locks_in(message: str) -> list[Lock]:
-    """The locks that the engine's refusal names."""
+    """Return the locks that the engine's refusal names."""
     return [
         Lock(
             found["url"],
@@ -75,13 +75,13 @@ def locks_in(message: str) -> list[Lock]:
 
 
 def orphaned(locks: list[Lock]) -> bool:
-    """Whether nobody holds any of the locks."""
+    """Return whether the holders of all locks are gone."""
     now, host = datetime.now(timezone.utc), socket.gethostname()
     return all(lock.is_orphaned(now, host, _started) for lock in locks)
 
 
 def held(stack: str, locks: list[Lock]) -> str:
-    """The message about locks that are held."""
+    """Return the message about locks that are held."""
     holders = ", ".join(map(str, locks)) or "somebody who is not named"
     return (
         f"stack {stack} is locked by {holders}. Nothing was changed. Wait for that run and start "

@@ -1,4 +1,4 @@
-"""What killed runs leave behind: locks that nobody holds, and operations that only began."""
+"""Clears up after killed runs: locks that nobody holds, and operations that only began."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _T = TypeVar("_T")
 
 
 class Repair:
-    """Makes one stack usable again; `notes` says what that took."""
+    """Makes one stack usable again; `notes` says what was done for that."""
 
     def __init__(self, recovery: Recovery) -> None:
         self.notes: list[str] = []
         self._recovery = recovery
 
     def take_up(self) -> None:
-        """Find what a killed run was creating.
+        """Take what a killed run was creating into the state.
 
         Raises:
             LockedError: when that run is still going on.

@@ -1,7 +1,7 @@
-"""What a killed engine left half done in a stack's state.
+"""Completes the state of a stack whose engine was killed.
 
 The engine writes an operation into the state before it asks the provider, and takes it out along
-with the result (pulumi/pkg/backend/snapshot.go). So whatever was killed, the state names it:
+with the result (pulumi/pkg/backend/snapshot.go). So the state names whatever was interrupted:
 
 - `creating`: it is there or not; if it is, the state does not know.
 - `updating`, `deleting`: it is in the state as it was before.
@@ -22,8 +22,8 @@ from tpustack.recovery.ids import id_of
 Resource = Mapping[str, Any]
 Deployment = Mapping[str, Any]
 
-# What is neither there nor gone yet, by the state that the provider reads. Sources: the values of
-# Instance.status in Google's discovery document compute v1, and of Node.state in tpu v2.
+# The states of a resource that is still coming or going. Sources: the values of Instance.status in
+# Google's discovery document compute v1, and of Node.state in tpu v2.
 _PASSING: Mapping[str, tuple[str, frozenset[str]]] = {
     "gcp:compute/instance:Instance": (
         "currentStatus",
@@ -34,27 +34,26 @@ _PASSING: Mapping[str, tuple[str, frozenset[str]]] = {
         frozenset({"CREATING", "STARTING", "STOPPING", "RESTARTING", "REIMAGING", "DELETING"}),
     ),
 }
-# What the provider calls the time at which Google made something: buckets, Compute, TPU VMs, the
-# queue.
+# The provider's names for the time of creation: of buckets, Compute, TPU VMs, the queue.
 _MADE_AT = ("timeCreated", "creationTimestamp", "createTime", "created")
 _FRACTION = re.compile(r"\.\d+")
 
 
 def is_interrupted(deployment: Deployment) -> bool:
-    """Whether an engine was killed in the middle of something, or is at work."""
+    """Return whether an engine was killed in the middle of something, or is at work."""
     return bool(deployment.get("pending_operations"))
 
 
 def being_created(deployment: Deployment) -> list[str]:
-    """The URNs of what the engine was creating when it was killed."""
+    """Return the URNs of the resources that the killed engine was creating."""
     return [each["urn"] for each in _creates(deployment)]
 
 
 def with_what_may_be_there(deployment: Deployment) -> dict[str, Any]:
-    """The state as if all that was being created had come into being; a refresh drops the rest.
+    """Return the state as if everything that was being created existed; a refresh drops the rest.
 
-    It is the engine's own kind of state, without operations. It is not to be kept before a refresh:
-    nothing in it says what is only assumed.
+    It is a state as the engine writes it, without operations. Refresh it before it is kept: nothing
+    in it says which resources are only assumed.
     """
     resources = list(deployment.get("resources") or [])
     seen: set[str] = set()
@@ -68,10 +67,10 @@ def with_what_may_be_there(deployment: Deployment) -> dict[str, Any]:
 
 
 def settled(before: Deployment, refreshed: Deployment) -> dict[str, Any]:
-    """The state to keep: the refreshed one, in which what was not replaced after all stays.
+    """Return the state to keep: the refreshed one, with old resources that were not replaced.
 
-    Nor was it replaced by what Google has had for longer: that is left of an earlier update, and
-    goes.
+    A new resource that Google made before the old one replaced nothing: it is left over from an
+    earlier update, and is marked for deletion.
     """
     stays = {_key(each) for each in before.get("resources") or [] if not each.get("delete")}
     resources = list(refreshed.get("resources") or [])
@@ -91,7 +90,7 @@ def _is_alive(resource: Resource, urn: str) -> bool:
 
 
 def _is_older(new: Resource, old: Resource) -> bool:
-    """Whether Google made `new` before the engine made `old`; not if nobody knows."""
+    """Return whether Google made `new` before the engine made `old`; False if unknown."""
     outputs = new.get("outputs") or {}
     made = next((outputs[name] for name in _MADE_AT if outputs.get(name)), None)
     since = old.get("created")
@@ -99,12 +98,12 @@ def _is_older(new: Resource, old: Resource) -> bool:
 
 
 def _time(text: str) -> datetime:
-    """A time of Google's or the engine's, to the second."""
+    """Parse a time of Google's or the engine's, to the second."""
     return datetime.fromisoformat(_FRACTION.sub("", text).replace("Z", "+00:00"))
 
 
 def passing(before: Deployment, refreshed: Deployment) -> list[str]:
-    """The URNs of what was interrupted and is still coming or going at Google."""
+    """Return the URNs of interrupted resources that are still coming or going at Google."""
     begun = {each["resource"]["urn"] for each in before.get("pending_operations") or []}
     return [
         each["urn"]
@@ -144,7 +143,7 @@ def _knows(resources: Sequence[Resource], new: Resource) -> bool:
 
 
 def _with(resources: Sequence[Resource], new: Resource) -> list[Resource]:
-    """The resources with a new one, which takes the place of the one that it replaces."""
+    """Return the resources with a new one, in the place of the one that it replaces."""
     place = len(resources)
     rest: list[Resource] = []
     for index, each in enumerate(resources):
@@ -160,9 +159,9 @@ def _with(resources: Sequence[Resource], new: Resource) -> list[Resource]:
 
 
 def _fitting(new: Resource, before: Sequence[Resource]) -> Resource | None:
-    """The resource with references to nothing but what comes before it, as the engine insists.
+    """Return the resource with references only to those before it, as the engine insists.
 
-    Later updates may have deleted what it was to depend on. None if no provider is left for it.
+    Later updates may have deleted its dependencies. None if no provider is left for it.
     """
     urns = {each["urn"] for each in before}
     fitting = dict(new)

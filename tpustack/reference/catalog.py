@@ -1,4 +1,4 @@
-"""What the catalog has, chosen by zone and type, as rows for people and records for programs."""
+"""Lists the catalog by zone and type, as rows for people and records for programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Listing:
 
 
 def by_zone(catalog: Catalog) -> Listing:
-    """For every zone the families of TPUs and their sizes."""
+    """List the families of TPUs and their sizes in every zone."""
     zones: dict[str, dict[str, list[str]]] = {}
     for tpu in catalog.accelerators.values():
         for zone in tpu.zones:
@@ -40,7 +40,7 @@ def by_zone(catalog: Catalog) -> Listing:
 
 
 def accelerators(catalog: Catalog, zone: str | None, kind: str | None) -> Listing:
-    """TPU types with what they are made of and what an hour costs, zone by zone."""
+    """List TPU types with their hardware and their price an hour, zone by zone."""
     heading = ("type", "zone", "topology", "chips", "cores", "hosts", "HBM GiB", "CIDR")
     rows: list[Row] = [(*heading, "on demand", "spot")]
     records = []
@@ -58,7 +58,7 @@ def accelerators(catalog: Catalog, zone: str | None, kind: str | None) -> Listin
 
 
 def runtimes(catalog: Catalog, zone: str | None, kind: str | None) -> Listing:
-    """Software of TPU VMs and classic nodes, with the TensorFlow in it and where it runs."""
+    """List the software of TPU VMs and classic nodes, its TensorFlow, and the TPUs that run it."""
     families = {
         tpu.family
         for tpu in catalog.accelerators.values()
@@ -83,7 +83,7 @@ def runtimes(catalog: Catalog, zone: str | None, kind: str | None) -> Listing:
 
 
 def machines(catalog: Catalog, zone: str | None, kind: str | None) -> Listing:
-    """Machine types of the VM; with a zone, what an hour costs there."""
+    """List machine types of the VM; with a zone, with their price an hour there."""
     priced = ("on demand", "spot") if zone else ()
     rows: list[Row] = [("machine", "vCPUs", "GiB", *priced)]
     records: list[Record] = []
@@ -105,7 +105,7 @@ def machines(catalog: Catalog, zone: str | None, kind: str | None) -> Listing:
 
 
 def prices(catalog: Catalog, zone: str | None, kind: str | None) -> Listing:
-    """The price list as its sources have it."""
+    """List the prices as their sources have them."""
     rows: list[Row] = [
         ("of", "where", "unit", "source of", "on demand", "spot", "preemptible"),
     ]
@@ -191,7 +191,7 @@ def _exact(price: Price | None) -> str | None:
 
 
 def names(catalog: Catalog, table: str) -> Iterator[str]:
-    """What `--type` may be for a table."""
+    """Yield the values of `--type` for a table."""
     if table != "machines":
         for tpu in catalog.accelerators.values():
             yield from (tpu.name, tpu.family)

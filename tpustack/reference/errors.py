@@ -1,4 +1,4 @@
-"""The catalogue of known errors as a page."""
+"""Writes the catalogue of known errors as a page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ arguments are wrong. The trainer explains its own errors by the same catalogue.
 
 
 def markdown() -> str:
-    """The page docs/troubleshooting.md."""
+    """Return the page docs/troubleshooting.md."""
     return "\n".join([_INTRODUCTION, *map(_section, known_errors())])
 
 

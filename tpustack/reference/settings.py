@@ -1,4 +1,4 @@
-"""The reference of settings as a page and as text."""
+"""Writes the reference of settings as a page and as text."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ before the program runs, and says only the first thing that is wrong; `tpustack 
 
 
 def facts(setting: Setting) -> str:
-    """Type, choices, range and default in a few words."""
+    """Return type, choices, range and default in a few words."""
     words = [setting.kind]
     if setting.choices:
         words.append(f"one of {', '.join(setting.choices)}")
@@ -67,7 +67,7 @@ def facts(setting: Setting) -> str:
 
 
 def markdown() -> str:
-    """The page docs/settings.md."""
+    """Return the page docs/settings.md."""
     settings = all_settings()
     parts = [_INTRODUCTION, "## The stack\n", *_table([s for s in settings if not s.group])]
     for group, about in groups().items():

