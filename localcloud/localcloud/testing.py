@@ -17,7 +17,7 @@ class UnexpectedStatus(AssertionError):
 
 
 def session(local_cloud: LocalCloud, member: str = DEVELOPER, *scopes: str) -> requests.Session:
-    """A session that reaches the local cloud as `member`; nobody when that is empty."""
+    """Return a session that reaches the local cloud as `member`; nobody when that is empty."""
     made = requests.Session()
     made.trust_env = False
     made.proxies = {"https": f"http://127.0.0.1:{local_cloud.listener.port}"}
@@ -30,7 +30,7 @@ def session(local_cloud: LocalCloud, member: str = DEVELOPER, *scopes: str) -> r
 
 
 def machine(zone: str | None = None, **fields: Any) -> Json:
-    """The plainest machine there is, as an instance of `zone` or, without one, in a template."""
+    """Return the plainest machine, as an instance of `zone` or, without one, for a template."""
 
     def path(kind: str, name: str) -> str:
         return f"zones/{zone}/{kind}/{name}" if zone else name
@@ -62,13 +62,13 @@ class Client:
         self.session = session(local_cloud, member, *scopes)
 
     def as_member(self, member: str, *scopes: str) -> Client:
-        """A client of the same cloud for somebody else."""
+        """Return a client of the same cloud for somebody else."""
         return Client(self.local_cloud, member, *scopes)
 
     def call(
         self, verb: str, url: str, body: Json | None = None, *, status: int = 200, **query: Any
     ) -> Json:
-        """The JSON answer to a call.
+        """Return the JSON answer to a call.
 
         Args:
             verb: HTTP method.

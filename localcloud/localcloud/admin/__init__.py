@@ -1,1 +1,1 @@
-"""What people and tools may do to the cloud itself: look into it, break it on purpose."""
+"""The emulator's own API: it looks into the cloud and breaks it on purpose."""

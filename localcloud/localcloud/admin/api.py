@@ -1,4 +1,4 @@
-"""What `python -m localcloud` asks the running emulator, under /_local/v1/ on its own port.
+"""Serves the command line's requests, under /_local/v1/ on the emulator's own port.
 
 Every call must carry the header `Local-Cloud` with a key that is made of the secret in the home
 folder: other users of the machine, web pages in a browser and the cloud's own machines lack it.
@@ -24,7 +24,7 @@ from localcloud.services.oauth2 import SCOPES, refresh_token
 from localcloud.services.tpu import nodes
 
 _ROOT = "/_local/v1/"
-# A working day and the evening after it.
+# Long enough for a working day and the evening after it.
 _TOKEN_LIFETIME = 24 * 3600.0
 
 
@@ -37,7 +37,7 @@ class Admin:
         self._problems = problems
 
     def answer(self, request: Request) -> Response:
-        """The response to a request that came straight to the emulator's port."""
+        """Return the response to a request that came straight to the emulator's port."""
         try:
             body = self._answer(request)
         except ApiError as error:

@@ -34,7 +34,7 @@ _OWN_ACCOUNTS = ".iam.gserviceaccount.com"
 
 
 def names(cloud: Cloud) -> dict[str, list[str]]:
-    """Full names by kind; what Google itself makes with a project or an API is left out."""
+    """Return full names by kind; what Google itself makes with a project or an API is left out."""
     found: dict[str, list[str]] = {}
     for kind, shown in _BY_KIND.items():
         for key in cloud.store.keys(kind):
@@ -60,7 +60,7 @@ def names(cloud: Cloud) -> dict[str, list[str]]:
 
 
 def counts(cloud: Cloud) -> dict[str, int]:
-    """How many resources of each kind there are; kinds without any are left out."""
+    """Return how many resources of each kind there are; kinds without any are left out."""
     return dict(Counter({kind: len(keys) for kind, keys in names(cloud).items()}))
 
 

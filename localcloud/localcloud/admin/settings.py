@@ -1,6 +1,6 @@
 """The switches for scarcity and refusal, checked before they are stored.
 
-A setting is a record of the store's kind `setting`; whoever it concerns reads it there.
+A setting is a record of the store's kind `setting`, read by the modules that it concerns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Check = Callable[[Json], "list[str]"]
 
 
 def all_of(cloud: Cloud) -> dict[str, Json]:
-    """The settings that are set, by name."""
+    """Return the settings that are set, by name."""
     return dict(cloud.store.items(SETTING))
 
 

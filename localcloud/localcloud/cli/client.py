@@ -20,16 +20,16 @@ class CommandError(Exception):
 
 
 def run_file(home: Path) -> Path:
-    """Where a running emulator says its process id and port."""
+    """Return the file in which a running emulator leaves its process id and port."""
     return home / "run.json"
 
 
 def running(home: Path) -> dict[str, int] | None:
-    """Process id and port of the emulator that runs on `home`, or None."""
+    """Return process id and port of the emulator that runs on `home`, or None."""
     try:
         known: dict[str, int] = json.loads(run_file(home).read_text(encoding="utf-8"))
         os.kill(known["pid"], 0)
-        # The process id may be another process's by now; the port tells.
+        # The process id may belong to another process by now; the answer on the port decides.
         status = _request(home, known["port"], "GET", "status", {})
     except (OSError, ValueError, KeyError, http.client.HTTPException, CommandError):
         return None
@@ -47,7 +47,7 @@ def ask(home: Path, verb: str, name: str, body: dict[str, Any] | None = None) ->
     known = running(home)
     if known is None:
         raise CommandError(
-            f"the local cloud of {home} does not run; start it with `python -m localcloud start`",
+            f"the local cloud of {home} is not running; start it with `python -m localcloud start`",
             exit_code=3,
         )
     return _request(home, known["port"], verb, name, body or {})

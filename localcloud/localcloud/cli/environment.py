@@ -18,10 +18,10 @@ _LOCAL = "127.0.0.1,localhost,::1"
 
 def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
     """Declare the command."""
-    env = commands.add_parser("env", parents=[common], help="what a shell needs to talk to it")
+    env = commands.add_parser("env", parents=[common], help="print what a shell needs")
     how = env.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="as JSON")
-    how.add_argument("--unset", action="store_true", help="take it all back")
+    how.add_argument("--unset", action="store_true", help="unset them again")
     env.set_defaults(run=_env)
 
 
@@ -39,7 +39,7 @@ def _env(options: argparse.Namespace) -> int:
 
 
 def variables(home: Path) -> dict[str, str]:
-    """The variables by name; the files that they point at are written beside the state."""
+    """Return the variables by name; the files that they point at are written beside the state."""
     port = ask(home, "GET", "status")["port"]
     credentials = ask(home, "GET", "credentials")
     file = str(_write_credentials(home, credentials))
@@ -75,7 +75,7 @@ def _variables(home: Path, port: int, project: str, token: str, file: str) -> di
 
 
 def _write_credentials(home: Path, credentials: dict[str, Any]) -> Path:
-    """Application default credentials of a user, whose tokens are renewed at the local cloud."""
+    """Write a user's application default credentials, whose tokens the local cloud renews."""
     path = home / "application_default_credentials.json"
     path.touch(mode=0o600)
     content = {

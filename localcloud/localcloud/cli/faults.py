@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
     """Declare the commands."""
-    faults = commands.add_parser("faults", help="make calls fail, preempt, run out of capacity")
+    faults = commands.add_parser("faults", help="make calls fail, preempt, or run out of capacity")
     kinds = faults.add_subparsers(dest="kind", required=True, metavar="WHAT")
     kinds.add_parser("list", parents=[common], help="what is in force").set_defaults(run=_list)
     kinds.add_parser("clear", parents=[common], help="lift everything").set_defaults(run=_clear)
@@ -25,7 +25,7 @@ def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
     add.add_argument("--message", default="", help="the error's message")
     add.add_argument("--delay", type=float, default=0.0, help="seconds to hold the call back")
     add.add_argument("--count", type=int, default=0, help="how many calls it hits (default: all)")
-    add.add_argument("--skip", type=int, default=0, help="how many calls pass before")
+    add.add_argument("--skip", type=int, default=0, help="how many calls pass first")
     add.add_argument("--probability", type=float, default=1.0, help="0 to 1 (default: 1)")
     add.set_defaults(run=_add)
     preempt = kinds.add_parser("preempt", parents=[common], help="take a TPU or a spot VM away")

@@ -54,7 +54,7 @@ def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
     )
     start.add_argument("--foreground", action="store_true", help="run here until Ctrl-C")
     start.set_defaults(run=_start)
-    status = commands.add_parser("status", parents=[common], help="what it holds and runs")
+    status = commands.add_parser("status", parents=[common], help="show what it holds and runs")
     status.add_argument("--json", action="store_true", help="as JSON")
     status.set_defaults(run=_status)
     stop = commands.add_parser("stop", parents=[common], help="stop it and its machines")
@@ -104,7 +104,7 @@ def _wait_until_up(home: Path, process: subprocess.Popen[bytes], offset: int) ->
         known = running(home)
         if known:
             if known["pid"] != process.pid:
-                # Another start was faster. This one must not wait for the lock to come free.
+                # Another start was faster; this one must not wait for the lock.
                 process.terminate()
                 process.wait()
             return known
@@ -125,11 +125,11 @@ def _serve(options: argparse.Namespace) -> int:
         cloud = LocalCloud(options.home, port=port, latency=options.latency)
     except OSError as error:
         if options.port is not None:
-            raise CommandError(f"--port {port} can't be had: {error.strerror}") from None
+            raise CommandError(f"cannot listen on --port {port}: {error.strerror}") from None
         cloud = LocalCloud(options.home, latency=options.latency)
     cloud.start()
     known = {"pid": os.getpid(), "port": cloud.listener.port}
-    # Whole or not at all: other commands read it at any moment.
+    # Written at once: other commands may read it at any moment.
     part = run_file(options.home).with_suffix(".part")
     part.write_text(json.dumps(known), encoding="utf-8")
     part.replace(run_file(options.home))
@@ -163,7 +163,7 @@ def _log_to(home: Path) -> None:
 
 def _status(options: argparse.Namespace) -> int:
     if running(options.home) is None:
-        print("the local cloud does not run", file=sys.stderr)
+        print("the local cloud is not running", file=sys.stderr)
         return _NOT_RUNNING
     status = ask(options.home, "GET", "status")
     if options.json:
@@ -186,18 +186,18 @@ def _status(options: argparse.Namespace) -> int:
 def _stop(options: argparse.Namespace) -> int:
     pid = lock.holder(options.home)
     if pid is None:
-        print("the local cloud does not run")
+        print("the local cloud is not running")
         return 0
     processes = {pid}
     if running(options.home):
         processes |= {*ask(options.home, "GET", "status")["processes"]}
     os.kill(pid, signal.SIGTERM)
     if not _ended(processes, _STOP_SECONDS):
-        # It hangs. Its machines end with it.
+        # It hangs; killing it ends its machines too.
         os.kill(pid, signal.SIGKILL)
         if not _ended(processes, _KILL_SECONDS):
             left = ", ".join(str(pid) for pid in sorted(processes) if _alive(pid))
-            raise CommandError(f"these processes don't end: {left}")
+            raise CommandError(f"these processes do not end: {left}")
     print("the local cloud is stopped")
     return 0
 
@@ -213,8 +213,8 @@ def _ended(processes: set[int], seconds: float) -> bool:
 
 def _reset(options: argparse.Namespace) -> int:
     _stop(options)
-    # Only what the emulator made: the folder may be the user's own. Keys and certificates stay,
-    # so that shells with its environment need no new one.
+    # Remove only what the emulator made: the folder may be the user's own. Keys and certificates
+    # stay, so that shells keep a valid environment.
     for name in _STATE:
         path = options.home / name
         if path.is_dir():
@@ -236,6 +236,6 @@ def _alive(pid: int) -> bool:
         return True
     stat = Path(f"/proc/{pid}/stat")
     with contextlib.suppress(OSError):
-        # A zombie has ended; that nobody asked for its exit code yet is not its fault.
+        # A zombie has ended, though nobody has collected its exit code.
         return stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
     return not stat.parent.parent.joinpath("self").exists()

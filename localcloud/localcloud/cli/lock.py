@@ -1,4 +1,4 @@
-"""One emulator a home folder: whoever holds the lock, however the one before it ended."""
+"""A lock on the home folder: one emulator at a time, however the last one ended."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def take(home: Path) -> IO[str]:
 
 
 def holder(home: Path) -> int | None:
-    """The process id of the emulator that runs on `home`, also of one that doesn't answer."""
+    """Return the process id of the emulator that runs on `home`, even if it hangs."""
     path = home / "lock"
     if not path.exists():
         return None

@@ -25,7 +25,7 @@ def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
         default="cloud",
         help="cloud, requests, or the name of a VM or TPU (default: cloud)",
     )
-    logs.add_argument("--follow", "-f", action="store_true", help="go on until Ctrl-C")
+    logs.add_argument("--follow", "-f", action="store_true", help="follow until Ctrl-C")
     logs.set_defaults(run=_logs)
 
 

@@ -14,7 +14,7 @@ from localcloud.cli.client import CommandError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; the answer is the exit code: 1 a failure, 2 wrong input, 3 not running."""
+    """Run a command and return its exit code: 1 failure, 2 wrong input, 3 not running."""
     options = _parser().parse_args(arguments)
     options.home = options.home.expanduser().absolute()
     try:

@@ -1,4 +1,4 @@
-"""`permissions`: what somebody's calls asked of IAM, which is what a least role has to hold."""
+"""`permissions`: those that somebody's calls asked for, which a least role must hold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
     """Declare the command."""
     command = commands.add_parser(
-        "permissions", parents=[common], help="what somebody's calls asked of IAM since the start"
+        "permissions",
+        parents=[common],
+        help="show what calls asked of IAM since the start",
     )
     command.add_argument(
         "member", nargs="?", help="such as user:… or serviceAccount:… (default: everybody)"

@@ -1,1 +1,1 @@
-"""What every emulated API shares: routing, validation, identity, state, operations, faults."""
+"""What all emulated APIs share: routing, validation, identity, state, operations and faults."""

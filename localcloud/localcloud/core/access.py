@@ -22,25 +22,25 @@ _PROJECT_ROLES = {
 
 
 def predefined_roles() -> dict[str, list[str]]:
-    """Permissions (patterns with `*`) by the name of Google's predefined role."""
+    """Return permissions (patterns with `*`) by the name of Google's predefined role."""
     roles: dict[str, list[str]] = data.load("roles")
     return roles
 
 
 def policy(cloud: Cloud, resource: str) -> Record:
-    """The IAM policy set on a resource such as `projects/p` or `buckets/b`."""
+    """Return the IAM policy set on a resource such as `projects/p` or `buckets/b`."""
     return cloud.store.get(POLICY, resource) or {"version": 1, "etag": "ACAB", "bindings": []}
 
 
 def members_of(principal: Principal) -> set[str]:
-    """The names under which a policy may mean `principal`."""
+    """Return the names under which a policy may mean `principal`."""
     if principal is ANONYMOUS:
         return {"allUsers"}
     return {principal.member, "allUsers", "allAuthenticatedUsers", *principal.sets}
 
 
 def permissions(cloud: Cloud, role: str) -> list[str]:
-    """The permissions of a predefined or custom role; none when there is no such role."""
+    """Return the permissions of a predefined or custom role; none when there is no such role."""
     custom = cloud.store.get(CUSTOM_ROLE, role)
     if custom is not None:
         included: list[str] = custom.get("includedPermissions", [])
@@ -54,14 +54,14 @@ def _predefined_grants(role: str, permission: str) -> bool:
 
 
 def grants(cloud: Cloud, role: str, permission: str) -> bool:
-    """Whether a role has a permission."""
+    """Return whether a role has a permission."""
     if role.startswith("roles/"):
         return _predefined_grants(role, permission)
     return permission in permissions(cloud, role)
 
 
 def allowed(cloud: Cloud, principal: Principal, permission: str, resources: Sequence[str]) -> bool:
-    """Whether `has`, for a call that depends on it: that it was asked for is noted."""
+    """Return what `has` returns, and note that a call depended on it."""
     granted = has(cloud, principal, permission, resources)
     with cloud.store.locked():
         cloud.asked.setdefault(principal.member, {})[permission] = granted
@@ -69,7 +69,7 @@ def allowed(cloud: Cloud, principal: Principal, permission: str, resources: Sequ
 
 
 def has(cloud: Cloud, principal: Principal, permission: str, resources: Sequence[str]) -> bool:
-    """Whether a policy on one of `resources` grants `permission` to `principal`."""
+    """Return whether a policy on one of `resources` grants `permission` to `principal`."""
     members = members_of(principal)
     for resource in resources:
         for binding in policy(cloud, resource).get("bindings", []):
@@ -82,7 +82,7 @@ def has(cloud: Cloud, principal: Principal, permission: str, resources: Sequence
 
 
 def _by_project_role(cloud: Cloud, principal: Principal, named: Sequence[str]) -> bool:
-    """Whether one of `named` is such as `projectEditor:p` and the caller has that role there."""
+    """Return whether the caller has the role in a project that one of `named` stands for."""
     for member in named:
         kind, _, project = member.partition(":")
         role = _PROJECT_ROLES.get(kind)
@@ -137,7 +137,7 @@ def require_scope(principal: Principal, scopes: frozenset[str], method: str) -> 
 
 def require_service(cloud: Cloud, project: str, service: str) -> None:
     """Raise the 403 that Google answers when `service` is not enabled in `project`."""
-    # "-" is any project, for resources whose names tell them apart without it.
+    # "-" stands for any project where a resource's name is unique without it.
     if not service or project in ("", "-") or enablement.enabled(cloud, project, service):
         return
     record = projects.find(cloud, project)

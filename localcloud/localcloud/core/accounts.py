@@ -1,4 +1,4 @@
-"""Service accounts as everybody needs them: found by e-mail address, alive or not."""
+"""Looks service accounts up by e-mail address and checks who may use them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GOOGLES = re.compile(
 
 
 def find(cloud: Cloud, email: str) -> tuple[str, Record] | None:
-    """The full name and record of an account, or None."""
+    """Return the full name and record of an account, or None."""
     googles = _GOOGLES.fullmatch(email)
     if googles:
         project = projects.identifier(cloud, googles.group(1) or googles.group(2))
@@ -32,19 +32,19 @@ def find(cloud: Cloud, email: str) -> tuple[str, Record] | None:
 
 
 def is_agent(email: str) -> bool:
-    """Whether a service of Google's acts as the account; those are shown in no list."""
+    """Return whether a service of Google's acts as the account; those are shown in no list."""
     return email.startswith("service-") and _GOOGLES.fullmatch(email) is not None
 
 
 def may_act_as(cloud: Cloud, call: Call, email: str) -> bool:
-    """Whether the caller may attach the account to a machine of the project in the path."""
+    """Return whether the caller may attach the account to a machine of the project in the path."""
     project = f"projects/{call.project}"
     resources = [f"{project}/serviceAccounts/{email}", project]
     return access.allowed(cloud, call.principal, "iam.serviceAccounts.actAs", resources)
 
 
 def problem(cloud: Cloud, email: str) -> str:
-    """Why the account can't be used; empty when it can."""
+    """Return why the account can't be used; empty when it can."""
     found = find(cloud, email)
     if found is None:
         return f"the service account '{email}' does not exist"

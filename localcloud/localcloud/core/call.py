@@ -1,4 +1,4 @@
-"""One API call on its way through the emulator, and what a handler may answer."""
+"""An API call as handlers see it, and what they may answer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Request:
     """Bytes of the body, or -1 for a chunked one, which `stream` decodes and ends by itself."""
 
     def read(self) -> bytes:
-        """The whole body."""
+        """Return the whole body."""
         return b"".join(iter(partial(self.stream.read, 1 << 20), b""))
 
 
@@ -61,16 +61,16 @@ class Call:
     """The call came in at the method's media upload path."""
 
     def arg(self, name: str, default: str = "") -> str:
-        """A query parameter's last value."""
+        """Return a query parameter's last value."""
         values = self.request.query.get(name)
         return values[-1] if values else default
 
     def flag(self, name: str) -> bool:
-        """A boolean query parameter."""
+        """Return a boolean query parameter."""
         return self.arg(name).lower() == "true"
 
     def number(self, name: str) -> int | None:
-        """An integer query parameter, or None when it was not sent.
+        """Return an integer query parameter, or None when it was not sent.
 
         Raises:
             ApiError: 400 when it is no integer.

@@ -14,13 +14,13 @@ log = logging.getLogger(__name__)
 
 
 def rfc3339(timestamp: float) -> str:
-    """`timestamp` (seconds since the epoch) as Google's APIs print it."""
+    """Return `timestamp` (seconds since the epoch) as Google's APIs print it."""
     moment = datetime.fromtimestamp(timestamp, tz=timezone.utc)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
 def seconds_of(moment: str) -> float:
-    """The timestamp of a moment as `rfc3339` prints it."""
+    """Return the timestamp of a moment as `rfc3339` prints it."""
     return datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp()
 
 
@@ -35,7 +35,7 @@ class Clock:
         self._thread: threading.Thread | None = None
 
     def now(self) -> float:
-        """Seconds since the epoch."""
+        """Return seconds since the epoch."""
         return time.time()
 
     def sleep(self, seconds: float) -> None:
@@ -67,7 +67,7 @@ class Clock:
                 if self._closed:
                     return
                 action = heapq.heappop(self._due)[2]
-            # Some wait for a machine that boots or ends; the others don't wait with them.
+            # A thread each: some actions wait for a machine, and the others must not.
             threading.Thread(target=_run_logged, args=(action,), daemon=True).start()
 
 
@@ -79,7 +79,7 @@ class VirtualClock(Clock):
         self._now = start
 
     def now(self) -> float:
-        """Virtual seconds since the epoch."""
+        """Return virtual seconds since the epoch."""
         return self._now
 
     def sleep(self, seconds: float) -> None:

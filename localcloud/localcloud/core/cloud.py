@@ -54,21 +54,21 @@ class Cloud:
         """By member: which permissions its calls asked for since the start, and if it had them."""
 
     def seconds(self, what: str) -> float:
-        """How long `what` (a key of data/latencies.yaml, such as `tpu.create`) takes."""
+        """Return how long `what` (a key of data/latencies.yaml, such as `tpu.create`) takes."""
         if self.latency_profile == "none":
             return 0.0
         return float(data.load("latencies")[what])
 
     def token(self, principal: Principal, *, lifetime: float = 3600.0) -> str:
-        """A bearer token that is valid for `lifetime` seconds."""
+        """Return a bearer token that is valid for `lifetime` seconds."""
         return self.tokens.issue(principal, expires=self.clock.now() + lifetime)
 
     def setting(self, name: str) -> Record:
-        """A switch for scarcity, refusal or grace; empty where it is not set."""
+        """Return a switch for scarcity, refusal or grace; empty where it is not set."""
         return self.store.get(SETTING, name) or {}
 
     def folder(self, *parts: str) -> Path:
-        """A folder below the cloud's home, created when missing."""
+        """Return a folder below the cloud's home, created when missing."""
         path = self.home.joinpath(*parts)
         path.mkdir(parents=True, exist_ok=True)
         return path
@@ -80,7 +80,7 @@ class Cloud:
 
 
 def admin_key(secret: bytes) -> str:
-    """The key to `/_local/v1/` for whoever may read the secret in the home folder."""
+    """Return the key to `/_local/v1/`, made of the secret in the home folder."""
     return hashlib.sha256(b"administrator" + secret).hexdigest()
 
 

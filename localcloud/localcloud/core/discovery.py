@@ -74,13 +74,13 @@ class Document:
                 properties.update({field: {"type": "any"} for field in fields})
         self.host: str = urlsplit(raw["rootUrl"]).hostname or ""
         self._common = frozenset([*raw.get("parameters", {}), *undocumented.get("parameters", [])])
-        # By verb and number of slashes; 0 slashes for those with a variable that may hold some.
+        # By verb and number of slashes, which is 0 for paths with a variable that may hold slashes.
         self._templates: dict[tuple[str, int], list[_Template]] = {}
         self.methods: dict[str, Method] = {}
         self._collect(raw, raw["servicePath"])
 
     def match(self, verb: str, path: str) -> Match | None:
-        """The method that `verb` on `path` (percent-encoded, with its leading slash) calls."""
+        """Return the method that `verb` calls at `path`, which is still percent-encoded."""
         best: tuple[_Template, re.Match[str]] | None = None
         candidates = self._templates.get((verb, path.count("/")), [])
         for template in candidates + self._templates.get((verb, 0), []):
@@ -145,7 +145,7 @@ class Document:
 
 @cache
 def document(api: str, version: str) -> Document:
-    """The discovery document, read at first use."""
+    """Return the discovery document, read at first use."""
     return Document(api, version)
 
 
@@ -162,7 +162,7 @@ def _compile(template: str) -> re.Pattern[str]:
 
 
 def source(api: str, version: str) -> Path:
-    """The file of a discovery document; it may not exist."""
+    """Return the file of a discovery document; it may not exist."""
     spec = importlib.util.find_spec("googleapiclient")
     if spec is None or spec.origin is None:
         raise RuntimeError("google-api-python-client is not installed: it ships the API schemas")

@@ -1,4 +1,4 @@
-"""The way of every API call: find the method, check the caller, validate, handle, validate."""
+"""Answers every API call: find the method, check the caller, validate, handle, validate."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Dispatcher:
         """Calls that the emulator did not know, refused as malformed or could not answer."""
 
     def answer(self, request: Request) -> Response:
-        """The response to a request; errors come as responses too."""
+        """Return the response to a request; errors come as responses too."""
         name, started = "-", time.perf_counter()
         try:
             found, route = self._find(request)
@@ -75,8 +75,8 @@ class Dispatcher:
 
     def _call(self, request: Request, found: Match, route: Route) -> Response:
         method = found.method
-        self._cloud.faults.strike(method.id, request.path)
-        # There a token in the query is what is asked about, not who asks.
+        self._cloud.faults.inject(method.id, request.path)
+        # A tokeninfo call carries the token that it asks about, which is not the caller's own.
         caller = ANONYMOUS if method.name == "tokeninfo" else self.caller(request)
         if caller is ANONYMOUS and method.scopes and not route.permission and not route.anonymous:
             raise unauthenticated(MISSING)
@@ -93,7 +93,7 @@ class Dispatcher:
         return self._respond(call, route.handler(self._cloud, call))
 
     def caller(self, request: Request) -> Principal:
-        """Who sends the request, by its bearer token.
+        """Return who sends the request, by its bearer token.
 
         Raises:
             ApiError: 401 for a token that is not the cloud's, has expired, or belongs to a service

@@ -1,4 +1,4 @@
-"""Which APIs a project has enabled, and what comes into being with one."""
+"""Enables APIs in a project and tells which are enabled."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ ENABLED = "enabled-service"
 
 
 def catalog() -> dict[str, Record]:
-    """The known APIs by name, each with its title."""
+    """Return the known APIs by name, each with its title."""
     services: dict[str, Record] = data.load("services")
     return services
 
 
 def defaults() -> list[str]:
-    """The APIs that every new project has enabled."""
+    """Return the APIs that every new project has enabled."""
     return [name for name, about in catalog().items() if about.get("default")]
 
 
 def key(project: str, service: str) -> str:
-    """The name of a service in a project; also its key in the store."""
+    """Return the name of a service in a project; also its key in the store."""
     return f"projects/{project}/services/{service}"
 
 
@@ -41,6 +41,6 @@ def enable(cloud: Cloud, project: str, services: Iterable[str], *, after: float 
 
 
 def enabled(cloud: Cloud, project: str, service: str) -> bool:
-    """Whether calls to `service` are let through in `project`."""
+    """Return whether calls to `service` are let through in `project`."""
     record = cloud.store.get(ENABLED, key(project, service))
     return record is not None and bool(record["effective"] <= cloud.clock.now())

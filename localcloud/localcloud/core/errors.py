@@ -83,7 +83,7 @@ class ApiError(Exception):
         self.details = details or []
 
     def body(self) -> dict[str, Any]:
-        """The JSON body of the HTTP response."""
+        """Return the JSON body of the HTTP response."""
         error: dict[str, Any] = {
             "code": self.code,
             "message": self.message,
@@ -95,12 +95,12 @@ class ApiError(Exception):
         return {"error": error}
 
     def rpc_status(self) -> dict[str, Any]:
-        """The google.rpc.Status for a long-running operation that failed."""
+        """Return the google.rpc.Status for a long-running operation that failed."""
         return {"code": RPC_CODE.get(self.status, 2), "message": self.message}
 
 
 def error_info(reason: str, domain: str = "googleapis.com", **metadata: str) -> dict[str, Any]:
-    """A google.rpc.ErrorInfo for the details of an error."""
+    """Return a google.rpc.ErrorInfo for the details of an error."""
     info: dict[str, Any] = {
         "@type": "type.googleapis.com/google.rpc.ErrorInfo",
         "reason": reason,
@@ -110,10 +110,10 @@ def error_info(reason: str, domain: str = "googleapis.com", **metadata: str) -> 
 
 
 def not_found(what: str) -> ApiError:
-    """404 for a resource by its full name."""
+    """Return the 404 for a resource by its full name."""
     return ApiError(404, f"The resource '{what}' was not found")
 
 
 def invalid(message: str) -> ApiError:
-    """400 with `message`."""
+    """Return a 400 with `message`."""
     return ApiError(400, message)

@@ -39,7 +39,7 @@ class Fault:
     probability: float = 1.0
 
     def problems(self) -> list[str]:
-        """What is wrong with it, one sentence each."""
+        """Return what is wrong with it, one sentence each."""
         found = []
         if self.status and not 400 <= self.status <= 599:
             found.append(f"status must be 400 to 599, or 0 for none, not {self.status}")
@@ -69,7 +69,7 @@ class Faults:
         self._random = random.Random(0)
 
     def add(self, fault: Fault) -> str:
-        """Put a fault in force; the answer is its id."""
+        """Put a fault in force and return its id."""
         key = f"fault-{self._number()}"
         self._store.put(_KIND, key, asdict(fault))
         return key
@@ -80,10 +80,10 @@ class Faults:
             self._store.delete(_KIND, key)
 
     def items(self) -> list[tuple[str, Fault]]:
-        """The faults in force by id."""
+        """Return the faults in force by id."""
         return [(key, Fault(**record)) for key, record in self._store.items(_KIND)]
 
-    def strike(self, method: str, path: str) -> None:
+    def inject(self, method: str, path: str) -> None:
         """Let the first fault that fits hit this call.
 
         Raises:

@@ -8,7 +8,7 @@ Mask = dict[str, "Mask"]
 
 
 def parse(text: str) -> Mask:
-    """The mask `a,b(c,d/e)` as a tree; an empty subtree means everything below."""
+    """Return the mask `a,b(c,d/e)` as a tree; an empty subtree means everything below."""
     mask, rest = _list(text)
     if rest:
         raise ValueError(f"Invalid field selection {text}")
@@ -16,7 +16,7 @@ def parse(text: str) -> Mask:
 
 
 def apply(mask: Mask, value: Any) -> Any:
-    """Only what `mask` names of `value`."""
+    """Return only what `mask` names of `value`."""
     if not mask or "*" in mask:
         return value
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What a machine is, and what the APIs ask of those that run."""
+"""The description of a machine, and the interface to those that run machines."""
 
 from __future__ import annotations
 
@@ -74,23 +74,23 @@ class Machines(Protocol):
         """Change what the metadata server of a machine says, also of one that is off."""
 
     def serial(self, key: str, start: int = 0) -> tuple[str, int]:
-        """Read serial port 1 from byte `start` on; also answer where to go on reading."""
+        """Read serial port 1 from byte `start` on; also return where to go on reading."""
 
     def running(self, key: str) -> bool:
-        """Tell whether the machine is on."""
+        """Return whether the machine is on."""
 
     def port(self, key: str) -> int:
-        """Answer the port of a running machine's own listener: its metadata server and proxy.
+        """Return the port of a running machine's own listener: its metadata server and proxy.
 
         Raises:
             KeyError: when the machine is off.
         """
 
     def address(self, key: str, port: int) -> tuple[str, int] | None:
-        """Answer where the host reaches a port of a machine; None if nobody listens there."""
+        """Return where the host reaches a port of a machine; None if nobody listens there."""
 
     def guest_attributes(self, key: str) -> dict[str, str]:
-        """Answer what the guest has written, by `namespace/key`."""
+        """Return what the guest has written, by `namespace/key`."""
 
     def processes(self) -> list[int]:
         """List the processes of all machines."""

@@ -1,4 +1,4 @@
-"""Long-running operations: an effect that happens now or later, and the record that tells.
+"""Long-running operations: each has an effect, now or later, and a record of its state.
 
 An effect is a function registered by name, so that one that is still to come survives a restart
 of the emulator: the store holds its name and arguments.
@@ -53,14 +53,14 @@ class Work:
 
 @effect("report")
 def _report(cloud: object, response: Record) -> Record:
-    """What is already done only has to be told."""
+    """Return the response of what is already done."""
     return response
 
 
 class Operations:
     """All operations of the cloud, by key (the path under which clients poll them).
 
-    A record has `about` (whatever the service wants to show again), `started` and `finished`
+    A record has `about` (what the service shows of it), `started` and `finished`
     (seconds since the epoch), `done`, `response` and `error` (a google.rpc.Status).
 
     Args:
@@ -73,11 +73,11 @@ class Operations:
         self._store = store
         self._clock = clock
         self._cloud = cloud
-        # Nobody takes numbers as fast as microseconds pass, so a restart begins beyond the last.
+        # Numbers are taken more slowly than microseconds pass, so a restart begins beyond the last.
         self._sequence = itertools.count(int(clock.now() * 1e6))
 
     def number(self) -> int:
-        """A number that no earlier operation or resource had."""
+        """Return a number that no earlier operation or resource had."""
         return next(self._sequence)
 
     def start(self, key: str, work: Work, about: Record | None = None) -> Record:
@@ -103,11 +103,11 @@ class Operations:
         return self.start(key, Work("report", {"response": response}))
 
     def get(self, key: str) -> Record | None:
-        """The operation's record, or None."""
+        """Return the operation's record, or None."""
         return self._store.get(_KIND, key)
 
     def items(self, prefix: str) -> list[tuple[str, Record]]:
-        """Operations whose key begins with `prefix`."""
+        """Return operations whose key begins with `prefix`."""
         return self._store.items(_KIND, prefix)
 
     def delete(self, key: str) -> bool:

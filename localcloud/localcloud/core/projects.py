@@ -1,4 +1,4 @@
-"""Projects: the containers whose policies, APIs and numbers everything else refers to."""
+"""Projects: their ids, numbers, policies and shared metadata."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ DEFAULT_PROJECT = "tpu-stack-local"
 
 
 def find(cloud: Cloud, name: str) -> Record | None:
-    """The project by its id or its number, or None."""
+    """Return the project by its id or its number, or None."""
     return cloud.store.get(PROJECT, f"projects/{identifier(cloud, name)}") if name else None
 
 
 def number(project: str) -> str:
-    """The project's number, twelve digits; the same for the same id on every machine."""
+    """Return the project's number, twelve digits; the same for the same id on every machine."""
     digest = int.from_bytes(hashlib.sha256(project.encode()).digest()[:8], "big")
     return str(100_000_000_000 + digest % 900_000_000_000)
 
 
 def identifier(cloud: Cloud, name: str) -> str:
-    """The id of a project that is named by its id or by its number."""
+    """Return the id of a project that is named by its id or by its number."""
     if name.isdigit():
         for _, record in cloud.store.items(PROJECT):
             if record["projectNumber"] == name:
@@ -35,7 +35,7 @@ def identifier(cloud: Cloud, name: str) -> str:
 
 
 def common_metadata(cloud: Cloud, project: str) -> list[Record]:
-    """The instance metadata that all machines of a project share: items with `key` and `value`."""
+    """Return the metadata that all machines of a project share: items with `key` and `value`."""
     record = cloud.store.get(_COMMON_METADATA, project) or {"items": []}
     items: list[Record] = record["items"]
     return items
@@ -47,7 +47,7 @@ def set_common_metadata(cloud: Cloud, project: str, items: list[Record]) -> None
 
 
 def canonical(cloud: Cloud, params: dict[str, str]) -> dict[str, str]:
-    """Path parameters with project numbers, which all of Google's APIs take, as project ids."""
+    """Return path parameters with ids in place of project numbers, which all APIs take."""
     return {name: _canonical(cloud, name, value) for name, value in params.items()}
 
 

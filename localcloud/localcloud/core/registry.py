@@ -1,4 +1,4 @@
-"""Which handler answers which method, what permission it takes, and whose policies count."""
+"""Routes from methods to handlers, with the permissions that they take."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _APIS: list[Api] = []
 
 
 def apis() -> tuple[Api, ...]:
-    """The APIs of all modules that have been imported."""
+    """Return the APIs of all modules that have been imported."""
     return tuple(_APIS)
 
 
 def project_resource(cloud: Cloud, call: Call) -> Sequence[str]:
-    """The project in the path, for methods whose permission is checked on the project."""
+    """Return the project in the path, for methods whose permission is checked on the project."""
     return (f"projects/{call.project}",)
 
 
@@ -128,7 +128,7 @@ class Api:
         return register
 
     def match(self, verb: str, host: str, path: str) -> tuple[Match, Route | None] | None:
-        """The method at `path` and its route; the route is None when nobody handles it."""
+        """Return the method at `path` and its route; the route is None when nobody handles it."""
         unhandled: Match | None = None
         if host in self.hosts:
             for version in self.versions:
@@ -146,7 +146,7 @@ class Api:
         return (unhandled, None) if unhandled else None
 
     def permissions(self) -> set[str]:
-        """The permissions that its methods ask for."""
+        """Return the permissions that its methods ask for."""
         routes = [*self._routes.values(), *(entry[-1] for entry in self._raw)]
         return {route.permission for route in routes if route.permission}
 

@@ -11,7 +11,7 @@ _INTEGER_FORMATS = {"int32": 32, "uint32": 32, "int64": 64, "uint64": 64}
 
 
 def problems(document: Document, schema: str, value: object) -> list[str]:
-    """What is wrong with `value` as a `schema`, one sentence each; empty when it is right."""
+    """Return what is wrong with `value` as a `schema`, a sentence each; empty when it is right."""
     found: list[str] = []
     _check(document, {"$ref": schema}, value, "", found)
     return found

@@ -25,7 +25,7 @@ class Store:
     def __init__(self, path: Path) -> None:
         self._lock = threading.RLock()
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        # A killed emulator loses nothing; only a machine that loses power might.
+        # A killed emulator loses nothing this way; only a power cut might.
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=OFF")
         self._db.execute(
@@ -43,7 +43,7 @@ class Store:
             yield
 
     def get(self, kind: str, key: str) -> Record | None:
-        """A copy of the record, or None."""
+        """Return a copy of the record, or None."""
         with self._lock:
             value = self._records.get(kind, {}).get(key)
         return json.loads(value) if value is not None else None
@@ -64,26 +64,26 @@ class Store:
             return True
 
     def keys(self, kind: str, prefix: str = "") -> list[str]:
-        """The keys of a kind that begin with `prefix`, sorted."""
+        """Return the keys of a kind that begin with `prefix`, sorted."""
         with self._lock:
             return sorted(key for key in self._records.get(kind, {}) if key.startswith(prefix))
 
     def items(self, kind: str, prefix: str = "") -> list[tuple[str, Record]]:
-        """Copies of the records of a kind whose key begins with `prefix`, sorted by key."""
+        """Return copies of the records of a kind whose key begins with `prefix`, sorted by key."""
         with self._lock:
             records = self._records.get(kind, {})
             found = [(key, value) for key, value in records.items() if key.startswith(prefix)]
         return [(key, json.loads(value)) for key, value in sorted(found)]
 
     def mentioning(self, kind: str, prefix: str, text: str) -> list[str]:
-        """The keys, sorted, of records below `prefix` in which the string `text` is a value."""
+        """Return the sorted keys of records below `prefix` with the string `text` as a value."""
         quoted = json.dumps(text)
         with self._lock:
             records = self._records.get(kind, {}).items()
             return sorted(k for k, value in records if k.startswith(prefix) and quoted in value)
 
     def counts(self) -> dict[str, int]:
-        """How many records there are of each kind."""
+        """Return how many records there are of each kind."""
         with self._lock:
             return {kind: len(records) for kind, records in self._records.items() if records}
 

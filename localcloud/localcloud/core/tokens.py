@@ -1,4 +1,4 @@
-"""OAuth access tokens: signed by the emulator, so that they need no table and outlive a restart."""
+"""OAuth access tokens, signed so that they need no table and outlive a restart."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MISSING = f"Request is missing required authentication credential. {_EXPECTED}"
 
 
 def is_scope(text: str) -> bool:
-    """Whether `text` has the form of Google's OAuth scopes."""
+    """Return whether `text` has the form of Google's OAuth scopes."""
     return text.startswith(_SCOPES) or text == _MAIL
 
 
@@ -58,7 +58,7 @@ class Tokens:
         self._secret = secret
 
     def issue(self, principal: Principal, *, expires: float) -> str:
-        """A bearer token for `principal`, valid until `expires` (seconds since the epoch)."""
+        """Return a bearer token that is valid until `expires` (seconds since the epoch)."""
         claims = {"m": principal.member, "s": sorted(principal.scopes), "e": expires}
         if principal.sets:
             claims["g"] = sorted(principal.sets)
@@ -66,7 +66,7 @@ class Tokens:
         return f"{_PREFIX}{payload}.{self._sign(payload)}"
 
     def read(self, token: str, *, now: float) -> Principal:
-        """The principal of `token`.
+        """Return the principal of `token`.
 
         Raises:
             ApiError: 401 when the token is not the emulator's, was altered or has expired.
@@ -75,7 +75,7 @@ class Tokens:
         return Principal(claims["m"], frozenset(claims["s"]), frozenset(claims.get("g", ())))
 
     def claims(self, token: str, *, now: float) -> dict[str, Any]:
-        """What a token says: `m` member, `s` scopes, `g` sets, `e` when it ends; see `read`."""
+        """Return what a token says: `m` member, `s` scopes, `g` sets, `e` its end; see `read`."""
         payload, _, signature = token.removeprefix(_PREFIX).rpartition(".")
         if not token.startswith(_PREFIX) or not hmac.compare_digest(signature, self._sign(payload)):
             raise unauthenticated(INVALID, "ACCESS_TOKEN_TYPE_UNSUPPORTED")
@@ -89,5 +89,5 @@ class Tokens:
 
 
 def unauthenticated(message: str, reason: str = "CREDENTIALS_MISSING") -> ApiError:
-    """401 with a reason of google.api.ErrorReason."""
+    """Return a 401 with a reason of google.api.ErrorReason."""
     return ApiError(401, message, details=[error_info(reason)])

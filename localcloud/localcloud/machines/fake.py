@@ -10,7 +10,7 @@ from localcloud.core.machines import MachineSpec
 
 
 class FakeMachines:
-    """What `Machines` does, as far as the APIs notice: a TPU worker's port listens."""
+    """Does what the APIs notice of machines: the port of a TPU worker listens."""
 
     def __init__(self) -> None:
         self.specs: dict[str, MachineSpec] = {}
@@ -38,7 +38,7 @@ class FakeMachines:
         self.halt(key)
 
     def discard(self, disk: str) -> None:
-        """Nothing lies on a disk."""
+        """Do nothing: there are no files on a disk."""
 
     def remove(self, key: str, *, keep_disk: bool = False) -> None:
         """Close its port and forget it."""
@@ -50,31 +50,31 @@ class FakeMachines:
         self.specs[spec.key] = spec
 
     def running(self, key: str) -> bool:
-        """Whether its port is open."""
+        """Return whether its port is open."""
         return key in self._sockets
 
     def port(self, key: str) -> int:
-        """None: a machine without processes has no listener."""
+        """Raise KeyError: a machine without processes has no listener."""
         raise KeyError(key)
 
     def address(self, key: str, port: int) -> tuple[str, int] | None:
-        """Where a test lets the machine serve."""
+        """Return where a test lets the machine serve."""
         return self.answering.get(key)
 
     def guest_attributes(self, key: str) -> dict[str, str]:
-        """One that names the machine."""
+        """Return one that names the machine."""
         return {"hostkeys/ssh-ed25519": f"key of {key.rpartition('/')[2]}"}
 
     def serial(self, key: str, start: int = 0) -> tuple[str, int]:
-        """Nothing."""
+        """Return nothing: no guest writes to it."""
         return "", start
 
     def processes(self) -> list[int]:
-        """None."""
+        """Return none."""
         return []
 
     def pids(self, key: str) -> list[int]:
-        """None."""
+        """Return none."""
         return []
 
     def suspend_all(self) -> None:
@@ -83,4 +83,4 @@ class FakeMachines:
             self.halt(key)
 
     def resume_all(self) -> None:
-        """Nothing ran."""
+        """Do nothing: there were no processes."""

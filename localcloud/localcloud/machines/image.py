@@ -53,7 +53,7 @@ class Image:
             self._program(name, script)
 
     def environment(self, port: int, bundle: Path) -> dict[str, str]:
-        """What every process of the machine gets.
+        """Return what every process of the machine gets.
 
         Args:
             port: the machine's own listener, which is its network.
@@ -61,7 +61,7 @@ class Image:
         """
         network = f"127.0.0.1:{port}"
         kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        # A package index that the host was told to use is the machine's too.
+        # Machines use the same package index as the host.
         kept |= {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
         return {
             "LANG": "C.UTF-8",
@@ -104,7 +104,7 @@ class Image:
 
 
 def python_call(statements: str) -> str:
-    """A shell line that runs `…; main(…)` of this package with the line's arguments as `argv`.
+    """Return a shell line that runs `…; main(…)` of this package with its arguments as `argv`.
 
     Without `site`, which would double the time to start.
     """
@@ -117,7 +117,7 @@ def python_call(statements: str) -> str:
 
 
 def supervisor_command() -> list[str]:
-    """The command line of a machine's first process."""
+    """Return the command line of a machine's first process."""
     program = (
         f"import sys; sys.path.insert(0, {str(_ROOT)!r}); "
         "from localcloud.machines.supervisor.__main__ import main; main()"

@@ -22,7 +22,7 @@ from localcloud.machines.supervisor.sockets import PORTS
 from localcloud.server.listener import Answer, Listener
 
 log = logging.getLogger(__name__)
-# On top of the grace: the time that killing and collecting everything may take.
+# Seconds beyond the grace for killing and collecting all processes.
 _MARGIN = 15.0
 
 
@@ -66,7 +66,7 @@ class Machine:
         self.metadata = MetadataServer(cloud, spec)
         self._told = told
         self._halting = False
-        # What an earlier emulator may have left where the kernel ends no orphans.
+        # A killed emulator leaves processes behind where the kernel does not end orphans.
         self._kill_leftovers()
         self._listener = _listen(port, network, self.metadata)
         with (folder / "supervisor.log").open("ab") as errors:
@@ -86,12 +86,12 @@ class Machine:
         return self._listener.port
 
     def processes(self) -> set[int]:
-        """Its processes, the first one included."""
+        """Return its processes, the first one included."""
         first = self._process.pid
         return {first} | descendants(first) | self._marked()
 
     def address(self, port: int) -> tuple[str, int] | None:
-        """Where the host reaches a port of the machine; None if nobody listens at it."""
+        """Return where the host reaches a port of the machine; None if nobody listens at it."""
         with contextlib.suppress(OSError, ValueError):
             found = (self.image.run / PORTS / str(port)).read_text(encoding="utf-8")
             return "127.0.0.1", int(found)

@@ -104,7 +104,7 @@ class Machines:
                 machine.metadata.publish(spec=spec)
 
     def serial(self, key: str, start: int = 0) -> tuple[str, int]:
-        """Serial port 1 from byte `start` on, at most 1 MiB; and where to go on reading."""
+        """Return serial port 1 from byte `start` on, at most 1 MiB, and where to go on reading."""
         record = self._record(key)
         path = self._folder(record) / "serial.log" if record else None
         if path is None or not path.exists():
@@ -117,11 +117,11 @@ class Machines:
         return data.decode("utf-8", "replace"), start + len(data)
 
     def running(self, key: str) -> bool:
-        """Whether the machine is on."""
+        """Return whether the machine is on."""
         return key in self._running
 
     def port(self, key: str) -> int:
-        """The port of a running machine's own listener: its metadata server and proxy.
+        """Return the port of a running machine's own listener: its metadata server and proxy.
 
         Raises:
             KeyError: when the machine is off.
@@ -129,23 +129,23 @@ class Machines:
         return self._running[key].port
 
     def address(self, key: str, port: int) -> tuple[str, int] | None:
-        """Where the host reaches a port of a machine; None if it is off or nobody listens."""
+        """Return where the host reaches a machine's port; None if it is off or nobody listens."""
         machine = self._running.get(key)
         return machine.address(port) if machine else None
 
     def guest_attributes(self, key: str) -> dict[str, str]:
-        """What the guest has written, by `namespace/key`."""
+        """Return what the guest has written, by `namespace/key`."""
         return guest_attributes.all_of(self._cloud, key)
 
     def processes(self) -> list[int]:
-        """The processes of all machines."""
+        """Return the processes of all machines."""
         found: set[int] = set()
         for machine in list(self._running.values()):
             found |= machine.processes()
         return sorted(found)
 
     def pids(self, key: str) -> list[int]:
-        """The processes of one machine; none when it is off."""
+        """Return the processes of one machine; none when it is off."""
         machine = self._running.get(key)
         return sorted(machine.processes()) if machine else []
 
@@ -163,7 +163,7 @@ class Machines:
         self._each(list(specs), lambda key: self.boot(specs[key]))
 
     def grace(self, what: str) -> float:
-        """Seconds between the polite request to end and force, for `stop` or `preempt`."""
+        """Return seconds between the polite request to end and force, for `stop` or `preempt`."""
         setting = self._cloud.setting("grace")
         return float(setting.get(what, _GRACE[self._cloud.latency_profile][what]))
 
@@ -183,7 +183,7 @@ class Machines:
             self._cloud.store.put(MACHINE, key, record | {"running": False})
 
     def _in_background(self, key: str, event: str) -> None:
-        # The machine's own thread reads what the halt below waits for.
+        # In a thread of its own: the machine's thread must go on reading while it halts.
         threading.Thread(target=self._by_itself, args=(key, event), daemon=True).start()
 
     def _by_itself(self, key: str, event: str) -> None:

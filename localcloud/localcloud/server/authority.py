@@ -33,7 +33,7 @@ class Authority:
             self._make()
 
     def context(self) -> ssl.SSLContext:
-        """The server side's TLS settings."""
+        """Return the server side's TLS settings."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self._chain)
         context.set_alpn_protocols(["http/1.1"])

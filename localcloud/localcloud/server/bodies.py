@@ -11,12 +11,12 @@ Source = IO[bytes] | io.BufferedIOBase
 
 class _Body(io.RawIOBase):
     def readable(self) -> bool:
-        """It is there to be read."""
+        """Say that it can be read."""
         return True
 
     @abstractmethod
     def read(self, size: int | None = -1) -> bytes:
-        """Up to `size` bytes; nothing at the end of the body.
+        """Return up to `size` bytes; nothing at the end of the body.
 
         Raises:
             ConnectionError: when the client closed before the end.
@@ -42,7 +42,7 @@ class LimitedBody(_Body):
         want = self._left if size is None or size < 0 else min(size, self._left)
         data = self._stream.read(want) if want else b""
         self._left -= len(data)
-        # What came before the end is handed out; the next read tells that the rest is missing.
+        # Hand out what came before the end; the next read raises for the missing rest.
         if want and not data:
             raise ConnectionError(f"the client closed with {self._left} bytes still to send")
         return data

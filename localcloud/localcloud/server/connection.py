@@ -27,7 +27,7 @@ class Owner(Protocol):
     egress: Egress
 
     def emulates(self, host: str) -> bool:
-        """Tell whether the emulator answers for `host`; all other hosts are passed through."""
+        """Return whether the emulator answers for `host`; all other hosts are passed through."""
 
     def answer(self, request: Request) -> Response:
         """Answer a request to a host that the emulator answers for."""
@@ -93,7 +93,7 @@ class Connection(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def log_message(self, format: str, *args: object) -> None:
-        """Requests are logged where they are answered."""
+        """Log nothing: requests are logged where they are answered."""
 
     def _listener(self) -> Owner:
         return cast(Owner, self.server)
@@ -119,7 +119,7 @@ class Connection(BaseHTTPRequestHandler):
         if self.headers.get("Expect", "").lower() == "100-continue":
             self.wfile.flush()
         response = self._answer(request, target)
-        # What a handler left unread would be taken for the next request.
+        # Read what the handler left, or it would be taken for the next request.
         while stream.read(_CHUNK):
             pass
         self._write(response)

@@ -15,7 +15,7 @@ from localcloud.core.call import Request, Response
 _CONNECT_SECONDS = 20.0
 _IDLE_SECONDS = 600.0
 _CHUNK = 1 << 16
-# RFC 9110, section 7.6.1: these are for one connection only.
+# Headers that are for one connection only (RFC 9110, section 7.6.1).
 _HOP_BY_HOP = frozenset(
     {
         "connection",
@@ -45,7 +45,7 @@ class Egress:
         self._proxies = {kind: proxy for kind, proxy in proxies.items() if proxy not in own}
 
     def tunnel(self, host: str, port: int) -> socket.socket:
-        """A connection to a host's port.
+        """Return a connection to a host's port.
 
         Raises:
             OSError: when it can't be reached.
@@ -56,7 +56,7 @@ class Egress:
         return _through(proxy, host, port)
 
     def fetch(self, request: Request, url: str) -> Response:
-        """The answer of a plain HTTP server.
+        """Return the answer of a plain HTTP server.
 
         Raises:
             OSError: when it can't be reached.
@@ -78,7 +78,7 @@ class Egress:
         kept = {k.title(): v for k, v in answer.getheaders() if k.lower() not in _HOP_BY_HOP}
         length = answer.length
         if length is None:
-            # A length is needed ahead; servers without one send small, generated pages.
+            # The length must be known first; pages without one are generated and small.
             content = answer.read()
             return Response(answer.status, content, kept)
         return Response(answer.status, _pieces(answer), kept, length)
@@ -101,7 +101,7 @@ def _copy(source: socket.socket, sink: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while data := source.recv(_CHUNK):
             sink.sendall(data)
-    # The other side has to learn that no more comes; it may still answer.
+    # Tell the other side that no more comes; it may still answer.
     with contextlib.suppress(OSError):
         sink.shutdown(socket.SHUT_WR)
 

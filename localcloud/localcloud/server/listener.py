@@ -17,7 +17,7 @@ _HOSTS = frozenset({"googleapis.com", "accounts.google.com", "metadata", "169.25
 
 
 class Listener(ThreadingHTTPServer):
-    """Serves API calls through CONNECT, and direct requests to whoever owns the port.
+    """Serves API calls through CONNECT, and direct requests to the owner of the port.
 
     Args:
         port: 0 for any free one.
@@ -58,11 +58,11 @@ class Listener(ThreadingHTTPServer):
 
     @staticmethod
     def emulates(host: str) -> bool:
-        """Whether the emulator answers for `host`; all other hosts are passed through."""
+        """Return whether the emulator answers for `host`; all other hosts are passed through."""
         return host.endswith(_SUFFIXES) or host in _HOSTS
 
     def answer(self, request: Request) -> Response:
-        """The response to a request that came in here."""
+        """Return the response to a request that came in here."""
         if request.host.endswith("googleapis.com") or request.host == "accounts.google.com":
             return self._apis(request)
         return self._direct(request)

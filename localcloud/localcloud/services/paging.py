@@ -9,7 +9,7 @@ _MOST = 1000
 
 
 def page(call: Call, field: str, items: list[Json], *, size: int = 100) -> Json:
-    """One page of `items` under the name `field`, as `pageSize` and `pageToken` ask for it.
+    """Return one page of `items` under the name `field`, as `pageSize` and `pageToken` ask for it.
 
     Args:
         call: the list call.

@@ -22,7 +22,7 @@ _OWN_DOMAIN = ".iam.gserviceaccount.com"
 
 
 def read(cloud: Cloud, resource: str) -> Json:
-    """The policy in the form of the API's response."""
+    """Return the policy in the form of the API's response."""
     return access.policy(cloud, resource)
 
 
@@ -71,7 +71,7 @@ def _put(cloud: Cloud, resource: str, bindings: list[Json]) -> Json:
 
 
 def granted(cloud: Cloud, principal: Principal, resources: list[str], sent: Json) -> Json:
-    """Which of the permissions in `sent` the caller has on one of `resources`."""
+    """Return which of the permissions in `sent` the caller has on one of `resources`."""
     wanted = sent.get("permissions", [])
     have = [name for name in wanted if access.has(cloud, principal, name, resources)]
     return {"permissions": have} if have else {}
@@ -170,5 +170,5 @@ def _merged(bindings: list[Json]) -> list[Json]:
 
 
 def _etag(cloud: Cloud) -> str:
-    # As Google's look: one byte 7, then a time.
+    # In the form of Google's: a byte 7, then a time.
     return base64.b64encode(b"\x07" + cloud.operations.number().to_bytes(7, "big")).decode()

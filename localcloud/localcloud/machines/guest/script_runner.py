@@ -68,7 +68,7 @@ def _metadata(path: str) -> str | None:
 
 
 def _download(url: str) -> str:
-    # Only scripts that lie elsewhere need an HTTPS client, which takes a while to import.
+    # Imported late: only scripts from a URL need an HTTPS client, and it loads slowly.
     import json
     import urllib.request
 

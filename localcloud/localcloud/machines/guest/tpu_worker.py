@@ -22,7 +22,7 @@ from typing import Any
 
 _END = {signal.SIGTERM, signal.SIGINT}
 _PORT = 8470
-# Seconds until a port that clients know is given up, and between two tries.
+# Seconds to wait for a port that clients know, and between two tries.
 _PATIENCE = 5.0
 _STEP = 0.5
 _SO_ATTACH_FILTER = 26
@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> int:
         part.write_text(str(port), encoding="ascii")
         part.replace(options.ready)
     signal.sigwait(_END)
-    # TensorFlow's threads do not end by themselves; the server lives until here.
+    # TensorFlow's threads do not end by themselves.
     os._exit(0 if server else 1)
 
 

@@ -14,7 +14,7 @@ _LONGEST = 256 * 1024
 
 
 def all_of(cloud: Cloud, key: str) -> dict[str, str]:
-    """All guest attributes of the machine `key`, by `namespace/key`."""
+    """Return all guest attributes of the machine `key`, by `namespace/key`."""
     return dict(sorted((cloud.store.get(_KIND, key) or {}).items()))
 
 

@@ -21,7 +21,7 @@ _ROOT = "/computeMetadata/v1"
 _HOSTS = ("metadata.google.internal", "metadata", "169.254.169.254", "127.0.0.1", "localhost", "")
 _GUEST = "instance/guest-attributes/"
 _ACCOUNT = re.compile(r"instance/service-accounts/([^/]+)/(token|identity)")
-# How often a waiting request looks for changes of the project's metadata, which don't wake it.
+# Seconds between two looks at the project's metadata, whose changes don't wake a waiting request.
 _LOOK = 0.5
 _REFUSED = {
     "Metadata-Flavor": "missing required header: Metadata-Flavor:Google",
@@ -53,7 +53,7 @@ class MetadataServer:
             self._changed.notify_all()
 
     def answer(self, request: Request) -> Response:
-        """The response to a request that came in at the machine's own port."""
+        """Return the response to a request that came in at the machine's own port."""
         try:
             response = self._answer(request)
         except ApiError as error:
@@ -119,7 +119,7 @@ class MetadataServer:
             raise ApiError(404, f"the metadata server has no {_ROOT}/{path}") from None
 
     def _wait(self, request: Request, path: str, node: Any) -> Any:
-        """The entry once it differs from `last_etag`, or after `timeout_sec` as it is."""
+        """Return the entry once it differs from `last_etag`, or after `timeout_sec` as it is."""
         last = _arg(request, "last_etag") or _etag(node)
         limit = _arg(request, "timeout_sec")
         if limit and not limit.isdigit():

@@ -14,7 +14,7 @@ _LIFETIME = 3599.0
 
 
 def access_token(cloud: Cloud, spec: MachineSpec, wanted: list[str]) -> dict[str, object]:
-    """The token endpoint's answer.
+    """Return the token endpoint's answer.
 
     Args:
         cloud: the cloud.

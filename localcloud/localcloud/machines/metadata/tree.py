@@ -16,7 +16,7 @@ _VERBATIM = frozenset({"attributes", "serviceAccounts"})
 
 
 def build(cloud: Cloud, spec: MachineSpec, *, preempted: bool) -> Tree:
-    """All entries, named as in the server's JSON."""
+    """Return all entries, named as in the server's JSON."""
     number = projects.number(spec.project)
     instance: Tree = {
         "attributes": dict(spec.attributes),
@@ -53,7 +53,7 @@ def build(cloud: Cloud, spec: MachineSpec, *, preempted: bool) -> Tree:
 
 
 def find(tree: Any, path: str) -> Any:
-    """The entry at `path` (kebab-case, as callers write it).
+    """Return the entry at `path` (kebab-case, as callers write it).
 
     Raises:
         KeyError: when there is none.
@@ -77,14 +77,14 @@ def find(tree: Any, path: str) -> Any:
 
 
 def is_folder(node: Any) -> bool:
-    """Whether an entry has entries below it."""
+    """Return whether an entry has entries below it."""
     if isinstance(node, list):
         return any(isinstance(item, dict) for item in node)
     return isinstance(node, dict)
 
 
 def listing(node: Any, *, verbatim: bool) -> str:
-    """The names below an entry, one a line, folders with a slash."""
+    """Return the names below an entry, one a line, folders with a slash."""
     if isinstance(node, list):
         return "".join(f"{index}/\n" for index in range(len(node)))
     lines = []
@@ -95,14 +95,14 @@ def listing(node: Any, *, verbatim: bool) -> str:
 
 
 def text(node: Any) -> str:
-    """A single value as text: words of a list are given one a line."""
+    """Return a single value as text: words of a list are given one a line."""
     if isinstance(node, list):
         return "\n".join(str(item) for item in node)
     return str(node)
 
 
 def flat(node: Any, path: str = "", *, verbatim: bool = False) -> str:
-    """An entry and all below it as lines `path value`: `recursive=true&alt=text`."""
+    """Return an entry and all below it as lines `path value`: `recursive=true&alt=text`."""
     if not is_folder(node):
         return f"{path} {text(node)}\n"
     pairs = enumerate(node) if isinstance(node, list) else sorted(node.items())
@@ -115,22 +115,22 @@ def flat(node: Any, path: str = "", *, verbatim: bool = False) -> str:
 
 
 def as_json(node: Any) -> str:
-    """An entry as JSON."""
+    """Return an entry as JSON."""
     return json.dumps(node, separators=(",", ":"))
 
 
 def verbatim_below(path: str) -> bool:
-    """Whether the names below `path` are the user's own."""
+    """Return whether the names below `path` are the user's own."""
     return camel(path.strip("/").rpartition("/")[2]) in _VERBATIM
 
 
 def camel(name: str) -> str:
-    """`network-interfaces` as `networkInterfaces`."""
+    """Return `network-interfaces` as `networkInterfaces`."""
     return re.sub(r"-(\w)", lambda found: found[1].upper(), name)
 
 
 def kebab(name: str) -> str:
-    """`networkInterfaces` as `network-interfaces`."""
+    """Return `networkInterfaces` as `network-interfaces`."""
     return re.sub(r"([A-Z])", lambda found: f"-{found[1].lower()}", name)
 
 

@@ -37,7 +37,7 @@ class Orders:
             data = os.read(_IN, 1 << 16)
             if not data:
                 self._system.kill()
-                # Nobody is left to hear the loop out.
+                # The emulator is gone.
                 os._exit(0)
             self._received += data
             self._obey()

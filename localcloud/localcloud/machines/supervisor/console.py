@@ -49,7 +49,7 @@ class Console:
         self.log(unit, "systemd", 1, text, console=True)
 
     def journal(self, units: set[str]) -> list[Entry]:
-        """The journal's lines of the named units; of all when none is named."""
+        """Return the journal's lines of the named units; of all when none is named."""
         return [entry for entry in self._journal if not units or entry.unit in units]
 
     def _print(self, text: str) -> None:

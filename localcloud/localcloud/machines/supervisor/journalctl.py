@@ -23,7 +23,7 @@ def run(system: System, reply: Reply, arguments: list[str]) -> None:
 
 
 def lines(system: System, entries: list[Entry], form: str) -> str:
-    """Journal entries as text, a line each."""
+    """Return journal entries as text, a line each."""
     if form == "cat":
         return "".join(f"{entry.text}\n" for entry in entries)
     return "".join(

@@ -34,7 +34,7 @@ def die_with_parent() -> None:
 
 
 def _with_socket(command: list[str]) -> list[str]:
-    """A command that is told of its socket as systemd does: LISTEN_PID is its own process."""
+    """Return a command that learns of its socket as from systemd: LISTEN_PID is its process."""
     return ["/bin/sh", "-c", f"export LISTEN_FDS=1 LISTEN_PID=$$; exec {shlex.join(command)}"]
 
 
@@ -66,7 +66,7 @@ def start(
 
 
 def descendants(ancestor: int) -> set[int]:
-    """The living processes below `ancestor`."""
+    """Return the living processes below `ancestor`."""
     children: dict[int, list[int]] = {}
     for pid, parent in _parents():
         children.setdefault(parent, []).append(pid)
@@ -80,7 +80,7 @@ def descendants(ancestor: int) -> set[int]:
 
 
 def marked(name: str, value: str) -> set[int]:
-    """The living processes of this user whose environment has `name` set to `value`."""
+    """Return the living processes of this user whose environment has `name` set to `value`."""
     entry = f"{name}={value}"
     if not _LINUX:
         lines = _ps("-axEww", "-o", "pid=,command=")

@@ -1,4 +1,4 @@
-"""Sockets that the service manager listens at until somebody connects to a service of its.
+"""Sockets that the service manager listens at for a service until its first connection.
 
 All machines share the host's loopback interface, so a port of a machine is another one there; the
 folder `ports` says which.
@@ -50,7 +50,7 @@ class Socket:
 
 
 def port_of(assignment: str) -> int:
-    """The port in a socket unit's `ListenStream=PORT`.
+    """Return the port in a socket unit's `ListenStream=PORT`.
 
     Raises:
         UnitError: for every other property, and for addresses that are no port alone.
@@ -62,6 +62,6 @@ def port_of(assignment: str) -> int:
 
 
 def forget_ports() -> None:
-    """No port of an earlier boot is open any more."""
+    """Forget the ports of an earlier boot."""
     for path in Path(PORTS).glob("*"):
         path.unlink()

@@ -79,7 +79,7 @@ class System:
         self.sockets[port] = Socket(self.loop, port, unit)
 
     def find(self, name: str) -> Unit:
-        """The unit, read from its file if it isn't loaded.
+        """Return the unit, read from its file if it isn't loaded.
 
         Raises:
             UnitError: when there is none or its file is wrong.
@@ -100,7 +100,7 @@ class System:
                 unit.spec = read(name, path.read_text(encoding="utf-8"))
 
     def enabled(self) -> list[str]:
-        """The units that start at boot."""
+        """Return the units that start at boot."""
         if not self._enabled.exists():
             return []
         return self._enabled.read_text(encoding="utf-8").split()
@@ -125,7 +125,7 @@ class System:
         for unit in self.units.values():
             if unit is not script:
                 unit.stop(grace)
-        # What start-up scripts left in the background belongs to no unit that is stopped.
+        # Background processes of start-up scripts belong to no unit, so no unit's stop ends them.
         own = {script.pid, *script.members()} if script else set()
         processes.send(self.everything() - own, 15)
         self._await_end(time.monotonic() + grace)
@@ -135,7 +135,7 @@ class System:
         processes.kill_all(self.everything)
 
     def everything(self) -> set[int]:
-        """All processes of the machine but this one."""
+        """Return all processes of the machine but this one."""
         mark = processes.marked("LOCALCLOUD_MACHINE", self.environment["LOCALCLOUD_MACHINE"])
         return (processes.descendants(os.getpid()) | mark) - {os.getpid()}
 
@@ -159,7 +159,7 @@ class System:
 
 
 def full_name(name: str) -> str:
-    """A unit's name with its type.
+    """Return a unit's name with its type.
 
     Raises:
         UnitError: for a unit that is no service.

@@ -145,7 +145,7 @@ _VERBS: dict[str, Callable[[System, Reply, list[str], bool], None]] = {
 def _loaded(
     system: System, reply: Reply, names: list[str], code: int = _NO_SUCH_UNIT
 ) -> list[Unit] | None:
-    """The units, or None after the answer that one of them is missing."""
+    """Return the units, or None after the answer that one of them is missing."""
     try:
         return [system.find(name) for name in names]
     except UnitError as error:

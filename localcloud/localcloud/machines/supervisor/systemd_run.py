@@ -1,4 +1,4 @@
-"""`systemd-run`: a command as a transient service, at once or when somebody connects."""
+"""`systemd-run`: a command as a transient service, at once or at the first connection."""
 
 from __future__ import annotations
 

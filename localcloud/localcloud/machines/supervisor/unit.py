@@ -98,7 +98,7 @@ class Unit:
         self._tell()
 
     def members(self) -> set[int]:
-        """Its processes, also those that outlived the main one."""
+        """Return its processes, also those that outlived the main one."""
         if not self._invocation:
             return set()
         return processes.marked("INVOCATION_ID", self._invocation)

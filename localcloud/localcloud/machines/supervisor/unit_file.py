@@ -95,7 +95,7 @@ class UnitSpec:
 
 
 def read(name: str, text: str) -> UnitSpec:
-    """The unit in a unit file's text.
+    """Return the unit in a unit file's text.
 
     Raises:
         UnitError: names the file's line that cannot be taken.
@@ -118,7 +118,7 @@ def read(name: str, text: str) -> UnitSpec:
 
 
 def seconds(text: str) -> float:
-    """A time span such as `5`, `500ms`, `2min 20s` or `infinity`."""
+    """Return a time span such as `5`, `500ms`, `2min 20s` or `infinity`."""
     if text.strip() == "infinity":
         return float("inf")
     total, end = 0.0, 0
@@ -133,7 +133,7 @@ def seconds(text: str) -> float:
 
 
 def expand(command: list[str], environment: dict[str, str]) -> list[str]:
-    """`command` with `${NAME}` replaced, `$NAME` split into words and `$$` as `$`."""
+    """Return `command` with `${NAME}` replaced, `$NAME` split into words and `$$` as `$`."""
     words: list[str] = []
     for word in command:
         whole = re.fullmatch(r"\$(\w+)", word)
@@ -234,7 +234,7 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "WorkingDirectory": ("directory", str),
     "SyslogIdentifier": ("identifier", str),
     "StandardOutput": ("console", _output),
-    # Both streams of a local unit are one pipe: where standard output goes, errors go too.
+    # A local unit writes both streams to one pipe, so errors go where standard output goes.
     "StandardError": ("", _output),
     "RemainAfterExit": ("remain", _boolean),
     "KillSignal": ("kill_signal", _signal),

@@ -36,7 +36,7 @@ def start(cloud: Cloud) -> None:
 
 
 def load(cloud: Cloud, name: str) -> Record:
-    """The account; 403 when there is none, which Google doesn't tell from a missing permission."""
+    """Return the account; 403 without one, as Google answers for a missing permission, too."""
     record = cloud.store.get(ACCOUNT, name)
     if record is None:
         raise ApiError(403, "The caller does not have permission")
@@ -45,13 +45,13 @@ def load(cloud: Cloud, name: str) -> Record:
 
 @ACCOUNTS.method("get")
 def get(cloud: Cloud, call: Call) -> Json:
-    """One account."""
+    """Return one account."""
     return load(cloud, account_name(call))
 
 
 @API.method("billingAccounts.list")
 def list_(cloud: Cloud, call: Call) -> Json:
-    """The accounts that the caller may see."""
+    """Return the accounts that the caller may see."""
     found = [
         record
         for name, record in cloud.store.items(ACCOUNT)

@@ -10,7 +10,7 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
 from localcloud.core.registry import Api, Collection
 
-# Neither has a project in its paths: which project's API counts is the caller's affair.
+# Neither has a project in its paths: the caller's project must have the API enabled.
 API = Api("cloudbilling", ("v1",), gated=False)
 BUDGETS_API = Api("billingbudgets", ("v1",), gated=False)
 
@@ -23,12 +23,12 @@ _ADDRESS_END = ".iam.gserviceaccount.com"
 
 
 def account_name(call: Call) -> str:
-    """The full name of the billing account in the path."""
+    """Return the full name of the billing account in the path."""
     return f"billingAccounts/{call.params['billingAccountsId']}"
 
 
 def account_resources(cloud: Cloud, call: Call) -> Sequence[str]:
-    """Whose policy counts: the account's."""
+    """Return whose policy counts: the account's."""
     return (account_name(call),)
 
 
@@ -36,7 +36,7 @@ ACCOUNTS = Collection(API, "billingAccounts", "billing.accounts", account_resour
 
 
 def budget_resources(cloud: Cloud, call: Call) -> Sequence[str]:
-    """Whose policy counts: the account's. That the API is enabled comes first, as on Google."""
+    """Return whose policy counts, the account's, once the API is known to be enabled."""
     _require_budgets_api(cloud, call)
     return account_resources(cloud, call)
 

@@ -31,20 +31,20 @@ ALERTER = "serviceAccount:billing-budget-alert@system.gserviceaccount.com"
 
 @_BUDGETS.method("create")
 def create(cloud: Cloud, call: Call) -> Json:
-    """A new budget."""
+    """Create a budget."""
     name = f"{account_name(call)}/budgets/{uuid.uuid4()}"
     return _put(cloud, call, name, dict(call.body))
 
 
 @_BUDGETS.method("get")
 def get(cloud: Cloud, call: Call) -> Json:
-    """One budget."""
+    """Return one budget."""
     return _load(cloud, call)
 
 
 @_BUDGETS.method("list")
 def list_(cloud: Cloud, call: Call) -> Json:
-    """The budgets of an account."""
+    """Return the budgets of an account."""
     found = cloud.store.items(BUDGET, f"{account_name(call)}/")
     return page(call, "budgets", [record for _, record in found])
 
@@ -107,7 +107,7 @@ def _amount(account: Record, amount: Json) -> Json:
 
 
 def _filter(cloud: Cloud, wanted: Json) -> Json:
-    """The filter with Google's defaults, and projects by their numbers."""
+    """Return the filter with Google's defaults, and projects by their numbers."""
     result = {"creditTypesTreatment": "INCLUDE_ALL_CREDITS", **wanted}
     if "customPeriod" not in result:
         result.setdefault("calendarPeriod", "MONTH")

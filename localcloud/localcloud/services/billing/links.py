@@ -13,7 +13,7 @@ from localcloud.services.paging import page
 
 @API.method("projects.getBillingInfo", permission="resourcemanager.projects.get")
 def get(cloud: Cloud, call: Call) -> Json:
-    """The project's billing account."""
+    """Return the project's billing account."""
     if projects.find(cloud, call.project) is None:
         raise ApiError(403, "The caller does not have permission")
     return _view(cloud, call.project)
@@ -39,7 +39,7 @@ def update(cloud: Cloud, call: Call) -> Json:
     resources=account_resources,
 )
 def list_(cloud: Cloud, call: Call) -> Json:
-    """The projects on an account."""
+    """Return the projects on an account."""
     found = [
         _view(cloud, key.removeprefix("projects/"))
         for key, link in cloud.store.items(accounts.LINK)

@@ -22,7 +22,7 @@ class MachineType:
 
 @lru_cache(maxsize=1)
 def regions() -> dict[str, list[str]]:
-    """The zones of every region."""
+    """Return the zones of every region."""
     places = data.load("compute-places")
     return {
         name: [f"{name}-{letter}" for letter in about["zones"]] for name, about in places.items()
@@ -30,17 +30,17 @@ def regions() -> dict[str, list[str]]:
 
 
 def zones() -> list[str]:
-    """The zones of all regions."""
+    """Return the zones of all regions."""
     return [zone for zones in regions().values() for zone in zones]
 
 
 def auto_range(region: str) -> str:
-    """The range of an auto mode network's subnet in `region`."""
+    """Return the range of an auto mode network's subnet in `region`."""
     return str(data.load("compute-places")[region]["range"])
 
 
 def region_of(zone: str) -> str:
-    """The region that a zone lies in."""
+    """Return the region that a zone lies in."""
     return zone.rpartition("-")[0]
 
 
@@ -58,13 +58,13 @@ def require_region(region: str) -> None:
 
 @lru_cache(maxsize=1)
 def machine_types() -> dict[str, MachineType]:
-    """Every predefined machine type by name."""
+    """Return every predefined machine type by name."""
     offered = data.load("compute-machine-types") | data.load("compute-shared-core-types")
     return {name: MachineType(name, **about) for name, about in offered.items()}
 
 
 def machine_type(name: str, zone: str) -> MachineType:
-    """The machine type `name`.
+    """Return the machine type `name`.
 
     Raises:
         ApiError: 400 for a custom type, which the local cloud does not offer, and 404 for one
@@ -82,11 +82,11 @@ def machine_type(name: str, zone: str) -> MachineType:
 
 
 def images(project: str) -> dict[str, dict[str, Any]]:
-    """The public images of a project: family and disk size (GB) by name."""
+    """Return the public images of a project: family and disk size (GB) by name."""
     found: dict[str, dict[str, Any]] = data.load("compute-images").get(project, {})
     return found
 
 
 def image_projects() -> list[str]:
-    """The projects that publish images."""
+    """Return the projects that publish images."""
     return list(data.load("compute-images"))

@@ -68,7 +68,7 @@ def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
 
 
 def _from_snapshot(cloud: Cloud, call: Call, record: Json) -> None:
-    """A new disk has the snapshot's size, or a larger one."""
+    """Give a new disk the snapshot's size, unless it asks for a larger one."""
     path = path_of(record["sourceSnapshot"], call.project)
     snapshot = load(cloud, path)
     least = int(snapshot["diskSizeGb"])
@@ -86,7 +86,7 @@ def _from_snapshot(cloud: Cloud, call: Call, record: Json) -> None:
 
 
 def _require_access_mode(record: Json) -> None:
-    """Refuse an access mode that the kind of disk has not."""
+    """Refuse an access mode that the type of disk lacks."""
     mode, kind = record.get("accessMode"), last(record["type"])
     if mode not in (None, *_ACCESS_MODES.get(kind, ("READ_WRITE_SINGLE",))):
         raise invalid(
@@ -113,7 +113,7 @@ serve(KIND)
 
 
 def require_disk(cloud: Cloud, project: str, reference: str) -> str:
-    """The path of an existing disk; 404 when there is none."""
+    """Return the path of an existing disk; 404 when there is none."""
     path = path_of(reference, project)
     load(cloud, path)
     return path

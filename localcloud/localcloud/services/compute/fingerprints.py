@@ -1,4 +1,4 @@
-"""Fingerprints: how Google's API keeps one change from undoing another unseen."""
+"""Fingerprints, by which one change cannot undo another unseen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from localcloud.core.errors import ApiError
 
 
 def fingerprint(value: Any) -> str:
-    """A short text that changes whenever `value` does."""
+    """Return a short text that changes whenever `value` does."""
     digest = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest()
     return base64.b64encode(digest[:8]).decode()
 

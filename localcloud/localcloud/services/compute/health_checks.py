@@ -19,7 +19,7 @@ _DEFAULTS: Json = {
     "unhealthyThreshold": 2,
     "healthyThreshold": 2,
 }
-# The settings of each type that the local cloud can ask, and the port that they fall back to.
+# By type: the field of its settings, and its default port.
 _SETTINGS = {"HTTP": ("httpHealthCheck", 80), "TCP": ("tcpHealthCheck", 80)}
 _HIGHEST_PORT = 65535
 _HIGHEST = {"checkIntervalSec": 300, "timeoutSec": 300}
@@ -86,7 +86,7 @@ def update_health_check(cloud: Cloud, call: Call) -> Json:
 
 
 def healthy(cloud: Cloud, check: Json, machine: str) -> bool:
-    """Whether a machine answers a health check as it wants."""
+    """Return whether a machine answers a health check as it wants."""
     settings = check[_SETTINGS[check["type"]][0]]
     address = cloud.machines.address(machine, settings["port"])
     if address is None:

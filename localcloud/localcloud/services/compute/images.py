@@ -19,7 +19,7 @@ _FEATURES = ("UEFI_COMPATIBLE", "VIRTIO_SCSI_MULTIQUEUE", "GVNIC", "SEV_CAPABLE"
 
 
 def resolve(project: str, reference: str) -> Json:
-    """The image that a disk's `sourceImage` names.
+    """Return the image that a disk's `sourceImage` names.
 
     Args:
         project: of references that name none.
@@ -36,7 +36,7 @@ def resolve(project: str, reference: str) -> Json:
 
 
 def newest(project: str, family: str) -> Json:
-    """The newest image of a family."""
+    """Return the newest image of a family."""
     names = [n for n, about in catalog.images(project).items() if about["family"] == family]
     if not names:
         raise not_found(f"projects/{project}/global/images/family/{family}")
@@ -44,7 +44,7 @@ def newest(project: str, family: str) -> Json:
 
 
 def describe(project: str, name: str) -> Json:
-    """The image `name`."""
+    """Return the image `name`."""
     about: dict[str, Any] | None = catalog.images(project).get(name)
     if about is None:
         raise not_found(f"projects/{project}/global/images/{name}")

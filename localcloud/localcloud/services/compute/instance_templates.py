@@ -68,12 +68,12 @@ serve(KIND)
 
 
 def require_template(cloud: Cloud, call: Call, reference: str) -> str:
-    """The path of a template that the caller may use; a reference may have the id for the name."""
+    """Return the path of a template that the caller may use and names by its name or id."""
     path, _ = load_named(cloud, path_of(reference.partition("?")[0], call.project))
     require_permission(cloud, call, "compute.instanceTemplates.useReadOnly")
     return path
 
 
 def body_of(template: Json, name: str) -> Json:
-    """The request for an instance like the template."""
+    """Return the request for an instance like the template."""
     return {**template["properties"], "name": name}

@@ -60,9 +60,9 @@ class Kind:
         return f"compute#{self.parameter}"
 
     def method(self, verb: str) -> str:
-        """The id of the method for `verb`, without the API's name."""
+        """Return the id of the method for `verb`, without the API's name."""
         return f"{self.methods or self.collection}.{verb}"
 
     def permission(self, verb: str) -> str:
-        """The IAM permission for `verb`."""
+        """Return the IAM permission for `verb`."""
         return f"compute.{self.method(verb)}"

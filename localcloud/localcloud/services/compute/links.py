@@ -18,7 +18,7 @@ _ABSOLUTE = re.compile(r"https://[^/]+/compute/[^/]+/(projects/.+)")
 
 
 def path_of(reference: str, project: str) -> str:
-    """The path from `projects/` on that `reference` means to a caller in `project`.
+    """Return the path from `projects/` on that `reference` means to a caller in `project`.
 
     Args:
         reference: a full URL, `projects/…`, or a partial path such as `global/networks/n`.
@@ -35,22 +35,22 @@ def path_of(reference: str, project: str) -> str:
 
 
 def url_of(path: str) -> str:
-    """The URL under which a resource's path is stored."""
+    """Return the URL under which a resource's path is stored."""
     return _STORED + path
 
 
 def path_from(url: str) -> str:
-    """The path from `projects/` on of a stored URL."""
+    """Return the path from `projects/` on of a stored URL."""
     return url.removeprefix(_STORED)
 
 
 def last(reference: str) -> str:
-    """The last part of a URL or path: the resource's name."""
+    """Return the last part of a URL or path: the resource's name."""
     return reference.rpartition("/")[2]
 
 
 def shown(call: Call, record: Json) -> Json:
-    """A copy of a stored record with the URLs of the version that `call` uses.
+    """Return a copy of a stored record with the URLs of the version that `call` uses.
 
     Names that begin with `_` are the emulator's own and stay hidden.
     """

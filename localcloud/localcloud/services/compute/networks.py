@@ -34,7 +34,7 @@ _RULES: tuple[tuple[str, str, list[Json]], ...] = (
 
 
 def require_network(cloud: Cloud, project: str, reference: str) -> str:
-    """The path of an existing network.
+    """Return the path of an existing network.
 
     Args:
         cloud: the cloud.
@@ -52,7 +52,7 @@ def require_network(cloud: Cloud, project: str, reference: str) -> str:
 
 
 def subnets(cloud: Cloud, network: str) -> list[Record]:
-    """The subnetworks of the network at path `network`, in every region."""
+    """Return the subnetworks of the network at path `network`, in every region."""
     project = "/".join(network.split("/")[:2])
     return [
         record

@@ -13,7 +13,7 @@ _TERM = re.compile(r"""\(?\s*([\w.]+)\s*(!=|=|:|eq|ne)\s*("[^"]*"|'[^']*'|[^\s()
 
 
 def page(call: Call, kind: str, path: str, items: list[Json]) -> Json:
-    """One page of `items` as a compute list.
+    """Return one page of `items` as a compute list.
 
     Args:
         call: carries `filter`, `maxResults` and `pageToken`.
@@ -38,7 +38,7 @@ def page(call: Call, kind: str, path: str, items: list[Json]) -> Json:
 def aggregate(
     call: Call, kind: str, path: str, collection: str, by_scope: dict[str, list[Json]]
 ) -> Json:
-    """An aggregated list: items by `zones/z`, `regions/r` or `global`."""
+    """Return an aggregated list: items by `zones/z`, `regions/r` or `global`."""
     items: Json = {}
     for scope, records in by_scope.items():
         chosen = [record for record in records if matches(call.arg("filter"), record)]
@@ -55,7 +55,7 @@ def aggregate(
 
 
 def matches(expression: str, record: Json) -> bool:
-    """Whether a list filter chooses `record`.
+    """Return whether a list filter chooses `record`.
 
     Comparisons `field = value`, `!=`, `eq`, `ne` (a whole-string regular expression) and `:`
     (contains; `*` for present), joined by AND or side by side.

@@ -24,12 +24,12 @@ _QUOTAS = {
 
 
 def default_service_account(project: str) -> str:
-    """The e-mail address of the Compute Engine default service account."""
+    """Return the e-mail address of the Compute Engine default service account."""
     return f"{projects.number(project)}-compute@developer.gserviceaccount.com"
 
 
 def common_metadata(cloud: Cloud, project: str) -> Json:
-    """The instance metadata that all machines of the project share, with its fingerprint."""
+    """Return the instance metadata that all machines of the project share, with its fingerprint."""
     items = projects.common_metadata(cloud, project)
     return {"kind": "compute#metadata", "fingerprint": fingerprint(items), "items": items}
 
@@ -103,5 +103,5 @@ def _add_default_account(cloud: Cloud, project: str) -> None:
     }
     if cloud.store.get(accounts.ACCOUNT, name) is None:
         cloud.store.put(accounts.ACCOUNT, name, account)
-        # As in every project that no organization's policy forbids it.
+        # Google does the same unless an organization's policy forbids it.
         policies.grant(cloud, f"projects/{project}", "roles/editor", f"serviceAccount:{email}")

@@ -1,4 +1,4 @@
-"""What all plain compute resources have in common: insert, get, list, patch, delete, labels."""
+"""Serves the methods that plain compute resources have in common."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OUTPUT = ("id", "kind", "selfLink", "selfLinkWithId", "creationTimestamp", "par
 
 
 def place_of(call: Call) -> str:
-    """The scope that the path names: `zones/z`, `regions/r` or `global`."""
+    """Return the scope that the path names: `zones/z`, `regions/r` or `global`."""
     if "zone" in call.params:
         catalog.require_zone(call.params["zone"])
         return f"zones/{call.params['zone']}"
@@ -35,7 +35,7 @@ def place_of(call: Call) -> str:
 
 
 def load(cloud: Cloud, path: str) -> Record:
-    """The stored resource at `path`; 404 when there is none."""
+    """Return the stored resource at `path`; 404 when there is none."""
     record = cloud.store.get(STORE, path)
     if record is None:
         raise not_found(path)
@@ -43,7 +43,7 @@ def load(cloud: Cloud, path: str) -> Record:
 
 
 def load_named(cloud: Cloud, path: str) -> tuple[str, Record]:
-    """The path and record of the resource at `path`, whose last part may be its numeric id."""
+    """Return path and record of the resource at `path`, whose last part may be its number."""
     collection, _, name = path.rpartition("/")
     if name.isdigit():
         for found, record in cloud.store.items(STORE, f"{collection}/"):
@@ -73,7 +73,7 @@ def require_permission(cloud: Cloud, call: Call, permission: str) -> None:
 
 
 def identity(cloud: Cloud, kind: str, path: str, name: str) -> Json:
-    """The fields that every resource has."""
+    """Return the fields that every resource has."""
     record: Json = {
         "kind": kind,
         "id": str(cloud.operations.number()),
@@ -184,7 +184,7 @@ def replace(cloud: Cloud, call: Call, kind: Kind, type_: str, path: str, record:
 
 @effect("compute.settle")
 def _settle(cloud: Cloud, path: str) -> None:
-    """A created or changed resource is ready for use."""
+    """Make a created or changed resource ready for use."""
     record = cloud.store.get(STORE, path)
     if record is not None and record.get("status") == "CREATING":
         cloud.store.put(STORE, path, record | {"status": "READY"})
@@ -192,7 +192,7 @@ def _settle(cloud: Cloud, path: str) -> None:
 
 @effect("compute.remove")
 def _remove(cloud: Cloud, path: str) -> None:
-    """A deleted resource is gone."""
+    """Remove a deleted resource."""
     cloud.store.delete(STORE, path)
 
 
@@ -202,7 +202,7 @@ def _require_also(cloud: Cloud, call: Call, kind: Kind) -> None:
 
 
 def path_of_call(call: Call, kind: Kind) -> str:
-    """The path of the resource that a call names."""
+    """Return the path of the resource that a call names."""
     name = call.params.get(kind.parameter) or call.params["resource"]
     return f"projects/{call.project}/{place_of(call)}/{kind.collection}/{name}"
 

@@ -20,7 +20,7 @@ _LONGEST_PREFIX = 29
 
 
 def parse_range(text: str, field: str) -> IPv4Network:
-    """An IPv4 range in CIDR notation.
+    """Return an IPv4 range in CIDR notation.
 
     Raises:
         ApiError: 400 when it is not one, has host bits, or is longer than /29.
@@ -38,7 +38,7 @@ def parse_range(text: str, field: str) -> IPv4Network:
 
 
 def ranges(subnet: Record) -> list[IPv4Network]:
-    """The primary and secondary ranges of a subnetwork."""
+    """Return the primary and secondary ranges of a subnetwork."""
     secondary = [r["ipCidrRange"] for r in subnet.get("secondaryIpRanges", [])]
     return [IPv4Network(text) for text in [subnet["ipCidrRange"], *secondary]]
 
@@ -46,7 +46,7 @@ def ranges(subnet: Record) -> list[IPv4Network]:
 def require_subnetwork(
     cloud: Cloud, project: str, zone: str, reference: str, network: str
 ) -> Record:
-    """The subnetwork that `reference` names, or the network's own one in the zone's region.
+    """Return the subnetwork that `reference` names, or the network's own one in the zone's region.
 
     Args:
         cloud: the cloud.

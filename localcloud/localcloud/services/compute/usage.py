@@ -1,4 +1,4 @@
-"""Who uses a resource: what keeps it from being deleted."""
+"""Finds the users of a resource, which keep it from being deleted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ finders: Hook[[Cloud, str], list[str]] = Hook()
 
 
 def users(cloud: Cloud, path: str) -> list[str]:
-    """Paths of the resources that refer to the one at `path`."""
+    """Return paths of the resources that refer to the one at `path`."""
     project = "/".join(path.split("/")[:2])
     mentioning = cloud.store.mentioning(STORE, f"{project}/", url_of(path))
     found = [other for other in mentioning if other != path]
@@ -24,10 +24,10 @@ def users(cloud: Cloud, path: str) -> list[str]:
 
 
 def holders(cloud: Cloud, path: str) -> list[str]:
-    """The users that keep the resource at `path` from being deleted, or from being written to."""
+    """Return the users that keep the resource at `path` from being deleted or written to."""
     if path.split("/")[-2] == "snapshots":
-        return []  # A disk that was made from one needs it no more.
-    return [user for user in users(cloud, path) if not _goes_along(cloud, user)]
+        return []  # A disk does not need the snapshot that it was made from.
+    return [user for user in users(cloud, path) if not _needs_nothing(cloud, user)]
 
 
 def require_unused(cloud: Cloud, path: str) -> None:
@@ -38,7 +38,7 @@ def require_unused(cloud: Cloud, path: str) -> None:
 
 
 def in_use(path: str, user: str) -> ApiError:
-    """The 400 for a resource that `user` uses."""
+    """Return the 400 for a resource that `user` uses."""
     kind = path.split("/")[-2].removesuffix("s").replace("addresse", "address")
     kind = re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", kind)
     return ApiError(
@@ -48,7 +48,7 @@ def in_use(path: str, user: str) -> ApiError:
     )
 
 
-def _goes_along(cloud: Cloud, path: str) -> bool:
+def _needs_nothing(cloud: Cloud, path: str) -> bool:
     # Routes and the subnets of an auto mode network go with what they belong to; a network lists
     # its subnets without needing them; a template only names what an instance of it will need; a
     # snapshot only names what it was made of.

@@ -24,7 +24,7 @@ _ID = re.compile(r"[a-z]([-a-z0-9]{4,28}[a-z0-9])")
 
 
 def key_of(cloud: Cloud, call: Call) -> str:
-    """The account's full name; `-` as its project, and its number as its id, are understood."""
+    """Return the account's full name; its project may be `-`, and its id its number."""
     project = projects.identifier(cloud, call.params["projectsId"])
     account = call.params["serviceAccountsId"]
     if "@" in account:
@@ -41,7 +41,7 @@ def key_of(cloud: Cloud, call: Call) -> str:
 
 
 def account_resources(cloud: Cloud, call: Call) -> Sequence[str]:
-    """The account's own policy and its project's."""
+    """Return the account's own policy and its project's."""
     key = key_of(cloud, call)
     return (key, "/".join(key.split("/")[:2]))
 
@@ -53,7 +53,7 @@ _KEYS = Collection(
 
 
 def find(cloud: Cloud, call: Call) -> tuple[str, Record]:
-    """The account that the path names.
+    """Return the account that the path names.
 
     Raises:
         ApiError: 404 when there is none.
@@ -78,7 +78,7 @@ def _etag(cloud: Cloud) -> str:
 
 @API.method("projects.serviceAccounts.create", permission="iam.serviceAccounts.create")
 def create(cloud: Cloud, call: Call) -> Json:
-    """A new account."""
+    """Create a account."""
     project = projects.identifier(cloud, call.project)
     account_id = call.body.get("accountId", "")
     if not _ID.fullmatch(account_id):
@@ -110,13 +110,13 @@ def create(cloud: Cloud, call: Call) -> Json:
 
 @_ACCOUNTS.method("get")
 def get(cloud: Cloud, call: Call) -> Json:
-    """One account, by e-mail address or number."""
+    """Return one account, by e-mail address or number."""
     return _view(find(cloud, call)[1])
 
 
 @API.method("projects.serviceAccounts.list", permission="iam.serviceAccounts.list")
 def list_(cloud: Cloud, call: Call) -> Json:
-    """The project's accounts."""
+    """Return the project's accounts."""
     project = projects.identifier(cloud, call.project)
     found = cloud.store.items(ACCOUNT, f"projects/{project}/")
     # Google's own service agents are not listed.
@@ -173,13 +173,13 @@ def undelete(cloud: Cloud, call: Call) -> Json:
 
 @_ACCOUNTS.method("disable")
 def disable(cloud: Cloud, call: Call) -> Json:
-    """Its tokens stop working."""
+    """Disable the account: its tokens stop working."""
     return _switch(cloud, call, disabled=True)
 
 
 @_ACCOUNTS.method("enable")
 def enable(cloud: Cloud, call: Call) -> Json:
-    """Its tokens work again."""
+    """Enable the account: its tokens work again."""
     return _switch(cloud, call, disabled=False)
 
 
@@ -198,7 +198,7 @@ policies.serve(_ACCOUNTS, lambda cloud, call: find(cloud, call)[0])
 
 @_KEYS.method("create", "upload")
 def refuse_key(cloud: Cloud, call: Call) -> Json:
-    """Refused, as an organisation policy does that forbids keys."""
+    """Refuse a key, as an organization policy against keys does."""
     raise ApiError(
         400,
         "Key creation is not allowed on this service account.",
@@ -222,7 +222,7 @@ def refuse_key(cloud: Cloud, call: Call) -> Json:
 
 @_KEYS.method("list")
 def list_keys(cloud: Cloud, call: Call) -> Json:
-    """The key pair that Google manages; there are no others."""
+    """Return the key pair that Google manages; there are no others."""
     key, record = find(cloud, call)
     if "USER_MANAGED" in call.request.query.get("keyTypes", []):
         return {}

@@ -22,7 +22,7 @@ _SECONDS = re.compile(r"\d+(\.\d+)?s")
     resources=account_resources,
 )
 def generate_access_token(cloud: Cloud, call: Call) -> Json:
-    """An access token with the scopes asked for, for at most an hour."""
+    """Return an access token with the scopes asked for, for at most an hour."""
     _, record = find(cloud, call)
     if record.get("disabled"):
         raise ApiError(400, f"Service account {record['email']} is disabled.")

@@ -23,14 +23,14 @@ _POOLS = "projects.locations.workloadIdentityPools"
 _PROVIDERS = f"{_POOLS}.providers"
 _ID = re.compile(r"(?!gcp-)[a-z0-9-]{4,32}")
 _OTHER_KINDS = ("aws", "saml", "x509")
-# Everybody's tokens come from these: without a condition the whole world would be let in.
+# These issue tokens to everybody: a provider without a condition would admit the whole world.
 _SHARED_ISSUERS = ("token.actions.githubusercontent.com", "gitlab.com", "app.terraform.io")
 _KEPT = ("displayName", "description", "disabled")
 _PROVIDER_KEPT = (*_KEPT, "oidc", "attributeMapping", "attributeCondition")
 
 
 def key_of(call: Call) -> str:
-    """The key of the pool or provider in the path.
+    """Return the key of the pool or provider in the path.
 
     Raises:
         ApiError: 400 for a location other than `global`, where all pools are.
@@ -46,14 +46,14 @@ def key_of(call: Call) -> str:
 
 
 def public_name(key: str) -> str:
-    """The name by which policies and audiences mean a pool or provider: with a project number."""
+    """Return the name of a pool or provider in policies and audiences: with a project number."""
     _, project, rest = key.split("/", 2)
     return f"projects/{projects.number(project)}/{rest}"
 
 
 @API.method(f"{_POOLS}.create", permission="iam.workloadIdentityPools.create")
 def create_pool(cloud: Cloud, call: Call) -> Json:
-    """A new pool."""
+    """Create a pool."""
     if call.body.get("mode", "FEDERATION_ONLY") != "FEDERATION_ONLY":
         raise ApiError(501, "the local cloud has pools of the mode FEDERATION_ONLY only")
     return _create(cloud, call, POOL, key_of(call), call.arg("workloadIdentityPoolId"), _KEPT)
@@ -61,7 +61,7 @@ def create_pool(cloud: Cloud, call: Call) -> Json:
 
 @API.method(f"{_PROVIDERS}.create", permission="iam.workloadIdentityPoolProviders.create")
 def create_provider(cloud: Cloud, call: Call) -> Json:
-    """A new provider in a pool."""
+    """Create a provider in a pool."""
     pool = _require(cloud, POOL, key_of(call))
     _check_provider(call.body)
     short = call.arg("workloadIdentityPoolProviderId")
@@ -71,7 +71,7 @@ def create_provider(cloud: Cloud, call: Call) -> Json:
 @API.method(f"{_POOLS}.get", permission="iam.workloadIdentityPools.get")
 @API.method(f"{_PROVIDERS}.get", permission="iam.workloadIdentityPoolProviders.get")
 def get(cloud: Cloud, call: Call) -> Json:
-    """One pool or provider; a deleted one is shown for thirty days."""
+    """Return one pool or provider; a deleted one is shown for thirty days."""
     key = key_of(call)
     record = cloud.store.get(_kind(call), key)
     if record is None:
@@ -81,13 +81,13 @@ def get(cloud: Cloud, call: Call) -> Json:
 
 @API.method(f"{_POOLS}.list", permission="iam.workloadIdentityPools.list")
 def list_pools(cloud: Cloud, call: Call) -> Json:
-    """The pools of a project."""
+    """Return the pools of a project."""
     return page(call, "workloadIdentityPools", _listed(cloud, call, POOL, key_of(call)))
 
 
 @API.method(f"{_PROVIDERS}.list", permission="iam.workloadIdentityPoolProviders.list")
 def list_providers(cloud: Cloud, call: Call) -> Json:
-    """The providers of a pool."""
+    """Return the providers of a pool."""
     return page(call, "workloadIdentityPoolProviders", _listed(cloud, call, PROVIDER, key_of(call)))
 
 
@@ -134,7 +134,7 @@ def undelete(cloud: Cloud, call: Call) -> Json:
 
 @API.method(f"{_POOLS}.operations.get", f"{_PROVIDERS}.operations.get")
 def get_operation(cloud: Cloud, call: Call) -> Json:
-    """An operation by its name."""
+    """Return an operation by its name."""
     name = call.params["name"]
     record = cloud.operations.get(f"iam/{name}")
     if record is None:

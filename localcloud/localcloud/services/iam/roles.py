@@ -21,7 +21,7 @@ _FIELDS = ("title", "description", "includedPermissions", "stage")
 
 @lru_cache(maxsize=1)
 def _permissions() -> frozenset[str]:
-    """Every permission that a method of the local cloud or a predefined role names."""
+    """Return every permission that a method of the local cloud or a predefined role names."""
     named = {name for names in access.predefined_roles().values() for name in names}
     asked = {name for api in apis() for name in api.permissions()}
     return frozenset(asked | {name for name in named if "*" not in name})
@@ -43,7 +43,7 @@ def _predefined(name: str) -> Json:
 
 
 def _listed(call: Call, roles: list[Json]) -> Json:
-    """A page of roles; their permissions are left out unless the caller asks for them."""
+    """Return a page of roles; their permissions are left out unless the caller asks for them."""
     if call.arg("view") != "FULL":
         roles = [{k: v for k, v in role.items() if k != "includedPermissions"} for role in roles]
     return page(call, "roles", roles, size=300)
@@ -57,7 +57,7 @@ def _check_permissions(role: Json) -> None:
 
 @API.method("roles.get")
 def get_predefined(cloud: Cloud, call: Call) -> Json:
-    """One of Google's roles."""
+    """Return one of Google's roles."""
     name = f"roles/{call.params['rolesId']}"
     if name not in access.predefined_roles():
         raise ApiError(404, f"The role named {name} was not found.")
@@ -66,7 +66,7 @@ def get_predefined(cloud: Cloud, call: Call) -> Json:
 
 @API.method("roles.list")
 def list_predefined(cloud: Cloud, call: Call) -> Json:
-    """Google's roles, as far as the local cloud knows them."""
+    """List Google's roles, as far as the local cloud knows them."""
     return _listed(call, [_predefined(name) for name in sorted(access.predefined_roles())])
 
 
@@ -87,7 +87,7 @@ def _etag(cloud: Cloud) -> str:
 
 @API.method("projects.roles.create", permission="iam.roles.create")
 def create(cloud: Cloud, call: Call) -> Json:
-    """A role of the project's own."""
+    """Create a role of the project's own."""
     role_id = call.body.get("roleId", "")
     if not _ID.fullmatch(role_id):
         raise invalid(f'Invalid role id "{role_id}": 3 to 64 letters, digits, _ and .')
@@ -105,13 +105,13 @@ def create(cloud: Cloud, call: Call) -> Json:
 
 @API.method("projects.roles.get", permission="iam.roles.get")
 def get(cloud: Cloud, call: Call) -> Json:
-    """One of the project's roles."""
+    """Return one of the project's roles."""
     return _find(cloud, call)
 
 
 @API.method("projects.roles.list", permission="iam.roles.list")
 def list_(cloud: Cloud, call: Call) -> Json:
-    """The project's roles."""
+    """Return the project's roles."""
     found = cloud.store.items(access.CUSTOM_ROLE, f"projects/{call.project}/")
     shown = [role for _, role in found if call.flag("showDeleted") or not role.get("deleted")]
     return _listed(call, shown)

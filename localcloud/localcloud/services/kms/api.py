@@ -26,7 +26,7 @@ _WIDE = ("global", "us", "europe", "eur3", "eur4", "nam3", "asia")
 
 
 def location(call: Call) -> str:
-    """The location in the path, `projects/p/locations/l`.
+    """Return the location in the path, `projects/p/locations/l`.
 
     Raises:
         ApiError: 404, as Google answers for a location without KMS.
@@ -42,28 +42,28 @@ def location(call: Call) -> str:
 
 
 def ring_name(call: Call) -> str:
-    """The full name of the key ring in the path."""
+    """Return the full name of the key ring in the path."""
     return f"{location(call)}/keyRings/{call.params['keyRingsId']}"
 
 
 def key_name(call: Call) -> str:
-    """The full name of the key in the path."""
+    """Return the full name of the key in the path."""
     return f"{ring_name(call)}/cryptoKeys/{call.params['cryptoKeysId']}"
 
 
 def version_name(call: Call) -> str:
-    """The full name of the key version in the path."""
+    """Return the full name of the key version in the path."""
     return f"{key_name(call)}/cryptoKeyVersions/{call.params['cryptoKeyVersionsId']}"
 
 
 def levels(name: str) -> list[str]:
-    """The resources whose policies count for a ring, key or version: itself, and those above."""
+    """Return the resources whose policies count for a ring, key or version: it and its parents."""
     parts = name.split("/")
     return ["/".join(parts[:end]) for end in (8, 6) if end <= len(parts)] + ["/".join(parts[:2])]
 
 
 def resources(cloud: Cloud, call: Call) -> Sequence[str]:
-    """Whose policies count for a call on a ring or what is below it."""
+    """Return whose policies count for a call on a ring or on what is below it."""
     if "cryptoKeysId" in call.params:
         return levels(key_name(call))
     return levels(ring_name(call))
@@ -87,7 +87,7 @@ def check_id(parameter: str, value: str) -> None:
 
 
 def load(cloud: Cloud, kind: str, name: str) -> Record:
-    """The stored record; 404 when there is none."""
+    """Return the stored record; 404 when there is none."""
     record = cloud.store.get(kind, name)
     if record is None:
         raise ApiError(404, f"{_TITLES[kind]} {name} not found.")

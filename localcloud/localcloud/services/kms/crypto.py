@@ -24,7 +24,7 @@ DECRYPT = "cloudkms.cryptoKeyVersions.useToDecrypt"
 
 
 def primary(cloud: Cloud, key: str) -> Record:
-    """The version that encrypts.
+    """Return the version that encrypts.
 
     Raises:
         ApiError: 404 for a key that is not there, 400 when it has no enabled primary version.
@@ -41,7 +41,7 @@ def primary(cloud: Cloud, key: str) -> Record:
 
 
 def enabled(cloud: Cloud, version: str) -> Record:
-    """A version that can be used.
+    """Return a version that can be used.
 
     Raises:
         ApiError: 400 when it is disabled or destroyed.
@@ -57,7 +57,7 @@ def enabled(cloud: Cloud, version: str) -> Record:
 
 
 def may_use(cloud: Cloud, member: str, key: str, permission: str) -> bool:
-    """Whether `member` may encrypt or decrypt with a key."""
+    """Return whether `member` may encrypt or decrypt with a key."""
     return access.has(cloud, Principal(member), permission, levels(key))
 
 
@@ -93,7 +93,7 @@ def _cipher(version: Record) -> AESGCM:
 
 
 def _texts(call: Call, field: str) -> tuple[bytes, bytes]:
-    """The text and the data that is authenticated with it."""
+    """Return the text and the data that is authenticated with it."""
     sent = (call.body.get(field, ""), call.body.get("additionalAuthenticatedData", ""))
     try:
         text, extra = (base64.b64decode(part, validate=True) for part in sent)

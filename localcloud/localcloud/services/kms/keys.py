@@ -29,7 +29,7 @@ _PATCHABLE = {"labels", "rotationPeriod", "nextRotationTime", "versionTemplate.a
 
 @KEYS.method("create")
 def create(cloud: Cloud, call: Call) -> Json:
-    """A new key, with its first version unless the caller wants none."""
+    """Create a key, with its first version unless the caller wants none."""
     check_id("cryptoKeyId", call.arg("cryptoKeyId"))
     if call.body.get("purpose") != "ENCRYPT_DECRYPT":
         raise _only_symmetric(f"the purpose {call.body.get('purpose')}")
@@ -68,13 +68,13 @@ def create(cloud: Cloud, call: Call) -> Json:
 
 @KEYS.method("get")
 def get(cloud: Cloud, call: Call) -> Json:
-    """One key."""
+    """Return one key."""
     return view(cloud, key_name(call))
 
 
 @KEYS.method("list")
 def list_(cloud: Cloud, call: Call) -> Json:
-    """The keys of a key ring."""
+    """Return the keys of a key ring."""
     names = cloud.store.keys(KEY, f"{ring_name(call)}/")
     return page(call, "cryptoKeys", [view(cloud, name) for name in names]) | {
         "totalSize": len(names)
@@ -116,7 +116,7 @@ def update_primary_version(cloud: Cloud, call: Call) -> Json:
 
 
 def view(cloud: Cloud, name: str) -> Json:
-    """The key as the API shows it, with its primary version."""
+    """Return the key as the API shows it, with its primary version."""
     record = versions.rotated(cloud, load(cloud, KEY, name))
     shown = {field: value for field, value in record.items() if not field.startswith("_")}
     if "_primary" in record:

@@ -20,7 +20,7 @@ from localcloud.services.paging import page
 
 @API.method("projects.locations.keyRings.create", permission="cloudkms.keyRings.create")
 def create(cloud: Cloud, call: Call) -> Json:
-    """A new key ring."""
+    """Create a key ring."""
     check_id("keyRingId", call.arg("keyRingId"))
     name = f"{location(call)}/keyRings/{call.arg('keyRingId')}"
     record = {"name": name, "createTime": rfc3339(cloud.clock.now())}
@@ -33,12 +33,12 @@ def create(cloud: Cloud, call: Call) -> Json:
 
 @RINGS.method("get")
 def get(cloud: Cloud, call: Call) -> Json:
-    """One key ring."""
+    """Return one key ring."""
     return load(cloud, RING, ring_name(call))
 
 
 @API.method("projects.locations.keyRings.list", permission="cloudkms.keyRings.list")
 def list_(cloud: Cloud, call: Call) -> Json:
-    """The key rings of a location."""
+    """Return the key rings of a location."""
     found = [record for _, record in cloud.store.items(RING, f"{location(call)}/")]
     return page(call, "keyRings", found) | {"totalSize": len(found)}

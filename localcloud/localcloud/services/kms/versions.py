@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from datetime import datetime
 
 from localcloud.core.call import Call, Json
-from localcloud.core.clock import rfc3339
+from localcloud.core.clock import rfc3339, seconds_of
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
@@ -44,7 +43,7 @@ def add(cloud: Cloud, key: Record, *, primary: bool) -> Record:
 
 
 def rotated(cloud: Cloud, key: Record) -> Record:
-    """The key after the rotations that were due meanwhile."""
+    """Return the key after the rotations that were due meanwhile."""
     with cloud.store.locked():
         while (due := _moment(key.get("nextRotationTime"))) and due <= cloud.clock.now():
             period = float(key["rotationPeriod"][:-1])
@@ -54,7 +53,7 @@ def rotated(cloud: Cloud, key: Record) -> Record:
 
 
 def load_current(cloud: Cloud, name: str) -> Record:
-    """The version as it stands now: one whose time has come is destroyed, its secret gone.
+    """Return the version as it stands now: one whose time has come is destroyed, its secret gone.
 
     Raises:
         ApiError: 404 when there is none.
@@ -70,26 +69,26 @@ def load_current(cloud: Cloud, name: str) -> Record:
 
 
 def shown(record: Record) -> Json:
-    """The version as the API shows it."""
+    """Return the version as the API shows it."""
     return {field: value for field, value in record.items() if not field.startswith("_")}
 
 
 @VERSIONS.method("create")
 def create(cloud: Cloud, call: Call) -> Json:
-    """A new version, which is not the primary one yet."""
+    """Create a version, which is not the primary one yet."""
     with cloud.store.locked():
         return shown(add(cloud, load(cloud, KEY, key_name(call)), primary=False))
 
 
 @VERSIONS.method("get")
 def get(cloud: Cloud, call: Call) -> Json:
-    """One version."""
+    """Return one version."""
     return shown(load_current(cloud, version_name(call)))
 
 
 @VERSIONS.method("list")
 def list_(cloud: Cloud, call: Call) -> Json:
-    """The versions of a key."""
+    """Return the versions of a key."""
     key = rotated(cloud, load(cloud, KEY, key_name(call)))
     names = cloud.store.keys(VERSION, f"{key['name']}/")
     found = [shown(load_current(cloud, name)) for name in names]
@@ -137,4 +136,4 @@ def _moved(cloud: Cloud, call: Call, from_: tuple[str, ...], change: Json) -> Js
 
 
 def _moment(text: str | None) -> float | None:
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else None
+    return seconds_of(text) if text else None

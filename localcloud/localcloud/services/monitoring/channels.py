@@ -21,20 +21,20 @@ _FIELDS = ("type", "displayName", "description", "labels", "userLabels", "enable
 
 @API.method(f"{_PATH}.create", permission="monitoring.notificationChannels.create")
 def create(cloud: Cloud, call: Call) -> Json:
-    """A new channel."""
+    """Create a channel."""
     name = f"projects/{call.project}/notificationChannels/{cloud.operations.number()}"
     return _put(cloud, {"name": name, "enabled": True, **_sent(call)})
 
 
 @API.method(f"{_PATH}.get", permission="monitoring.notificationChannels.get")
 def get(cloud: Cloud, call: Call) -> Json:
-    """One channel."""
+    """Return one channel."""
     return _load(cloud, call)
 
 
 @API.method(f"{_PATH}.list", permission="monitoring.notificationChannels.list")
 def list_(cloud: Cloud, call: Call) -> Json:
-    """The channels of a project."""
+    """Return the channels of a project."""
     found = cloud.store.items(CHANNEL, f"projects/{call.project}/")
     return page(call, "notificationChannels", [record for _, record in found])
 

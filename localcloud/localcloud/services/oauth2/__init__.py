@@ -16,33 +16,33 @@ _TOKEN_HOSTS = ("oauth2.googleapis.com", "www.googleapis.com", "accounts.google.
 _EMAIL = "https://www.googleapis.com/auth/userinfo.email"
 _LIFETIME = 3600
 _CLIENT = "local.apps.googleusercontent.com"
-# A refresh token is a token of somebody who may do nothing.
+# The local refresh token is an access token for a member without any rights.
 _REFRESH = "refresh-token:"
 SCOPES = frozenset({CLOUD_PLATFORM, _EMAIL, "openid"})
 
 
 def refresh_token(cloud: Cloud) -> str:
-    """What stands as the refresh token in the application default credentials."""
+    """Return what stands as the refresh token in the application default credentials."""
     return cloud.token(Principal(_REFRESH + DEVELOPER, SCOPES), lifetime=10 * 365 * 86400)
 
 
 @API.method("userinfo.get", "userinfo.v2.me.get")
 def userinfo(cloud: Cloud, call: Call) -> Json:
-    """The caller."""
+    """Return the caller."""
     email = call.principal.email
     return {"id": email, "email": email, "verified_email": True}
 
 
 @API.raw("GET", "/v1/userinfo", like="userinfo.get", hosts=("openidconnect.googleapis.com",))
 def openid_userinfo(cloud: Cloud, call: Call) -> Response:
-    """The caller, in OpenID Connect's words."""
+    """Return the caller, in OpenID Connect's words."""
     email = call.principal.email
     return _answer({"sub": email, "email": email, "email_verified": True})
 
 
 @API.method("tokeninfo")
 def tokeninfo(cloud: Cloud, call: Call) -> Json:
-    """What the token in the query says."""
+    """Return what the token in the query says."""
     claims = cloud.tokens.claims(call.arg("access_token"), now=cloud.clock.now())
     email = claims["m"].partition(":")[2]
     return {
@@ -59,7 +59,7 @@ def tokeninfo(cloud: Cloud, call: Call) -> Json:
 @API.raw("GET", "/(?:oauth2/v3/)?tokeninfo", like="tokeninfo", hosts=_TOKEN_HOSTS, upload=True)
 @API.raw("POST", "/(?:oauth2/v3/)?tokeninfo", like="tokeninfo", hosts=_TOKEN_HOSTS, upload=True)
 def token_info(cloud: Cloud, call: Call) -> Response:
-    """What the token in the query or the form says, as the newer endpoint words it."""
+    """Return what the token in the query or the form says, as the newer endpoint words it."""
     token = call.arg("access_token") or _form(call).get("access_token", "")
     try:
         claims = cloud.tokens.claims(token, now=cloud.clock.now())
@@ -84,7 +84,7 @@ def token_info(cloud: Cloud, call: Call) -> Response:
     "POST", "/(?:oauth2/v[34]/|o/oauth2/)?token", like="token", hosts=_TOKEN_HOSTS, upload=True
 )
 def token(cloud: Cloud, call: Call) -> Response:
-    """A new access token for a refresh token; no other grant is served."""
+    """Issue an access token for a refresh token; no other grant is served."""
     form = _form(call)
     grant = form.get("grant_type", "")
     if grant != "refresh_token":

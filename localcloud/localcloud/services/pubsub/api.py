@@ -14,12 +14,12 @@ TOPIC = "pubsub-topic"
 
 
 def topic_name(call: Call) -> str:
-    """The full name of the topic in the path."""
+    """Return the full name of the topic in the path."""
     return f"projects/{call.project}/topics/{call.params['topicsId']}"
 
 
 def resources(cloud: Cloud, call: Call) -> Sequence[str]:
-    """The topic's own policy and its project's."""
+    """Return the topic's own policy and its project's."""
     return (topic_name(call), f"projects/{call.project}")
 
 

@@ -19,7 +19,7 @@ _FIELDS = ("labels", "messageRetentionDuration", "messageStoragePolicy")
 
 @API.method("projects.topics.create", permission="pubsub.topics.create")
 def create(cloud: Cloud, call: Call) -> Json:
-    """A new topic."""
+    """Create a topic."""
     name = topic_name(call)
     if not _ID.fullmatch(call.params["topicsId"]):
         raise invalid(f"Invalid resource name given (name={name}).")
@@ -35,13 +35,13 @@ def create(cloud: Cloud, call: Call) -> Json:
 
 @TOPICS.method("get")
 def get(cloud: Cloud, call: Call) -> Json:
-    """One topic."""
+    """Return one topic."""
     return _load(cloud, call)
 
 
 @API.method("projects.topics.list", permission="pubsub.topics.list")
 def list_(cloud: Cloud, call: Call) -> Json:
-    """The topics of a project."""
+    """Return the topics of a project."""
     found = cloud.store.items(TOPIC, f"projects/{call.project}/")
     return page(call, "topics", [record for _, record in found])
 

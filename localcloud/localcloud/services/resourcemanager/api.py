@@ -17,7 +17,7 @@ API = Api("cloudresourcemanager", ("v1", "v3"), gated=False)
 
 
 def name_of(call: Call) -> str:
-    """The project's name, `projects/ID`."""
+    """Return the project's name, `projects/ID`."""
     named = {"projectId", "projectsId", "resource"} & set(call.params)
     short = call.params[named.pop()].removeprefix("projects/")
     return f"projects/{short}"
@@ -32,7 +32,7 @@ PROJECTS = Collection(API, "projects", "resourcemanager.projects", resources)
 
 
 def found(cloud: Cloud, call: Call) -> Record:
-    """The project's record.
+    """Return the project's record.
 
     Raises:
         ApiError: 403 when there is none, which Google doesn't tell from a missing permission.

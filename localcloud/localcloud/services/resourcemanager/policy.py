@@ -13,7 +13,7 @@ _PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
 
 @PROJECTS.method("getIamPolicy")
 def get(cloud: Cloud, call: Call) -> Json:
-    """The project's policy."""
+    """Return the project's policy."""
     found(cloud, call)
     return policies.read(cloud, name_of(call))
 
@@ -33,7 +33,7 @@ def set_(cloud: Cloud, call: Call) -> Json:
 
 @API.method("projects.testIamPermissions")
 def test(cloud: Cloud, call: Call) -> Json:
-    """Which permissions the caller has on the project."""
+    """Return which permissions the caller has on the project."""
     return policies.granted(cloud, call.principal, [name_of(call)], call.body)
 
 

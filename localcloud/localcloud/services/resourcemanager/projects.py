@@ -39,20 +39,20 @@ def _v3(record: Record) -> Json:
 
 @PROJECTS.method("get")
 def get(cloud: Cloud, call: Call) -> Json:
-    """A project by its id or number."""
+    """Return a project by its id or number."""
     record = found(cloud, call)
     return record if call.method.version == "v1" else _v3(record)
 
 
 @API.method("projects.list", versions=("v1",))
 def list_(cloud: Cloud, call: Call) -> Json:
-    """The projects that the caller may see."""
+    """Return the projects that the caller may see."""
     return page(call, "projects", _visible(cloud, call, call.arg("filter")))
 
 
 @API.method("projects.search", versions=("v3",))
 def search(cloud: Cloud, call: Call) -> Json:
-    """The projects that the caller may see."""
+    """Return the projects that the caller may see."""
     shown = [_v3(record) for record in _visible(cloud, call, call.arg("query"))]
     return page(call, "projects", shown)
 
@@ -68,7 +68,7 @@ def _visible(cloud: Cloud, call: Call, filter_: str) -> list[Record]:
 
 
 def _terms(filter_: str) -> list[tuple[str, str]]:
-    """The fields and patterns of `field:pattern` terms, all of which must fit."""
+    """Return the fields and patterns of `field:pattern` terms, all of which must fit."""
     found_terms = _TERM.findall(filter_)
     rest = _TERM.sub("", filter_).replace("AND", "").strip(" ()")
     unknown = [field for field, _ in found_terms if field not in _FIELDS]

@@ -64,13 +64,13 @@ def _view(cloud: Cloud, project: str, service: str) -> Json:
 
 @_SERVICES.method("get")
 def get(cloud: Cloud, call: Call) -> Json:
-    """One API's state."""
+    """Return one API's state."""
     return _view(cloud, _project(cloud, call), _service(call))
 
 
 @_SERVICES.method("list")
 def list_(cloud: Cloud, call: Call) -> Json:
-    """The APIs, all or by `filter=state:ENABLED` or `state:DISABLED`."""
+    """Return the APIs, all or by `filter=state:ENABLED` or `state:DISABLED`."""
     project = _project(cloud, call)
     views = [_view(cloud, project, service) for service in sorted(enablement.catalog())]
     wanted = call.arg("filter")
@@ -89,7 +89,7 @@ def list_(cloud: Cloud, call: Call) -> Json:
     versions=("v1",),
 )
 def batch_get(cloud: Cloud, call: Call) -> Json:
-    """Several APIs' states."""
+    """Return several APIs' states."""
     names = [name.split("/")[-1] for name in call.request.query.get("names", [])]
     for name in names:
         if name not in enablement.catalog():
@@ -146,7 +146,7 @@ def disable(cloud: Cloud, call: Call) -> Json:
     versions=("v1beta1",),
 )
 def generate_service_identity(cloud: Cloud, call: Call) -> Json:
-    """The account as which the API itself acts in the project."""
+    """Return the account as which the API itself acts in the project."""
     service = _service(call)
     number = projects.number(_project(cloud, call))
     short = service.split(".")[0]
@@ -158,7 +158,7 @@ def generate_service_identity(cloud: Cloud, call: Call) -> Json:
 
 @API.method("operations.get")
 def get_operation(cloud: Cloud, call: Call) -> Json:
-    """An operation by its name."""
+    """Return an operation by its name."""
     name = call.params["name"]
     record = cloud.operations.get(f"serviceusage/{name}")
     if record is None:
@@ -168,7 +168,7 @@ def get_operation(cloud: Cloud, call: Call) -> Json:
 
 @effect("service.enabled")
 def tell_enabled(cloud: Cloud, project: str, services: list[str], kind: str) -> Json:
-    """The enabled services, as the operation's response."""
+    """Return the enabled services, as the operation's response."""
     views = [_view(cloud, project, service) for service in services]
     if kind == "EnableServiceResponse":
         return {"service": views[0]}
@@ -180,7 +180,7 @@ def _start(cloud: Cloud, project: str, services: list[str], kind: str) -> Json:
     if all(stands):
         response = tell_enabled(cloud, project, services, kind)
         return {"name": "operations/noop.DONE_OPERATION", "done": True, "response": response}
-    # Enabling is quick; that calls go through takes as long again to spread.
+    # The operation ends first; calls are let through only after as long again.
     seconds = cloud.seconds("service.enable")
     enablement.enable(cloud, project, services, after=2 * seconds)
     arguments = {"project": project, "services": services, "kind": kind}

@@ -7,7 +7,7 @@ from localcloud.core.errors import ApiError, invalid
 from localcloud.services.storage.records import Bucket
 
 _PARAMETERS = ("predefinedAcl", "predefinedDefaultObjectAcl", "destinationPredefinedAcl")
-# These give nobody more than the bucket's policy does.
+# These grant nothing beyond the bucket's policy.
 _HARMLESS = frozenset(
     {"", "private", "projectPrivate", "bucketOwnerFullControl", "bucketOwnerRead"}
 )

@@ -16,7 +16,7 @@ HOSTS = ("storage.googleapis.com", "www.googleapis.com")
 
 
 def resources_of(cloud: Cloud, bucket: str, principal: Principal) -> Sequence[str]:
-    """The resources whose IAM policies decide over the bucket and its objects.
+    """Return the resources whose IAM policies decide over the bucket and its objects.
 
     Raises:
         ApiError: 404 when there is no such bucket.
@@ -29,7 +29,7 @@ def resources_of(cloud: Cloud, bucket: str, principal: Principal) -> Sequence[st
 
 
 def bucket_in(parameter: str) -> Resources:
-    """The policies that count for the bucket that a path parameter names."""
+    """Return the policies that count for the bucket that a path parameter names."""
 
     def resources(cloud: Cloud, call: Call) -> Sequence[str]:
         return resources_of(cloud, call.params[parameter], call.principal)
@@ -44,5 +44,5 @@ DESTINATIONS = Collection(API, "objects", "storage.objects", bucket_in("destinat
 
 
 def project_in_query(cloud: Cloud, call: Call) -> Sequence[str]:
-    """The policy of the project that the query names, for calls on no bucket yet."""
+    """Return the policy of the project that the query names, for calls on no bucket yet."""
     return (f"projects/{projects.identifier(cloud, call.arg('project'))}",)

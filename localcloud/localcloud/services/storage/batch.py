@@ -58,7 +58,7 @@ def _answer(dispatcher: Dispatcher, outer: Request, part: Message) -> bytes:
 
 
 def _request(outer: Request, part: Message) -> Request:
-    """The call in a part; the batch's own authorization holds where the part has none."""
+    """Return the call in a part; the batch's own authorization holds where the part has none."""
     payload = part.get_payload(decode=True)
     line, _, rest = (payload if isinstance(payload, bytes) else b"").lstrip().partition(b"\n")
     words = line.decode(errors="replace").split()

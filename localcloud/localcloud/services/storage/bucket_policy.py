@@ -18,7 +18,7 @@ _PROJECT_KINDS = ("projectOwner", "projectEditor", "projectViewer")
 
 
 def key(bucket: str) -> str:
-    """The key of a bucket's policy in the store."""
+    """Return the key of a bucket's policy in the store."""
     return f"buckets/{bucket}"
 
 
@@ -40,7 +40,7 @@ def create(cloud: Cloud, bucket: Bucket) -> None:
 
 @BUCKETS.method("getIamPolicy")
 def get(cloud: Cloud, call: Call) -> Json:
-    """A bucket's policy."""
+    """Return a bucket's policy."""
     return _shown(call.params["bucket"], _policy(cloud, call.params["bucket"]))
 
 
@@ -67,7 +67,7 @@ def set_policy(cloud: Cloud, call: Call) -> Json:
 
 @API.method("buckets.testIamPermissions")
 def test_permissions(cloud: Cloud, call: Call) -> Json:
-    """Those of the permissions in the query that the caller has."""
+    """Return those of the permissions in the query that the caller has."""
     resources = api.resources_of(cloud, call.params["bucket"], call.principal)
     held = [
         permission
@@ -103,7 +103,7 @@ def _shown(bucket: str, policy: Record) -> Json:
 
 
 def _merged(bindings: list[Json]) -> list[Json]:
-    """One binding for each role and condition, in the order they came, members sorted."""
+    """Return one binding for each role and condition, in the order they came, members sorted."""
     merged: dict[str, Json] = {}
     for binding in bindings:
         condition = binding.get("condition")

@@ -35,7 +35,7 @@ _DEFAULT_SOFT_DELETE = str(7 * 86400)
 
 
 def changes(body: Json) -> Json:
-    """What the caller sets with `body`; fields that only Google sets are left out, as it does.
+    """Return what the caller sets with `body`, without the fields that only Google sets.
 
     Raises:
         ApiError: 501 for a field that the local cloud knows but does not implement.
@@ -49,7 +49,7 @@ def changes(body: Json) -> Json:
 
 
 def merged(settings: Json, body: Json) -> Json:
-    """`settings` after a PATCH: a null deletes, objects are changed field by field."""
+    """Return `settings` after a PATCH: a null deletes, objects are changed field by field."""
     result = dict(settings)
     for name, value in body.items():
         if value is None:

@@ -65,7 +65,7 @@ def insert(cloud: Cloud, call: Call) -> Json:
 
 @API.method("buckets.list", permission="storage.buckets.list", resources=project_in_query)
 def list_buckets(cloud: Cloud, call: Call) -> Json:
-    """The buckets of a project, by name."""
+    """Return the buckets of a project, by name."""
     project = _project(cloud, call)
     page: Json = {"kind": "storage#buckets"}
     if call.flag("softDeleted"):
@@ -87,7 +87,7 @@ def list_buckets(cloud: Cloud, call: Call) -> Json:
 
 @BUCKETS.method("get")
 def get(cloud: Cloud, call: Call) -> Json | Response:
-    """A bucket."""
+    """Return a bucket."""
     bucket = records.require_bucket(cloud, call.params["bucket"])
     if call.flag("softDeleted"):
         raise ApiError(404, "The specified bucket does not exist.")

@@ -22,7 +22,7 @@ class Conditions:
 
     @classmethod
     def of(cls, call: Call, prefix: str = "if") -> Conditions:
-        """The conditions in a call's query; `prefix` is `ifSource` for a copy's source."""
+        """Return the conditions in a call's query; `prefix` is `ifSource` for a copy's source."""
         return cls(
             call.number(f"{prefix}GenerationMatch"),
             call.number(f"{prefix}GenerationNotMatch"),
@@ -46,7 +46,7 @@ class Conditions:
         return self.unchanged(subject)
 
     def unchanged(self, subject: Subject) -> bool:
-        """Whether a `NotMatch` condition fails."""
+        """Return whether a `NotMatch` condition fails."""
         generation, metageneration = _numbers(subject)
         return generation == self.generation_not_match or (
             metageneration is not None and metageneration == self.metageneration_not_match
@@ -61,7 +61,7 @@ class Conditions:
 
 
 def failed() -> ApiError:
-    """412 in Google's words."""
+    """Return a 412 in Google's words."""
     return ApiError(412, "At least one of the pre-conditions you specified did not hold.")
 
 

@@ -78,7 +78,7 @@ class Digest:
         self._crc32c = google_crc32c.extend(self._crc32c, chunk)
 
     def result(self) -> Checksums:
-        """The checksums of all bytes so far."""
+        """Return the checksums of all bytes so far."""
         crc32c = self._crc32c.to_bytes(4, "big")
         return Checksums(
             self._size,
@@ -109,16 +109,16 @@ class Contents:
         self._root = cloud.home / "objects"
 
     def path(self, bucket: str, content: str) -> Path:
-        """The file of a content."""
+        """Return the file of a content."""
         return self._root / bucket / content
 
     def upload_path(self, upload: str) -> Path:
-        """The file that holds what an unfinished resumable upload has sent so far."""
+        """Return the file that holds what an unfinished resumable upload has sent so far."""
         return self._folder(".uploads") / upload
 
     @contextmanager
     def draft(self) -> Iterator[Draft]:
-        """A new draft, gone at the end unless it was kept."""
+        """Return a new draft, gone at the end unless it was kept."""
         draft = Draft(self._folder(".partial") / uuid.uuid4().hex)
         try:
             yield draft
@@ -174,7 +174,7 @@ class Contents:
 
 
 def chunks_of(stream: IO[bytes]) -> Iterator[bytes]:
-    """The bytes of a stream; one that breaks off loses less than a chunk of what came."""
+    """Return the bytes of a stream; if it breaks off, less than a chunk is lost."""
     while chunk := stream.read(_ARRIVING):
         yield chunk
 

@@ -29,7 +29,7 @@ class ContentRange:
 
     @classmethod
     def of(cls, request: Request, known: int | None) -> ContentRange:
-        """The range of a request to a session that was started with `known` bytes in all.
+        """Return the range of a request to a session that was started with `known` bytes in all.
 
         Raises:
             ApiError: 400 when it can't be read or contradicts the session.
@@ -55,7 +55,7 @@ class ContentRange:
         return cls(first, last, total)
 
     def complete(self, size: int) -> bool:
-        """Whether an upload with `size` bytes so far has all of them."""
+        """Return whether an upload with `size` bytes so far has all of them."""
         return self.whole or (self.total is not None and size >= self.total)
 
     def check_length(self, length: int) -> None:

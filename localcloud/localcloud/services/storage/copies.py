@@ -127,7 +127,7 @@ def _copied(cloud: Cloud, call: Call, destination: str) -> Version:
 
 
 def _same(call: Call, source: Version, bucket: str, name: str) -> Write:
-    """A write of the source's bytes, with its metadata unless the caller sends other."""
+    """Return a write of the source's bytes, with its metadata unless the caller sends other."""
     body = dict(call.body)
     if not object_fields.writable(body):
         held = ("temporaryHold", "eventBasedHold")
@@ -168,7 +168,7 @@ def _delete(cloud: Cloud, bucket: str, sources: list[Version]) -> None:
     with cloud.store.locked():
         found = records.require_bucket(cloud, bucket)
         for source in sources:
-            # One that was replaced meanwhile is another object by now.
+            # The object may have been replaced meanwhile.
             if records.find(cloud, bucket, source.name, source.generation) is not None:
                 versions.protect(cloud, found, source)
                 versions.delete(cloud, found, source)

@@ -24,7 +24,7 @@ _RANGE = re.compile(r"bytes=(?:(\d+)-(\d*)|-(\d+))")
 
 
 def media(cloud: Cloud, version: Version, request: Request, etag: str) -> Response:
-    """The object's bytes, or the range of them that the request asks for.
+    """Return the object's bytes, or the range of them that the request asks for.
 
     Call it with the store locked: the file is opened here, and who deletes the object afterwards
     doesn't disturb the reader.
@@ -41,7 +41,7 @@ def media(cloud: Cloud, version: Version, request: Request, etag: str) -> Respon
         return Response(416, message, {"Content-Range": f"bytes */{version.size}"})
     start, length = span
     status = 200
-    # An answer to a range is partial even when the range happens to be everything.
+    # An answer to a range is partial even when it is the whole object.
     if request.headers.get("Range") and _RANGE.fullmatch(request.headers["Range"].strip()):
         status = 206
         headers["Content-Range"] = f"bytes {start}-{start + length - 1}/{version.size}"
@@ -52,7 +52,7 @@ def media(cloud: Cloud, version: Version, request: Request, etag: str) -> Respon
 
 
 def media_headers(version: Version, etag: str) -> dict[str, str]:
-    """The headers that go with an object's bytes."""
+    """Return the headers that go with an object's bytes."""
     hashes = f"crc32c={version.crc32c}" + (f",md5={version.md5}" if version.md5 else "")
     encoding = version.fields.get("contentEncoding")
     content_type = version.fields.get("contentType") or "application/octet-stream"
@@ -82,12 +82,12 @@ def media_headers(version: Version, etag: str) -> dict[str, str]:
 
 
 def _header_value(value: str) -> str:
-    """What a user set, as it may stand in a header: everything but ASCII is percent-encoded."""
+    """Return what a user set, in the form of a header: all but ASCII is percent-encoded."""
     return quote(value, safe=f" {string.punctuation}")
 
 
 def md5_etag(version: Version) -> str:
-    """The entity tag that the XML API gives: the MD5 in hexadecimal, where there is one."""
+    """Return the entity tag that the XML API gives: the MD5 in hexadecimal, where there is one."""
     if version.md5 is None:
         return f'"{version.generation}"'
     return f'"{base64.b64decode(version.md5).hex()}"'
@@ -102,7 +102,7 @@ def _must_decompress(version: Version, request: Request) -> bool:
 
 
 def _decompressed(path: Path, headers: dict[str, str]) -> Response:
-    """Decompressive transcoding: the stored bytes are gzip, the caller didn't ask for that."""
+    """Decompress stored gzip for a caller who did not ask for it (decompressive transcoding)."""
     del headers["Content-Encoding"]
     with gzip.open(path) as file:
         length = sum(len(chunk) for chunk in iter(lambda: file.read(CHUNK), b""))

@@ -20,12 +20,12 @@ _IN_CALLS = ("kmsKeyName", "destinationKmsKeyName")
 
 
 def agent(project_number: str) -> str:
-    """The account in whose name Cloud Storage acts, and uses keys, for a project."""
+    """Return the account in whose name Cloud Storage acts, and uses keys, for a project."""
     return f"service-{project_number}@gs-project-accounts.iam.gserviceaccount.com"
 
 
 def default_key(settings: Json) -> str:
-    """The key of new objects in a bucket with these settings; empty for Google's own."""
+    """Return the key of new objects in a bucket with these settings; empty for Google's own."""
     return str((settings.get("encryption") or {}).get("defaultKmsKeyName") or "")
 
 
@@ -67,7 +67,7 @@ def check_default_key(cloud: Cloud, bucket: Bucket, before: Json) -> None:
 
 
 def encrypting_version(cloud: Cloud, bucket: Bucket) -> str | None:
-    """The key version with which an object is written now, or None for Google's own keys.
+    """Return the key version with which an object is written now, or None for Google's own keys.
 
     Raises:
         ApiError: 403 when Cloud Storage's account may not use the key, 400 when it is disabled.

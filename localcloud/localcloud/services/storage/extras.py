@@ -1,4 +1,4 @@
-"""Small methods that clients ask on the way: what a bucket has none of, its layout, the agent."""
+"""Small methods that clients call on the way: empty lists, a bucket's layout, the agent."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from localcloud.services.storage.api import API, HOSTS, bucket_in
     resources=bucket_in("bucket"),
 )
 def list_caches(cloud: Cloud, call: Call) -> Json:
-    """No caches: the local cloud can't make any. Google's provider asks before it deletes."""
+    """List no caches: the local cloud can't make any. Google's provider asks before it deletes."""
     return {"kind": "storage#anywhereCaches"}
 
 
 @API.method("notifications.list", permission="storage.buckets.get", resources=bucket_in("bucket"))
 def list_notifications(cloud: Cloud, call: Call) -> Json:
-    """No notifications: the local cloud has no Pub/Sub."""
+    """List no notifications: buckets of the local cloud send none."""
     return {"kind": "storage#notifications"}
 
 
@@ -39,7 +39,7 @@ def list_notifications(cloud: Cloud, call: Call) -> Json:
     "buckets.getStorageLayout", permission="storage.objects.list", resources=bucket_in("bucket")
 )
 def storage_layout(cloud: Cloud, call: Call) -> Json:
-    """Where a bucket lies and that its namespace is flat, as gcloud asks before a copy."""
+    """Return where a bucket lies and that its namespace is flat, as gcloud asks before a copy."""
     bucket = records.require_bucket(cloud, call.params["bucket"])
     return {
         "kind": "storage#storageLayout",
@@ -52,7 +52,7 @@ def storage_layout(cloud: Cloud, call: Call) -> Json:
 
 @API.method("projects.serviceAccount.get", permission="resourcemanager.projects.get")
 def service_account(cloud: Cloud, call: Call) -> Json:
-    """The account in whose name Cloud Storage acts for a project."""
+    """Return the account in whose name Cloud Storage acts for a project."""
     found = projects.find(cloud, call.project)
     if found is None:
         raise invalid(f"Unknown project id: {call.project}")
@@ -69,5 +69,5 @@ def service_account(cloud: Cloud, call: Call) -> Json:
     resources=bucket_in("bucket"),
 )
 def list_managed_folders(cloud: Cloud, call: Call) -> Json:
-    """No managed folders, which the local cloud can't make. gcloud asks before it removes all."""
+    """List no managed folders, which can't be made here. gcloud asks before it removes all."""
     return {"kind": "storage#managedFolders"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import date, datetime, timezone
 
 from localcloud.core.call import Json
+from localcloud.core.clock import seconds_of
 from localcloud.services.storage.object_fields import STORAGE_CLASSES
 from localcloud.services.storage.records import Version
 
@@ -16,7 +17,7 @@ _UPLOAD_CONDITIONS = {"age", "matchesPrefix", "matchesSuffix"}
 
 
 def problems(lifecycle: Json) -> list[str]:
-    """What Google would refuse about a bucket's `lifecycle`, one sentence each."""
+    """Return what Google would refuse about a bucket's `lifecycle`, one sentence each."""
     rules = lifecycle.get("rule") or []
     found = [] if len(rules) <= 100 else [f"A bucket has at most 100 rules, not {len(rules)}."]
     for index, rule in enumerate(rules):
@@ -26,7 +27,7 @@ def problems(lifecycle: Json) -> list[str]:
 
 
 def matches(condition: Json, version: Version, newer: int, now: float) -> bool:
-    """Whether all of a rule's conditions hold of a version.
+    """Return whether all of a rule's conditions hold of a version.
 
     Args:
         condition: of a valid rule.
@@ -38,7 +39,7 @@ def matches(condition: Json, version: Version, newer: int, now: float) -> bool:
 
 
 def name_matches(condition: Json, name: str) -> bool:
-    """Whether the conditions on an object's name hold."""
+    """Return whether the conditions on an object's name hold."""
     prefixes, suffixes = condition.get("matchesPrefix"), condition.get("matchesSuffix")
     return (not prefixes or name.startswith(tuple(prefixes))) and (
         not suffixes or name.endswith(tuple(suffixes))
@@ -102,7 +103,7 @@ def _holds(name: str, value: object, version: Version, newer: int, now: float) -
 
 
 def _date(text: str) -> float | None:
-    """The beginning of a day in UTC, in seconds since the epoch."""
+    """Return the beginning of a day in UTC, in seconds since the epoch."""
     try:
         day = date.fromisoformat(text)
     except ValueError:
@@ -114,6 +115,6 @@ def _moment(text: str | None) -> float | None:
     if not text:
         return None
     try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+        return seconds_of(text)
     except ValueError:
         return None

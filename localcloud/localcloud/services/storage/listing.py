@@ -28,7 +28,7 @@ class Listing:
     include_trailing_delimiter: bool = False
 
     def entries(self, keys: list[tuple[str, int]], after: Position | None) -> Iterator[Position]:
-        """The entries behind `after`, in order.
+        """Return the entries behind `after`, in order.
 
         Args:
             keys: sorted names and generations of all versions that may be listed.
@@ -59,12 +59,12 @@ class Listing:
 
 
 def encode_token(position: Position) -> str:
-    """A page token that means: go on behind `position`."""
+    """Return the page token for the entries behind `position`."""
     return base64.urlsafe_b64encode(json.dumps(position).encode()).decode()
 
 
 def decode_token(token: str) -> Position | None:
-    """The position in a page token, or None for no token.
+    """Return the position in a page token, or None for no token.
 
     Raises:
         ApiError: 400 when it is none of ours.
@@ -80,7 +80,7 @@ def decode_token(token: str) -> Position | None:
 
 @lru_cache(maxsize=64)
 def compile_glob(glob: str) -> re.Pattern[str]:
-    """A glob of Cloud Storage as a regular expression.
+    """Return a glob of Cloud Storage as a regular expression.
 
     `*` and `?` stop at slashes, `**` doesn't; `[…]` is a set, `{a,b}` alternatives, a backslash
     takes the next character as it is

@@ -10,7 +10,7 @@ from localcloud.core.errors import invalid
 
 
 def check(location: str, settings: Json) -> tuple[str, str]:
-    """The location in Google's spelling and its type, such as `US-CENTRAL1` and `region`.
+    """Return the location in Google's spelling and its type, such as `US-CENTRAL1` and `region`.
 
     Raises:
         ApiError: 400 when there is no such place.

@@ -46,10 +46,10 @@ class RelatedBody:
         """The Content-Type of the second part, or the empty string."""
 
     def chunks(self) -> Iterator[bytes]:
-        """The bytes of the second part."""
+        """Return the bytes of the second part."""
         mark = self._end + self._mark
         while (found := self._buffer.find(mark)) < 0:
-            # What might be the beginning of the mark waits for the next bytes.
+            # Keep back what may be the beginning of the boundary until more bytes come.
             ready = len(self._buffer) - len(mark) + 1
             if ready > 0:
                 yield bytes(self._buffer[:ready])

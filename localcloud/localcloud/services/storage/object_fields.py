@@ -36,7 +36,7 @@ _METADATA_LIMIT = 8192
 
 
 def writable(body: Json) -> Json:
-    """What the caller sets with `body`; fields that only Google sets are left out, as it does.
+    """Return what the caller sets with `body`, without the fields that only Google sets.
 
     Raises:
         ApiError: 400 for metadata that is too long, 501 for a field that the local cloud knows
@@ -59,7 +59,7 @@ def writable(body: Json) -> Json:
 
 
 def without_nulls(fields: Json) -> Json:
-    """`fields` of a new object: a null is the same as nothing."""
+    """Return `fields` of a new object: a null is the same as nothing."""
     kept = {name: value for name, value in fields.items() if value is not None}
     if "metadata" in kept:
         kept["metadata"] = {k: v for k, v in kept["metadata"].items() if v is not None}
@@ -75,7 +75,7 @@ def patched(fields: Json, changes: Json) -> Json:
 
 
 def storage_class(body: Json, default: str) -> str:
-    """The storage class that `body` asks for.
+    """Return the storage class that `body` asks for.
 
     Raises:
         ApiError: 400 for one that doesn't exist.
@@ -98,12 +98,12 @@ def check_storage_class(name: str) -> None:
 
 
 def hashes(body: Json) -> Hashes:
-    """The checksums that the metadata of an upload promises."""
+    """Return the checksums that the metadata of an upload promises."""
     return Hashes(body.get("md5Hash") or "", body.get("crc32c") or "")
 
 
 def header_hashes(request: Request) -> Hashes:
-    """The checksums in a request's headers."""
+    """Return the checksums in a request's headers."""
     sent = dict(
         part.strip().split("=", 1)
         for part in request.headers.get("X-Goog-Hash", "").split(",")

@@ -27,7 +27,7 @@ _PAGE = 1000
 
 @OBJECTS.method("get")
 def get(cloud: Cloud, call: Call) -> Json | Response:
-    """An object's metadata, or its bytes with `alt=media` or below /download/."""
+    """Return an object's metadata, or its bytes with `alt=media` or below /download/."""
     with cloud.store.locked():
         version = find(cloud, call)
         tag = render.object_etag(version)
@@ -40,7 +40,7 @@ def get(cloud: Cloud, call: Call) -> Json | Response:
 
 @OBJECTS.method("list")
 def list_objects(cloud: Cloud, call: Call) -> Json:
-    """The objects of a bucket, by name."""
+    """Return the objects of a bucket, by name."""
     bucket = records.require_bucket(cloud, call.params["bucket"]).name
     limit = call.number("maxResults")
     if limit is not None and limit < 0:
@@ -107,7 +107,7 @@ def delete(cloud: Cloud, call: Call) -> None:
 
 
 def find(cloud: Cloud, call: Call) -> Version:
-    """The version that a call names by bucket, object and, if sent, generation.
+    """Return the version that a call names by bucket, object and, if sent, generation.
 
     Raises:
         ApiError: 404, or 403 where the caller may not learn that the object is missing.

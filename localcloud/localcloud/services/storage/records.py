@@ -90,44 +90,44 @@ class Version:
 
 
 def live_kind(bucket: str) -> str:
-    """The store's kind of a bucket's live objects, by name."""
+    """Return the store's kind of a bucket's live objects, by name."""
     return f"object/{bucket}"
 
 
 def noncurrent_kind(bucket: str) -> str:
-    """The store's kind of a bucket's noncurrent versions, by `version_key`."""
+    """Return the store's kind of a bucket's noncurrent versions, by `version_key`."""
     return f"noncurrent-object/{bucket}"
 
 
 def deleted_kind(bucket: str) -> str:
-    """The store's kind of a bucket's soft-deleted versions, by `version_key`."""
+    """Return the store's kind of a bucket's soft-deleted versions, by `version_key`."""
     return f"soft-deleted-object/{bucket}"
 
 
 def kinds(bucket: str) -> tuple[str, str, str]:
-    """All kinds of the store in which a bucket has versions."""
+    """Return all kinds of the store in which a bucket has versions."""
     return live_kind(bucket), noncurrent_kind(bucket), deleted_kind(bucket)
 
 
 def version_key(name: str, generation: int) -> str:
-    """The key of a version; a name has no line feed, so that the key can be split again."""
+    """Return the key of a version; a name has no line feed, so that the key can be split again."""
     return f"{name}\n{generation:020d}"
 
 
 def split_key(key: str) -> tuple[str, int]:
-    """Name and generation of a key made by `version_key`."""
+    """Return name and generation of a key made by `version_key`."""
     name, _, generation = key.rpartition("\n")
     return name, int(generation)
 
 
 def find_bucket(cloud: Cloud, name: str) -> Bucket | None:
-    """The bucket, or None."""
+    """Return the bucket, or None."""
     record = cloud.store.get(BUCKET, name)
     return Bucket(**record) if record is not None else None
 
 
 def require_bucket(cloud: Cloud, name: str) -> Bucket:
-    """The bucket.
+    """Return the bucket.
 
     Raises:
         ApiError: 404 when there is none.
@@ -144,12 +144,12 @@ def put_bucket(cloud: Cloud, bucket: Bucket) -> None:
 
 
 def all_buckets(cloud: Cloud) -> list[Bucket]:
-    """All buckets by name."""
+    """Return all buckets by name."""
     return [Bucket(**record) for _, record in cloud.store.items(BUCKET)]
 
 
 def load(cloud: Cloud, kind: str, key: str) -> Version | None:
-    """The version under a key of one of the three kinds, or None."""
+    """Return the version under a key of one of the three kinds, or None."""
     record = cloud.store.get(kind, key)
     return Version(**record) if record is not None else None
 
@@ -169,12 +169,12 @@ def replace_version(cloud: Cloud, version: Version) -> None:
 
 
 def record_of(version: Version) -> dict[str, Any]:
-    """The version as JSON, without what is None."""
+    """Return the version as JSON, without what is None."""
     return {key: value for key, value in vars(version).items() if value is not None or key == "md5"}
 
 
 def find(cloud: Cloud, bucket: str, name: str, generation: int | None = None) -> Version | None:
-    """The live version of an object, or the one of a generation, or None."""
+    """Return the live version of an object, or the one of a generation, or None."""
     with cloud.store.locked():
         live = load(cloud, live_kind(bucket), name)
         if generation is None or (live is not None and live.generation == generation):
@@ -183,12 +183,12 @@ def find(cloud: Cloud, bucket: str, name: str, generation: int | None = None) ->
 
 
 def missing(bucket: str, name: str) -> ApiError:
-    """404 for an object."""
+    """Return the 404 for an object."""
     return ApiError(404, f"No such object: {bucket}/{name}")
 
 
 def require(cloud: Cloud, bucket: str, name: str, generation: int | None = None) -> Version:
-    """The live version of an object, or the one of a generation.
+    """Return the live version of an object, or the one of a generation.
 
     Raises:
         ApiError: 404 when there is none.

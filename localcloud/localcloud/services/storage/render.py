@@ -14,7 +14,7 @@ _MEDIA = "https://storage.googleapis.com/download/storage/v1/b"
 
 
 def etag(*numbers: int) -> str:
-    """An entity tag in the form of Google's: a protocol buffer of the numbers in base64."""
+    """Return an entity tag in the form of Google's: a protocol buffer of the numbers in base64."""
     encoded = bytearray()
     for field, number in enumerate(numbers, start=1):
         encoded.append(field << 3)
@@ -26,7 +26,7 @@ def etag(*numbers: int) -> str:
 
 
 def bucket_resource(bucket: Bucket) -> Json:
-    """The bucket as the API shows it."""
+    """Return the bucket as the API shows it."""
     shown = {
         "kind": "storage#bucket",
         "id": bucket.name,
@@ -48,12 +48,12 @@ def bucket_resource(bucket: Bucket) -> Json:
 
 
 def object_etag(version: Version) -> str:
-    """The entity tag of an object's metadata."""
+    """Return the entity tag of an object's metadata."""
     return etag(version.generation, version.metageneration)
 
 
 def object_resource(version: Version) -> Json:
-    """The object version as the API shows it."""
+    """Return the object version as the API shows it."""
     name = quote(version.name, safe="")
     generation = str(version.generation)
     shown: Json = {

@@ -173,7 +173,7 @@ def _append(path: Path, stream: IO[bytes], content: ContentRange) -> Digest | No
             file.seek(size)
             for chunk in chunks_of(stream):
                 digest.update(chunk)
-                # After a lost answer a client sends again what had already come.
+                # After a lost answer a client sends the same bytes again.
                 file.write(chunk[max(0, size - position) :])
                 position += len(chunk)
         content.check_length(position - first)
@@ -186,7 +186,7 @@ def _append(path: Path, stream: IO[bytes], content: ContentRange) -> Digest | No
 
 
 def _truncate(path: Path) -> None:
-    """Keep whole quanta of an upload that goes on, as Google does."""
+    """Cut an unfinished upload to whole quanta, as Google does."""
     with path.open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
         file.truncate(size - size % _QUANTUM)

@@ -1,4 +1,4 @@
-"""What happens in buckets by itself: lifecycle rules, the end of what was deleted or given up."""
+"""Applies lifecycle rules, and ends what was deleted or given up, in regular rounds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def start(cloud: Cloud) -> None:
 
 
 def apply(cloud: Cloud) -> int:
-    """Do now what the rounds do; the answer is how many versions and uploads it changed."""
+    """Do now what the rounds do; return how many versions and uploads changed."""
     changed = resumable.expire(cloud, resumable.LIFETIME)
     for bucket in records.all_buckets(cloud):
         with cloud.store.locked():
@@ -106,7 +106,7 @@ def _apply_rule(cloud: Cloud, bucket: Bucket, rule: Json) -> int:
 
 
 def _versions(cloud: Cloud, bucket: Bucket) -> Iterator[tuple[Version, int]]:
-    """All live and noncurrent versions, each with how many newer ones there are."""
+    """Return all live and noncurrent versions, each with how many newer ones there are."""
     by_name: dict[str, list[Version]] = defaultdict(list)
     for kind in (records.live_kind(bucket.name), records.noncurrent_kind(bucket.name)):
         for _, record in cloud.store.items(kind):

@@ -13,7 +13,7 @@ from localcloud.services.storage.records import Bucket, Version
 
 
 def next_generation(cloud: Cloud, bucket: str, name: str) -> int:
-    """A generation for a new version: microseconds since the epoch, and never one given before."""
+    """Return a new version's generation: microseconds since the epoch, no two of them alike."""
     generation = int(cloud.clock.now() * 1_000_000)
     live = records.load(cloud, records.live_kind(bucket), name)
     if live is not None:
@@ -66,7 +66,7 @@ def protect(cloud: Cloud, bucket: Bucket, version: Version) -> None:
 
 
 def protection(cloud: Cloud, bucket: Bucket, version: Version) -> ApiError | None:
-    """Why a version may not be deleted or replaced, or None when it may."""
+    """Return why a version may not be deleted or replaced, or None when it may."""
     for hold, name in (("temporaryHold", "Temporary"), ("eventBasedHold", "Event-Based")):
         if version.fields.get(hold):
             return ApiError(

@@ -65,7 +65,7 @@ def _answered_in_xml(handler: Handler) -> Handler:
 @API.raw("HEAD", _PATH, like="objects.get", hosts=_HOSTS)
 @_answered_in_xml
 def get(cloud: Cloud, call: Call) -> Response:
-    """An object's bytes, or only the headers."""
+    """Return an object's bytes, or only the headers."""
     _require(cloud, call, "storage.objects.get")
     with cloud.store.locked():
         version = objects.find(cloud, call)

@@ -1,1 +1,1 @@
-"""The Security Token Service: tokens of other issuers against ones for Google's APIs."""
+"""The Security Token Service: it exchanges other issuers' tokens for Google's."""

@@ -22,7 +22,7 @@ _METHODS = {
 
 
 def evaluate(expression: str, names: Mapping[str, Any]) -> Any:
-    """The value of an expression.
+    """Return the value of an expression.
 
     Args:
         expression: such as `assertion.repository == 'me/mine'`.

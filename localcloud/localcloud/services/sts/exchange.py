@@ -1,4 +1,4 @@
-"""The exchange of a pipeline's own token for one of Google's."""
+"""Exchanges a pipeline's own token for one of Google's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _IAM = "//iam.googleapis.com/"
 
 @API.raw("POST", "/v1/token", like="token", hosts=("sts.googleapis.com",), upload=True)
 def token(cloud: Cloud, call: Call) -> Response:
-    """A federated token; a service account's is got with it at generateAccessToken."""
+    """Issue a federated token, which generateAccessToken takes for a service account's."""
     sent = _form(call)
     try:
         principal = _principal(cloud, sent)
@@ -75,7 +75,7 @@ def _principal(cloud: Cloud, sent: dict[str, str]) -> Principal:
 
 
 def _provider(cloud: Cloud, audience: str) -> tuple[str, Json]:
-    """The pool's key and the provider that an audience names."""
+    """Return the pool's key and the provider that an audience names."""
     parts = audience.removeprefix(_IAM).split("/")
     if not audience.startswith(_IAM) or len(parts) != 8:
         raise ApiError(400, f"Invalid value for audience: {audience}")
@@ -120,7 +120,7 @@ def _mapped(provider: Json, said: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _form(call: Call) -> dict[str, str]:
-    """The fields, which clients send as a form or, in camel case, as JSON."""
+    """Return the fields, which clients send as a form or, in camel case, as JSON."""
     raw = call.request.read().decode("utf-8", "replace")
     if "json" not in call.request.headers.get("Content-Type", ""):
         return {name: values[-1] for name, values in parse_qs(raw).items()}

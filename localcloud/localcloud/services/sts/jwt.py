@@ -19,7 +19,7 @@ class BadToken(Exception):
 
 
 def claims(token: str, keys: list[Json]) -> dict[str, Any]:
-    """What a token says, once its signature was checked.
+    """Return what a token says, once its signature was checked.
 
     Args:
         token: three parts in base64, joined by dots.

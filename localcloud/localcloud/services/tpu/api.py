@@ -19,7 +19,7 @@ QUEUED = "tpu-queued-resource"
 
 
 def place(call: Call) -> str:
-    """The location in the path, `projects/p/locations/z`, whose zone must have TPUs.
+    """Return the location in the path, `projects/p/locations/z`, whose zone must have TPUs.
 
     Raises:
         ApiError: 403, as Google answers for a zone that is unknown to the TPU API.
@@ -31,22 +31,22 @@ def place(call: Call) -> str:
 
 
 def zone_of(name: str) -> str:
-    """The zone in a full name."""
+    """Return the zone in a full name."""
     return name.split("/")[3]
 
 
 def project_of(name: str) -> str:
-    """The project in a full name."""
+    """Return the project in a full name."""
     return name.split("/")[1]
 
 
 def last(name: str) -> str:
-    """The short name in a full one."""
+    """Return the short name in a full one."""
     return name.rpartition("/")[2]
 
 
 def load(cloud: Cloud, kind: str, name: str) -> Record:
-    """The stored resource; 404 when there is none."""
+    """Return the stored resource; 404 when there is none."""
     record = cloud.store.get(kind, name)
     if record is None:
         raise ApiError(404, f"Resource '{name}' was not found")
@@ -54,7 +54,7 @@ def load(cloud: Cloud, kind: str, name: str) -> Record:
 
 
 def bad_state(action: str, state: str) -> ApiError:
-    """What Google answers to an action that a node's state forbids."""
+    """Return what Google answers to an action that a node's state forbids."""
     return ApiError(
         400,
         f"Cloud TPU received a bad request. {action} is not supported while in state {state}",

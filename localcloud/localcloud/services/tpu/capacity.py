@@ -2,8 +2,8 @@
 
 Settings are records of the store's kind `setting`:
 `stockout` {zone: [TPU types, `*` for all]}, `quota` {metric: limit in cores or chips per zone},
-`deny-tpu-nodes` {"on": true}, `reservations` {zone: [TPU types]} (without it everything is
-reserved that anybody asks for), `tpu-hosts` {"limit": n}: how many hosts may run at once.
+`deny-tpu-nodes` {"on": true}, `reservations` {zone: [TPU types]} (without it every request
+finds its reservation), `tpu-hosts` {"limit": n}: how many hosts may run at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HOSTS = 16
 
 
 def preemptible(record: Record) -> bool:
-    """Whether a node may be preempted."""
+    """Return whether a node may be preempted."""
     scheduling = record.get("schedulingConfig", {})
     spot = scheduling.get("spot") or scheduling.get("provisioningModel") == "SPOT"
     return bool(scheduling.get("preemptible") or spot)
@@ -54,7 +54,7 @@ def require_quota(cloud: Cloud, project: str, zone: str, wanted: list[Record]) -
 
 
 def in_stock(cloud: Cloud, zone: str, accelerator: str) -> bool:
-    """Whether the zone has room for one more slice of this type."""
+    """Return whether the zone has room for one more slice of this type."""
     out = cloud.setting("stockout").get(zone, [])
     return accelerator not in out and "*" not in out
 
@@ -89,7 +89,7 @@ def _require_reservation(cloud: Cloud, zone: str, accelerator: str) -> None:
 
 
 def free_hosts(cloud: Cloud, *, besides: str = "") -> int:
-    """How many more hosts the local cloud would run, not counting the node `besides`."""
+    """Return how many more hosts the local cloud would run, not counting the node `besides`."""
     limit = int(cloud.setting("tpu-hosts").get("limit", _HOSTS))
     running = sum(
         catalog.accelerators()[other["acceleratorType"]].hosts
@@ -100,7 +100,7 @@ def free_hosts(cloud: Cloud, *, besides: str = "") -> int:
 
 
 def stocked_out(zone: str) -> ApiError:
-    """What Google answers when a zone has no room."""
+    """Return what Google answers when a zone has no room."""
     return ApiError(
         429,
         f'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud '

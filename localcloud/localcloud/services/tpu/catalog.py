@@ -23,7 +23,7 @@ class Accelerator:
         size: cores or chips, as the name counts them; quotas count the same.
         topology: such as `2x2`.
         hosts: how many machines a slice has.
-        zones: where it is to be had.
+        zones: where it is offered.
         disks: kinds of data disk that a host takes, and `disk_count` how many.
     """
 
@@ -60,7 +60,7 @@ class Accelerator:
         return min(_LONGEST_PREFIX, 32 - (2 * self.hosts - 1).bit_length())
 
     def metric(self, *, preemptible: bool) -> str:
-        """The quota that a slice counts against."""
+        """Return the quota that a slice counts against."""
         spot = "Preemptible" if preemptible else ""
         if self.generation in ("v2", "v3", "v4"):
             pod = "Pod" if self.hosts > 1 or self.generation == "v4" else ""
@@ -71,7 +71,7 @@ class Accelerator:
 
 @lru_cache(maxsize=1)
 def accelerators() -> dict[str, Accelerator]:
-    """Every TPU type by name."""
+    """Return every TPU type by name."""
     found = {}
     for generation, family in data.load("tpu-accelerators").items():
         for size, about in family["sizes"].items():
@@ -90,32 +90,32 @@ def accelerators() -> dict[str, Accelerator]:
 
 @lru_cache(maxsize=1)
 def zones() -> tuple[str, ...]:
-    """The zones with TPUs, sorted."""
+    """Return the zones with TPUs, sorted."""
     return tuple(sorted({zone for a in accelerators().values() for zone in a.zones}))
 
 
 def in_zone(zone: str) -> list[Accelerator]:
-    """The types to be had in a zone, by generation and size."""
+    """Return the types that a zone offers, by generation and size."""
     return [accelerator for accelerator in accelerators().values() if zone in accelerator.zones]
 
 
 @lru_cache(maxsize=1)
 def runtime_versions() -> tuple[str, ...]:
-    """The runtime versions of TPU VMs."""
+    """Return the runtime versions of TPU VMs."""
     return tuple(sorted(data.load("tpu-runtimes")["runtimes"]))
 
 
 @lru_cache(maxsize=1)
 def tensorflow_versions() -> tuple[str, ...]:
-    """The TensorFlow versions of classic nodes, newest first."""
+    """Return the TensorFlow versions of classic nodes, newest first."""
     return (*_OTHER_NODE_VERSIONS, *data.load("tpu-runtimes")["nodes"])
 
 
 def runs_on(runtime: str, accelerator: Accelerator) -> bool:
-    """Whether a runtime version supports a TPU type."""
+    """Return whether a runtime version supports a TPU type."""
     return accelerator.generation in data.load("tpu-runtimes")["runtimes"][runtime]
 
 
 def serves_grpc(runtime: str) -> bool:
-    """Whether the runtime's workers serve gRPC by themselves: the `-pod` ones of TensorFlow do."""
+    """Return whether the runtime's workers serve gRPC: those of TensorFlow with `-pod` do."""
     return runtime.startswith("tpu-vm-tf-") and "-pod" in runtime

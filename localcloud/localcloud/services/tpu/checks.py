@@ -1,4 +1,4 @@
-"""What a node must be before it is created."""
+"""Checks a node before it is created."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}")
 _TAG = _NAME
 _MOST_LABELS = 64
 _LONGEST_DESCRIPTION = 512
-# The first two and the last two of every range.
+# Google keeps the first two and the last two addresses of every range.
 _RESERVED_ADDRESSES = 4
 _DEFAULT_TYPE = "v2-8"
-# What the image of a TPU VM takes.
+# The size of a TPU VM's image.
 _SMALLEST_BOOT_GB = 100
 
 
@@ -40,7 +40,7 @@ def require_name(name: str, what: str) -> None:
 
 
 def accelerator(zone: str, body: Json) -> catalog.Accelerator:
-    """The TPU type that a new node asks for, by `acceleratorType` or `acceleratorConfig`.
+    """Return the TPU type that a new node asks for, by `acceleratorType` or `acceleratorConfig`.
 
     Raises:
         ApiError: 400 for both, or a type that the zone does not have.
@@ -95,7 +95,7 @@ def require_runtime(version: str, accelerator: catalog.Accelerator) -> None:
 
 
 def network(cloud: Cloud, call: Call, zone: str, config: Json) -> tuple[Json, str]:
-    """The network configuration of a TPU VM, completed, and the network's path.
+    """Return the network configuration of a TPU VM, completed, and the network's path.
 
     Raises:
         ApiError: 404 when the network or subnetwork does not exist, 400 when they don't fit.
@@ -151,7 +151,7 @@ def require_room(cloud: Cloud, subnet: str, hosts: int) -> None:
 
 
 def service_account(cloud: Cloud, call: Call, sent: Json) -> Json:
-    """The account and scopes of a TPU VM.
+    """Return the account and scopes of a TPU VM.
 
     Raises:
         ApiError: 400 when the account does not exist, 403 when the caller may not act as it.
@@ -178,7 +178,7 @@ def service_account(cloud: Cloud, call: Call, sent: Json) -> Json:
 
 
 def by_id(cloud: Cloud, reference: str) -> str:
-    """A reference with the project's id in place of its number, which the TPU API shows."""
+    """Return a reference with the project's id in place of its number, which the TPU API shows."""
     match = re.fullmatch(r"projects/(\d+)/(.+)", reference)
     if match is None:
         return reference
@@ -195,7 +195,7 @@ def require_boot_disk(config: Json) -> None:
 
 
 def scheduling(config: Json) -> Json:
-    """A scheduling configuration whose tiers don't contradict each other."""
+    """Return a scheduling configuration whose tiers don't contradict each other."""
     tiers = [tier for tier in ("preemptible", "spot", "reserved") if config.get(tier)]
     if len(tiers) > 1:
         raise invalid(f"Only one of {' and '.join(tiers)} may be set in scheduling_config.")

@@ -17,7 +17,7 @@ _AUTOMATIC = IPv4Network("10.240.0.0/12")
 
 
 def accepted(cloud: Cloud, accelerator: Accelerator, network: str, wanted: str) -> str:
-    """The range that a new node gets.
+    """Return the range that a new node gets.
 
     Args:
         cloud: the cloud.

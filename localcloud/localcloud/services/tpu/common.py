@@ -12,7 +12,7 @@ from localcloud.services.tpu.views import node_view
 
 
 def node_name(call: Call) -> str:
-    """The full name of the node in the path."""
+    """Return the full name of the node in the path."""
     return f"{place(call)}/nodes/{call.params['nodesId']}"
 
 

@@ -18,7 +18,7 @@ from localcloud.services.tpu.api import NODE
 from localcloud.services.tpu.catalog import Accelerator
 
 _WRITE = "READ_WRITE"
-# Of these kinds one machine alone can have a disk, unless the disk says otherwise.
+# Disks of these kinds attach to a single machine, unless their access mode says otherwise.
 _UNSHARED = ("hyperdisk-balanced", "hyperdisk-ml")
 
 
@@ -32,7 +32,7 @@ def accepted(
     slices: int = 1,
     node: str = "",
 ) -> list[Json]:
-    """The data disks as a node has them.
+    """Return the data disks as a node has them.
 
     Args:
         cloud: the cloud.
@@ -99,7 +99,7 @@ def _require_free(cloud: Cloud, path: str, disk: Json, machines: int, node: str)
 
 
 def _writes(cloud: Cloud, user: str, path: str) -> bool:
-    """Whether a node or an instance may write to a disk that it has."""
+    """Return whether a node or an instance may write to a disk that it has."""
     node = cloud.store.get(NODE, user)
     if node is not None:
         return any(

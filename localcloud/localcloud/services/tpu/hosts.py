@@ -44,7 +44,7 @@ def require_tensorflow(record: Record) -> None:
 
 
 def boot(cloud: Cloud, record: Record) -> list[Record]:
-    """Boot all hosts of a node and wait until they serve; the answer is their endpoints.
+    """Boot all hosts of a node, wait until they serve, and return their endpoints.
 
     Raises:
         ApiError: 500 when a worker does not come up.
@@ -59,7 +59,7 @@ def boot(cloud: Cloud, record: Record) -> list[Record]:
 
 
 def endpoints(cloud: Cloud, record: Record) -> list[Record]:
-    """Where a node's hosts listen now: a worker that was started anew may have had to move."""
+    """Return where a node's hosts listen now: a restarted worker may have had to move."""
     known: list[Record] = record.get("networkEndpoints", [])
     if not serves(record):
         return known
@@ -70,7 +70,7 @@ def endpoints(cloud: Cloud, record: Record) -> list[Record]:
 
 
 def serves(record: Record) -> bool:
-    """Whether the node's hosts serve gRPC by themselves."""
+    """Return whether the node's hosts serve gRPC by themselves."""
     return "tensorflowVersion" in record or catalog.serves_grpc(record.get("runtimeVersion", ""))
 
 
@@ -99,12 +99,12 @@ def update(cloud: Cloud, record: Record) -> None:
 
 
 def keys(record: Record) -> list[str]:
-    """The machines' keys, in worker order."""
+    """Return the machines' keys, in worker order."""
     return [f"{record['name']}/hosts/{index}" for index in range(_count(record))]
 
 
 def spec(cloud: Cloud, record: Record, index: int, chosen: list[int]) -> MachineSpec:
-    """The machine of host `index`, whose worker listens on `chosen[index]` if that is free."""
+    """Return the machine of host `index`; its worker listens on `chosen[index]` if it can."""
     accelerator = catalog.accelerators()[record["acceleratorType"]]
     account = record["serviceAccount"]
     worker = [
@@ -136,7 +136,7 @@ def spec(cloud: Cloud, record: Record, index: int, chosen: list[int]) -> Machine
 
 def _attributes(record: Record, index: int) -> dict[str, str]:
     project, zone = project_of(record["name"]), zone_of(record["name"])
-    # Google has the address in the third place; the first two are the host's ids.
+    # The address comes third on Google, behind two ids of the host.
     endpoints = ",".join([f"unknown:unknown:{ports.ADDRESS}"] * _count(record))
     known = {
         "ACCELERATOR_TYPE": record["acceleratorType"],
@@ -161,7 +161,7 @@ def _attributes(record: Record, index: int) -> dict[str, str]:
 
 
 def _megascale(record: Record) -> dict[str, str]:
-    """What a slice of several is told of the others, as JAX and libtpu read it."""
+    """Return what a slice of several is told of the others, as JAX and libtpu read it."""
     if "_slices" not in record:
         return {}
     return {
@@ -172,7 +172,7 @@ def _megascale(record: Record) -> dict[str, str]:
 
 
 def _programs(worker: list[str]) -> dict[str, str]:
-    # What the wheel tensorflow-tpu brings along on Google, at the port that the API reports.
+    # On Google the wheel tensorflow-tpu has these; they serve at the port that the API reports.
     command = " ".join(f"'{part}'" for part in worker)
     module = "-m tensorflow.python.tools.grpc_tpu_worker"
     return {
@@ -207,7 +207,7 @@ def _endpoint(record: Record, port: int) -> Record:
 
 
 def _await(cloud: Cloud, record: Record, index: int) -> int:
-    # Real time: what is waited for is a process, whatever clock the cloud has.
+    # Wait in real time, even with a virtual clock: a process has to start.
     deadline = time.monotonic() + _PATIENCE
     ready = _ready_file(cloud, record, index)
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Locations and what is to be had in them."""
+"""Locations and what they offer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from localcloud.services.tpu.api import API, V2, place
 
 
 def service_identity(project: str) -> str:
-    """The account as which Cloud TPU acts in a project; classic nodes read data as it."""
+    """Return the account as which Cloud TPU acts in a project; classic nodes read data as it."""
     return f"service-{projects.number(project)}@cloud-tpu.iam.gserviceaccount.com"
 
 
@@ -97,7 +97,7 @@ _serve_versions("tensorflowVersions", catalog.tensorflow_versions(), ("v1",))
     "projects.locations.generateServiceIdentity", permission="tpu.locations.get", versions=V2
 )
 def generate_service_identity(cloud: Cloud, call: Call) -> Json:
-    """Name the account as which Cloud TPU acts in the project."""
+    """Return name the account as which Cloud TPU acts in the project."""
     place(call)
     return {"identity": {"email": service_identity(call.project)}}
 

@@ -25,7 +25,7 @@ _DAY = 86400.0
 
 
 def new(cloud: Cloud, name: str, record: Record) -> Record:
-    """A node's record as it is when its creation begins."""
+    """Return a node's record as it is when its creation begins."""
     return record | {
         "name": name,
         "id": str(cloud.operations.number()),
@@ -59,11 +59,11 @@ def create(cloud: Cloud, name: str) -> Record:
     except ApiError:
         cloud.store.delete(NODE, name)
         raise
-    return _for_a_day(cloud, serve(cloud, record))
+    return _with_run_limit(cloud, serve(cloud, record))
 
 
 def begin_delete(cloud: Cloud, call: Call, name: str) -> Json:
-    """Start the deletion of a node in whatever state."""
+    """Start the deletion of a node, whatever its state."""
     record = load(cloud, NODE, name)
     if record["state"] == "DELETING":
         raise bad_state("delete", "DELETING")
@@ -120,7 +120,7 @@ def start(cloud: Cloud, name: str) -> Record:
     except ApiError:
         set_state(cloud, name, "STOPPED")
         raise
-    return _for_a_day(cloud, serve(cloud, record))
+    return _with_run_limit(cloud, serve(cloud, record))
 
 
 def begin_reimage(cloud: Cloud, call: Call, name: str, version: str) -> Json:
@@ -135,7 +135,7 @@ def begin_reimage(cloud: Cloud, call: Call, name: str, version: str) -> Json:
 
 @effect("tpu.node.reimage")
 def reimage(cloud: Cloud, name: str) -> Record:
-    """Boot a node's hosts anew."""
+    """Boot a node's hosts with empty disks."""
     record = load(cloud, NODE, name)
     _require_not_gone(record)
     hosts.remove(cloud, record)
@@ -185,7 +185,7 @@ def serve(cloud: Cloud, record: Record) -> Record:
     raise bad_state("update", current["state"] if current else "DELETING")
 
 
-def _for_a_day(cloud: Cloud, record: Record) -> Record:
+def _with_run_limit(cloud: Cloud, record: Record) -> Record:
     """Plan the end of a preemptible node: unlike a spot one, it runs for 24 hours at most.
 
     Source: docs.cloud.google.com/tpu/docs/spot-compute (what has no maximum runtime, and what has).
@@ -230,7 +230,7 @@ def _begin(cloud: Cloud, call: Call, verb: str, name: str) -> Json:
 
 @usage.finders
 def _users(cloud: Cloud, path: str) -> list[str]:
-    """The nodes that keep a network, subnetwork or disk from being deleted."""
+    """Return the nodes that keep a network, subnetwork or disk from being deleted."""
     project = "/".join(path.split("/")[:2])
     return [
         name

@@ -12,7 +12,7 @@ STANDARD = 8470
 
 
 def choose(cloud: Cloud, count: int, wish: list[int]) -> list[int]:
-    """Free ports for `count` hosts.
+    """Return free ports for `count` hosts.
 
     Args:
         cloud: the cloud, whose nodes keep their ports.

@@ -19,7 +19,7 @@ from localcloud.services.tpu.api import NODE, QUEUED, zone_of
 WAITING = ("ACCEPTED", "WAITING_FOR_RESOURCES")
 DELETABLE = (*WAITING, "FAILED", "SUSPENDED")
 """States in which a queued resource can be deleted although its nodes may stand."""
-# Seconds between two looks for room.
+# Seconds between two checks for capacity.
 _RETRY = {"none": 1.0, "real": 10.0}
 _DATA = {
     "ACCEPTED": "acceptedData",
@@ -51,7 +51,7 @@ def set_state(
 
 
 def state_of(record: Record) -> str:
-    """The state's name."""
+    """Return the state's name."""
     return str(record["state"]["state"])
 
 
@@ -88,7 +88,7 @@ def remove_nodes(cloud: Cloud, record: Record) -> None:
 
 
 def standing(cloud: Cloud, record: Record) -> list[str]:
-    """The nodes of a queued resource that exist, in whatever state."""
+    """Return the nodes of a queued resource that exist, whatever their state."""
     names = [node["name"] for node in record["_nodes"]]
     return [name for name in names if cloud.store.get(NODE, name) is not None]
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
 
 from localcloud.core.call import Call, Json
-from localcloud.core.clock import rfc3339
+from localcloud.core.clock import rfc3339, seconds_of
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.operations import Work, effect
@@ -224,6 +223,6 @@ def _moment(text: str | None) -> float | None:
     if not text:
         return None
     try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+        return seconds_of(text)
     except ValueError:
         raise invalid(f"Invalid time '{text}': RFC 3339, such as 2026-01-31T12:00:00Z.") from None

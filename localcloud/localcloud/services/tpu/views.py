@@ -16,7 +16,7 @@ _NEWER_THAN_V1 = {"V2": "V2_ALPHA1"}
 
 
 def node_view(record: Record, version: str) -> Json:
-    """A node in `version`: v1 shows TPU VMs too, v2 shows classic nodes too."""
+    """Return a node in `version`: v1 shows TPU VMs too, v2 shows classic nodes too."""
     view = dict(record)
     if version == "v1":
         _as_v1(view)
@@ -28,7 +28,7 @@ def node_view(record: Record, version: str) -> Json:
 
 
 def queued_view(record: Record, version: str) -> Json:
-    """A queued resource in `version`."""
+    """Return a queued resource in `version`."""
     return _known(record, version, "QueuedResource")
 
 
@@ -54,7 +54,7 @@ def _as_v2(view: Json) -> None:
 
 
 def _known(record: Json, version: str, schema: str) -> Json:
-    """The fields of `record`, at every depth, that the schema of this version has."""
+    """Return the fields of `record`, at every depth, that the schema of this version has."""
     schemas = document("tpu", version).schemas
     known = schemas[schema].get("properties", {})
     return {

@@ -51,7 +51,7 @@ def create_node(cloud: Cloud, call: Call) -> Json:
 
 
 def accepted(cloud: Cloud, call: Call, zone: str, body: Json, slices: int = 1) -> Record:
-    """A TPU VM as it will be stored, checked and completed, still without a name.
+    """Return a TPU VM as it will be stored, checked and completed, still without a name.
 
     `slices` is how many of them there will be.
 

@@ -64,7 +64,7 @@ def test_commands_say_that_nothing_runs(run: Run) -> None:
     for command in (["env"], ["faults", "list"], ["logs", "vm"]):
         done = run(*command)
         assert done.returncode == 3
-        assert "does not run" in done.stderr
+        assert "is not running" in done.stderr
         assert done.stdout == ""
 
 

@@ -1,4 +1,4 @@
-"""What a group does with its instances: make them, make them anew, delete them; and when."""
+"""What a group does with its instances: it creates, recreates and deletes them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from localcloud.services.compute.instances import checks, lifecycle
 from localcloud.services.compute.instances.records import ended
 from localcloud.services.compute.links import last, path_from
 
-# A group notices after a moment that an instance has ended, and asks again for one that it could
-# not have: also where nothing else takes time, or an instance that ends at once would end for ever.
+# Seconds until a group notices that an instance has ended, and until it tries again to create one.
+# They hold without latencies too: an instance that ends at once would be recreated without a pause.
 _NOTICE = 1.0
 _RETRY = 30.0
 _OPERATIONS = {
@@ -90,14 +90,14 @@ def _make(cloud: Cloud, group: str, record: Record, name: str) -> None:
 
 
 def _metadata(sent: Json, group: str, template: str, kept: dict[str, str]) -> Json:
-    """A template's metadata, with what Google adds for the instances of a group."""
+    """Return a template's metadata, with what Google adds for the instances of a group."""
     added = {"created-by": group, "instance-template": path_from(template), **kept}
     items = [item for item in sent.get("items", []) if item["key"] not in added]
     return {"items": items + [{"key": key, "value": value} for key, value in added.items()]}
 
 
 def forget(cloud: Cloud, group: str, name: str) -> None:
-    """An instance that a group has no more to do with."""
+    """Forget an instance that has left its group."""
     with cloud.store.locked():
         record = cloud.store.get(STORE, group)
         if record is not None:
@@ -111,7 +111,7 @@ def _creator(cloud: Cloud, group: str) -> str:
 
 
 def _call(cloud: Cloud, group: str) -> Call:
-    """A call as if the group's creator inserted an instance."""
+    """Return a call as if the group's creator inserted an instance."""
     parts = group.split("/")
     request = Request("POST", "compute.googleapis.com", group, {}, {}, io.BytesIO(), 0)
     return Call(
@@ -124,7 +124,7 @@ def _call(cloud: Cloud, group: str) -> Call:
 
 @ended
 def _ended(cloud: Cloud, instance: str) -> None:
-    """An instance of a group that ended without the group is made anew."""
+    """Recreate an instance that ended without its group's doing."""
     for group, record in groups_of(cloud, instance):
         repairs = record["instanceLifecyclePolicy"]["defaultActionOnFailure"] == "REPAIR"
         idle = record["_members"][last(instance)]["action"] == "NONE"

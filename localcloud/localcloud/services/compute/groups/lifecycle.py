@@ -1,4 +1,4 @@
-"""Managed instance groups come, change and go."""
+"""Inserts, changes and deletes managed instance groups."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _REPAIRS: Json = {
     "forceUpdateOnRepair": "NO",
     "onFailedHealthCheck": "DEFAULT_ACTION",
 }
-# What Google has and the local cloud hasn't; it must not be taken in silence.
+# Fields that Google has and the local cloud lacks; they are refused, not ignored.
 _ABSENT = (
     *("allInstancesConfig", "statefulPolicy", "targetPools", "targetSuspendedSize"),
     *("targetStoppedSize", "distributionPolicy", "instanceFlexibilityPolicy", "namedPorts"),
@@ -73,7 +73,7 @@ def insert_group(cloud: Cloud, call: Call) -> Json:
         record: Record = {
             "standbyPolicy": {"initialDelaySec": 0, "mode": "MANUAL"},
             "listManagedInstancesResults": "PAGELESS",
-            **{key: value for key, value in body.items() if _says(value)},
+            **{key: value for key, value in body.items() if _is_set(value)},
             **identity(cloud, KIND.kind, path, name),
             "instanceGroup": url_of(f"{zone}/instanceGroups/{name}"),
             "targetSuspendedSize": 0,
@@ -108,16 +108,16 @@ def _letters(number: int) -> str:
     return "".join(digits[number // len(digits) ** place % len(digits)] for place in range(4))
 
 
-def _says(value: Any) -> bool:
-    """Whether a setting says anything: Google's provider sends empty groups for what is not set."""
+def _is_set(value: Any) -> bool:
+    """Return whether a setting says anything: the provider sends empty groups for unset ones."""
     if isinstance(value, dict):
-        return any(_says(child) for child in value.values())
+        return any(_is_set(child) for child in value.values())
     return value not in (None, [], "")
 
 
 def _complete(cloud: Cloud, call: Call, record: Record) -> None:
     for field in _ABSENT:
-        if _says(record.get(field)) and record[field] != 0:
+        if _is_set(record.get(field)) and record[field] != 0:
             raise ApiError(501, f"the local cloud's managed instance groups have no {field}")
     record.setdefault("baseInstanceName", record["name"])
     if not _BASE_NAME.fullmatch(record["baseInstanceName"]):
@@ -187,7 +187,9 @@ def change(cloud: Cloud, call: Call, body: Json) -> Json:
             raise ApiError(501, "the local cloud changes the size of a group by resize only")
         if "instanceTemplate" in sent and "versions" not in sent:
             sent["versions"] = [{"instanceTemplate": sent["instanceTemplate"]}]
-        fresh = {key: value for key, value in sent.items() if key != "targetSize" and _says(value)}
+        fresh = {
+            key: value for key, value in sent.items() if key != "targetSize" and _is_set(value)
+        }
         if body.get("autoHealingPolicies") == []:
             fresh["autoHealingPolicies"] = []
         record |= fresh
@@ -200,7 +202,7 @@ def change(cloud: Cloud, call: Call, body: Json) -> Json:
 
 
 def roll(cloud: Cloud, path: str, names: list[str]) -> None:
-    """Make the instances that are not of the group's template yet anew; their names stay."""
+    """Recreate the instances that are of another template; their names stay."""
     for name in names:
         with cloud.store.locked():
             record = load_group(cloud, path)

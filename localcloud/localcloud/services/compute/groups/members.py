@@ -1,4 +1,4 @@
-"""The instances of a group: added by name, deleted, made anew, and what is kept of each."""
+"""Adds, deletes and recreates the instances of a group, and keeps their configs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _UPDATE = KIND.permission("update")
 
 
 def _changed(cloud: Cloud, call: Call, type_: str, path: str) -> Json:
-    """The operation is done when the group knows what to do, not when it has done it."""
+    """Answer an operation that is done when the group knows what to do, not when it has done it."""
     return begin(cloud, call, KIND, type_, path, "compute.settle", "update")
 
 
 def _chosen(cloud: Cloud, call: Call, path: str) -> list[str]:
-    """The group's instances that the request names."""
+    """Return the group's instances that the request names."""
     known = load_group(cloud, path)["_members"]
     chosen = names(call.body.get("instances", []))
     for name in chosen:
@@ -92,7 +92,7 @@ def delete_instances(cloud: Cloud, call: Call) -> Json:
 
 @API.method("instanceGroupManagers.recreateInstances", permission=_UPDATE)
 def recreate_instances(cloud: Cloud, call: Call) -> Json:
-    """Make instances anew."""
+    """Recreate instances."""
     return _act_on(cloud, call, "recreateInstances", "RECREATING")
 
 
@@ -146,7 +146,7 @@ def set_template(cloud: Cloud, call: Call) -> Json:
 
 @API.method("instanceGroupManagers.listPerInstanceConfigs", permission=KIND.permission("get"))
 def list_configs(cloud: Cloud, call: Call) -> Json:
-    """What the group keeps of each instance that has a name of the caller's own."""
+    """Return what the group keeps of each instance that has a name of the caller's own."""
     configs = load_group(cloud, path_of_call(call))["_configs"]
     return shown(call, {"items": [configs[name] for name in sorted(configs)]} if configs else {})
 
@@ -154,7 +154,7 @@ def list_configs(cloud: Cloud, call: Call) -> Json:
 @API.method("instanceGroupManagers.updatePerInstanceConfigs", permission=_UPDATE)
 @API.method("instanceGroupManagers.patchPerInstanceConfigs", permission=_UPDATE)
 def update_configs(cloud: Cloud, call: Call) -> Json:
-    """Keep something else of instances; they have it once they are made anew."""
+    """Replace instances' configs, which take effect when the instances are recreated."""
     path = path_of_call(call)
 
     def edit(record: Record) -> None:
@@ -168,7 +168,7 @@ def update_configs(cloud: Cloud, call: Call) -> Json:
 
 @API.method("instanceGroupManagers.deletePerInstanceConfigs", permission=_UPDATE)
 def delete_configs(cloud: Cloud, call: Call) -> Json:
-    """Keep nothing of instances any more; they themselves stay."""
+    """Delete instances' configs; the instances stay."""
     path = path_of_call(call)
 
     def edit(record: Record) -> None:

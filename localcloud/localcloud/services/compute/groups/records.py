@@ -32,7 +32,7 @@ _SETTINGS = (
     "updatePolicy",
     "versions",
 )
-# One action at a time in a group: a group that is deleted waits for an instance that is made.
+# A group acts once at a time: its deletion waits for an instance that is being made.
 _locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
 
 
@@ -44,12 +44,12 @@ KIND = Kind(
 
 
 def path_of_call(call: Call) -> str:
-    """The path of the group that a call names."""
+    """Return the path of the group that a call names."""
     return resources.path_of_call(call, KIND)
 
 
 def load_group(cloud: Cloud, path: str) -> Record:
-    """The group at `path`; 404 when there is none, or none any more."""
+    """Return the group at `path`; 404 when there is none, or none any more."""
     record = load(cloud, path)
     if record.get("_deleting"):
         raise not_found(path)
@@ -57,17 +57,17 @@ def load_group(cloud: Cloud, path: str) -> Record:
 
 
 def instance_path(group: str, name: str) -> str:
-    """The path of an instance of a group."""
+    """Return the path of an instance of a group."""
     return f"{group.partition(f'/{COLLECTION}/')[0]}/instances/{name}"
 
 
 def lock(group: str) -> threading.RLock:
-    """Held by whatever makes or deletes instances of a group."""
+    """Return the lock to hold while instances of a group are made or deleted."""
     return _locks[group]
 
 
 def save(cloud: Cloud, path: str, record: Record) -> None:
-    """Store a group; its fingerprint is that of what a user decides."""
+    """Store a group; its fingerprint covers the settings that a user makes."""
     record["targetSize"] = sum(
         member["action"] != "DELETING" for member in record["_members"].values()
     )
@@ -76,7 +76,7 @@ def save(cloud: Cloud, path: str, record: Record) -> None:
 
 
 def member(template: str, action: str) -> Record:
-    """What a group knows of one of its instances at first.
+    """Return what a group knows of one of its instances at first.
 
     `template` is the URL of the one it is made from, `since` when it was made, `streak` how many
     checks in a row said the opposite of `health`.
@@ -101,7 +101,7 @@ def note(cloud: Cloud, group: str, name: str, **fields: object) -> None:
 
 
 def groups_of(cloud: Cloud, instance: str) -> Iterator[tuple[str, Record]]:
-    """The group that an instance belongs to, if any."""
+    """Return the group that an instance belongs to, if any."""
     zone, _, name = instance.partition("/instances/")
     for path, record in cloud.store.items(STORE, f"{zone}/{COLLECTION}/"):
         if name in record["_members"]:
@@ -109,11 +109,11 @@ def groups_of(cloud: Cloud, instance: str) -> Iterator[tuple[str, Record]]:
 
 
 def template_of(record: Record) -> str:
-    """The URL of the template that new instances of the group are made from."""
+    """Return the URL of the template that new instances of the group are made from."""
     template: str = record["versions"][0]["instanceTemplate"]
     return template
 
 
 def names(references: list[str]) -> list[str]:
-    """The names of instances that a request names by URL, path or name."""
+    """Return the names of instances that a request names by URL, path or name."""
     return [last(reference) for reference in references]

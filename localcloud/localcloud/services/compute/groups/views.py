@@ -26,7 +26,7 @@ _ACTIONS = (
 
 
 def whole(record: Record) -> Json:
-    """A group with what follows from its instances."""
+    """Return a group with what follows from its instances."""
     members = record["_members"].values()
     counts = dict.fromkeys(_ACTIONS, 0)
     for member in members:
@@ -57,7 +57,7 @@ serve_lists(KIND, whole)
 
 @API.method("instanceGroupManagers.listManagedInstances", permission=KIND.permission("get"))
 def list_managed_instances(cloud: Cloud, call: Call) -> Json:
-    """What the group does with each of its instances, and how they are."""
+    """Return what the group does with each of its instances, and how they are."""
     group = path_of_call(call)
     record = load_group(cloud, group)
     found = [_managed(cloud, group, record, name) for name in sorted(record["_members"])]
@@ -91,7 +91,7 @@ def _managed(cloud: Cloud, group: str, record: Record, name: str) -> Json:
 
 @API.method("instanceGroupManagers.listErrors", permission=KIND.permission("get"))
 def list_errors(cloud: Cloud, call: Call) -> Json:
-    """Why the group could not have its instances."""
+    """Return why the group could not have its instances."""
     group = path_of_call(call)
     record = load_group(cloud, group)
     items = [
@@ -111,7 +111,7 @@ def list_errors(cloud: Cloud, call: Call) -> Json:
 
 
 def _plain_group(record: Record) -> Json:
-    """The instance group that a managed group manages."""
+    """Return the instance group that a managed group manages."""
     template = record["_network"]
     return {
         "kind": "compute#instanceGroup",

@@ -11,7 +11,7 @@ from localcloud.services.compute.projects import default_service_account
 
 
 def accepted(cloud: Cloud, call: Call, sent: list[Json]) -> list[Json]:
-    """The service accounts that an instance gets: none or one.
+    """Return the service accounts that an instance gets: none or one.
 
     Raises:
         ApiError: 400 for more than one, for wrong scopes, and when the account doesn't exist or

@@ -19,7 +19,7 @@ _LONGEST_METADATA = 512 * 1024
 
 
 def tidy(sent: Any, keep: tuple[str, ...] = ()) -> Any:
-    """A request without what means "not set": nulls, empty strings, and lists of nothing else.
+    """Return a request without what means "not set": nulls, empty strings and empty lists.
 
     Google's provider sends them for every option that its user left out.
 
@@ -36,7 +36,7 @@ def tidy(sent: Any, keep: tuple[str, ...] = ()) -> Any:
 
 
 def labels(sent: dict[str, str]) -> dict[str, str]:
-    """Labels that Google takes."""
+    """Return labels that Google takes."""
     if len(sent) > _MOST:
         raise invalid(f"Invalid value for field 'labels': more than {_MOST} labels.")
     for key, value in sent.items():
@@ -50,7 +50,7 @@ def labels(sent: dict[str, str]) -> dict[str, str]:
 
 
 def metadata(sent: Json) -> Json:
-    """Instance metadata as it is stored, with its fingerprint."""
+    """Return instance metadata as it is stored, with its fingerprint."""
     items = sent.get("items", [])
     keys = [item.get("key", "") for item in items]
     twice = sorted({key for key in keys if keys.count(key) > 1})
@@ -79,7 +79,7 @@ def metadata(sent: Json) -> Json:
 
 
 def tags(sent: Json) -> Json:
-    """Network tags as they are stored, with their fingerprint."""
+    """Return network tags as they are stored, with their fingerprint."""
     items = sent.get("items", [])
     if len(items) > _MOST or len(set(items)) < len(items):
         raise invalid(f"Invalid value for field 'tags': at most {_MOST} tags, each once.")
@@ -94,7 +94,7 @@ def tags(sent: Json) -> Json:
 
 
 def scheduling(sent: Json) -> Json:
-    """Scheduling options, completed; what Google may take away neither restarts nor migrates."""
+    """Return completed scheduling options: preemptible machines neither restart nor migrate."""
     spot = sent.get("provisioningModel") == "SPOT"
     short = spot or sent.get("preemptible", False)
     full = {
@@ -123,7 +123,7 @@ def scheduling(sent: Json) -> Json:
 
 
 def shielded(sent: Json) -> Json:
-    """Shielded VM options, completed."""
+    """Return shielded VM options, completed."""
     full = {"enableSecureBoot": False, "enableVtpm": True, "enableIntegrityMonitoring": True} | sent
     if full["enableIntegrityMonitoring"] and not full["enableVtpm"]:
         raise ApiError(

@@ -30,7 +30,7 @@ def attach_all(cloud: Cloud, call: Call, instance: str, sent: list[Json]) -> lis
         raise invalid(
             "Invalid value for field 'resource.disks': The first disk must be a boot disk."
         )
-    # All are checked before the first is stored: a refused instance leaves no disk behind.
+    # Check all before storing the first: a refused instance leaves no disk behind.
     planned = [_plan(cloud, call, instance, disk) for disk in sent]
     for record in planned:
         cloud.store.put(STORE, path_from(record["selfLink"]), record)
@@ -39,7 +39,7 @@ def attach_all(cloud: Cloud, call: Call, instance: str, sent: list[Json]) -> lis
 
 
 def boot_disk_stays(record: Record) -> bool:
-    """Whether the disk that an instance boots from outlives it."""
+    """Return whether the disk that an instance boots from outlives it."""
     return any(disk["boot"] and not disk["autoDelete"] for disk in record["disks"])
 
 

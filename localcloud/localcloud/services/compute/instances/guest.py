@@ -14,7 +14,7 @@ _PORTS = ("1", "2", "3", "4")
 
 @INSTANCES.method("getSerialPortOutput")
 def get_serial_port_output(cloud: Cloud, call: Call) -> Json:
-    """The output of a serial port from byte `start` on; only port 1 is written to."""
+    """Return the output of a serial port from byte `start` on; only port 1 is written to."""
     path = path_of_call(call)
     load(cloud, path)
     start = call.number("start") or 0
@@ -38,7 +38,7 @@ def get_serial_port_output(cloud: Cloud, call: Call) -> Json:
 
 @INSTANCES.method("getGuestAttributes")
 def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
-    """Guest attributes: one by `variableKey`, or a namespace's by `queryPath`."""
+    """Return guest attributes: one by `variableKey`, or a namespace's by `queryPath`."""
     path = path_of_call(call)
     record = load(cloud, path)
     items = {i["key"]: i.get("value", "") for i in record["metadata"].get("items", [])}

@@ -21,7 +21,7 @@ _EXTERNAL_NAT = "External NAT"
 
 
 def plan(cloud: Cloud, call: Call, zone: str, sent: list[Json]) -> list[Json]:
-    """The interfaces of a new instance without their addresses, checked."""
+    """Return the interfaces of a new instance without their addresses, checked."""
     if not sent:
         raise invalid(
             "Invalid value for field 'resource.networkInterfaces': ''. At least one network "
@@ -67,7 +67,7 @@ def address(cloud: Cloud, path: str, planned: list[Json]) -> list[Json]:
 
 
 def access_config(cloud: Cloud, path: str, sent: Json) -> Json:
-    """An access config with its external address: the one it names or a new one."""
+    """Return an access config with its external address: the one it names or a new one."""
     wanted = sent.get("natIP", "")
     if wanted:
         region = _region(path)
@@ -89,13 +89,13 @@ def access_config(cloud: Cloud, path: str, sent: Json) -> Json:
 
 
 def restamped(interface: Json) -> Json:
-    """The interface with a fresh fingerprint."""
+    """Return the interface with a fresh fingerprint."""
     plain = {key: value for key, value in interface.items() if key != "fingerprint"}
     return plain | {"fingerprint": fingerprint(plain)}
 
 
 def _reserved(cloud: Cloud, path: str, subnet: Record, wanted: str) -> str:
-    """Path of the reserved internal address `wanted`, now the instance's; empty for a free one."""
+    """Take the reserved internal address `wanted`; its path, or empty when it is not reserved."""
     holder = reserved.find(cloud, _region(path), wanted, subnetwork=subnet["selfLink"])
     if holder:
         _take(cloud, holder, path)
@@ -110,7 +110,7 @@ def _take(cloud: Cloud, holder: str, path: str) -> None:
 
 
 def _region(path: str) -> str:
-    """Path of the region that an instance lies in."""
+    """Return path of the region that an instance lies in."""
     project, zone = path.split("/")[1], path.split("/")[3]
     return f"projects/{project}/regions/{catalog.region_of(zone)}"
 

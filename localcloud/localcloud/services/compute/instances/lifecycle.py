@@ -1,4 +1,4 @@
-"""Instances come and go: insert, get, list, delete."""
+"""Inserts, lists and deletes instances."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from localcloud.services.compute.resources import (
 )
 
 _OUTPUT = ("id", "kind", "status", "fingerprint", "creationTimestamp", "cpuPlatform", "params")
-# What a caller must be allowed beside the creation, if the new instance has it. Source:
+# The permission that each of these fields of a new instance takes beside `create`. Source:
 # cloud.google.com/compute/docs/reference/rest/v1/instances/insert.
 _SETS = {
     "labels": "setLabels",
@@ -134,7 +134,7 @@ def _new_record(cloud: Cloud, call: Call, path: str, body: Json) -> Record:
 
 @effect("compute.instance.create")
 def create(cloud: Cloud, path: str) -> None:
-    """The instance boots, or goes away again when there is no room for it."""
+    """Boot a new instance, or remove it again when there is no room for it."""
     record = cloud.store.get(STORE, path)
     if record is None:
         return
@@ -143,6 +143,11 @@ def create(cloud: Cloud, path: str) -> None:
     except ApiError:
         _forget(cloud, path, record)
         raise
+    boot(cloud, path)
+
+
+def boot(cloud: Cloud, path: str) -> None:
+    """Start the machine of an instance, which is RUNNING then."""
     now = rfc3339(cloud.clock.now())
     record = set_status(cloud, path, "RUNNING", lastStartTimestamp=now)
     cloud.machines.boot(machine.spec(cloud, record))
@@ -177,7 +182,7 @@ def delete_instance(cloud: Cloud, call: Call) -> Json:
 
 @effect("compute.instance.delete")
 def delete(cloud: Cloud, path: str) -> None:
-    """The instance is gone, with its processes, addresses and disks."""
+    """Remove an instance with its processes, addresses and disks."""
     record = cloud.store.get(STORE, path)
     kept = record is not None and disks.boot_disk_stays(record)
     cloud.machines.remove(path, keep_disk=kept)

@@ -1,4 +1,4 @@
-"""What an instance's record means to the machine that runs for it."""
+"""Translates an instance's record into the machine that runs for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MTU = 1460
 
 
 def spec(cloud: Cloud, record: Record) -> MachineSpec:
-    """The machine of an instance."""
+    """Return the machine of an instance."""
     path = path_from(record["selfLink"])
     project = path.split("/")[1]
     accounts = record.get("serviceAccounts") or [{}]
@@ -71,7 +71,7 @@ def _details(cloud: Cloud, project: str, record: Record) -> dict[str, Any]:
 
 
 def _boot_disk(cloud: Cloud, record: Record) -> Record:
-    """The disk that the instance boots from; empty when it is detached."""
+    """Return the disk that the instance boots from; empty when it is detached."""
     for disk in record["disks"]:
         if disk["boot"]:
             return cloud.store.get(STORE, path_from(disk["source"])) or {}

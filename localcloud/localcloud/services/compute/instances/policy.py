@@ -13,7 +13,7 @@ from localcloud.services.compute.resources import load
 
 @INSTANCES.method("getIamPolicy")
 def get_iam_policy(cloud: Cloud, call: Call) -> Json:
-    """The policy that is set on the instance itself."""
+    """Return the policy that is set on the instance itself."""
     path = path_of_call(call)
     load(cloud, path)
     return policies.read(cloud, path)
@@ -31,6 +31,6 @@ def set_iam_policy(cloud: Cloud, call: Call) -> Json:
 
 @API.method("instances.testIamPermissions")
 def test_iam_permissions(cloud: Cloud, call: Call) -> Json:
-    """Which of the named permissions the caller has on the instance."""
+    """Return which of the named permissions the caller has on the instance."""
     load(cloud, path_of_call(call))
     return policies.granted(cloud, call.principal, list(resources_of(cloud, call)), call.body)

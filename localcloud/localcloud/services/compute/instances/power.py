@@ -16,7 +16,6 @@ from localcloud.services.compute.instances.records import (
     ended,
     path_of_call,
     set_status,
-    started,
 )
 from localcloud.services.compute.resources import begin, load
 
@@ -47,10 +46,7 @@ def _start(cloud: Cloud, path: str) -> None:
     except ApiError:
         set_status(cloud, path, "TERMINATED")
         raise
-    now = rfc3339(cloud.clock.now())
-    record = set_status(cloud, path, "RUNNING", lastStartTimestamp=now)
-    cloud.machines.boot(machine.spec(cloud, record))
-    started.run(cloud, path)
+    lifecycle.boot(cloud, path)
 
 
 @INSTANCES.method("stop")
@@ -101,7 +97,7 @@ def simulate_maintenance_event(cloud: Cloud, call: Call) -> Json:
 
 @effect("compute.instance.preempted")
 def preempt(cloud: Cloud, path: str) -> None:
-    """Google takes a spot instance back: 30 seconds' notice, then it is stopped or deleted."""
+    """Take a spot instance back as Google does: 30 seconds' notice, then stop or delete it."""
     record = set_status(cloud, path, "STOPPING")
     cloud.machines.preempt(path)
     if record["scheduling"].get("instanceTerminationAction") == "DELETE":

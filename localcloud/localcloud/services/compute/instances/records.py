@@ -30,12 +30,12 @@ ended: Hook[[Cloud, str], None] = Hook()
 
 
 def path_of_call(call: Call) -> str:
-    """The path of the instance that a call names."""
+    """Return the path of the instance that a call names."""
     return resources.path_of_call(call, KIND)
 
 
 def policies(cloud: Cloud, call: Call) -> Sequence[str]:
-    """Whose policies may grant a permission on the instance."""
+    """Return the resources whose policies may grant a permission on the instance."""
     return (path_of_call(call), f"projects/{call.project}")
 
 

@@ -9,7 +9,7 @@ from localcloud.services.compute.links import url_of
 
 
 def find(cloud: Cloud, prefix: str, address: str, **fields: str) -> str:
-    """Path of the reserved address below `prefix` with these fields; empty when there is none."""
+    """Return the path of the reserved address below `prefix` with these fields, or empty."""
     for path, record in cloud.store.items(STORE, prefix):
         fits = "/addresses/" in path and record.get("address") == address
         if fits and all(record.get(name) == value for name, value in fields.items()):

@@ -1,4 +1,4 @@
-"""Preemptible instances, which spot ones have come after, run for a day at most.
+"""Stops preemptible instances (the predecessors of spot ones) after a day.
 
 Source: cloud.google.com/compute/docs/instances/create-use-preemptible ("always stop after 24
 hours"; spot ones have no such limit). A stop and a start begin a new day, a reset does not.
@@ -21,7 +21,7 @@ _DAY = 86400.0
 
 @started
 def begin(cloud: Cloud, path: str) -> None:
-    """Plan the end of an instance's day, if it is one that has but a day."""
+    """Plan the end of an instance that may run for a day only."""
     record = cloud.store.get(STORE, path)
     if record is not None and _ends(record):
         since = record["lastStartTimestamp"]
