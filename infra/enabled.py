@@ -7,14 +7,17 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pulumi
-import requests
 
 from infra import apis
 from infra.apis import apis_of
 from infra.settings import StackSettings
+
+# Takes a while to load, for which only those who have credentials should wait.
+if TYPE_CHECKING:
+    import requests
 
 _URL = "https://serviceusage.googleapis.com/v1/projects/{project}/services"
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
@@ -113,6 +116,8 @@ def _enabled(session: requests.Session, project: str) -> set[str]:
 def _session() -> requests.Session | None:
     """The provider's credentials; never those of a machine, which take seconds to ask for."""
     if token := os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN"):
+        import requests
+
         session = requests.Session()
         session.headers["Authorization"] = f"Bearer {token}"
         return session

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pulumi
-import pulumi_gcp as gcp
 
+from infra.components import compute
 from infra.settings.disks import DataDisk, DiskMode, TpuDiskType
 
 _API_MODES = {DiskMode.READ_WRITE: "READ_WRITE", DiskMode.READ_ONLY: "READ_ONLY"}
@@ -77,7 +77,7 @@ class DataDisks:
         name = f"{owner}-{disk.name}-{_fingerprint(kind, disk.snapshot, shared=shared)}"
         slice_name = owner.removeprefix(args.name)
         self.made.append(
-            gcp.compute.Disk(
+            compute.Disk(
                 f"tpu{slice_name}-{disk.name}",
                 name=name,
                 project=args.project,

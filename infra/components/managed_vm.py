@@ -9,8 +9,8 @@ from ipaddress import IPv4Network
 from typing import Any
 
 import pulumi
-import pulumi_gcp as gcp
 
+from infra.components import compute
 from infra.components.machine import custom_timeouts
 from infra.components.vm import (
     VmArgs,
@@ -58,7 +58,7 @@ class ManagedVm(pulumi.ComponentResource):
         )
         template = self._template(args, own)
         check = self._health(args, own) if vm.startup_script else None
-        manager = gcp.compute.InstanceGroupManager(
+        manager = compute.InstanceGroupManager(
             "group",
             name=vm.name,
             project=vm.project,
@@ -77,7 +77,7 @@ class ManagedVm(pulumi.ComponentResource):
         )
         # A group's own VMs have random names. One that is added by name keeps it; it is counted in
         # the group's size, which therefore is not set above.
-        member = gcp.compute.PerInstanceConfig(
+        member = compute.PerInstanceConfig(
             "instance",
             name=f"{vm.name}-0",
             project=vm.project,
@@ -91,7 +91,7 @@ class ManagedVm(pulumi.ComponentResource):
         self.name = member.name
         self.register_outputs({"name": self.name})
 
-    def _healing(self, args: ManagedVmArgs, check: gcp.compute.HealthCheck | None) -> Any:
+    def _healing(self, args: ManagedVmArgs, check: compute.HealthCheck | None) -> Any:
         if check is None:
             return None
         delay = args.managed.initial_delay_seconds
@@ -99,7 +99,7 @@ class ManagedVm(pulumi.ComponentResource):
 
     def _template(
         self, args: ManagedVmArgs, own: pulumi.ResourceOptions
-    ) -> gcp.compute.InstanceTemplate:
+    ) -> compute.InstanceTemplate:
         """A template is never changed; the next one has another name, while this is in use.
 
         The name follows from the content, so that an update which was killed while Google made the
@@ -120,7 +120,7 @@ class ManagedVm(pulumi.ComponentResource):
             *(vm.settings.machine_type, disk, interfaces(vm), scheduling(vm.settings)),
             *(shielded(vm.settings), identity(vm), told, dict(vm.labels)),
         ]
-        return gcp.compute.InstanceTemplate(
+        return compute.InstanceTemplate(
             "template",
             name=pulumi.Output.json_dumps(content, sort_keys=True).apply(
                 lambda text: f"{vm.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
@@ -140,9 +140,9 @@ class ManagedVm(pulumi.ComponentResource):
             ),
         )
 
-    def _health(self, args: ManagedVmArgs, own: pulumi.ResourceOptions) -> gcp.compute.HealthCheck:
+    def _health(self, args: ManagedVmArgs, own: pulumi.ResourceOptions) -> compute.HealthCheck:
         vm, managed = args.vm, args.managed
-        gcp.compute.Firewall(
+        compute.Firewall(
             "allow-health",
             name=f"{vm.name}-health",
             project=vm.project,
@@ -155,7 +155,7 @@ class ManagedVm(pulumi.ComponentResource):
                 own, pulumi.ResourceOptions(delete_before_replace=True)
             ),
         )
-        return gcp.compute.HealthCheck(
+        return compute.HealthCheck(
             "health",
             name=vm.name,
             project=vm.project,

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 
 import pulumi
-import pulumi_gcp as gcp
+
+from infra.components import compute
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Network(pulumi.ComponentResource):
     ) -> None:
         super().__init__("tpu-stack:infra:Network", name, None, opts)
         child = pulumi.ResourceOptions(parent=self, delete_before_replace=True)
-        network = gcp.compute.Network(
+        network = compute.Network(
             "network",
             name=args.name,
             project=args.project,
@@ -52,7 +53,7 @@ class Network(pulumi.ComponentResource):
                 child, pulumi.ResourceOptions(depends_on=list(args.requires))
             ),
         )
-        subnetwork = gcp.compute.Subnetwork(
+        subnetwork = compute.Subnetwork(
             "subnetwork",
             name=args.name,
             project=args.project,
@@ -64,7 +65,7 @@ class Network(pulumi.ComponentResource):
         )
         self._allow(args, network, "grpc", str(args.subnet_range), args.grpc_ports, child)
         self._allow(args, network, "iap-ssh", str(args.iap_range), (args.ssh_port,), child)
-        router = gcp.compute.Router(
+        router = compute.Router(
             "router",
             name=args.name,
             project=args.project,
@@ -72,7 +73,7 @@ class Network(pulumi.ComponentResource):
             network=network.id,
             opts=child,
         )
-        self.egress = gcp.compute.RouterNat(
+        self.egress = compute.RouterNat(
             "nat",
             name=args.name,
             project=args.project,
@@ -89,13 +90,13 @@ class Network(pulumi.ComponentResource):
     @staticmethod
     def _allow(
         args: NetworkArgs,
-        network: gcp.compute.Network,
+        network: compute.Network,
         purpose: str,
         source: str,
         ports: tuple[int, ...],
         opts: pulumi.ResourceOptions,
     ) -> None:
-        gcp.compute.Firewall(
+        compute.Firewall(
             f"allow-{purpose}",
             name=f"{args.name}-{purpose}",
             project=args.project,

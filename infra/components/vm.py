@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pulumi
-import pulumi_gcp as gcp
 
+from infra.components import compute
 from infra.components.machine import (
     CLOUD_PLATFORM,
     custom_timeouts,
@@ -58,7 +58,7 @@ class Vm(pulumi.ComponentResource):
             depends_on=list(args.requires),
             custom_timeouts=custom_timeouts(vm.timeouts),
         )
-        instance = gcp.compute.Instance(
+        instance = compute.Instance(
             "instance",
             name=args.name,
             project=args.project,
@@ -92,7 +92,7 @@ class Vm(pulumi.ComponentResource):
                 "type": vm.boot_disk_type.value,
             }
             return {"auto_delete": True, "initialize_params": params}
-        disk = gcp.compute.Disk(
+        disk = compute.Disk(
             "boot-disk",
             # Not the VM's name, which a disk has that comes and goes with it.
             name=f"{args.name}-boot",
