@@ -41,13 +41,13 @@ def make_trainer(folder: Path) -> Path:
     return wheel
 
 
-def make_project(folder: Path) -> Path:
-    """A folder with this project's program and no stack files yet."""
+def make_project(folder: Path, environment: Path = Path(sys.prefix)) -> Path:
+    """A folder with this project's program, run in `environment`, and no stack files yet."""
     project = folder / "project"
     (project / "stacks").mkdir(parents=True)
     (project / "infra").symlink_to(root() / "infra")
     definition = yaml.safe_load((root() / "Pulumi.yaml").read_text(encoding="utf-8"))
-    definition["runtime"]["options"]["virtualenv"] = sys.prefix
+    definition["runtime"]["options"]["virtualenv"] = str(environment)
     (project / "Pulumi.yaml").write_text(yaml.safe_dump(definition), encoding="utf-8")
     return project
 
