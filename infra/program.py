@@ -1,4 +1,4 @@
-"""The whole program as one function, so that tests can run it with settings of their own."""
+"""The whole program as one function, which tests call with settings of their own."""
 
 from __future__ import annotations
 
@@ -14,12 +14,20 @@ from infra.stack import Builder
 
 
 def declare(settings: StackSettings, context: Context) -> dict[str, pulumi.Input[object]]:
-    """Checks the settings, then declares the stack. Raises SettingsError before anything exists."""
-    for warning in ensure_valid(settings, context):
+    """Check the settings, then declare the stack.
+
+    Returns:
+        The outputs by name.
+
+    Raises:
+        SettingsError: before anything is declared.
+    """
+    checked = ensure_valid(settings, context)
+    for warning in checked.warnings:
         pulumi.log.warn(warning)
     if pulumi.runtime.is_dry_run():
         pulumi.log.info(table(of_stack(settings, context.stack, context.catalog)))
-    stack = Builder(settings, context)
+    stack = Builder(settings, context, checked)
     services = stack.services()
     stack.budget(services)
     network = stack.network(services)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pulumi
 
@@ -16,10 +17,10 @@ from infra.apis import (
     TPU_API,
     apis_of,
 )
+from infra.checks import CheckedStack
 from infra.checks.context import Context
 from infra.checks.network import subnet_range
-from infra.checks.training import data_files, find_wheel
-from infra.checks.versions import tpu_tensorflow
+from infra.checks.training import data_files
 from infra.components.bucket import Bucket, BucketArgs
 from infra.components.budget import Budget, BudgetArgs
 from infra.components.encryption import Encryption, EncryptionArgs
@@ -48,9 +49,10 @@ class Place:
 class Builder:
     """Declares the parts of one stack from settings that have been checked."""
 
-    def __init__(self, settings: StackSettings, context: Context) -> None:
+    def __init__(self, settings: StackSettings, context: Context, checked: CheckedStack) -> None:
         self.settings = settings
         self.context = context
+        self.checked = checked
         self.names = context.names
         self.labels = {"managed-by": "pulumi", "tpu-stack": context.stack, **settings.labels}
 
@@ -87,15 +89,12 @@ class Builder:
 
     def bucket(self, services: ProjectServices) -> Bucket:
         """The bucket with the wheel and the data."""
-        wheel = find_wheel(self.settings, self.context.root)
-        if wheel is None:
-            raise AssertionError("the checks require a wheel")
         args = BucketArgs(
             project=self.settings.project,
             name=self.names.bucket,
             region=self.settings.region,
             create=self.settings.bucket.create,
-            wheel=wheel,
+            wheel=self.checked.wheel,
             data=data_files(self.settings, self.context.root),
             force_destroy=self.settings.bucket.force_destroy,
             protect=self.settings.bucket.protect,
@@ -128,12 +127,14 @@ class Builder:
 
     def budget(self, services: ProjectServices) -> None:
         """The budget, where the stack has one."""
-        if self.settings.budget is None:
+        budget, amount = self.settings.budget, self.checked.budget_amount
+        if budget is None or amount is None:
             return
         args = BudgetArgs(
             project=self.settings.project,
             name=self.names.prefix,
-            settings=self.settings.budget,
+            amount=amount,
+            settings=budget,
             label=("tpu-stack", self.context.stack),
             labels=self.labels,
             requires=services.enabled,
@@ -173,13 +174,10 @@ class Builder:
     def job(self, bucket: Bucket) -> Job:
         """What the machine that runs the trainer is told."""
         training = self.settings.training
-        tensorflow = training.tensorflow_version or tpu_tensorflow(self.settings, self.context)
-        if tensorflow is None:
-            raise AssertionError("the checks require a TensorFlow version")
         return Job(
             name=training.job,
             args=training.args,
-            tensorflow=tensorflow,
+            tensorflow=self.checked.trainer_tensorflow,
             bucket_url=bucket.url,
             wheel_url=bucket.wheel_url,
             wheel_sha256=bucket.wheel_sha256,
@@ -188,35 +186,30 @@ class Builder:
     def tpu(
         self, services: ProjectServices, place: Place, identity: Identity, bucket: Bucket
     ) -> Tpu:
-        """The TPU, in the form that the settings ask for."""
-        settings = self.settings
+        """Declare the TPU in the form that the settings ask for."""
+        tpu, catalog = self.settings.tpu, self.context.catalog
         metadata = self._tpu_metadata(bucket)
-        needs = self._needs_of_startup(place, bucket) if metadata else ()
         args = TpuArgs(
-            project=settings.project,
-            zone=settings.zone,
+            **self._machine(services, place, identity),
             name=self.names.tpu,
-            names=self.names.tpus(settings.tpu.slices),
-            settings=settings.tpu,
-            network=place.network,
-            subnetwork=place.subnetwork,
-            account=identity.email,
+            names=self.names.tpus(tpu.slices),
+            settings=tpu,
+            software=self.checked.tpu_software,
             metadata=metadata,
-            labels=self.labels,
-            grpc_port=self.context.catalog.network.grpc_port,
-            disk_type=self.context.catalog.accelerators[settings.tpu.accelerator_type].disk_types[
-                0
-            ],
-            requires=(services.enabled[TPU_API], *needs),
-            disks_require=(services.enabled[COMPUTE_API],),
+            grpc_port=catalog.network.grpc_port,
+            disk_type=catalog.accelerators[tpu.accelerator_type].disk_types[0],
+            requires=(
+                services.enabled[TPU_API],
+                *(_needs_of_startup(place, bucket) if metadata else ()),
+            ),
         )
-        if settings.architecture is Architecture.NODE:
+        if self.settings.architecture is Architecture.NODE:
             node = TpuNode("tpu", args)
             grant_bucket_to("tpu", bucket.name, node.account, node, bucket.deleted_with)
             return node
-        if settings.tpu.queued is None:
+        if tpu.queued is None:
             return TpuVm("tpu", args)
-        # Google's clients take a while to load, which only those who queue should wait for.
+        # Google's clients take a while to load, for which only those who queue should wait.
         from infra.components.queued import QueuedTpu
 
         return QueuedTpu("tpu", args)
@@ -224,23 +217,17 @@ class Builder:
     def vm(
         self, services: ProjectServices, place: Place, identity: Identity, bucket: Bucket
     ) -> Vm | ManagedVm:
-        """The VM, by itself or in a group; it runs the trainer unless the TPU VM does."""
+        """Declare the VM, alone or in a group; it runs the trainer unless the TPU VM does."""
         settings = self.settings
         runs_trainer = settings.training.run_on is RunOn.VM
         args = VmArgs(
-            project=settings.project,
-            zone=settings.zone,
+            **self._machine(services, place, identity),
             name=self.names.vm,
             settings=settings.vm,
-            network=place.network,
-            subnetwork=place.subnetwork,
-            account=identity.email,
             startup_script=startup_script("vm.sh") if runs_trainer else None,
             metadata=self._job_metadata(bucket),
-            labels=self.labels,
             comes_back=runs_trainer and settings.limits.time_to_live_hours is not None,
-            requires=(services.enabled[COMPUTE_API], *self._needs_of_startup(place, bucket)),
-            parts_require=(services.enabled[COMPUTE_API],),
+            requires=(services.enabled[COMPUTE_API], *_needs_of_startup(place, bucket)),
         )
         managed = settings.vm.managed
         if managed is None:
@@ -248,9 +235,19 @@ class Builder:
         ranges = self.context.catalog.network.health_check_ranges
         return ManagedVm("vm", ManagedVmArgs(args, managed, ranges))
 
-    def _needs_of_startup(self, place: Place, bucket: Bucket) -> tuple[pulumi.Resource, ...]:
-        """A start-up script reads the bucket and installs packages."""
-        return (*place.egress, *bucket.objects)
+    def _machine(
+        self, services: ProjectServices, place: Place, identity: Identity
+    ) -> dict[str, Any]:
+        """Return the arguments that the TPU and the VM have in common."""
+        return {
+            "project": self.settings.project,
+            "zone": self.settings.zone,
+            "network": place.network,
+            "subnetwork": place.subnetwork,
+            "account": identity.email,
+            "labels": self.labels,
+            "parts_require": (services.enabled[COMPUTE_API],),
+        }
 
     def _job_metadata(self, bucket: Bucket) -> dict[str, pulumi.Input[str]]:
         settings = self.settings
@@ -274,3 +271,8 @@ class Builder:
             "tpu-runs-training": "true" if runs_trainer else "false",
             "startup-script": startup_script("tpu_vm.sh"),
         }
+
+
+def _needs_of_startup(place: Place, bucket: Bucket) -> tuple[pulumi.Resource, ...]:
+    """Return what a start-up script uses: the bucket's objects, and the way to packages."""
+    return (*place.egress, *bucket.objects)

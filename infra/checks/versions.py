@@ -116,8 +116,19 @@ def check_trainer_version(settings: StackSettings, context: Context) -> Iterator
         )
 
 
+def trainer_tensorflow(settings: StackSettings, context: Context) -> str | None:
+    """Return the trainer's TensorFlow: the one that is set, else the TPU's own."""
+    return settings.training.tensorflow_version or tpu_tensorflow(settings, context)
+
+
+def tpu_software(settings: StackSettings) -> str | None:
+    """Return the runtime of a TPU VM, or the TensorFlow version of a classic node."""
+    node = settings.architecture is Architecture.NODE
+    return settings.tpu.tensorflow_version if node else settings.tpu.runtime_version
+
+
 def tpu_tensorflow(settings: StackSettings, context: Context) -> str | None:
-    """The TensorFlow that the TPU runs; None if it has none of its own."""
+    """Return the TensorFlow that the TPU runs; None for a runtime without one."""
     if settings.architecture is Architecture.NODE:
         return settings.tpu.tensorflow_version
     runtime = context.catalog.runtimes.get(settings.tpu.runtime_version or "")

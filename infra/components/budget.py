@@ -17,10 +17,17 @@ _EMAIL = "email"
 
 @dataclass(frozen=True)
 class BudgetArgs:
-    """`label` is the stack's own; `requires` are APIs by name."""
+    """The budget to declare.
+
+    Attributes:
+        amount: what may be spent in a month, in whole units of the currency.
+        label: the one that only this stack's resources have.
+        requires: the APIs that it waits for, by name.
+    """
 
     project: str
     name: str
+    amount: int
     settings: BudgetSettings
     label: tuple[str, str]
     labels: Mapping[str, str]
@@ -39,8 +46,6 @@ class Budget(pulumi.ComponentResource):
     ) -> None:
         super().__init__("tpu-stack:infra:Budget", name, None, opts)
         settings = args.settings
-        if settings.amount is None:
-            raise AssertionError("the checks require an amount")
         project = gcp.organizations.get_project_output(
             project_id=args.project,
             opts=pulumi.InvokeOutputOptions(
@@ -55,7 +60,7 @@ class Budget(pulumi.ComponentResource):
             display_name=args.name,
             amount={
                 "specified_amount": {
-                    "units": str(settings.amount),
+                    "units": str(args.amount),
                     "currency_code": settings.currency,
                 }
             },

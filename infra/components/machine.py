@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +15,30 @@ from infra.settings.limits import LimitsSettings
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 _PREFIX = "training-"
 _STARTUP = Path(__file__).parent.parent / "startup"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a VM and a TPU have in common.
+
+    Attributes:
+        name: its name; the names of several slices begin with it.
+        account: address of the service account that it runs as.
+        metadata: what its start-up script reads; a classic TPU node has none.
+        requires: what it waits for although none of its properties names it.
+        parts_require: what its disks wait for, and all else that it is made of.
+    """
+
+    project: str
+    zone: str
+    name: str
+    network: pulumi.Input[str]
+    subnetwork: pulumi.Input[str]
+    account: pulumi.Input[str]
+    labels: Mapping[str, str]
+    metadata: Mapping[str, pulumi.Input[str]]
+    requires: tuple[pulumi.Resource, ...]
+    parts_require: tuple[pulumi.Resource, ...]
 
 
 @dataclass(frozen=True)

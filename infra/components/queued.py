@@ -8,7 +8,7 @@ from typing import Any
 import pulumi
 
 from infra.components.disks import Attached
-from infra.components.tpu import Tpu, TpuArgs, required
+from infra.components.tpu import Tpu, TpuArgs
 from infra.queued.entry import QueueEntry
 from infra.queued.node import QueuedNode
 from infra.settings.tpu import Capacity, QueueSettings, TpuSettings, Workload
@@ -95,7 +95,7 @@ def _node(args: TpuArgs, disks: tuple[Attached, ...]) -> dict[str, Any]:
     boot = {"diskSizeGb": str(tpu.boot_disk_gib)} if tpu.boot_disk_gib else None
     return {
         "acceleratorType": tpu.accelerator_type,
-        "runtimeVersion": required(tpu.runtime_version),
+        "runtimeVersion": args.software,
         "networkConfig": {
             "network": args.network,
             "subnetwork": args.subnetwork,

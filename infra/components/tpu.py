@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import pulumi
 import pulumi_gcp as gcp
 
 from infra.components.disks import DataDisks, DataDisksArgs
-from infra.components.machine import custom_timeouts, replace_for_another_job
+from infra.components.machine import Machine, custom_timeouts, replace_for_another_job
 from infra.settings.tpu import Capacity, TpuSettings
 
 # Google has no call that changes the labels of a classic node, and no TPU is given up for a label.
@@ -19,28 +19,21 @@ _LABELS_ONCE = pulumi.ResourceOptions(ignore_changes=["labels", "effectiveLabels
 
 
 @dataclass(frozen=True)
-class TpuArgs:
-    """`names` are the slices' names, of which `name` is what all of them begin with.
+class TpuArgs(Machine):
+    """The TPU to declare.
 
-    `metadata`, `account` and `disk_type` (of data disks that name none) are for TPU VMs;
-    `grpc_port` is for endpoints without a port. `requires` is what the TPU waits for although none
-    of its properties names it, and `disks_require` what its data disks wait for.
+    Attributes:
+        names: the name of each slice.
+        software: the runtime of a TPU VM, or the TensorFlow version of a classic node.
+        grpc_port: the port of endpoints that name none.
+        disk_type: the type of data disks that name none.
     """
 
-    project: str
-    zone: str
-    name: str
     names: tuple[str, ...]
     settings: TpuSettings
-    network: pulumi.Input[str]
-    subnetwork: pulumi.Input[str]
-    account: pulumi.Input[str]
-    metadata: Mapping[str, pulumi.Input[str]]
-    labels: Mapping[str, str]
+    software: str
     grpc_port: int
     disk_type: str
-    requires: tuple[pulumi.Resource, ...] = ()
-    disks_require: tuple[pulumi.Resource, ...] = ()
 
 
 class Tpu(pulumi.ComponentResource):
@@ -81,7 +74,7 @@ class Tpu(pulumi.ComponentResource):
             disks=args.settings.data_disks,
             default_type=args.disk_type,
             labels=args.labels,
-            requires=args.disks_require,
+            requires=args.parts_require,
         )
         return DataDisks(disks, self)
 
@@ -99,7 +92,7 @@ class TpuVm(Tpu):
             "project": args.project,
             "zone": args.zone,
             "accelerator_type": tpu.accelerator_type,
-            "runtime_version": required(tpu.runtime_version),
+            "runtime_version": args.software,
             "network_config": {
                 "network": args.network,
                 "subnetwork": args.subnetwork,
@@ -152,7 +145,7 @@ class TpuNode(Tpu):
             project=args.project,
             zone=args.zone,
             accelerator_type=tpu.accelerator_type,
-            tensorflow_version=required(tpu.tensorflow_version),
+            tensorflow_version=args.software,
             network=args.network,
             cidr_block=tpu.cidr_block,
             scheduling_config=(
@@ -165,13 +158,6 @@ class TpuNode(Tpu):
         self.names = node.name.apply(lambda name: [name])
         self.account = node.service_account
         self.endpoints = node.network_endpoints.apply(_endpoints(args.grpc_port))
-
-
-def required(version: str | None) -> str:
-    """A version that the checks have made sure of."""
-    if version is None:
-        raise AssertionError("the checks require a version")
-    return version
 
 
 def _endpoints(grpc_port: int) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ import pulumi
 from infra.components import compute
 from infra.components.machine import (
     CLOUD_PLATFORM,
+    Machine,
     custom_timeouts,
     replace_for_another_job,
 )
@@ -18,27 +18,17 @@ from infra.settings.vm import HostMaintenance, TerminationAction, VmCapacity, Vm
 
 
 @dataclass(frozen=True)
-class VmArgs:
-    """`requires` is what the VM waits for although none of its properties names it.
+class VmArgs(Machine):
+    """The VM to declare.
 
-    `parts_require` is what its disk, its template and its health check wait for.
-
-    `comes_back` lets an update that refreshes start a VM that was turned off.
+    Attributes:
+        startup_script: None for a VM that runs nothing.
+        comes_back: whether an update that refreshes starts a VM that was turned off.
     """
 
-    project: str
-    zone: str
-    name: str
     settings: VmSettings
-    network: pulumi.Input[str]
-    subnetwork: pulumi.Input[str]
-    account: pulumi.Input[str]
     startup_script: str | None
-    metadata: Mapping[str, pulumi.Input[str]]
-    labels: Mapping[str, str]
     comes_back: bool
-    requires: tuple[pulumi.Resource, ...]
-    parts_require: tuple[pulumi.Resource, ...]
 
 
 class Vm(pulumi.ComponentResource):
