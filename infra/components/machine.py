@@ -97,7 +97,7 @@ def limits_metadata(
     }
     return {
         "limits": json.dumps({key: value for key, value in said.items() if value is not None}),
-        "watchdog": (_STARTUP / "watchdog.py").read_text("utf-8"),
+        "watchdog": (_STARTUP / "limit_enforcer.py").read_text("utf-8"),
     }
 
 

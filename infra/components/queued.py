@@ -9,8 +9,8 @@ import pulumi
 
 from infra.components.disks import Attached
 from infra.components.tpu import Tpu, TpuArgs
-from infra.queued.entry import QueueEntry
 from infra.queued.node import QueuedNode
+from infra.queued.request import QueuedRequest
 from infra.settings.tpu import Capacity, QueueSettings, TpuSettings, Workload
 
 _WORKLOADS = {
@@ -39,7 +39,7 @@ class QueuedTpu(Tpu):
             # Slices of one request have the same disks: the checks let them only read.
             "node": _node(args, disks.of_each[0]),
         }
-        entry = QueueEntry(
+        entry = QueuedRequest(
             "tpu",
             {
                 **where,

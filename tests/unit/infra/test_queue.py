@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import requests
 
-from infra.queued import entry as entry_module
 from infra.queued import node as node_module
+from infra.queued import request as request_module
 from infra.queued.api import TpuApi, TpuApiError
-from infra.queued.entry import QueueEntryProvider
 from infra.queued.node import QueuedNodeProvider
+from infra.queued.request import QueuedRequestProvider
 
 PLACE = "projects/some-project/locations/us-central1-b"
 ENTRY = f"{PLACE}/queuedResources/a-tpu"
@@ -129,13 +130,13 @@ def google(monkeypatch: pytest.MonkeyPatch) -> Google:
     def api() -> TpuApi:
         return TpuApi(google, lambda: google.now, google.sleep)
 
-    monkeypatch.setattr(entry_module, "TpuApi", api)
+    monkeypatch.setattr(request_module, "TpuApi", api)
     monkeypatch.setattr(node_module, "TpuApi", api)
     return google
 
 
 def test_a_request_is_put_into_the_queue_with_its_tier_deadline_and_labels(google: Google) -> None:
-    made = QueueEntryProvider().create(ASKED)
+    made = QueuedRequestProvider().create(ASKED)
     assert (made.id, made.outs) == (ENTRY, {**ASKED, "created": "then", "loss": ""})
     (_, name, query, body), *_ = google.calls
     assert (name, query) == (f"{PLACE}/queuedResources", {"queuedResourceId": "a-tpu"})
@@ -146,7 +147,7 @@ def test_a_request_is_put_into_the_queue_with_its_tier_deadline_and_labels(googl
 
 def test_a_request_that_an_interrupted_update_has_made_is_taken(google: Google) -> None:
     google.serves()
-    assert QueueEntryProvider().create(ASKED).id == ENTRY
+    assert QueuedRequestProvider().create(ASKED).id == ENTRY
 
 
 def test_a_request_that_asks_for_something_else_is_left_alone(google: Google) -> None:
@@ -154,30 +155,30 @@ def test_a_request_that_asks_for_something_else_is_left_alone(google: Google) ->
     node = {"acceleratorType": "v3-8", "runtimeVersion": "tpu-vm-tf-2.18.0-pod-se"}
     google.there[ENTRY]["tpu"] = {"nodeSpec": [{"nodeId": "a-tpu", "node": node}]}
     with pytest.raises(RuntimeError, match=r"asks for something else\. Delete it .* namePrefix"):
-        QueueEntryProvider().create(ASKED)
+        QueuedRequestProvider().create(ASKED)
 
 
 def test_what_passes_is_tried_again_and_a_refusal_is_not(google: Google) -> None:
     google.refusals = [(503, "UNAVAILABLE", "later"), (429, "", "slower")]
-    QueueEntryProvider().create(ASKED)
+    QueuedRequestProvider().create(ASKED)
     google.there.clear()
     google.calls.clear()
     google.refusals = [(403, "PERMISSION_DENIED", "you may not")]
     with pytest.raises(RuntimeError, match=r"Google does not queue a-tpu: you may not \(HTTP 403"):
-        QueueEntryProvider().create(ASKED)
+        QueuedRequestProvider().create(ASKED)
     assert len(google.calls) == 1
 
 
 def test_a_service_that_stays_away_is_an_error_in_the_end(google: Google) -> None:
     google.refusals = [(503, "UNAVAILABLE", "later")] * 100
     with pytest.raises(TpuApiError, match="later"):
-        QueueEntryProvider().read(ENTRY, ASKED)
+        QueuedRequestProvider().read(ENTRY, ASKED)
     assert google.now < 60
 
 
 def test_nothing_changes_where_nothing_is_changed() -> None:
     stored = {**ASKED, "created": "then", "loss": ""}
-    assert not QueueEntryProvider().diff(ENTRY, stored, ASKED).changes
+    assert not QueuedRequestProvider().diff(ENTRY, stored, ASKED).changes
 
 
 @pytest.mark.parametrize(
@@ -192,7 +193,7 @@ def test_nothing_changes_where_nothing_is_changed() -> None:
 def test_a_request_is_replaced_only_where_it_must_be(
     stored: dict[str, Any], wanted: dict[str, Any], replaces: list[str]
 ) -> None:
-    diff = QueueEntryProvider().diff(ENTRY, {**ASKED, **stored}, {**ASKED, **wanted})
+    diff = QueuedRequestProvider().diff(ENTRY, {**ASKED, **stored}, {**ASKED, **wanted})
     assert (diff.changes, diff.replaces, diff.delete_before_replace) == (True, replaces, True)
 
 
@@ -201,11 +202,13 @@ def test_another_start_up_script_is_no_other_request() -> None:
         node = SPEC["node"] | {"metadata": {"startup-script": script, "limits": script}}  # type: ignore[operator]
         return {**ASKED, "request": {"tpu": {"nodeSpec": [{**SPEC, "node": node}]}}}
 
-    assert not QueueEntryProvider().diff(ENTRY, asks("of one release"), asks("of the next")).changes
+    assert (
+        not QueuedRequestProvider().diff(ENTRY, asks("of one release"), asks("of the next")).changes
+    )
 
 
 def test_a_refresh_sees_a_request_that_is_gone(google: Google) -> None:
-    assert QueueEntryProvider().read(ENTRY, ASKED).id == ""
+    assert QueuedRequestProvider().read(ENTRY, ASKED).id == ""
 
 
 @pytest.mark.parametrize(
@@ -224,13 +227,13 @@ def test_a_refresh_sees_what_became_of_a_request(
     google.puts(state)
     if node:
         google.there[NODE] = {"state": node, "labels": {"team": "vision"}}
-    outs = QueueEntryProvider().read(ENTRY, ASKED).outs
+    outs = QueuedRequestProvider().read(ENTRY, ASKED).outs
     assert outs == {**ASKED, "created": "then", "loss": loss}
 
 
 def test_labels_change_on_the_tpu_vm(google: Google) -> None:
     google.serves()
-    QueueEntryProvider().update(ENTRY, ASKED, {**ASKED, "labels": {"team": "audio"}})
+    QueuedRequestProvider().update(ENTRY, ASKED, {**ASKED, "labels": {"team": "audio"}})
     changed = ("PATCH", NODE, {"updateMask": "labels"}, {"labels": {"team": "audio"}})
     assert changed in google.calls
 
@@ -238,7 +241,7 @@ def test_labels_change_on_the_tpu_vm(google: Google) -> None:
 def test_labels_of_a_request_that_waits_cannot_change(google: Google) -> None:
     google.puts("ACCEPTED")
     with pytest.raises(RuntimeError, match="still waits in the queue"):
-        QueueEntryProvider().update(ENTRY, ASKED, {**ASKED, "labels": {}})
+        QueuedRequestProvider().update(ENTRY, ASKED, {**ASKED, "labels": {}})
 
 
 def test_a_request_is_deleted_with_its_tpu_vm_once_google_lets_it(google: Google) -> None:
@@ -253,7 +256,7 @@ def test_a_request_is_deleted_with_its_tpu_vm_once_google_lets_it(google: Google
         return original(method, url, **given)
 
     google.request = refuses  # type: ignore[method-assign]
-    QueueEntryProvider().delete(ENTRY, ASKED)
+    QueuedRequestProvider().delete(ENTRY, ASKED)
     assert google.there == {}
     assert ("DELETE", ENTRY, {"force": "true"}, None) in google.calls
     assert 5 <= google.now < 40
@@ -310,7 +313,7 @@ def test_another_request_means_another_tpu_vm_and_another_patience_does_not() ->
 
 
 def test_a_request_for_slices_asks_for_a_whole_number_of_them(google: Google) -> None:
-    QueueEntryProvider().create(SLICES)
+    QueuedRequestProvider().create(SLICES)
     _, _, _, body = google.calls[0]
     (spec,) = body["tpu"]["nodeSpec"]
     assert json.dumps(spec["multiNodeParams"]) == '{"nodeIdPrefix": "a-tpu", "nodeCount": 2}'
@@ -332,7 +335,7 @@ def test_the_endpoints_are_those_of_all_slices_once_all_are_ready(
 
 def test_a_slice_that_was_taken_away_is_the_loss_of_the_whole_request(google: Google) -> None:
     google.serves_slices("READY", "PREEMPTED")
-    outs = QueueEntryProvider().read(ENTRY, SLICES).outs
+    outs = QueuedRequestProvider().read(ENTRY, SLICES).outs
     assert outs is not None
     assert outs["loss"] == "its TPU VM a-tpu-1 is PREEMPTED"
     assert QueuedNodeProvider().read(f"{NODE}-0", SLICES_WAITED_FOR).id == ""
@@ -340,12 +343,12 @@ def test_a_slice_that_was_taken_away_is_the_loss_of_the_whole_request(google: Go
 
 def test_labels_change_on_every_slice_and_are_seen_on_every_slice(google: Google) -> None:
     google.serves_slices("READY", "READY")
-    QueueEntryProvider().update(ENTRY, SLICES, {**SLICES, "labels": {"team": "audio"}})
+    QueuedRequestProvider().update(ENTRY, SLICES, {**SLICES, "labels": {"team": "audio"}})
     patched = [name for method, name, _, _ in google.calls if method == "PATCH"]
     assert patched == [f"{NODE}-0", f"{NODE}-1"]
     google.there[f"{NODE}-0"]["labels"] = {"team": "vision"}
     google.there[f"{NODE}-1"]["labels"] = {"team": "theirs"}
-    outs = QueueEntryProvider().read(ENTRY, SLICES).outs
+    outs = QueuedRequestProvider().read(ENTRY, SLICES).outs
     assert outs is not None
     assert outs["labels"] == {"team": "theirs"}
 
@@ -354,13 +357,13 @@ def test_another_number_of_slices_is_another_request_and_says_so(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     more = json.loads(json.dumps(SLICES).replace("2.0", "3"))
-    diff = QueueEntryProvider().diff(ENTRY, SLICES, more)
+    diff = QueuedRequestProvider().diff(ENTRY, SLICES, more)
     assert diff.replaces == ["request"]
     assert (
         "another request is made for another multiNodeParams.nodeCount" in capsys.readouterr().out
     )
     again = json.loads(json.dumps(SLICES).replace("2.0", "2"))
-    assert not QueueEntryProvider().diff(ENTRY, SLICES, again).changes
+    assert not QueuedRequestProvider().diff(ENTRY, SLICES, again).changes
 
 
 def test_a_deletion_has_the_time_that_the_stack_gives_it(google: Google) -> None:
@@ -372,5 +375,14 @@ def test_a_deletion_has_the_time_that_the_stack_gives_it(google: Google) -> None
 
     google.request = stays  # type: ignore[method-assign]
     with pytest.raises(TimeoutError, match="after 5 minutes"):
-        QueueEntryProvider().delete(ENTRY, {**ASKED, "deleteMinutes": 5.0})
+        QueuedRequestProvider().delete(ENTRY, {**ASKED, "deleteMinutes": 5.0})
     assert google.now == pytest.approx(300)
+
+
+def test_the_state_of_an_earlier_release_still_finds_its_provider() -> None:
+    # `dill.dumps(QueueEntryProvider(), recurse=True)`, when it was in infra/queued/entry.py.
+    pickled = (
+        b"\x80\x04\x950\x00\x00\x00\x00\x00\x00\x00\x8c\x12infra.queued.entry\x94"
+        b"\x8c\x12QueueEntryProvider\x94\x93\x94)\x81\x94."
+    )
+    assert type(pickle.loads(pickled)) is QueuedRequestProvider

@@ -1,11 +1,12 @@
-"""Takes the TPU down when its time is up, or when nothing has trained for too long.
+"""Take the TPU down when its time is up, or when nothing has trained for too long.
 
-The start-up script runs it as a systemd unit on the machine that trains. It needs Python 3.10 and
-nothing else, and acts as the machine's own account. The metadata `limits` is a JSON object:
-`tpus` (names), `timeToLiveHours`, `idleMinutes` (either may be missing) and `turnOff` (whether the
-machine goes off with a TPU whose time is up). A change of it counts at once.
+The start-up script runs this program as the systemd unit `watchdog` on the machine that trains; it
+is `watchdog.py` there. It needs Python 3.10 and nothing else, and acts as the machine's own
+account. The metadata `limits` is a JSON object: `tpus` (names), `timeToLiveHours`, `idleMinutes`
+(either may be missing) and `turnOff` (whether the machine goes off with a TPU whose time is up).
+A change of it counts at once.
 
-`python3 watchdog.py` watches; `python3 watchdog.py wake` starts TPUs that it has stopped.
+`python3 watchdog.py` enforces the limits; `python3 watchdog.py wake` starts TPUs that it stopped.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Place:
         return f"projects/{self.project}/locations/{self.zone}/nodes/{name}"
 
 
-class Watchdog:
-    """Looks at the TPUs, one round at a time.
+class LimitEnforcer:
+    """Look at the TPUs, one round at a time.
 
     Args:
         place: where they are.
@@ -116,7 +117,7 @@ class Watchdog:
         return self._now() >= self._busy + minutes * 60
 
     def _traces(self) -> Iterator[float]:
-        """When each object of a job was written."""
+        """Yield when each object of a job was written."""
         address = f"{STORAGE}storage/v1/b/{urllib.parse.quote(self._place.bucket)}/o"
         query = {"prefix": "jobs/", "fields": "items(updated),nextPageToken"}
         while True:
@@ -252,18 +253,18 @@ def until_it_works(step: Callable[[], bool]) -> bool:
 
 
 def main() -> None:
-    """Watch until the time is up, or wake what was stopped."""
+    """Enforce the limits until the time is up, or wake what was stopped."""
     machine = Machine()
     bucket = machine.attribute("bucket-url").removeprefix("gs://")
     place = Place(machine.attribute("tpu-project"), machine.attribute("tpu-zone"), bucket)
-    watchdog = Watchdog(place, machine.call, machine.training, time.time, say)
+    enforcer = LimitEnforcer(place, machine.call, machine.training, time.time, say)
     if sys.argv[1:] == ["wake"]:
-        until_it_works(lambda: watchdog.wake(machine.limits()))
+        until_it_works(lambda: enforcer.wake(machine.limits()))
         return
 
     def look() -> bool:
         limits = machine.limits()
-        return watchdog.look(limits) and bool(limits.get("turnOff"))
+        return enforcer.look(limits) and bool(limits.get("turnOff"))
 
     while not until_it_works(look):
         pass

@@ -16,7 +16,7 @@ from localcloud.machines.fake import FakeMachines
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client, session
 
-from infra.startup.watchdog import Place, Watchdog
+from infra.startup.limit_enforcer import LimitEnforcer, Place
 
 PROJECT, ZONE = "tpu-stack-local", "us-central1-b"
 PARENT = f"projects/{PROJECT}/locations/{ZONE}"
@@ -28,14 +28,14 @@ ONE = {"tpus": ["t"]}
 
 
 class Watch:
-    """A watchdog on a machine that trains or not, in virtual time."""
+    """The enforcer on a machine that trains or not, in virtual time."""
 
     def __init__(self, cloud: LocalCloud, clock: VirtualClock) -> None:
         self.clock = clock
         self.trains = False
         self.lines: list[str] = []
         self._session = session(cloud)
-        self.watchdog = Watchdog(
+        self.enforcer = LimitEnforcer(
             Place(PROJECT, ZONE, "a-bucket"),
             self.call,
             lambda: self.trains,
@@ -53,7 +53,7 @@ class Watch:
         end = self.clock.now() + seconds
         while not over and self.clock.now() < end:
             self.clock.advance(MINUTE)
-            over = self.watchdog.look(limits)
+            over = self.enforcer.look(limits)
         return over
 
 
@@ -117,7 +117,7 @@ def test_a_tpu_is_stopped_once_nothing_has_trained_for_so_long(
 def test_a_stopped_tpu_is_started_for_the_next_job(google: Client, watch: Watch) -> None:
     google.post(f"{TPU}/nodes", VM, nodeId="t")
     google.post(f"{TPU}/nodes/t:stop", {})
-    watch.watchdog.wake(ONE)
+    watch.enforcer.wake(ONE)
     assert state(google) == "READY"
 
 
@@ -145,7 +145,7 @@ def test_what_google_does_not_stop_is_deleted(google: Client, watch: Watch, what
     else:
         zone = PARENT.replace(ZONE, "us-central1-a")
         google.post(f"tpu.googleapis.com/v2/{zone}/nodes", POD, nodeId="t")
-        watch.watchdog._place = Place(PROJECT, "us-central1-a", "a-bucket")
+        watch.enforcer._place = Place(PROJECT, "us-central1-a", "a-bucket")
     watch.looks(ONE | {"idleMinutes": 10}, 10 * MINUTE)
     google.get(f"tpu.googleapis.com/v2/{zone}/nodes/t", status=404)
     google.get(f"tpu.googleapis.com/v2/{zone}/queuedResources/t", status=404)
@@ -211,7 +211,7 @@ def test_a_refusal_is_told_and_nothing_is_taken_for_done(google: Client, watch: 
     refusing.request = lambda *a, **k: _refusal()  # type: ignore[method-assign]
     watch._session = refusing
     with pytest.raises(OSError, match="HTTP status 403 for t: you may not"):
-        watch.watchdog.look(ONE | {"timeToLiveHours": 1.0})
+        watch.enforcer.look(ONE | {"timeToLiveHours": 1.0})
 
 
 def _refusal() -> requests.Response:
