@@ -1,1 +1,1 @@
-"""What the pipeline itself needs: a Pulumi program of its own, beside infra/."""
+"""The pipeline's own resources: a second Pulumi program beside infra/."""

@@ -1,4 +1,4 @@
-"""The whole program as one function, so that tests can run it with settings of their own."""
+"""The whole program as one function, which tests call with settings of their own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LABELS = {"managed-by": "pulumi", "tpu-stack": "pipeline"}
 
 
 def declare(settings: BootstrapSettings) -> dict[str, pulumi.Input[object]]:
-    """Declares everything; returns what is exported."""
+    """Declare everything and return the outputs."""
     apis = (*_APIS, _BUDGETS_API) if settings.budget else _APIS
     services = ProjectServices("services", ProjectServicesArgs(settings.project, apis, enable=True))
     enabled = tuple(services.enabled.values())

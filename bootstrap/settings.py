@@ -98,17 +98,7 @@ def parse(config: Mapping[str, object], stack: str) -> BootstrapSettings:
     try:
         settings = BootstrapSettings.model_validate(values)
     except ValidationError as error:
-        problems = [
-            Problem(
-                PROJECT_KEY
-                if details["loc"] == ("project",)
-                else ".".join(map(str, details["loc"])),
-                UNSET if details["type"] == "missing" else details["input"],
-                f"is wrong: {details['msg']}",
-                "docs/gitops.md describes every setting",
-            )
-            for details in error.errors(include_url=False)
-        ]
+        problems = [_problem(details) for details in error.errors(include_url=False)]
         raise BootstrapError(stack, problems) from None
     if problems := list(_problems(settings)):
         raise BootstrapError(stack, problems)
@@ -116,12 +106,12 @@ def parse(config: Mapping[str, object], stack: str) -> BootstrapSettings:
 
 
 def structured(value: str) -> object:
-    """The engine hands groups and lists over as JSON, and everything else as plain text."""
+    """Return a setting as the engine got it: groups and lists are JSON, all else is plain text."""
     return json.loads(value) if value.startswith(("{", "[")) else value
 
 
 def _problem(error: ErrorDetails) -> Problem:
-    """What the types found."""
+    """Return the problem that the types found."""
     name = ".".join(map(str, error["loc"]))
     value: object = UNSET if error["type"] == "missing" else error["input"]
     return Problem(
@@ -133,7 +123,7 @@ def _problem(error: ErrorDetails) -> Problem:
 
 
 def _problems(settings: BootstrapSettings) -> list[Problem]:
-    """What the types can't say."""
+    """Return the problems that the types can't express."""
     found = [
         Problem(name, value, f"is no {what}", f"Use one like {like}")
         for name, value, form, what, like in (

@@ -1,4 +1,4 @@
-"""Entry point of the Pulumi program: settings, checks, resources, outputs."""
+"""The Pulumi program: read the settings, check them, declare the stack, report what is disabled."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from infra.program import declare
 from infra.settings.engine import settings_from_engine
 from infra.settings.problems import SettingsError
 
-# Google's classes are loaded from here on, and they stay: to look through them for garbage time and
-# again would take a fifth of the program's time.
+ROOT = Path(__file__).resolve().parent.parent
+
+# The SDK's classes live as long as the program. Collecting garbage among them again and again would
+# take a fifth of its time.
 gc.freeze()
 gc.set_threshold(100_000)
+
 try:
     settings = settings_from_engine()
     stack = pulumi.get_stack()
-    root = Path(__file__).resolve().parent.parent
-    declare(settings, Context(stack, root, Catalog(), names_of(settings, stack)))
+    context = Context(stack, ROOT, Catalog(), names_of(settings, stack))
+    declare(settings, context)
     if pulumi.runtime.is_dry_run():
         enabled.report(settings)
 except SettingsError as error:

@@ -17,7 +17,7 @@ PUBSUB_API = "pubsub.googleapis.com"
 
 
 def apis_of(settings: StackSettings) -> tuple[str, ...]:
-    """What has to be enabled for what the settings ask for."""
+    """Return the APIs that must be enabled for these settings."""
     apis = [TPU_API, COMPUTE_API, STORAGE_API, IAM_API, PROJECTS_API]
     if settings.bucket.encryption is not None:
         apis.append(KMS_API)

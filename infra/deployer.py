@@ -1,4 +1,4 @@
-"""What whoever runs Pulumi on a stack must be allowed: catalog/deployer.yaml, for its settings."""
+"""The IAM permissions that deploying a stack takes: catalog/deployer.yaml, by its settings."""
 
 from __future__ import annotations
 
@@ -54,10 +54,12 @@ _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
 
 @dataclass(frozen=True)
 class Permissions:
-    """Permissions by what they are for (`ALL`), sorted.
+    """Sorted permissions, by the purpose that they serve (one of `ALL`).
 
-    `project` goes into a role of the project, `billing_account` is granted there by `billing_role`,
-    which is empty without a budget.
+    Attributes:
+        project: for a role in the project.
+        billing_account: on the billing account, which `billing_role` grants.
+        billing_role: empty without a budget.
     """
 
     project: Mapping[str, tuple[str, ...]]
@@ -65,22 +67,22 @@ class Permissions:
     billing_role: str
 
     def of_project(self, *kinds: str) -> list[str]:
-        """Those of some kinds together, each once."""
+        """Return the permissions of some purposes (all if none is named), each once."""
         return _together(self.project, kinds or ALL)
 
     def of_billing_account(self, *kinds: str) -> list[str]:
-        """Those of some kinds together, each once."""
+        """Return the permissions of some purposes (all if none is named), each once."""
         return _together(self.billing_account, kinds or ALL)
 
 
 def groups() -> dict[str, dict[str, list[str]]]:
-    """The whole list: permissions by group and by what they are for."""
+    """Return the whole list: permissions by group and purpose."""
     loaded: dict[str, dict[str, list[str]]] = _catalog()["groups"]
     return loaded
 
 
 def permissions_of(settings: StackSettings) -> Permissions:
-    """What a stack with these settings takes."""
+    """Return the permissions that a stack with these settings takes."""
     applying = [entry for name, entry in groups().items() if _APPLIES[name](settings)]
     project = {
         kind: tuple(sorted({name for entry in applying for name in entry.get(kind, ())}))

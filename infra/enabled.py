@@ -1,4 +1,4 @@
-"""Google APIs that are not enabled: what a preview says, and what an update waits for."""
+"""Disabled Google APIs: a preview reports them, an update waits until they answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _URL = "https://serviceusage.googleapis.com/v1/projects/{project}/services"
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _SECONDS = 10.0
 _PAGE = 200
-# A call of each API that an API which is disabled refuses, before anybody's permissions count.
+# One call for each API. A disabled API refuses it before it looks at permissions.
 _CALLS: Mapping[str, str] = {
     apis.TPU_API: "https://tpu.googleapis.com/v2/projects/{project}/locations",
     apis.COMPUTE_API: "https://compute.googleapis.com/compute/v1/projects/{project}",
@@ -38,32 +38,32 @@ _CALLS: Mapping[str, str] = {
     "notificationChannels",
     apis.PUBSUB_API: "https://pubsub.googleapis.com/v1/projects/{project}/topics",
 }
-# Which project's API counts, where the path has none.
+# Names the project whose API counts, where the path names none.
 _QUOTA_PROJECT = "X-Goog-User-Project"
-# Google: "a few minutes". Between two calls, and in all.
+# Seconds between two calls, and in all; Google says "a few minutes".
 _PAUSE, _LONGEST = 2.0, 300.0
 
 
 def report(settings: StackSettings) -> None:
-    """Looks beside the program's run, and says what is disabled.
+    """Say which APIs are disabled; the look-up runs beside the program.
 
-    Says nothing without credentials, or where they don't suffice: the provider then says why.
+    Without sufficient credentials it says nothing: the provider then says why.
     """
 
     async def look() -> None:
         _tell(await asyncio.to_thread(disabled, settings.project, apis_of(settings)), settings)
 
-    # As an output, since the program's run ends only when all of them are there.
+    # An output, since the program waits for all outputs before it ends.
     looked: Any = look()
     pulumi.Output.from_input(looked)
 
 
 def disabled(project: str, apis: Sequence[str]) -> list[str]:
-    """Those of `apis` that the project has not enabled; none where nobody may look."""
+    """Return those of `apis` that the project has not enabled; none if nobody may look."""
     try:
         session = _session()
         enabled = _enabled(session, project) if session else None
-    except Exception:  # Whatever it is, a preview must not fail for it.
+    except Exception:  # No error of any kind may fail a preview.
         return []
     return [] if enabled is None else [name for name in apis if name not in enabled]
 
@@ -74,11 +74,17 @@ def wait_until_it_answers(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Waits until a just-enabled API no longer refuses calls as one that is disabled.
+    """Wait until a just-enabled API stops refusing calls as disabled.
 
-    Google's provider takes an API for enabled when it is listed so; calls are refused for a while
-    then, and it does not repeat them. Of an API that _CALLS does not have, nobody is to make calls
-    at once. The clock is there for tests.
+    Google's provider takes an API for enabled once it is listed; calls are still refused for a
+    while, and the provider does not repeat them. APIs that are not in `_CALLS` are not used at
+    once.
+
+    Args:
+        project: the project in which it was enabled.
+        api: its name.
+        clock: seconds; tests have their own.
+        sleep: waits for some seconds; tests have their own.
 
     Raises:
         TimeoutError: when it takes longer than Google ever says.
@@ -114,7 +120,7 @@ def _enabled(session: requests.Session, project: str) -> set[str]:
 
 
 def _session() -> requests.Session | None:
-    """The provider's credentials; never those of a machine, which take seconds to ask for."""
+    """Return the provider's credentials, never a machine's: asking for those takes seconds."""
     if token := os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN"):
         import requests
 
@@ -129,7 +135,7 @@ def _session() -> requests.Session | None:
 
 
 def _machines_session() -> requests.Session:
-    """Whatever credentials there are; a machine's own if there are no others."""
+    """Return any credentials; a machine's own if there are no others."""
     # Takes a while to load, which only those who have credentials should wait for.
     import google.auth
     from google.auth.transport.requests import AuthorizedSession

@@ -1,4 +1,4 @@
-"""Names of the stack's resources: fixed, readable, the same on every update."""
+"""The names of the stack's resources: readable, and the same on every update."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Names:
         return f"{self.prefix}-tpu"
 
     def tpus(self, slices: int) -> tuple[str, ...]:
-        """The TPUs of several slices, named as Google names those of one request; or the one."""
+        """Return the slices' names, as Google forms them; one slice has no number."""
         return (
             tuple(f"{self.tpu}-{index}" for index in range(slices)) if slices > 1 else (self.tpu,)
         )
@@ -47,7 +47,7 @@ class Names:
 
 
 def names_of(settings: StackSettings, stack: str) -> Names:
-    """The names in a stack."""
+    """Return the names in a stack."""
     prefix = settings.name_prefix or f"tpu-stack-{stack}"
     # A project of a domain is called example.com:project; bucket names have no colon, and one with
     # a dot would have to be a domain that the user owns.

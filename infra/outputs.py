@@ -1,4 +1,4 @@
-"""What the stack exports: every output's name, meaning and value, in one place."""
+"""The stack's outputs: the name, meaning and value of each."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OUTPUTS: Mapping[str, str] = {
 def export(
     settings: StackSettings, bucket: Bucket, identity: Identity, vm: Vm | ManagedVm, tpu: Tpu
 ) -> dict[str, pulumi.Input[object]]:
-    """Exports every output and returns them."""
+    """Export every output and return them."""
     values: dict[str, pulumi.Input[object]] = {
         "architecture": settings.architecture.value,
         "bucket_name": bucket.name,

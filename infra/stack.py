@@ -1,4 +1,4 @@
-"""What the stack consists of: components, wired so that nothing waits for what it doesn't need."""
+"""The stack's components, wired so that each waits only for what it needs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from infra.settings.training import RunOn
 
 @dataclass(frozen=True)
 class Place:
-    """The network that the machines are in; `egress` is what its way out waits for."""
+    """The network of the machines; `egress` is ready once they can reach the internet."""
 
     network: pulumi.Input[str]
     subnetwork: pulumi.Input[str]
@@ -57,13 +57,13 @@ class Builder:
         self.labels = {"managed-by": "pulumi", "tpu-stack": context.stack, **settings.labels}
 
     def services(self) -> ProjectServices:
-        """The APIs."""
+        """Declare the APIs."""
         settings = self.settings
         args = ProjectServicesArgs(settings.project, apis_of(settings), settings.enable_apis)
         return ProjectServices("services", args)
 
     def network(self, services: ProjectServices) -> Place:
-        """The stack's own network, or the one that the settings name."""
+        """Declare the stack's own network, or return the one that the settings name."""
         network, facts = self.settings.network, self.context.catalog.network
         if not network.create:
             name = network.name or "default"
@@ -88,7 +88,7 @@ class Builder:
         return Place(own.network, own.subnetwork, (own.egress,))
 
     def bucket(self, services: ProjectServices) -> Bucket:
-        """The bucket with the wheel and the data."""
+        """Declare the bucket with the wheel and the data."""
         args = BucketArgs(
             project=self.settings.project,
             name=self.names.bucket,
@@ -108,7 +108,7 @@ class Builder:
         return Bucket("bucket", args)
 
     def _encryption(self, services: ProjectServices) -> Encryption | None:
-        """The bucket's key, where it has one that is not Google's."""
+        """Declare the bucket's key, unless Google manages it."""
         bucket = self.settings.bucket
         if bucket.encryption is None:
             return None
@@ -126,7 +126,7 @@ class Builder:
         return Encryption("encryption", args)
 
     def budget(self, services: ProjectServices) -> None:
-        """The budget, where the stack has one."""
+        """Declare the budget, if the stack has one."""
         budget, amount = self.settings.budget, self.checked.budget_amount
         if budget is None or amount is None:
             return
@@ -142,7 +142,7 @@ class Builder:
         Budget("budget", args)
 
     def identity(self, services: ProjectServices, bucket: Bucket) -> Identity:
-        """The account of VM and TPU VM."""
+        """Declare the service account of the VM and the TPU VM."""
         requires: Mapping[str, pulumi.Resource] = {
             "account": services.enabled[IAM_API],
             "project": services.enabled[PROJECTS_API],
@@ -158,7 +158,7 @@ class Builder:
         return Identity("identity", args)
 
     def limits(self, services: ProjectServices, identity: Identity) -> None:
-        """What the machines may do when a limit is reached."""
+        """Declare what the machines may do when a limit is reached."""
         if not self.settings.limits.any:
             return
         apis = (services.enabled[IAM_API], services.enabled[PROJECTS_API])
@@ -172,7 +172,7 @@ class Builder:
         Limits("limits", args)
 
     def job(self, bucket: Bucket) -> Job:
-        """What the machine that runs the trainer is told."""
+        """Return the job of the machine that runs the trainer."""
         training = self.settings.training
         return Job(
             name=training.job,
@@ -252,7 +252,7 @@ class Builder:
     def _job_metadata(self, bucket: Bucket) -> dict[str, pulumi.Input[str]]:
         settings = self.settings
         names = self.names.tpus(settings.tpu.slices)
-        # A group would turn on again what turns itself off.
+        # A group would restart a VM that turns itself off.
         turn_off = settings.training.run_on is RunOn.VM and settings.vm.managed is None
         return {
             **job_metadata(self.job(bucket), names, settings.zone, settings.project),
@@ -260,7 +260,7 @@ class Builder:
         }
 
     def _tpu_metadata(self, bucket: Bucket) -> dict[str, pulumi.Input[str]]:
-        """None is needed where the runtime serves gRPC by itself and the VM runs the trainer."""
+        """Return a TPU VM's metadata; none if its runtime serves gRPC and the VM trains."""
         runtime = self.context.catalog.runtimes.get(self.settings.tpu.runtime_version or "")
         runs_trainer = self.settings.training.run_on is RunOn.TPU
         if runtime is None or (runtime.serves_grpc and not runs_trainer):

@@ -1,1 +1,1 @@
-"""The policy pack: what every stack has to keep to, checked by the engine at each preview."""
+"""The policy pack: rules for every stack, which the engine checks at each preview."""

@@ -1,4 +1,4 @@
-"""The scope that reaches everything is only for an account that reaches little."""
+"""Only an account with few roles has the scope that reaches everything."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _has_full_scope(machine: Machine) -> bool:
 
 
 def _is_dedicated(email: object) -> bool:
-    """What is not known in a preview is another resource's output: an account of the stack's."""
+    """Return whether it is no default account; an unknown one belongs to the stack."""
     if email is UNKNOWN:
         return True
     return isinstance(email, str) and "@" in email and not _DEFAULT.fullmatch(email)

@@ -54,7 +54,7 @@ def _check(resource: Resource, config: Config) -> Iterator[str]:
 
 
 def _public(of: Property) -> Iterator[Property]:
-    """The parts of a property that let everyone in."""
+    """Yield the parts of a property that let everyone in."""
     if of.path == "policyData":
         policy = json.loads(of.value) if isinstance(of.value, str) else {}
         for number, binding in enumerate(items(policy, "bindings")):

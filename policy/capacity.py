@@ -1,4 +1,4 @@
-"""Machines that Google may take away: not in production, and elsewhere for all TPUs."""
+"""Machines that Google may take away: never in production, and elsewhere every TPU."""
 
 from __future__ import annotations
 

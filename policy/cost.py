@@ -45,7 +45,7 @@ def _check(resources: Sequence[Resource], config: Config) -> Iterator[tuple[Reso
             )
     estimate = Estimate("stack", "", Decimal(1), tuple(line for _, line in priced))
     if estimate.configured.hour > ceiling:
-        # The dearest part is what there is to change.
+        # Report the most expensive part: that is the one to change.
         priced.sort(key=lambda pair: _amount(pair[1]), reverse=True)
         resource, _ = priced[0]
         parts = ", ".join(f"{line.part} {line.what} {dollars(_amount(line))}" for _, line in priced)

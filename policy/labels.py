@@ -1,4 +1,4 @@
-"""Labels say whose a resource is, on the bill too."""
+"""Labels name the owner of a resource, on the bill, too."""
 
 from __future__ import annotations
 

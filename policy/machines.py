@@ -65,7 +65,7 @@ class Machine:
 
 
 def region_of(where: Property) -> str | None:
-    """The region that a property `zone`, `region` or `location` names, if it is known."""
+    """Return the region that a property `zone`, `region` or `location` names, if it is known."""
     if not isinstance(where.value, str):
         return None
     name = where.value.rpartition("/")[2].lower()
@@ -73,7 +73,7 @@ def region_of(where: Property) -> str | None:
 
 
 def machines(resource: Resource) -> Iterator[Machine]:
-    """The machines that a resource is; none for everything else."""
+    """Return the machines that a resource is; none for other resources."""
     props = resource.props
     if resource.type in _INSTANCES:
         boot = group(group(props, "bootDisk"), "initializeParams")
@@ -120,7 +120,7 @@ def _tier(request: Mapping[str, Any], prefix: str) -> tuple[Property, str]:
 
 
 def _asked(name: str, props: Mapping[str, Any]) -> tuple[Property, str]:
-    """How the machine is bought, by the flags in a scheduling group."""
+    """Return how the machine is bought, by the flags in a scheduling group."""
     scheduling = group(props, name)
     if scheduling.get("provisioningModel") == "SPOT":
         return Property(f"{name}.provisioningModel", "SPOT"), SPOT
@@ -187,12 +187,12 @@ def _account(props: Mapping[str, Any], path: str) -> Property:
 
 
 def data_disk(resource: Resource) -> Disk | None:
-    """The disk that a resource is; None for everything else."""
+    """Return the disk that a resource is; None for other resources."""
     return _disk(resource.props, "type", "size") if resource.type == _DISK else None
 
 
 def _disk(props: Mapping[str, Any], kind: str, size: str) -> Disk | None:
-    """A disk with its size; that of an image, or one not known yet, is no part of an estimate."""
+    """Return a disk of known size; None if an image decides it or it is not known yet."""
     gib, name = props.get(size), props.get(kind)
     if not isinstance(gib, (int, float)):
         return None

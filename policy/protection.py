@@ -1,4 +1,4 @@
-"""What holds data in production cannot be deleted by a slip of the hand."""
+"""Resources that hold production data cannot be deleted by mistake."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def _check(resources: Sequence[Resource], config: Config) -> Iterator[tuple[Reso
     ]
     if not placed:
         return
-    # What the others have to go by: a TPU is the hardest to get elsewhere.
+    # The others follow the TPU, which is the hardest to get elsewhere.
     first, where = next((pair for pair in placed if _is_tpu(pair[0])), placed[0])
     home = region_of(where)
     for resource, place in placed:

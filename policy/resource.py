@@ -52,33 +52,33 @@ class Resource:
         return f"{kind} {own}" if isinstance(own, str) else f"{kind} {self.name}"
 
     def matches(self, patterns: Sequence[str]) -> bool:
-        """Whether one of the patterns (`*` stands for anything) names the resource."""
+        """Return whether one of the patterns (`*` stands for anything) names the resource."""
         return named(self.name, patterns) or named(self.props.get("name"), patterns)
 
     def wrong(self, path: str, value: object, why: str, cure: str) -> str:
-        """The message about one property."""
+        """Return the message about one property."""
         return f"{self.title}: {path} is {shown(value)}, {why}. {cure}."
 
 
 def in_stack(resource: Resource, patterns: Sequence[str]) -> bool:
-    """Whether the resource's stack is one of those that the patterns name."""
+    """Return whether the patterns name the resource's stack."""
     return named(resource.stack, patterns)
 
 
 def named(name: object, patterns: Sequence[str]) -> bool:
-    """Whether one of the patterns (`*` stands for anything) is about a name, if it is known."""
+    """Return whether one of the patterns (`*` stands for anything) matches a known name."""
     return isinstance(name, str) and any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def shown(value: object) -> str:
-    """A value as a message shows it."""
+    """Return a value as a message shows it."""
     if value is None:
         return "not set"
     return json.dumps(value, ensure_ascii=False, default=repr)
 
 
 def plain(value: Any) -> Any:
-    """A copy of the engine's properties without its proxies, which raise at unknown values.
+    """Return the engine's properties without its proxies, which raise at unknown values.
 
     What the engine adds for itself (`__defaults`) is left out.
     """
@@ -98,12 +98,12 @@ def _items(values: Any, keys: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def group(props: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A property that is a group of others; empty if it is absent or unknown."""
+    """Return a property that is a group of others; empty if it is absent or unknown."""
     value = props.get(name)
     return value if isinstance(value, Mapping) else {}
 
 
 def items(props: Mapping[str, Any], name: str) -> Sequence[Any]:
-    """A property that is a list; empty if it is absent or unknown."""
+    """Return a property that is a list; empty if it is absent or unknown."""
     value = props.get(name)
     return value if isinstance(value, list) else []

@@ -50,12 +50,12 @@ class Option:
 
 
 def production() -> Option:
-    """Which stacks are production."""
+    """Return the option that names production stacks."""
     return Option("array", ["prod", "prod-*"], "Names of production stacks; * is anything.")
 
 
 def allowed(what: str) -> Option:
-    """Which resources a rule lets pass."""
+    """Return the option that names the exceptions to a rule."""
     return Option("array", [], f"Names of {what}; * is anything.")
 
 
@@ -69,11 +69,11 @@ class Rule:
     level: EnforcementLevel = EnforcementLevel.MANDATORY
 
     def configured(self, config: Config | None = None) -> Config:
-        """Every option's value: the configured one, or else its default."""
+        """Return every option's value: the configured one, else its default."""
         return {name: option.default for name, option in self.options.items()} | dict(config or {})
 
     def misnamed(self, config: Config) -> list[str]:
-        """Messages about options that the rule does not have; the engine lets them pass."""
+        """Return messages about options that the rule lacks; the engine lets them pass."""
         return [
             f"{self.name}.{name}: {shown(value)} in the policy configuration is no option of this "
             f"rule. {_cure(name, list(self.options))}"

@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Clean up in the same way whoever stops us, and let an impatient second Ctrl-C not cut in."""
+    """Clean up the same way for every signal, and ignore an impatient second one."""
     for stop in STOPS:
         signal.signal(stop, signal.SIG_IGN)
     raise KeyboardInterrupt

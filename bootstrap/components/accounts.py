@@ -1,4 +1,4 @@
-"""Whom the pipeline acts as, and what each of them may do."""
+"""The pipeline's service accounts and their roles."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class BudgetArgs:
 
 
 class Budget(pulumi.ComponentResource):
-    """Mails the billing administrators. Deliberately stops nothing: Google's data is a day late."""
+    """Mails the billing administrators. It stops nothing, on purpose: costs come in a day late."""
 
     def __init__(
         self, name: str, args: BudgetArgs, opts: pulumi.ResourceOptions | None = None

@@ -1,4 +1,4 @@
-"""Who is let in: the pipeline of one repository, by its own tokens and without any key."""
+"""The identity pool: it admits the pipeline of one repository, by its tokens, without keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the stacks' state is kept, and the key of the secrets in it."""
+"""The bucket of the stacks' state, and the key of the secrets in it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StateArgs:
 class State(pulumi.ComponentResource):
     """A private bucket with the old versions of everything, and a key that is rotated.
 
-    Both are protected: who deletes them loses what all stacks are made of.
+    Both are protected: without them the state of all stacks is lost.
     """
 
     bucket: pulumi.Output[str]

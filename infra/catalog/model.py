@@ -1,4 +1,4 @@
-"""What the catalog knows, as plain typed records."""
+"""The catalog's entries as plain typed records."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class NodeVersion:
     version: str
     families: tuple[str, ...]
     ended: date | None
-    """When Google stopped to offer it; None while it does."""
+    """When Google stopped offering it; None while it is offered."""
     source: Source
 
 
@@ -80,9 +80,9 @@ class NetworkFacts:
 
     private_ranges: tuple[IPv4Network, ...]
     auto_mode_ranges: tuple[IPv4Network, ...]
+    """Of the subnets of an auto-mode network, in all regions."""
     reserved_addresses: int
     """How many of a subnet's addresses no machine can have."""
-    """Of the subnets of an auto-mode network, in all regions."""
     own_subnet_range: IPv4Network
     smallest_subnet_prefix: int
     iap_range: IPv4Network

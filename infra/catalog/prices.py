@@ -1,4 +1,4 @@
-"""What things cost: exact decimal numbers with their sources; None where no source names one."""
+"""Prices: exact decimal numbers with their sources; None where no source has one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SPOT = ("spot", "preemptible")
 
 
 def is_in(region: str, places: Iterable[str]) -> bool:
-    """Whether a region is one of some places, which are regions or their first part."""
+    """Return whether a region is one of some places: regions, or the first parts of their names."""
     return any(f"{region}-".startswith(f"{place}-") for place in places)
 
 
@@ -31,7 +31,7 @@ class Price:
     source: Source
 
     def times(self, factor: Decimal | int) -> Price:
-        """The price of `factor` of it."""
+        """Return the price of `factor` of it."""
         return Price(self.amount * factor, self.source)
 
 
@@ -46,7 +46,7 @@ class NatPrices:
     source: Source
 
     def hour(self, machines: int) -> Price:
-        """An hour of a gateway with one public address and `machines` machines behind it."""
+        """Return the hourly price of a gateway with one address and some machines behind it."""
         gateway = min(self.machine_hour * machines, self.highest_hour)
         return Price(gateway + self.address_hour, self.source)
 
@@ -89,7 +89,7 @@ class Prices:
         return tuple(dict.fromkeys(name for entry in self._gpus for name in entry["of"]))
 
     def tpu(self, tpu: Accelerator, region: str, capacity: str) -> Price | None:
-        """An hour of a TPU bought on-demand, spot or preemptible; others have no list price.
+        """Return the price of an hour of a TPU; None for a capacity without a list price.
 
         Spot and preemptible stand in for each other where only one of them is known.
         """
@@ -99,12 +99,12 @@ class Prices:
         return price and price.times(tpu.chips)
 
     def gpu(self, name: str, region: str, capacity: str) -> Price | None:
-        """An hour of one GPU."""
+        """Return the price of an hour of one GPU."""
         fitting = [entry for entry in self._gpus if name in entry["of"]]
         return self._by_capacity(fitting, region, capacity)
 
     def machine(self, machine: MachineType, region: str, *, spot: bool) -> Price | None:
-        """An hour of a VM."""
+        """Return the price of an hour of a VM."""
         series = machine.name.partition("-")[0]
         memory = Decimal(f"{machine.memory_gib:g}")
         vcpu, gib = ("spotVcpu", "spotGib") if spot else ("vcpu", "gib")
@@ -115,23 +115,23 @@ class Prices:
         return None
 
     def disk(self, kind: str, region: str) -> Price | None:
-        """An hour of one GiB of a persistent disk."""
+        """Return the price of an hour of one GiB of a persistent disk."""
         fitting = [entry for entry in self._disks if kind in entry["types"]]
         return self._gib_hour(fitting, region)
 
     def storage(self, region: str) -> Price | None:
-        """An hour of one GiB of Standard storage in a bucket of a region."""
+        """Return the price of an hour of one GiB of Standard storage in a bucket of a region."""
         return self._gib_hour(self._storage, region)
 
     def operations(self) -> dict[str, Price]:
-        """A thousand operations on objects, by class (A writes and lists, B reads)."""
+        """Return the price of a thousand operations by class (A: writes and lists, B: reads)."""
         return {
             "A": self._price(self._operations, Decimal(self._operations["classA"])),
             "B": self._price(self._operations, Decimal(self._operations["classB"])),
         }
 
     def key_version(self) -> Price:
-        """An hour of a version of a key in Cloud KMS, the same in every region."""
+        """Return the price of an hour of a key version in Cloud KMS, the same in every region."""
         return self._price(self._keys, Decimal(self._keys["versionMonth"]) / self.hours_per_month)
 
     @property
@@ -147,7 +147,7 @@ class Prices:
         )
 
     def entries(self) -> Iterator[Entry]:
-        """The whole list, in the file's order. Amounts are exact texts."""
+        """Yield the whole list in the file's order. Amounts are exact texts."""
         for entry in self._tpus:
             chips = entry["chips"]
             yield self._entry(entry, f"hour of {chips} chip{'s' * (chips != '1')}")
@@ -192,7 +192,7 @@ class Prices:
     def _by_capacity(
         self, entries: Sequence[Mapping[str, Any]], region: str, capacity: str
     ) -> Price | None:
-        """An hour of one chip or device."""
+        """Return the price of an hour of one chip or device."""
         wanted = {"on-demand": ("onDemand",), "spot": _SPOT, "preemptible": _SPOT[::-1]}
         for key in wanted.get(capacity, ()):
             for entry in self._newest(entries, region):

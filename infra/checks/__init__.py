@@ -104,12 +104,12 @@ CHECKS: Final[tuple[Check, ...]] = (
 
 
 def find_problems(settings: StackSettings, context: Context) -> list[Problem]:
-    """Every problem with the settings."""
+    """Return every problem with the settings."""
     return [problem for check in CHECKS for problem in check(settings, context)]
 
 
 def find_warnings(settings: StackSettings, context: Context) -> list[str]:
-    """What is allowed and may not be intended, in settings without problems."""
+    """Return what is allowed and may not be intended, for settings without problems."""
     return [*warn_about_versions(settings, context), *warn_about_slices(settings, context)]
 
 

@@ -1,4 +1,4 @@
-"""The bucket: where it is, what its settings say together, its key and what it loses when."""
+"""Checks of the bucket: its location, its key, what it keeps and for how long."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from itertools import zip_longest
 
 from infra.checks.context import Context
 from infra.settings import StackSettings
+from infra.settings.base import Section
 from infra.settings.bucket import LifecycleAction, LifecycleRule
-from infra.settings.problems import UNSET, Problem
+from infra.settings.problems import UNSET, Problem, misplaced
 
 _KEY = re.compile(
     r"projects/[^/]+/locations/([^/]+)/keyRings/[\w-]{1,63}/cryptoKeys/[\w-]{1,63}", re.ASCII
 )
 _SHORTEST_SOFT_DELETE = 7
 _MOST_RULES = 100
-# What must not go by its age alone: the last checkpoint of a job that rests (jobs/JOB/checkpoints),
-# the mark of a finished job (without it the job runs again), and what the stack itself has put
-# there. `*` is any one folder.
+# Objects that must not be deleted for their age alone: the last checkpoint of a paused job
+# (jobs/JOB/checkpoints), the mark of a finished job (without it the job runs again), and what the
+# stack uploads. `*` is any one folder.
 _NEEDED = (("jobs", "*", "checkpoints"), ("jobs", "*", "finished"), ("data",), ("wheels",))
 
 
 def check_bucket(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """The bucket is in the TPU's region, and its settings agree with each other."""
+    """Check that the bucket is in the TPU's region and its settings agree with each other."""
     bucket = settings.bucket
     if bucket.location and bucket.location.lower() != settings.region:
         yield Problem(
@@ -45,7 +46,7 @@ def check_bucket(settings: StackSettings, context: Context) -> Iterator[Problem]
 
 
 def _check_given_bucket(settings: StackSettings) -> Iterator[Problem]:
-    """A bucket that is not the stack's has a name, and nothing that only its owner decides."""
+    """Check that a bucket the stack does not own has a name and no settings of its owner's."""
     bucket = settings.bucket
     if bucket.name is None:
         yield Problem(
@@ -54,31 +55,22 @@ def _check_given_bucket(settings: StackSettings) -> Iterator[Problem]:
             "is required with bucket.create: false",
             "Set the name of the bucket to use",
         )
-    for name, value in (
-        ("forceDestroy", bucket.force_destroy),
-        ("protect", bucket.protect),
-        ("versioning", bucket.versioning),
-        ("softDeleteDays", bucket.soft_delete_days),
-        (
-            "lifecycle",
-            [rule.model_dump(by_alias=True, exclude_none=True) for rule in bucket.lifecycle],
-        ),
-        (
-            "encryption",
-            bucket.encryption and bucket.encryption.model_dump(by_alias=True, exclude_none=True),
-        ),
-    ):
-        if value not in (None, False, []):
-            yield Problem(
-                f"bucket.{name}",
-                value,
-                "is of a bucket that the stack makes, but bucket.create is false",
-                "Remove one of the two",
-            )
+    yield from misplaced(
+        {
+            "bucket.forceDestroy": bucket.force_destroy,
+            "bucket.protect": bucket.protect,
+            "bucket.versioning": bucket.versioning,
+            "bucket.softDeleteDays": bucket.soft_delete_days,
+            "bucket.lifecycle": [_written(rule) for rule in bucket.lifecycle] or None,
+            "bucket.encryption": bucket.encryption and _written(bucket.encryption),
+        },
+        "is of a bucket that the stack makes, but bucket.create is false",
+        "Remove one of the two",
+    )
 
 
 def check_soft_delete(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Google keeps what was deleted for a week at least, or not at all."""
+    """Check that deleted objects are kept for at least a week, or not at all, as Google has it."""
     days = settings.bucket.soft_delete_days
     if days and days < _SHORTEST_SOFT_DELETE:
         yield Problem(
@@ -90,7 +82,7 @@ def check_soft_delete(settings: StackSettings, context: Context) -> Iterator[Pro
 
 
 def check_lifecycle(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Every rule can match something, and none deletes what is still needed."""
+    """Check that every rule can match something and none deletes what is still needed."""
     rules = settings.bucket.lifecycle
     if len(rules) > _MOST_RULES:
         yield Problem(
@@ -109,7 +101,7 @@ def _check_rule(name: str, rule: LifecycleRule, settings: StackSettings) -> Iter
     if rule.age_days is None and not of_old_versions:
         yield Problem(
             name,
-            rule.model_dump(by_alias=True, exclude_none=True),
+            _written(rule),
             "does not say when",
             "Set ageDays, noncurrentDays or newerVersions",
         )
@@ -137,7 +129,7 @@ def _check_rule(name: str, rule: LifecycleRule, settings: StackSettings) -> Iter
 
 
 def _may_hold(prefix: str, path: Sequence[str]) -> bool:
-    """Whether a name that begins with `prefix` can be `path` or in it."""
+    """Return whether an object whose name begins with `prefix` can be `path` or lie in it."""
     *folders, last = prefix.split("/")
     for folder, wanted in zip_longest(folders, path):
         if wanted is None:
@@ -149,12 +141,17 @@ def _may_hold(prefix: str, path: Sequence[str]) -> bool:
     return True
 
 
+def _written(section: Section) -> dict[str, object]:
+    """Return a group of settings as the stack file has it."""
+    return section.model_dump(by_alias=True, exclude_none=True)
+
+
 def _shown(path: Sequence[str]) -> str:
     return "/".join(path).replace("*", "JOB")
 
 
 def check_encryption(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """The key is named in full, and in the bucket's region."""
+    """Check that the key is named in full and lies in the bucket's region."""
     encryption = settings.bucket.encryption
     if encryption is None or encryption.key is None:
         return

@@ -1,4 +1,4 @@
-"""The budget."""
+"""Checks of the budget."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_EMAILS = 5
 
 
 def check_budget(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Account, currency, addresses and topic are ones that Google could know."""
+    """Check that account, currency, addresses and topic can exist at Google."""
     budget = settings.budget
     if budget is None:
         return

@@ -1,4 +1,4 @@
-"""What a check may look at beside the settings."""
+"""What checks look at beside the settings."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Context:
 
 
 def nearest(value: str, known: Iterable[str], count: int = 3) -> str:
-    """The cure for an unknown name: the names that are most like it, or a few that there are."""
+    """Return the cure for an unknown name: the names most like it, or a few of all."""
     names = list(known)
     close = difflib.get_close_matches(value, names, n=count, cutoff=0.5)
     return f"Use {one_of(close)}" if close else f"There are: {', '.join(names[:8])}"
 
 
 def one_of(names: Iterable[str]) -> str:
-    """`a`, `a or b`, `a, b or c`."""
+    """Return `a`, `a or b` or `a, b or c`."""
     *most, last = names
     return f"{', '.join(most)} or {last}" if most else last

@@ -1,4 +1,4 @@
-"""The data disks of TPU VMs."""
+"""Checks of the data disks of TPU VMs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from infra.catalog.model import Accelerator
 from infra.checks.context import Context, one_of
 from infra.settings import StackSettings
 from infra.settings.disks import DataDisk, DiskMode, TpuDiskType
-from infra.settings.problems import UNSET, Problem
+from infra.settings.problems import UNSET, Problem, misplaced
 from infra.settings.tpu import Architecture
 
 _SOURCE = re.compile(r"projects/[^/]+/zones/(?P<zone>[^/]+)/disks/[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -21,7 +21,7 @@ _LONGEST = 63 - len("-0123")
 
 
 def check_data_disks(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Every disk can be made or is named whole, and the TPU can take it the way it is asked to."""
+    """Check that every disk can be made or is there, and that the TPU can attach it as asked."""
     disks = settings.tpu.data_disks
     if settings.architecture is not Architecture.VM or not disks:
         return
@@ -56,7 +56,7 @@ def check_data_disks(settings: StackSettings, context: Context) -> Iterator[Prob
 
 
 def _check_kind(disk: DataDisk, at: str) -> Iterator[Problem]:
-    """It is clear whether the disk is the stack's own."""
+    """Check that it is clear whether the stack makes the disk."""
     if not disk.name and not disk.source:
         yield Problem(
             f"{at}.name",
@@ -66,19 +66,16 @@ def _check_kind(disk: DataDisk, at: str) -> Iterator[Problem]:
         )
     if not disk.source:
         return
-    for name, value in (
-        ("name", disk.name),
-        ("sizeGib", disk.size_gib),
-        ("type", disk.type and disk.type.value),
-        ("snapshot", disk.snapshot),
-    ):
-        if value is not None:
-            yield Problem(
-                f"{at}.{name}",
-                value,
-                f"is of a disk to make, but {at}.source names one that is there already",
-                "Remove one of the two",
-            )
+    yield from misplaced(
+        {
+            f"{at}.name": disk.name,
+            f"{at}.sizeGib": disk.size_gib,
+            f"{at}.type": disk.type and disk.type.value,
+            f"{at}.snapshot": disk.snapshot,
+        },
+        f"is of a disk to make, but {at}.source names one that is there already",
+        "Remove one of the two",
+    )
 
 
 def _check_source(source: str, at: str, settings: StackSettings) -> Iterator[Problem]:
@@ -152,7 +149,7 @@ def _check_type(disk: DataDisk, at: str, accelerator: Accelerator) -> Iterator[P
 def _check_mode(
     disk: DataDisk, at: str, accelerator: Accelerator, settings: StackSettings
 ) -> Iterator[Problem]:
-    """Only one machine can write to a disk; all hosts of a TPU get the same disks."""
+    """Check that one machine alone writes to a disk: all hosts of a TPU get the same disks."""
     tpu = settings.tpu
     cure = "Use read-only, with a disk that has its data already"
     if disk.mode is DiskMode.READ_WRITE:

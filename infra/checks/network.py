@@ -1,4 +1,4 @@
-"""Address ranges."""
+"""Checks of the network: the size, place and privacy of address ranges (CIDR)."""
 
 from __future__ import annotations
 
@@ -7,26 +7,23 @@ from ipaddress import AddressValueError, IPv4Interface, IPv4Network, NetmaskValu
 
 from infra.checks.context import Context
 from infra.settings import StackSettings
-from infra.settings.problems import UNSET, Problem
+from infra.settings.problems import UNSET, Problem, misplaced
 from infra.settings.tpu import Architecture
 
 
 def check_network(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Names of a given network are not mixed with a network of the stack's own."""
+    """Check that no existing network is named where the stack makes its own."""
     network = settings.network
-    given = {"network.name": network.name, "network.subnetwork": network.subnetwork}
-    for name, value in given.items():
-        if network.create and value:
-            yield Problem(
-                name,
-                value,
-                "names a network that is there already, but the stack makes its own",
-                "Set network.create: false to use it, or remove it",
-            )
+    if network.create:
+        yield from misplaced(
+            {"network.name": network.name, "network.subnetwork": network.subnetwork},
+            "names a network that is there already, but the stack makes its own",
+            "Set network.create: false to use it, or remove it",
+        )
 
 
 def check_subnet(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """The subnet's range is private and as large as Google wants it."""
+    """Check that the subnet's range is private and large enough for Google."""
     text = settings.network.subnet_range
     if text is None:
         return
@@ -44,14 +41,14 @@ def check_subnet(settings: StackSettings, context: Context) -> Iterator[Problem]
 
 
 def check_room(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """The subnet has an address for every host of the TPU VMs and for the VM."""
+    """Check that the subnet has an address for every host of the TPU VMs and for the VM."""
     accelerator = context.catalog.accelerators.get(settings.tpu.accelerator_type)
     prefix = _subnet_prefix(settings, context)
     facts = context.catalog.network
     if settings.architecture is not Architecture.VM or accelerator is None:
         return
     if prefix is None or prefix > facts.smallest_subnet_prefix:
-        return  # Nobody said how large it is, or `check_subnet` says that it is too small.
+        return  # The size is not known, or `check_subnet` says that it is too small.
     machines = accelerator.hosts * settings.tpu.slices + 1
     needed = facts.reserved_addresses + machines
     if needed > 2 ** (32 - prefix):
@@ -66,7 +63,7 @@ def check_room(settings: StackSettings, context: Context) -> Iterator[Problem]:
 
 
 def check_cidr(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """A classic node's block is well written, private, large enough and free."""
+    """Check that a classic node's block is well written, private, large enough and free."""
     text = settings.tpu.cidr_block
     if text is None or settings.architecture is not Architecture.NODE:
         return
@@ -95,7 +92,7 @@ def check_cidr(settings: StackSettings, context: Context) -> Iterator[Problem]:
 
 
 def subnet_range(settings: StackSettings, context: Context) -> IPv4Network | None:
-    """The range of the subnet that VM and TPU are in; None if nobody said."""
+    """Return the range of the subnet of VM and TPU; None if it is not known."""
     network = settings.network
     if network.subnet_range:
         return _parsed(network.subnet_range)
@@ -103,7 +100,7 @@ def subnet_range(settings: StackSettings, context: Context) -> IPv4Network | Non
 
 
 def _taken(settings: StackSettings, context: Context) -> tuple[IPv4Network, ...]:
-    """The ranges of the network's subnets, as far as anybody said."""
+    """Return the ranges of the network's subnets, as far as they are known."""
     network = settings.network
     if subnet := subnet_range(settings, context):
         return (subnet,)
@@ -112,7 +109,7 @@ def _taken(settings: StackSettings, context: Context) -> tuple[IPv4Network, ...]
 
 
 def _subnet_prefix(settings: StackSettings, context: Context) -> int | None:
-    """How large the subnet is; None if nobody said, or not well."""
+    """Return the prefix length of the subnet; None if it is not known or not readable."""
     network = settings.network
     if subnet := subnet_range(settings, context):
         return subnet.prefixlen
@@ -149,7 +146,7 @@ def _range_problems(setting: str, text: str, context: Context) -> Iterator[Probl
 
 
 def _parsed(text: str) -> IPv4Network | None:
-    """The range, as far as it can be read; None otherwise (`_range_problems` says why)."""
+    """Return the range; None if it is not readable (`_range_problems` says why)."""
     try:
         return IPv4Network(text, strict=False) if "/" in text else None
     except (AddressValueError, NetmaskValueError, ValueError):

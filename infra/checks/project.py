@@ -1,4 +1,4 @@
-"""Project and names."""
+"""Checks of the project's id and of names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHORTEST_PREFIX = _SHORTEST_ID - len("-sa")
 
 
 def check_project(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """The project's id is one that Google could have given."""
+    """Check that the project's id has the form of Google's ids."""
     if not _PROJECT.fullmatch(settings.project):
         yield Problem(
             PROJECT_KEY,
@@ -31,7 +31,7 @@ def check_project(settings: StackSettings, context: Context) -> Iterator[Problem
 
 
 def check_prefix(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """What all names begin with leaves room for the rest of the longest one (RFC 1035)."""
+    """Check that the prefix leaves room for the longest of all names (RFC 1035)."""
     prefix = context.names.prefix
     value = settings.name_prefix or UNSET
     said = "" if settings.name_prefix else f" and would be {prefix!r}, which"
@@ -54,7 +54,7 @@ def check_prefix(settings: StackSettings, context: Context) -> Iterator[Problem]
 
 
 def check_bucket_name(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """The bucket's name keeps Google's rules."""
+    """Check that the bucket's name follows Google's rules."""
     name = context.names.bucket
     value = settings.bucket.name or UNSET
     said = "" if settings.bucket.name else f" and would be {name!r}, which"

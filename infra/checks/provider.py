@@ -14,7 +14,7 @@ _LAST_WITH_NODES = 8
 
 
 def check_provider(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """The provider still has what the architecture needs."""
+    """Check that the provider still has what the architecture needs."""
     generation = int(context.provider.partition(".")[0])
     if settings.architecture is Architecture.NODE and generation > _LAST_WITH_NODES:
         yield Problem(

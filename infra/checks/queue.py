@@ -1,4 +1,4 @@
-"""What only a TPU out of Google's queue can have, and what the queue takes together."""
+"""Checks of the queue: settings that need it, and settings that exclude each other in it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from infra.checks.context import Context
 from infra.settings import StackSettings
-from infra.settings.problems import Problem
+from infra.settings.problems import Problem, misplaced
 from infra.settings.tpu import Architecture, Capacity
 
 _RESERVATION = re.compile(
@@ -16,25 +16,19 @@ _RESERVATION = re.compile(
 
 
 def check_without_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """What Google's provider has no field for is asked for by way of the queue."""
+    """Refuse, without the queue, settings for which Google's provider has no field."""
     tpu = settings.tpu
     if settings.architecture is not Architecture.VM or tpu.queued:
         return
-    for name, value in (
-        ("bootDiskGib", tpu.boot_disk_gib),
-        ("autocheckpoint", tpu.autocheckpoint),
-    ):
-        if value:
-            yield Problem(
-                f"tpu.{name}",
-                value,
-                "is only for a TPU out of the queue: Google's provider has no field for it",
-                "Set tpu.queued: {}, or remove it",
-            )
+    yield from misplaced(
+        {"tpu.bootDiskGib": tpu.boot_disk_gib, "tpu.autocheckpoint": tpu.autocheckpoint},
+        "is only for a TPU out of the queue: Google's provider has no field for it",
+        "Set tpu.queued: {}, or remove it",
+    )
 
 
 def check_queue(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """The request's conditions go with the way of buying and the number of slices."""
+    """Check that the request's conditions suit the capacity and the number of slices."""
     tpu, queue = settings.tpu, settings.tpu.queued
     if settings.architecture is not Architecture.VM or queue is None:
         return

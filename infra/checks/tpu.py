@@ -1,4 +1,4 @@
-"""Type, place and form of the TPU."""
+"""Checks of the TPU's type, zone and form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from infra.settings.training import RunOn
 
 
 def check_zone(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """The zone has TPUs, and the type among them."""
+    """Check that the zone has TPUs, and this type among them."""
     types = context.catalog.accelerators
     here = [name for name, other in types.items() if settings.zone in other.zones]
     if not here:
@@ -32,7 +32,7 @@ def check_zone(settings: StackSettings, context: Context) -> Iterator[Problem]:
 
 
 def check_accelerator(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """The type exists and has the architecture."""
+    """Check that the type exists with this architecture."""
     types = context.catalog.accelerators
     wanted = settings.tpu.accelerator_type
     accelerator = types.get(wanted)
@@ -54,7 +54,7 @@ def check_accelerator(settings: StackSettings, context: Context) -> Iterator[Pro
 
 
 def check_form(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Settings that only one of the three forms of a TPU has are used with that form."""
+    """Refuse settings that belong to another form of TPU."""
     tpu = settings.tpu
     node = settings.architecture is Architecture.NODE
     if node and tpu.runtime_version:
@@ -95,7 +95,7 @@ def check_form(settings: StackSettings, context: Context) -> Iterator[Problem]:
 
 
 def check_capacity(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """The way of buying exists for this form of TPU."""
+    """Check that this form of TPU can be bought this way."""
     tpu = settings.tpu
     if settings.architecture is Architecture.NODE and tpu.capacity in (
         Capacity.SPOT,

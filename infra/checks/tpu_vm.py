@@ -1,4 +1,4 @@
-"""What only TPU VMs have, not classic nodes."""
+"""Settings that only TPU VMs have: classic nodes refuse them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from infra.checks.context import Context
 from infra.settings import StackSettings
-from infra.settings.problems import Problem
+from infra.settings.problems import Problem, misplaced
 from infra.settings.tpu import FULL_SCOPE, Architecture
 from infra.settings.training import RunOn
 
@@ -17,34 +17,31 @@ _MAIL = "https://mail.google.com/"
 
 
 def check_not_for_nodes(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """A classic node is not asked for what it has not."""
+    """Refuse settings of TPU VMs for a classic node."""
     if settings.architecture is Architecture.VM:
         return
     tpu = settings.tpu
     disks = [
         disk.model_dump(mode="json", by_alias=True, exclude_unset=True) for disk in tpu.data_disks
     ]
-    for name, value, default in (
-        ("slices", tpu.slices, 1),
-        ("dataDisks", disks, []),
-        ("bootDiskGib", tpu.boot_disk_gib, None),
-        ("externalIps", tpu.external_ips, False),
-        ("tags", list(tpu.tags), []),
-        ("scopes", list(tpu.scopes), [FULL_SCOPE]),
-        ("secureBoot", tpu.secure_boot, False),
-        ("autocheckpoint", tpu.autocheckpoint, False),
-    ):
-        if value != default:
-            yield Problem(
-                f"tpu.{name}",
-                value,
-                "is for architecture vm; a classic node has none",
-                "Remove it, or use architecture vm",
-            )
+    yield from misplaced(
+        {
+            "tpu.slices": tpu.slices if tpu.slices > 1 else None,
+            "tpu.dataDisks": disks or None,
+            "tpu.bootDiskGib": tpu.boot_disk_gib,
+            "tpu.externalIps": tpu.external_ips,
+            "tpu.tags": list(tpu.tags) or None,
+            "tpu.scopes": list(tpu.scopes) if tpu.scopes != (FULL_SCOPE,) else None,
+            "tpu.secureBoot": tpu.secure_boot,
+            "tpu.autocheckpoint": tpu.autocheckpoint,
+        },
+        "is for architecture vm; a classic node has none",
+        "Remove it, or use architecture vm",
+    )
 
 
 def check_tags(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Network tags keep Google's rules."""
+    """Check that network tags follow Google's rules."""
     for number, tag in enumerate(settings.tpu.tags):
         if not _TAG.fullmatch(tag):
             yield Problem(
@@ -57,7 +54,7 @@ def check_tags(settings: StackSettings, context: Context) -> Iterator[Problem]:
 
 
 def check_scopes(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Scopes are Google's, and a trainer on the TPU VM has the one that it needs."""
+    """Check that scopes exist, and that a trainer on the TPU VM has the one that it needs."""
     scopes = settings.tpu.scopes
     for number, scope in enumerate(scopes):
         if not scope.startswith(_SCOPES) and scope != _MAIL:
@@ -84,7 +81,7 @@ def check_scopes(settings: StackSettings, context: Context) -> Iterator[Problem]
 
 
 def warn_about_slices(settings: StackSettings, context: Context) -> Iterator[str]:
-    """TensorFlow's TPUStrategy drives one TPU: the trainer of this project uses the first slice."""
+    """Warn that the trainer uses the first slice: TensorFlow's TPUStrategy drives one TPU."""
     if settings.tpu.slices > 1:
         first, *_ = context.names.tpus(settings.tpu.slices)
         yield (

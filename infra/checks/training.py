@@ -1,4 +1,4 @@
-"""Files that the stack uploads, and the job's name."""
+"""Checks of the files to upload and of the job's name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _JOB = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 
 
 def check_wheel(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """The wheel of the training package is there."""
+    """Check that the training wheel exists."""
     wheel = find_wheel(settings, context.root)
     if wheel is None:
         yield Problem(
@@ -34,7 +34,7 @@ def check_wheel(settings: StackSettings, context: Context) -> Iterator[Problem]:
 
 
 def check_data(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """The data directory is there and has files."""
+    """Check that the data directory exists and has files."""
     data = settings.training.data
     if data is None:
         return
@@ -55,7 +55,7 @@ def check_data(settings: StackSettings, context: Context) -> Iterator[Problem]:
 
 
 def check_job(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """The job's name can be a folder in the bucket."""
+    """Check that the job's name can be a folder in the bucket."""
     if not _JOB.fullmatch(settings.training.job):
         yield Problem(
             "training.job",
@@ -66,7 +66,7 @@ def check_job(settings: StackSettings, context: Context) -> Iterator[Problem]:
 
 
 def find_wheel(settings: StackSettings, root: Path) -> Path | None:
-    """The wheel to upload: the one that is set, else the newest in dist/."""
+    """Return the wheel to upload: the one that is set, else the newest in dist/."""
     if settings.training.wheel:
         return root / settings.training.wheel
     built = list((root / "dist").glob(WHEEL_PATTERN))
@@ -74,7 +74,7 @@ def find_wheel(settings: StackSettings, root: Path) -> Path | None:
 
 
 def data_files(settings: StackSettings, root: Path) -> dict[str, Path]:
-    """Files to upload, by their object's name below `data/`; hidden ones are left out."""
+    """Return the files to upload by their name below `data/`, without hidden ones."""
     if settings.training.data is None:
         return {}
     folder = root / settings.training.data

@@ -1,4 +1,4 @@
-"""Software of the TPU, and the TensorFlow that drives it."""
+"""Checks of the TPU's software and of the TensorFlow that drives it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VERSION = re.compile(r"\d+\.\d+(\.\d+)?((a|b|rc)\d+)?")
 
 
 def check_runtime(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """A TPU VM's runtime exists, suits the TPU and can do what the stack needs of it."""
+    """Check that a TPU VM's runtime exists, suits the TPU and does what the stack needs."""
     if settings.architecture is not Architecture.VM:
         return
     name = settings.tpu.runtime_version
@@ -72,7 +72,7 @@ def check_runtime(settings: StackSettings, context: Context) -> Iterator[Problem
 
 
 def check_node_version(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """A classic node's TensorFlow is one that Google still serves."""
+    """Check that Google still serves a classic node's TensorFlow."""
     if settings.architecture is not Architecture.NODE:
         return
     known = context.catalog.node_versions
@@ -102,7 +102,7 @@ def check_node_version(settings: StackSettings, context: Context) -> Iterator[Pr
 
 
 def check_trainer_version(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """It is known which TensorFlow the trainer gets."""
+    """Check that the trainer's TensorFlow is known."""
     wanted = settings.training.tensorflow_version
     if wanted and not _VERSION.fullmatch(wanted):
         yield Problem("training.tensorflowVersion", wanted, "is no version", "Use one like 2.19.1")
@@ -136,7 +136,7 @@ def tpu_tensorflow(settings: StackSettings, context: Context) -> str | None:
 
 
 def warn_about_versions(settings: StackSettings, context: Context) -> Iterator[str]:
-    """Trainer and TPU should run the same TensorFlow (tensorflow#40622).
+    """Warn if trainer and TPU run different releases of TensorFlow (tensorflow#40622).
 
     Patch releases have the same operations, so that they go together.
     """

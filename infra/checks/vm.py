@@ -1,4 +1,4 @@
-"""The VM: its size and image, how it is bought, protected and kept."""
+"""Checks of the VM: its size and image, how it is bought, protected and kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _IMAGE = re.compile(r"[a-z0-9.:-]+/[a-z0-9-]+")
 
 
 def check_machine_type(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """The machine type exists and the model fits into its memory."""
+    """Check that the machine type exists and has enough memory for the model."""
     types = context.catalog.machine_types
     wanted = settings.vm.machine_type
     machine = types.get(wanted)
@@ -38,7 +38,7 @@ def check_machine_type(settings: StackSettings, context: Context) -> Iterator[Pr
 
 
 def check_image(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """The image is named by its family, so that a new VM gets the newest one."""
+    """Check that the image is named by its family, so that a new VM gets the newest one."""
     if not _IMAGE.fullmatch(settings.vm.image):
         yield Problem(
             "vm.image",
@@ -49,7 +49,7 @@ def check_image(settings: StackSettings, context: Context) -> Iterator[Problem]:
 
 
 def check_vm_capacity(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """What Google does with the VM fits how it is paid for."""
+    """Check that what Google does with the VM suits how it is bought."""
     vm = settings.vm
     if vm.termination_action is not None and vm.capacity is not VmCapacity.SPOT:
         yield Problem(
@@ -68,7 +68,7 @@ def check_vm_capacity(settings: StackSettings, context: Context) -> Iterator[Pro
 
 
 def check_shielded(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Integrity monitoring compares what the vTPM has measured."""
+    """Check that integrity monitoring has the vTPM, whose measurements it compares."""
     shielded = settings.vm.shielded
     if shielded.integrity_monitoring and not shielded.vtpm:
         yield Problem(
@@ -80,7 +80,7 @@ def check_shielded(settings: StackSettings, context: Context) -> Iterator[Proble
 
 
 def check_managed(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """A group of instances makes each of its boot disks from the image."""
+    """Refuse a lasting boot disk in a group, which makes every boot disk from the image."""
     vm = settings.vm
     if vm.managed is not None and vm.keep_boot_disk:
         yield Problem(
@@ -92,7 +92,7 @@ def check_managed(settings: StackSettings, context: Context) -> Iterator[Problem
 
 
 def check_ops_agent(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """The agent is installed by the start-up script, which only the trainer's machine has."""
+    """Check that the VM has the start-up script, which installs the agent."""
     if settings.vm.ops_agent and settings.training.run_on is not RunOn.VM:
         yield Problem(
             "vm.opsAgent",

@@ -1,18 +1,18 @@
-"""Google's provider for calls that it counts against a project which the caller names."""
+"""A second Google provider, whose calls count against the stack's project."""
 
 from __future__ import annotations
 
 import pulumi
 import pulumi_gcp as gcp
 
-# What the provider below takes from the settings of the one that everything else uses.
+# Settings that it shares with the default provider.
 _CREDENTIALS = ("accessToken", "credentials", "impersonateServiceAccount")
 
 
 def billing_provider(project: str, parent: pulumi.Resource) -> gcp.Provider:
-    """Google's provider, told in whose name it asks: the budgets' API needs a quota project."""
+    """Declare a provider with a quota project, which the API of budgets requires."""
     config = pulumi.Config("gcp")
-    # As secrets, for they would stand in the state otherwise.
+    # Secret, since the state would hold them as plain text otherwise.
     access_token, credentials, account = (config.get_secret(name) for name in _CREDENTIALS)
     return gcp.Provider(
         "billing",

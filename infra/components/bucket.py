@@ -1,4 +1,4 @@
-"""The bucket and what the stack puts into it."""
+"""The bucket and the objects that the stack uploads."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class BucketArgs:
 class Bucket(pulumi.ComponentResource):
     """A regional bucket with the training wheel and the data; private in every way.
 
-    Without `create` it is one that is there already, and only what is put into it is the stack's.
+    Without `create` the bucket exists already, and only the uploaded objects are the stack's.
 
-    Deliberately left standing with its objects on `destroy`, unless `force_destroy`: data outlives
-    compute. What the training writes is not the stack's and never touched.
+    On `destroy` the bucket stays with its objects, on purpose, unless `force_destroy` is set: data
+    outlives compute. What the training writes is not the stack's and never touched.
     """
 
     name: pulumi.Output[str]
@@ -51,7 +51,7 @@ class Bucket(pulumi.ComponentResource):
     wheel_url: pulumi.Output[str]
     wheel_sha256: str
     deleted_with: pulumi.Resource | None
-    """What takes everything in the bucket along on `destroy`; None where the bucket is kept."""
+    """The bucket, whose deletion deletes all in it; None if it stays on `destroy`."""
     objects: tuple[pulumi.Resource, ...]
 
     def __init__(

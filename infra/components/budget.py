@@ -1,4 +1,4 @@
-"""The budget, and who is told."""
+"""The budget and its alerts."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class BudgetArgs:
 class Budget(pulumi.ComponentResource):
     """A monthly budget of the project's billing account, with alerts by e-mail and Pub/Sub.
 
-    Deliberately stops nothing: Google's costs come in hours late, and a TPU that is switched off by
-    a bill loses what it has computed.
+    It stops nothing, on purpose: Google reports costs hours late, and a TPU that a bill switches
+    off loses what it has computed.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Budget(pulumi.ComponentResource):
                 }
             },
             budget_filter={
-                # By its number: Google answers with that, whatever it was told.
+                # By number, since Google answers with the number whatever it was given.
                 "projects": [pulumi.Output.concat("projects/", project.number)],
                 "labels": labels,
             },

@@ -20,7 +20,7 @@ _SECRET_OUTPUTS = ["effectiveLabels", "pulumiLabels"]
 
 
 class _Resource(pulumi.CustomResource):
-    """A resource of the provider.
+    """A resource of the provider, whose name there is the class's.
 
     Args:
         name: its name in the program.
@@ -28,8 +28,6 @@ class _Resource(pulumi.CustomResource):
         inputs: its arguments, in snake_case as the SDK has them; groups are dictionaries.
     """
 
-    kind: ClassVar[str]
-    """The resource's name in the provider."""
     labelled: ClassVar[bool] = False
     """Whether it has labels; what the provider makes of them may be secret."""
     name: pulumi.Output[str]
@@ -43,8 +41,9 @@ class _Resource(pulumi.CustomResource):
                 additional_secret_outputs=_SECRET_OUTPUTS if self.labelled else None
             ),
         )
+        kind = type(self).__name__
         super().__init__(
-            f"gcp:compute/{self.kind[0].lower()}{self.kind[1:]}:{self.kind}",
+            f"gcp:compute/{kind[0].lower()}{kind[1:]}:{kind}",
             name,
             {"name": None, "selfLink": None, **_in_camel_case(inputs)},
             pulumi.ResourceOptions.merge(defaults, opts),
@@ -60,67 +59,51 @@ class _Resource(pulumi.CustomResource):
 class Disk(_Resource):
     """A persistent disk."""
 
-    kind, labelled = "Disk", True
+    labelled = True
 
 
 class Firewall(_Resource):
     """A firewall rule."""
 
-    kind = "Firewall"
-
 
 class HealthCheck(_Resource):
     """A health check."""
-
-    kind = "HealthCheck"
 
 
 class Instance(_Resource):
     """A VM."""
 
-    kind, labelled = "Instance", True
+    labelled = True
 
 
 class InstanceGroupManager(_Resource):
     """A managed instance group in a zone."""
 
-    kind = "InstanceGroupManager"
-
 
 class InstanceTemplate(_Resource):
     """What a managed instance group makes its VMs from."""
 
-    kind, labelled = "InstanceTemplate", True
+    labelled = True
 
 
 class Network(_Resource):
     """A VPC network."""
 
-    kind = "Network"
-
 
 class PerInstanceConfig(_Resource):
     """One VM of a managed instance group."""
-
-    kind = "PerInstanceConfig"
 
 
 class Router(_Resource):
     """A Cloud Router."""
 
-    kind = "Router"
-
 
 class RouterNat(_Resource):
     """Cloud NAT on a router."""
 
-    kind = "RouterNat"
-
 
 class Subnetwork(_Resource):
     """A subnet."""
-
-    kind = "Subnetwork"
 
 
 RESOURCES: tuple[type[_Resource], ...] = tuple(_Resource.__subclasses__())

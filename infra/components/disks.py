@@ -1,4 +1,4 @@
-"""The disks that a TPU VM has beside the one that it boots from."""
+"""The data disks of TPU VMs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ _API_MODES = {DiskMode.READ_WRITE: "READ_WRITE", DiskMode.READ_ONLY: "READ_ONLY"
 
 @dataclass(frozen=True)
 class DataDisksArgs:
-    """`tpus` are the slices' names; `default_type` is for disks that name none.
+    """The disks to declare.
 
-    `requires` is what a disk waits for although none of its properties names it.
+    Attributes:
+        tpus: the names of the slices.
+        default_type: the type of disks that name none.
+        requires: what a disk waits for although none of its properties names it.
     """
 
     project: str
@@ -42,15 +45,15 @@ class Attached:
 
 
 class DataDisks:
-    """Declares the disks of the stack's own and says which TPU gets which.
+    """Declares the stack's own disks and assigns them to TPUs.
 
-    A disk that is written to belongs to one slice, so that every slice has its own; one that is
-    only read is the same for all.
+    Each slice gets its own copy of a disk that is written to; all slices share one that is only
+    read.
     """
 
     def __init__(self, args: DataDisksArgs, parent: pulumi.Resource) -> None:
         self.made: list[pulumi.Resource] = []
-        """What a TPU waits for: it names its disks by what they will be called."""
+        """The disks that a TPU waits for: it refers to them by name."""
         self._args = args
         self._parent = parent
         shared = {
@@ -94,5 +97,5 @@ class DataDisks:
 
 
 def _fingerprint(kind: str, snapshot: str | None, *, shared: bool) -> str:
-    """Another one for another disk, which is made and attached before the old one is deleted."""
+    """Return what differs for another disk, which is made and attached before the old one goes."""
     return hashlib.sha256(f"{kind} {snapshot or ''} {shared}".encode()).hexdigest()[:4]

@@ -1,4 +1,4 @@
-"""The key of the bucket's objects, and Cloud Storage's right to use it."""
+"""The key of the bucket's objects, and Cloud Storage's permission to use it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ _ROLE = "roles/cloudkms.cryptoKeyEncrypterDecrypter"
 
 @dataclass(frozen=True)
 class EncryptionArgs:
-    """`key` is one that is there already, or None for one of the stack's own.
+    """The key to declare or to use.
 
-    `kept`: the bucket outlives the stack, and so must its key. `requires` is what all of it waits
-    for (the APIs of KMS and storage).
+    Attributes:
+        key: one that exists already; None for a key of the stack's own.
+        kept: whether the bucket outlives the stack, so that its key must, too.
+        requires: the APIs of KMS and Cloud Storage.
     """
 
     project: str
@@ -34,14 +36,14 @@ class EncryptionArgs:
 class Encryption(pulumi.ComponentResource):
     """A key of Cloud KMS in the bucket's region, which Cloud Storage's own account may use.
 
-    Google deletes neither key rings nor keys: `destroy` destroys the key's versions, and the ring's
-    name has random characters at its end, so that a stack can be made again.
+    Google deletes neither key rings nor keys: `destroy` destroys the key's versions. The ring's
+    name ends in random characters, so that the stack can be created again.
     """
 
     key: pulumi.Output[str]
     """The key's full name."""
     usable: pulumi.Resource
-    """What a bucket must wait for before it can use the key."""
+    """Ready once a bucket can use the key."""
 
     def __init__(
         self, name: str, args: EncryptionArgs, opts: pulumi.ResourceOptions | None = None
@@ -57,8 +59,8 @@ class Encryption(pulumi.ComponentResource):
             crypto_key_id=self.key,
             role=_ROLE,
             member=pulumi.Output.concat("serviceAccount:", agent.email_address),
-            # Another bucket of the project may be encrypted with a key that is not the stack's: the
-            # account is the same for all of them.
+            # The account is the same for all buckets of the project, and another one may use a key
+            # that is not the stack's.
             opts=pulumi.ResourceOptions(
                 parent=self, retain_on_delete=args.kept or args.key is not None
             ),

@@ -1,4 +1,4 @@
-"""Who the machines are, and what they may do."""
+"""The machines' service account and its roles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pulumi
 import pulumi_gcp as gcp
 
-# Read and write objects; see the bucket itself, which TensorFlow looks up before it writes.
+# Read and write objects, and see the bucket: TensorFlow looks it up before it writes.
 _BUCKET_ROLES = ("roles/storage.objectUser", "roles/storage.legacyBucketReader")
 # Look the TPU up by its name; write logs.
 _PROJECT_ROLES = ("roles/tpu.viewer", "roles/logging.logWriter")
@@ -16,11 +16,13 @@ _PROJECT_ROLES = ("roles/tpu.viewer", "roles/logging.logWriter")
 
 @dataclass(frozen=True)
 class IdentityArgs:
-    """`account_id` is the part of the account's address before the @.
+    """The account to declare.
 
-    `requires` are what each kind of grant waits for: `account` and `project` are APIs.
-    `project_roles` are roles on the project beside those that every stack's machines need.
-    `bucket_deleted_with` is what takes the bucket's policy along on `destroy`.
+    Attributes:
+        account_id: the part of its address before the @.
+        project_roles: roles on the project beside those that all machines need.
+        bucket_deleted_with: the bucket, if `destroy` deletes it along with its policy.
+        requires: the API that each kind of grant (`account`, `project`) waits for.
     """
 
     project: str
@@ -32,10 +34,10 @@ class IdentityArgs:
 
 
 class Identity(pulumi.ComponentResource):
-    """One service account for the machines of the stack, with the least roles that the job needs.
+    """One service account for the stack's machines, with the fewest roles that the job needs.
 
-    Deliberately has no keys: a machine gets its tokens from the metadata server. No machine waits
-    for the grants, which take a while to count anyway: its start-up script does.
+    It has no keys, on purpose: machines get tokens from the metadata server. Machines do not wait
+    for the grants, which take a while to count anyway; their start-up scripts do.
     """
 
     email: pulumi.Output[str]
@@ -86,7 +88,7 @@ def grant_bucket_to(
     parent: pulumi.Resource,
     deleted_with: pulumi.Resource | None,
 ) -> None:
-    """Lets another identity (a classic TPU node reads its data by itself) use the bucket."""
+    """Let another identity use the bucket: a classic TPU node reads its data itself."""
     for role in _BUCKET_ROLES:
         gcp.storage.BucketIAMMember(
             f"{name}-{role.rpartition('.')[2]}",

@@ -1,4 +1,4 @@
-"""What the machines may do to the TPU so that limits can be kept."""
+"""The role that lets the machines enforce the limits of their TPU."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ _IN_THE_QUEUE = ("tpu.queuedResources.delete",)
 
 @dataclass(frozen=True)
 class LimitsArgs:
-    """`role_id` names the stack's own role; `queued` says whether its TPU is out of the queue.
+    """The role to declare.
 
-    `requires` are the APIs that the role waits for.
+    Attributes:
+        role_id: its id in the project.
+        queued: whether the TPU comes from the queue.
+        requires: the APIs that the role waits for.
     """
 
     project: str
@@ -26,9 +29,9 @@ class LimitsArgs:
 
 
 class Limits(pulumi.ComponentResource):
-    """A role of the stack's own, with which its machines take their TPU down and start it again.
+    """A role of the stack's own, with which its machines stop, start and delete their TPU.
 
-    Deliberately not `roles/tpu.admin`, which could also make TPUs.
+    It is not `roles/tpu.admin`, on purpose, which could also create TPUs.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a machine of the stack is told through its metadata."""
+"""What the VM and the TPU have in common: arguments, metadata, start-up scripts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import pulumi
 
 from infra.settings.limits import LimitsSettings
+from infra.settings.timeouts import Timeouts
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 _PREFIX = "training-"
@@ -53,19 +53,8 @@ class Job:
     wheel_sha256: str
 
 
-class Timeouts(Protocol):
-    """How many minutes each operation on a machine may take; None: as long as the provider says."""
-
-    @property
-    def create_minutes(self) -> float | None: ...  # noqa: D102
-    @property
-    def update_minutes(self) -> float | None: ...  # noqa: D102
-    @property
-    def delete_minutes(self) -> float | None: ...  # noqa: D102
-
-
 def custom_timeouts(timeouts: Timeouts) -> pulumi.CustomTimeouts | None:
-    """What the settings say about time, as the engine takes it; None if they say nothing."""
+    """Return the timeouts for the engine; None if none is set."""
     given = {
         "create": timeouts.create_minutes,
         "update": timeouts.update_minutes,
@@ -76,16 +65,16 @@ def custom_timeouts(timeouts: Timeouts) -> pulumi.CustomTimeouts | None:
 
 
 def startup_script(script: str) -> str:
-    """A start-up script with the functions that all of them share in front of it."""
+    """Return a start-up script, preceded by the functions that all of them share."""
     return "\n".join((_STARTUP / part).read_text("utf-8") for part in ("common.sh", script))
 
 
 def limits_metadata(
     limits: LimitsSettings, tpus: tuple[str, ...], *, turn_off: bool
 ) -> dict[str, pulumi.Input[str]]:
-    """The metadata of a machine that watches over the limits; none without limits.
+    """Return the metadata of the machine that enforces the limits; nothing without limits.
 
-    `turn_off` says whether the machine goes off when the TPU's time is up.
+    `turn_off` is whether the machine turns itself off when the TPU's time is up.
     """
     if not limits.any:
         return {}
@@ -102,7 +91,7 @@ def limits_metadata(
 
 
 def replace_for_another_job(metadata: Iterable[str]) -> pulumi.ResourceOptions:
-    """Makes a new machine of one whose job changes: a start-up script runs at boot alone."""
+    """Replace a machine whose job changes: a start-up script runs only at boot."""
     keys = [key for key in metadata if key.startswith(_PREFIX)]
     return pulumi.ResourceOptions(replace_on_changes=[f'metadata["{key}"]' for key in keys])
 
@@ -110,7 +99,7 @@ def replace_for_another_job(metadata: Iterable[str]) -> pulumi.ResourceOptions:
 def job_metadata(
     job: Job, tpus: tuple[str, ...], zone: str, project: str
 ) -> dict[str, pulumi.Input[str]]:
-    """The metadata that the start-up scripts read (`startup/common.sh` names each key).
+    """Return the metadata that the start-up scripts read (`startup/common.sh` names each key).
 
     `tpus` are the names of the slices.
     """

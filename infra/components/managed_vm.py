@@ -28,7 +28,12 @@ HEALTH_PORT = 8090
 
 @dataclass(frozen=True)
 class ManagedVmArgs:
-    """`vm` is what a VM by itself would get; `health_ranges` is where Google's checks come from."""
+    """The group to declare.
+
+    Attributes:
+        vm: the arguments of the VM in it.
+        health_ranges: the addresses that Google's health checks come from.
+    """
 
     vm: VmArgs
     managed: ManagedSettings
@@ -36,12 +41,12 @@ class ManagedVmArgs:
 
 
 class ManagedVm(pulumi.ComponentResource):
-    """A VM that comes back by itself, under the same name, and trains on from its checkpoint.
+    """A VM that comes back under the same name and resumes training from its checkpoint.
 
-    Its group makes it anew whenever it does not run (preempted, stopped, deleted, crashed), and,
-    if it runs the trainer, when it does not answer its health check. Everything that a change of
-    settings touches is replaced instead of updated: Google refuses an update of a group that it
-    has changed itself meanwhile, and the VM has to be made anew for another job anyhow.
+    Its group recreates it whenever it is not running (preempted, stopped, deleted, crashed) and,
+    if it runs the trainer, when it fails its health check. A change of settings replaces what it
+    touches instead of updating it: Google refuses to update a group that it has changed itself in
+    the meantime, and another job needs a new VM anyway.
     """
 
     name: pulumi.Output[str]
@@ -75,8 +80,8 @@ class ManagedVm(pulumi.ComponentResource):
                 ),
             ),
         )
-        # A group's own VMs have random names. One that is added by name keeps it; it is counted in
-        # the group's size, which therefore is not set above.
+        # VMs that a group makes have random names; one that is added by name keeps it. It counts
+        # towards the group's size, which is therefore not set above.
         member = compute.PerInstanceConfig(
             "instance",
             name=f"{vm.name}-0",
@@ -100,9 +105,9 @@ class ManagedVm(pulumi.ComponentResource):
     def _template(
         self, args: ManagedVmArgs, own: pulumi.ResourceOptions
     ) -> compute.InstanceTemplate:
-        """A template is never changed; the next one has another name, while this is in use.
+        """Declare the template, which never changes: another one gets another name.
 
-        The name follows from the content, so that an update which was killed while Google made the
+        The name is a digest of the content, so that an update that was killed while Google made the
         template finds it again.
         """
         vm = args.vm
@@ -134,7 +139,7 @@ class ManagedVm(pulumi.ComponentResource):
             service_account=identity(vm),
             metadata={**told, **script},
             labels=dict(vm.labels),
-            # As a VM by itself (see there), it keeps the script that it was made with.
+            # Like a VM without a group (`keep_script`), it keeps the script that it was made with.
             opts=pulumi.ResourceOptions.merge(
                 own, pulumi.ResourceOptions(ignore_changes=['metadata["startup-script"]'])
             ),
@@ -163,6 +168,6 @@ class ManagedVm(pulumi.ComponentResource):
             timeout_sec=min(5, managed.check_interval_seconds),
             unhealthy_threshold=managed.failed_checks,
             http_health_check={"port": HEALTH_PORT},
-            # Its group refers to it by a name that stays.
+            # The group refers to it by its name, which stays the same.
             opts=own,
         )

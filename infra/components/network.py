@@ -1,4 +1,4 @@
-"""The network that VM and TPU are in."""
+"""The network of the VM and the TPU."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from infra.components import compute
 
 @dataclass(frozen=True)
 class NetworkArgs:
-    """`grpc_ports` are the ports of TPU workers; `iap_range` is where IAP forwards SSH from.
+    """The network to declare.
 
-    `requires` is what the network waits for (its API); the rest waits for the network.
+    Attributes:
+        iap_range: the addresses that IAP forwards SSH from.
+        grpc_ports: the ports of TPU workers.
+        requires: what the network waits for; everything else waits for the network.
     """
 
     project: str
@@ -28,16 +31,16 @@ class NetworkArgs:
 
 
 class Network(pulumi.ComponentResource):
-    """A network of the stack's own, with one subnet, Private Google Access and Cloud NAT.
+    """The stack's own network: one subnet, Private Google Access and Cloud NAT.
 
-    Deliberately opens nothing to the internet: SSH comes in through IAP, and only the subnet
-    itself reaches the ports of the TPU.
+    Nothing is open to the internet, on purpose: SSH comes in through IAP, and only machines of the
+    subnet reach the TPU's ports.
     """
 
     network: pulumi.Output[str]
     subnetwork: pulumi.Output[str]
     egress: pulumi.Resource
-    """What a machine without a public address must wait for before it can install anything."""
+    """Ready once a machine without a public address can reach the internet."""
 
     def __init__(
         self, name: str, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None

@@ -1,4 +1,4 @@
-"""The TPU as one or more TPU VMs out of Google's queue."""
+"""The TPU as one or more TPU VMs from Google's queue."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class QueuedTpu(Tpu):
     """
 
     def declare(self, args: TpuArgs, opts: pulumi.ResourceOptions) -> None:
-        """Declares the request and the TPU VMs that it becomes."""
+        """Declare the request and the TPU VMs that it becomes."""
         tpu = args.settings
         queue = tpu.queued or QueueSettings()
         if pulumi.runtime.is_dry_run():
@@ -103,7 +103,7 @@ def _node(args: TpuArgs, disks: tuple[Attached, ...]) -> dict[str, Any]:
         },
         "serviceAccount": {"email": args.account, "scope": list(tpu.scopes)},
         "metadata": dict(args.metadata),
-        # What is not asked for is left out, so that a request is the one that was made before.
+        # Unset fields are left out, so that the request equals the one an earlier release made.
         **_given("dataDisks", attached),
         **_given("bootDiskConfig", boot),
         **_given("tags", list(tpu.tags)),
@@ -113,7 +113,7 @@ def _node(args: TpuArgs, disks: tuple[Attached, ...]) -> dict[str, Any]:
 
 
 def _tier(args: TpuArgs, tpu: TpuSettings, queue: QueueSettings) -> dict[str, Any]:
-    """Which part of the queue a request is in; none of them is on demand."""
+    """Return the tier of the queue that the request is in; empty for on demand."""
     if tpu.capacity is Capacity.SPOT:
         return {"spot": {}}
     if tpu.capacity is Capacity.PREEMPTIBLE:
@@ -137,5 +137,5 @@ def _policy(queue: QueueSettings) -> dict[str, str]:
 
 
 def _given(name: str, value: object) -> dict[str, Any]:
-    """The value under its name, or nothing."""
+    """Return the value under its name; nothing if it is empty."""
     return {name: value} if value else {}

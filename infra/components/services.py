@@ -24,7 +24,7 @@ class ProjectServicesArgs:
 
 
 class ProjectServices(pulumi.ComponentResource):
-    """Enables APIs. Deliberately never disables one: others in the project may use it."""
+    """Enables APIs. It never disables one, on purpose: others in the project may use it."""
 
     enabled: Mapping[str, pulumi.Resource]
     """By name, so that each resource waits for the API that it needs and for no other."""
@@ -56,7 +56,7 @@ class ProjectServices(pulumi.ComponentResource):
 
 
 def until_they_answer() -> pulumi.ResourceHookBinding | None:
-    """What holds back whatever waits for an API that was just enabled."""
+    """Return the hook that makes resources wait until a just-enabled API answers."""
     return pulumi.ResourceHookBinding(after_create=[_wait])
 
 

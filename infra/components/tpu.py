@@ -1,4 +1,4 @@
-"""The TPU in its three forms; all of them look the same to the rest of the program."""
+"""The TPU: two of its three forms, and what all forms look like to the rest of the program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from infra.components.disks import DataDisks, DataDisksArgs
 from infra.components.machine import Machine, custom_timeouts, replace_for_another_job
 from infra.settings.tpu import Capacity, TpuSettings
 
-# Google has no call that changes the labels of a classic node, and no TPU is given up for a label.
+# The API cannot change the labels of a classic node, and a label is no reason to replace a TPU.
 _LABELS_ONCE = pulumi.ResourceOptions(ignore_changes=["labels", "effectiveLabels", "pulumiLabels"])
 
 
@@ -37,12 +37,12 @@ class TpuArgs(Machine):
 
 
 class Tpu(pulumi.ComponentResource):
-    """What every form of TPU has."""
+    """What all forms of TPU have in common."""
 
     name: pulumi.Output[str]
-    """Of the first slice."""
+    """Name of the first slice."""
     names: pulumi.Output[list[str]]
-    """Of all slices."""
+    """Names of all slices."""
     endpoints: pulumi.Output[list[str]]
     """`grpc://IP:PORT` of every worker, worker 0 of the first slice first, slice by slice."""
 
@@ -50,7 +50,7 @@ class Tpu(pulumi.ComponentResource):
         self, name: str, args: TpuArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__(f"tpu-stack:infra:{type(self).__name__}", name, None, opts)
-        # The name is fixed, so the old one must be gone before the new one can be there.
+        # Names are fixed: the old TPU must be gone before its replacement can be made.
         own = pulumi.ResourceOptions(
             parent=self,
             delete_before_replace=True,
@@ -62,10 +62,10 @@ class Tpu(pulumi.ComponentResource):
 
     @abstractmethod
     def declare(self, args: TpuArgs, opts: pulumi.ResourceOptions) -> None:
-        """Declares the resource and sets the outputs."""
+        """Declare the resource and set the outputs."""
 
     def data_disks(self, args: TpuArgs) -> DataDisks:
-        """Declares the data disks."""
+        """Declare the data disks."""
         disks = DataDisksArgs(
             project=args.project,
             zone=args.zone,
@@ -80,10 +80,10 @@ class Tpu(pulumi.ComponentResource):
 
 
 class TpuVm(Tpu):
-    """One or more TPU VMs, asked for at once: the update fails if there is no capacity."""
+    """One or more TPU VMs without a queue: the update fails if there is no capacity."""
 
     def declare(self, args: TpuArgs, opts: pulumi.ResourceOptions) -> None:
-        """Declares a `gcp.tpu.V2Vm` for each slice."""
+        """Declare a `gcp.tpu.V2Vm` for each slice."""
         tpu = args.settings
         disks = self.data_disks(args)
         own = pulumi.ResourceOptions.merge(opts, replace_for_another_job(args.metadata))
@@ -129,15 +129,15 @@ class TpuVm(Tpu):
 
 
 class TpuNode(Tpu):
-    """The classic TPU node, for projects that Google still lets create one."""
+    """The classic TPU node, for projects in which Google still allows one."""
 
     account: pulumi.Output[str]
-    """Google's own account that the node reads and writes the bucket with."""
+    """Address of Google's account as which the node reads and writes the bucket."""
 
     def declare(self, args: TpuArgs, opts: pulumi.ResourceOptions) -> None:
-        """Declares a `gcp.tpu.Node`."""
+        """Declare a `gcp.tpu.Node`."""
         tpu = args.settings
-        # Newer generations of the provider have no such class; the checks have made sure of it.
+        # Newer generations of the provider lack the class; check_provider refuses nodes with them.
         provider: Any = gcp.tpu
         node = provider.Node(
             "tpu",

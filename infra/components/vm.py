@@ -32,9 +32,9 @@ class VmArgs(Machine):
 
 
 class Vm(pulumi.ComponentResource):
-    """A VM with the `cloud-platform` scope and an account of its own, without a public address.
+    """A VM that runs as the stack's service account with the `cloud-platform` scope.
 
-    Deliberately does not wait for the TPU: the trainer looks its endpoint up by name and waits.
+    It does not wait for the TPU, on purpose: the trainer looks up the endpoint by name and waits.
     """
 
     name: pulumi.Output[str]
@@ -73,7 +73,7 @@ class Vm(pulumi.ComponentResource):
         self.register_outputs({"name": self.name})
 
     def _boot_disk(self, args: VmArgs) -> Any:
-        """A disk that comes and goes with the VM, or one of its own that outlives it."""
+        """Return a boot disk that is deleted with the VM, or declare one that outlives it."""
         vm = args.settings
         if not vm.keep_boot_disk:
             params = {
@@ -84,7 +84,7 @@ class Vm(pulumi.ComponentResource):
             return {"auto_delete": True, "initialize_params": params}
         disk = compute.Disk(
             "boot-disk",
-            # Not the VM's name, which a disk has that comes and goes with it.
+            # A boot disk that is deleted with its VM has the VM's name.
             name=f"{args.name}-boot",
             project=args.project,
             zone=args.zone,
@@ -103,9 +103,9 @@ class Vm(pulumi.ComponentResource):
 
 
 def keep_script(args: VmArgs) -> pulumi.ResourceOptions:
-    """The script runs at boot alone: a VM keeps the one that it was made with.
+    """Keep a VM's start-up script, which runs only at boot, as long as its task stays the same.
 
-    So a new release replaces no VM, unless it gets another task.
+    A new release thus replaces no VM.
     """
     return pulumi.ResourceOptions(
         ignore_changes=["metadataStartupScript"],
@@ -114,14 +114,14 @@ def keep_script(args: VmArgs) -> pulumi.ResourceOptions:
 
 
 def interfaces(args: VmArgs) -> Any:
-    """One interface, in the stack's subnet."""
-    # An access configuration without an address asks for any public address.
+    """Return the VM's one interface, in the stack's subnet."""
+    # An empty access configuration asks for a public address of Google's choice.
     access: list[dict[str, str]] = [{}] if args.settings.public_ip else []
     return [{"network": args.network, "subnetwork": args.subnetwork, "access_configs": access}]
 
 
 def scheduling(vm: VmSettings) -> Any:
-    """What Google may do with the VM, and when."""
+    """Return when Google may stop, move or restart the VM."""
     stays = vm.capacity is VmCapacity.ON_DEMAND
     migrates = stays and vm.host_maintenance is not HostMaintenance.TERMINATE
     spot = vm.capacity is VmCapacity.SPOT
@@ -136,7 +136,7 @@ def scheduling(vm: VmSettings) -> Any:
 
 
 def shielded(vm: VmSettings) -> Any:
-    """Shielded VM as the settings say."""
+    """Return the options of Shielded VM."""
     return {
         "enable_secure_boot": vm.shielded.secure_boot,
         "enable_vtpm": vm.shielded.vtpm,
@@ -145,12 +145,12 @@ def shielded(vm: VmSettings) -> Any:
 
 
 def identity(args: VmArgs) -> Any:
-    """The stack's account; what it may do is for IAM to say, not for scopes."""
+    """Return the service account; IAM, not its scopes, limits what it may do."""
     return {"email": args.account, "scopes": [CLOUD_PLATFORM]}
 
 
 def metadata(args: VmArgs) -> dict[str, pulumi.Input[str]]:
-    """The job, and what the machine itself goes by."""
+    """Return the job's metadata with the VM's own."""
     login: dict[str, pulumi.Input[str]] = {
         "enable-oslogin": "TRUE" if args.settings.os_login else "FALSE"
     }
@@ -159,7 +159,7 @@ def metadata(args: VmArgs) -> dict[str, pulumi.Input[str]]:
 
 
 def _task(args: VmArgs) -> str:
-    """What the start-up script does."""
+    """Return what the start-up script does; another task replaces the VM."""
     if args.startup_script is None:
         return "nothing"
     return "train and watch" if "watchdog" in args.metadata else "train"

@@ -1,1 +1,1 @@
-"""What a stack costs, from the catalog's prices alone: no engine, no cloud, no floats."""
+"""The cost of a stack, from the catalog's prices alone: no engine, no cloud, no floats."""

@@ -1,4 +1,4 @@
-"""An estimate: one line a part, each with what it costs as it is set, on demand and as spot."""
+"""An estimate: a line for each part, with its price as configured, on demand and as spot."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Line:
 
     @classmethod
     def fixed(cls, part: str, what: str, price: Price | None) -> Line:
-        """A part that costs the same whichever way the machines are bought."""
+        """Return a part that costs the same whichever way the machines are bought."""
         return cls(part, what, price, price, price)
 
 

@@ -98,7 +98,7 @@ def _disk(settings: StackSettings, catalog: Catalog) -> Line:
 
 
 def _data_disks(settings: StackSettings, catalog: Catalog) -> list[Line]:
-    """Disks of the stack's own; one that is written to is there once for each slice."""
+    """Return the stack's own disks; each slice has its own of those that are written to."""
     lines = []
     tpu = catalog.accelerators.get(settings.tpu.accelerator_type)
     for disk in settings.tpu.data_disks:
@@ -140,7 +140,7 @@ def _key(settings: StackSettings, catalog: Catalog) -> list[Line]:
 
 
 def _budget(settings: StackSettings, whole: Estimate) -> tuple[str, ...]:
-    """How long the budget lasts; Google counts it in the billing account's currency."""
+    """Say how long the budget lasts; Google counts it in the billing account's currency."""
     budget, hour = settings.budget, whole.configured.hour
     if budget is None or budget.amount is None or not hour or budget.currency not in (None, "USD"):
         return ()

@@ -13,12 +13,12 @@ UNKNOWN = "unknown"
 
 
 def dollars(amount: Decimal, places: int = 2) -> str:
-    """`$12,288.00`; half a cent is rounded up."""
+    """Return an amount like `$12,288.00`; half a cent is rounded up."""
     return f"${amount.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP):,f}"
 
 
 def aligned(rows: Sequence[Sequence[str]], left: int) -> list[str]:
-    """Rows of cells as lines with even columns; the first `left` are aligned to the left."""
+    """Return rows of cells as lines with even columns, the first `left` of them left-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -30,7 +30,7 @@ def aligned(rows: Sequence[Sequence[str]], left: int) -> list[str]:
 
 
 def table(estimate: Estimate) -> str:
-    """The estimate as lines of text."""
+    """Return the estimate as lines of text."""
     run = f"{estimate.hours:f} h"
     heading = ("", "", "hour", "day", f"run of {run}", "run on demand", "run on spot")
     rows: list[tuple[str, ...]] = [heading]
@@ -44,7 +44,7 @@ def table(estimate: Estimate) -> str:
 
 
 def as_json(estimate: Estimate) -> dict[str, Any]:
-    """The estimate with exact amounts as texts; an unknown amount is null."""
+    """Return the estimate with exact amounts as texts; an unknown amount is null."""
     return {
         "title": estimate.title,
         "region": estimate.region,

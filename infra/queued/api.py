@@ -52,7 +52,7 @@ class TpuApi:
         self._sleep = sleep
 
     def get(self, name: str) -> Json | None:
-        """What is there under a name; None if nothing is."""
+        """Return what has this name; None if nothing has."""
         try:
             return self._call("GET", name)
         except TpuApiError as error:
@@ -61,7 +61,7 @@ class TpuApi:
             raise
 
     def list_all(self, parent: str, collection: str) -> list[Json]:
-        """Everything of a kind in a place."""
+        """Return everything of a kind in a place."""
         found: list[Json] = []
         query: dict[str, str] = {}
         while True:
@@ -72,15 +72,15 @@ class TpuApi:
             query = {"pageToken": page["nextPageToken"]}
 
     def post(self, name: str, body: Json, query: Mapping[str, str]) -> Json:
-        """Creates something below a name; the answer is an operation."""
+        """Create something below a name and return the operation."""
         return self._call("POST", name, body, query)
 
     def patch(self, name: str, body: Json, query: Mapping[str, str]) -> Json:
-        """Changes something; the answer is an operation."""
+        """Change something and return the operation."""
         return self._call("PATCH", name, body, query)
 
     def delete(self, name: str, query: Mapping[str, str]) -> None:
-        """Starts to delete what is under a name; nothing there is right too."""
+        """Start to delete what has this name; it may be gone already."""
         try:
             self._call("DELETE", name, None, query)
         except TpuApiError as error:

@@ -1,4 +1,4 @@
-"""What differs between the request that is in the queue and the one that is wanted."""
+"""The differences between the request in the queue and the one that the program declares."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from infra.queued.api import Json
 
-# Metadata that a TPU VM reads when it boots: another release's, or other limits.
+# Metadata that a TPU VM reads only at boot; it differs between releases, and with other limits.
 _READ_AT_BOOT = ("startup-script", "watchdog", "limits")
 
 
 def asked(props: Mapping[str, Any], key: str) -> Any:
-    """What a request is known by. What its TPU VM reads at boot makes no other request."""
+    """Return what identifies a request, without what its TPU VM reads only at boot."""
     value = props.get(key)
     if key != "request" or value is None:
         return value
@@ -26,7 +26,7 @@ def asked(props: Mapping[str, Any], key: str) -> Any:
 
 
 def why(olds: Mapping[str, Any], news: Mapping[str, Any]) -> str:
-    """Why a request is replaced by another one, for people."""
+    """Say why another request replaces this one."""
     if olds.get("loss"):
         return f"Google takes it up no more ({olds['loss']})"
     changed = sorted(_changes("", _flat(olds), _flat(news)))

@@ -20,12 +20,12 @@ from infra.queued.state import loss, lost, place, say, standing
 
 
 class QueuedNodeProvider(ResourceProvider):
-    """Waits for TPU VMs. Deliberately makes and deletes nothing: that is the request's."""
+    """Waits for TPU VMs. The request creates and deletes them."""
 
     serialize_as_secret_always = False
 
     def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> DiffResult:
-        """Another request has another TPU VM; how long to wait for it counts only once."""
+        """Replace the TPU VMs for another request; the time to wait counts only once."""
         replaces = [
             key
             for key in ("project", "zone", "name", "nodes", "requested")
@@ -37,19 +37,19 @@ class QueuedNodeProvider(ResourceProvider):
         )
 
     def create(self, props: dict[str, Any]) -> CreateResult:
-        """Waits until all TPU VMs are READY."""
+        """Wait until all TPU VMs are READY."""
         ready = await_ready(TpuApi(), props)
         return CreateResult(ready[0]["name"], {**props, "endpoints": _endpoints(ready)})
 
     def read(self, id_: str, props: dict[str, Any]) -> ReadResult:
-        """The TPU VMs as they are; where Google has taken one away, there are none."""
+        """Read the TPU VMs; there are none if Google has taken one away."""
         found = standing(TpuApi(), props)
         if lost(props, found):
             return ReadResult("", {})
         return ReadResult(id_, {**props, "endpoints": _endpoints(found)})
 
     def update(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> UpdateResult:
-        """Another patience is only noted."""
+        """Note the new time to wait."""
         return UpdateResult({**_news, "endpoints": _olds["endpoints"]})
 
 
@@ -67,7 +67,7 @@ class QueuedNode(Resource, module="tpu", name="QueuedNode"):
 
 
 def await_ready(api: TpuApi, props: Mapping[str, Any]) -> list[Json]:
-    """The TPU VMs of a request, all READY, in the order of the slices.
+    """Return the TPU VMs of a request, all READY, in the order of the slices.
 
     Raises RuntimeError if the request fails or the time is up, with the cure.
     """

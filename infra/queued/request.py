@@ -31,7 +31,7 @@ class QueuedRequestProvider(ResourceProvider):
     serialize_as_secret_always = False
 
     def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> DiffResult:
-        """Another request, or one that is over, means another entry in the queue."""
+        """Replace the request for another one, or if Google has given it up."""
         replaces = [key for key in _IDENTITY if asked(_olds, key) != asked(_news, key)]
         if _olds.get("loss"):
             replaces.append("loss")
@@ -43,7 +43,7 @@ class QueuedRequestProvider(ResourceProvider):
         )
 
     def create(self, props: dict[str, Any]) -> CreateResult:
-        """Puts a request into the queue; one that an interrupted update has put there is taken."""
+        """Queue a request, or adopt the one that an interrupted update has queued."""
         api = TpuApi()
         name = f"{place(props)}/queuedResources/{props['name']}"
         try:
@@ -64,7 +64,7 @@ class QueuedRequestProvider(ResourceProvider):
         return CreateResult(name, _outputs(api, props, entry))
 
     def read(self, id_: str, props: dict[str, Any]) -> ReadResult:
-        """What became of a request: gone, over, or as it should be."""
+        """Read what became of a request: it is gone, over, or as it should be."""
         api = TpuApi()
         entry = api.get(id_)
         if entry is None:
@@ -75,7 +75,7 @@ class QueuedRequestProvider(ResourceProvider):
         return ReadResult(id_, _outputs(api, props, entry) | {"labels": labels})
 
     def update(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> UpdateResult:
-        """Labels change in place. A new deadline counts for the next request."""
+        """Change labels in place. A new deadline counts for the next request."""
         api = TpuApi()
         if _olds.get("labels") != _news["labels"]:
             if not all(standing(api, _news)):
@@ -93,7 +93,7 @@ class QueuedRequestProvider(ResourceProvider):
         return UpdateResult(dict(_news) | kept)
 
     def delete(self, _id: str, _props: dict[str, Any]) -> None:
-        """Deletes a request along with its TPU VM, whatever its state, and waits until both are."""
+        """Delete a request in any state along with its TPU VMs, and wait until all are gone."""
         api = TpuApi()
         say(f"deleting {_props['name']} from the queue, along with the TPU VMs that it became")
 

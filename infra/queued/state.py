@@ -1,4 +1,4 @@
-"""Where a request in the queue stands, and the TPU VMs that it became."""
+"""The state of a request in the queue, and of the TPU VMs that it became."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ GONE = ("PREEMPTED", "TERMINATED")
 
 
 def say(message: str) -> None:
-    """The engine shows what a dynamic provider prints."""
+    """Print a message, which the engine shows."""
     print(message, file=sys.stdout, flush=True)
 
 
 def place(props: Mapping[str, Any]) -> str:
-    """Where a request and its TPU VMs are."""
+    """Return the parent of a request and its TPU VMs."""
     return f"projects/{props['project']}/locations/{props['zone']}"
 
 
 def names(props: Mapping[str, Any]) -> list[str]:
-    """Names of a request's TPU VMs in the order of the slices.
+    """Return the names of a request's TPU VMs in the order of the slices.
 
     `props` are those of the request, or of its TPU VMs (with `nodes`, if there are several).
     """
@@ -50,7 +50,7 @@ def standing(api: TpuApi, props: Mapping[str, Any]) -> list[Json | None]:
 
 
 def loss(api: TpuApi, props: Mapping[str, Any], entry: Json) -> str:
-    """Why a request does not lead to TPU VMs any more; empty if it does or still may."""
+    """Say why a request leads to TPU VMs no more; empty if it does or still may."""
     state = entry.get("state", {})
     if state.get("state") in OVER:
         reason = state.get("failedData", {}).get("error", {}).get("message", "")
@@ -59,7 +59,7 @@ def loss(api: TpuApi, props: Mapping[str, Any], entry: Json) -> str:
 
 
 def lost(props: Mapping[str, Any], nodes: list[Json | None]) -> str:
-    """What became of the first TPU VM of an ACTIVE request that is no more; empty if all are."""
+    """Say what became of the first TPU VM of an ACTIVE request that is gone; empty if none is."""
     wanted = names(props)
     for name, node in zip(wanted, nodes, strict=True):
         if node is None or node.get("state") in GONE:

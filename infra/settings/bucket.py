@@ -8,7 +8,7 @@ from infra.settings.base import Section, StrEnum, Text
 
 
 class LifecycleAction(StrEnum):
-    """What becomes of an object."""
+    """What happens to an object."""
 
     DELETE = "delete"
     NEARLINE = "nearline"
@@ -17,7 +17,7 @@ class LifecycleAction(StrEnum):
 
 
 class LifecycleRule(Section):
-    """What Google does with old objects. Of several conditions all must hold."""
+    """A rule for old objects. All of its conditions must hold."""
 
     action: LifecycleAction = Field(
         default=LifecycleAction.DELETE,

@@ -1,4 +1,4 @@
-"""Settings of the disks that a TPU VM has beside the one that it boots from."""
+"""Settings of the data disks of TPU VMs."""
 
 from __future__ import annotations
 

@@ -21,5 +21,5 @@ def settings_from_engine() -> StackSettings:
 
 
 def _structured(value: str) -> object:
-    """The engine hands groups and lists over as JSON, and everything else as plain text."""
+    """Return a setting as the engine got it: groups and lists are JSON, all else is plain text."""
     return json.loads(value) if value.startswith(("{", "[")) else value

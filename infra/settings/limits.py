@@ -1,4 +1,4 @@
-"""Settings that end what a stack costs."""
+"""Settings that take an unused TPU down."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from infra.settings.base import Section
 
 
 class LimitsSettings(Section):
-    """The limits: what ends a TPU that is used no more, or for too long."""
+    """The limits: when a TPU that is unused or too old is taken down."""
 
     time_to_live_hours: float | None = Field(
         default=None,

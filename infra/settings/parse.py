@@ -105,7 +105,7 @@ def _problem(error: ErrorDetails, stack: str) -> Problem:
 
 
 def _members(section: type[BaseModel], field: FieldInfo | None) -> str:
-    """The cure for what is no group: the settings that it has."""
+    """Return the cure for a value that is no group: the settings that the group has."""
     names = ", ".join(_by_alias(section))
     may_be_left_out = field is not None and type(None) in get_args(field.annotation)
     return f"Use {{}}, or set below it: {names}" if may_be_left_out else f"Set below it: {names}"
@@ -146,7 +146,7 @@ def _section(path: tuple[int | str, ...]) -> type[BaseModel] | None:
 
 
 def _section_of(annotation: Any) -> type[BaseModel] | None:
-    """The section that a field holds, also if it may be left out or holds a list of them."""
+    """Return the section that a field holds, be it optional or a list of sections."""
     for kind in (annotation, *get_args(annotation)):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 
 class _Unset:
-    """The value of a setting that is not there; prints as "(not set)"."""
+    """The value of a setting that is missing; prints as "(not set)"."""
 
     def __repr__(self) -> str:
         return "(not set)"
@@ -20,7 +20,7 @@ UNSET: Final = _Unset()
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: the setting, its value, why, and what would be right."""
+    """One problem: the setting, its value, what is wrong with it, and what would be right."""
 
     setting: str
     """Path as in the stack file, e.g. `tpu.acceleratorType`."""
@@ -31,6 +31,13 @@ class Problem:
     def __str__(self) -> str:
         end = "" if self.cure.endswith("?") else "."
         return f"{self.setting}: {_shown(self.value)} {self.why}. {self.cure}{end}"
+
+
+def misplaced(values: Mapping[str, object], why: str, cure: str) -> Iterator[Problem]:
+    """Yield a problem for each setting, by its path, that has a value and should have none."""
+    for setting, value in values.items():
+        if value not in (None, False):
+            yield Problem(setting, value, why, cure)
 
 
 class SettingsError(Exception):

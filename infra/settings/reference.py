@@ -35,7 +35,7 @@ class Setting:
         return self.path.partition(".")[0] if "." in self.path else ""
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the setting for programs."""
         return {
             "path": self.path,
             "type": self.kind,
@@ -49,13 +49,13 @@ class Setting:
 
 
 def all_settings() -> list[Setting]:
-    """Every setting, in the order of the model."""
+    """Return every setting in the order of the model."""
     schema = StackSettings.model_json_schema()
     return [*_settings(schema, schema["$defs"], "")]
 
 
 def groups() -> dict[str, str]:
-    """The groups of settings and what each is about."""
+    """Return the groups of settings and what each is about."""
     schema = StackSettings.model_json_schema()
     found = {
         name: _resolved(entry, schema["$defs"]) for name, entry in schema["properties"].items()
@@ -68,7 +68,7 @@ def groups() -> dict[str, str]:
 
 
 def pulumi_config() -> dict[str, dict[str, Any]]:
-    """The same schema in the form of `config` in Pulumi.yaml, as far as that form can say it.
+    """Return the schema in the form of `config` in Pulumi.yaml, as far as that form allows.
 
     Pulumi takes every key without a default for required, so that a setting that may be left out
     and has no default cannot be declared; nor can a key of the provider, nor what is in a group.
@@ -118,7 +118,7 @@ def _settings(
 
 
 def _resolved(entry: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry with what it refers to, and without the `null` of what may be left out."""
+    """Return the entry with what it refers to, and without the `null` of optional settings."""
     merged = dict(entry)
     for way in (entry, *entry.get("anyOf", ())):
         if way.get("type") == "null":

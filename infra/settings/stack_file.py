@@ -1,4 +1,4 @@
-"""Reads a stack file itself, for whoever has no engine (the command line, tests)."""
+"""Stack files, for programs without an engine: the command line and the tests."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def stack_name(path: Path) -> str:
-    """The stack that a file `Pulumi.STACK.yaml` belongs to."""
+    """Return the stack of a file `Pulumi.STACK.yaml`."""
     return path.stem.removeprefix("Pulumi.")
 
 
 def load_stack_file(path: Path) -> StackSettings:
-    """The settings in a stack file.
+    """Return the settings in a stack file.
 
     Raises SettingsError if they are wrong or the file is missing or no YAML.
     """

@@ -6,6 +6,7 @@ from pydantic import AwareDatetime, Field
 
 from infra.settings.base import Section, StrEnum, Text
 from infra.settings.disks import DataDisk
+from infra.settings.timeouts import Minutes, Timeouts
 
 FULL_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
@@ -27,7 +28,7 @@ class Capacity(StrEnum):
 
 
 class Workload(StrEnum):
-    """What Google's maintenance of several slices goes by."""
+    """The purpose that Google's maintenance of several slices follows."""
 
     THROUGHPUT = "throughput"
     AVAILABILITY = "availability"
@@ -69,27 +70,21 @@ class QueueSettings(Section):
     )
 
 
-class TimeoutSettings(Section):
-    """How many minutes an operation on the TPU may take, as Google counts it."""
+class TimeoutSettings(Timeouts):
+    """How many minutes an operation on the TPU may take."""
 
-    create_minutes: float | None = Field(
+    create_minutes: Minutes = Field(
         default=None,
-        ge=1,
-        le=24 * 60,
-        description="Creation (1 to 1440; 20 if it is not set). A TPU that queues has "
+        description="Creation (1 to 1440; default: 20). A TPU that queues has "
         "`tpu.queued.waitMinutes` instead.",
     )
-    update_minutes: float | None = Field(
+    update_minutes: Minutes = Field(
         default=None,
-        ge=1,
-        le=24 * 60,
-        description="Changes in place, a reimage among them (1 to 1440; 20 if it is not set).",
+        description="Changes in place, such as another runtime (1 to 1440; default: 20).",
     )
-    delete_minutes: float | None = Field(
+    delete_minutes: Minutes = Field(
         default=None,
-        ge=1,
-        le=24 * 60,
-        description="Deletion (1 to 1440; 20 if it is not set, 30 of a TPU that queues).",
+        description="Deletion (1 to 1440; default: 20, or 30 for a TPU that queues).",
     )
 
 

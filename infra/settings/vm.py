@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from infra.settings.base import Section, StrEnum, Text
+from infra.settings.timeouts import Timeouts
 
 
 class VmCapacity(StrEnum):
@@ -38,7 +39,7 @@ class DiskType(StrEnum):
 
 
 class ShieldedSettings(Section):
-    """What keeps the VM's software from being changed unseen."""
+    """Shielded VM, which protects the VM's software against unnoticed changes."""
 
     secure_boot: bool = Field(
         default=True, description="Boot signed software alone; drivers of one's own need false."
@@ -69,21 +70,8 @@ class ManagedSettings(Section):
     )
 
 
-class VmTimeoutSettings(Section):
-    """How many minutes an operation on the VM may take, as Google counts it."""
-
-    create_minutes: float | None = Field(
-        default=None, ge=1, le=1440, description="Creation (1 to 1440; 20 if it is not set)."
-    )
-    update_minutes: float | None = Field(
-        default=None,
-        ge=1,
-        le=1440,
-        description="Changes in place (1 to 1440; 20 if it is not set).",
-    )
-    delete_minutes: float | None = Field(
-        default=None, ge=1, le=1440, description="Deletion (1 to 1440; 20 if it is not set)."
-    )
+class VmTimeoutSettings(Timeouts):
+    """How many minutes an operation on the VM may take."""
 
 
 class VmSettings(Section):

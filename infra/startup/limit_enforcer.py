@@ -43,7 +43,7 @@ class Place:
     bucket: str
 
     def node(self, name: str) -> str:
-        """Full name of a TPU."""
+        """Return the full name of a TPU."""
         return f"projects/{self.project}/locations/{self.zone}/nodes/{name}"
 
 
@@ -71,7 +71,7 @@ class LimitEnforcer:
         self._busy = now()
 
     def look(self, limits: Mapping[str, Any]) -> bool:
-        """One round. True once a TPU was deleted because its time was up."""
+        """Do one round. Return True once a TPU was deleted because its time was up."""
         nodes = [node for name in limits["tpus"] if (node := self._node(name)) is not None]
         if self._training() or not any(node["state"] == "READY" for node in nodes):
             # What is being made, preempted or stopped is not idle; it counts from READY on.
@@ -90,7 +90,7 @@ class LimitEnforcer:
         return bool(over)
 
     def wake(self, limits: Mapping[str, Any]) -> bool:
-        """Start what was stopped: there is something to train again. True when that is done."""
+        """Start TPUs that were stopped: there is something to train. Return True when done."""
         for name in limits["tpus"]:
             node = self._node(name)
             if node is not None and node["state"] == "STOPPED":
@@ -175,7 +175,7 @@ def _can_be_stopped(node: Json) -> bool:
 
 
 def _version(node: Json) -> str:
-    """The version of the API that stops this kind of TPU: classic nodes have v1 alone."""
+    """Return the API version that stops this kind of TPU: classic nodes have only v1."""
     return "v1" if node.get("apiVersion", "").startswith("V1") else "v2"
 
 
@@ -196,11 +196,11 @@ class Machine:
         self._etag = ""
 
     def attribute(self, name: str) -> str:
-        """A metadata value."""
+        """Return a metadata value."""
         return self._metadata(f"attributes/{name}")[0]
 
     def limits(self) -> Json:
-        """The limits: at once at first, then when they change or it is time for another look."""
+        """Return the limits: at once at first, then on a change or for the next round."""
         query = {"wait_for_change": "true", "timeout_sec": str(LOOK_SECONDS)}
         query["last_etag"] = self._etag or "0"
         text, self._etag = self._metadata(f"attributes/limits?{urllib.parse.urlencode(query)}")
@@ -222,7 +222,7 @@ class Machine:
 
     @staticmethod
     def training() -> bool:
-        """Whether the trainer's unit runs."""
+        """Return whether the trainer's unit runs."""
         command = ["systemctl", "is-active", "--quiet", "training"]
         return subprocess.run(command, check=False).returncode == 0
 
@@ -243,7 +243,7 @@ def say(text: str) -> None:
 
 
 def until_it_works(step: Callable[[], bool]) -> bool:
-    """Do a step again until it works: grants may not count yet, a service may be away."""
+    """Repeat a step until it works: grants may not count yet, a service may be unavailable."""
     while True:
         try:
             return step()

@@ -37,7 +37,7 @@ class Module:
 
     @property
     def path(self) -> Path:
-        """Where the module lies in this repository."""
+        """Return where the module lies in this repository."""
         return TOOLS / self.folder
 
 

@@ -1,0 +1,21 @@
+"""How long operations on a machine may take."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from infra.settings.base import Section
+
+Minutes = Annotated[float | None, Field(ge=1, le=24 * 60)]
+
+
+class Timeouts(Section):
+    """How many minutes an operation may take."""
+
+    create_minutes: Minutes = Field(default=None, description="Creation (1 to 1440; default: 20).")
+    update_minutes: Minutes = Field(
+        default=None, description="Changes in place (1 to 1440; default: 20)."
+    )
+    delete_minutes: Minutes = Field(default=None, description="Deletion (1 to 1440; default: 20).")
