@@ -130,6 +130,9 @@ print(next((have[n] for n in names if n in have), ""))')"
   fi
   python3 -m venv --clear "$BASE/venv-$version"
   "$PYTHON" -m pip install --quiet "$package==$version"
+  # Draws the training's report, which does without.
+  "$PYTHON" -m pip install --quiet matplotlib ||
+    log "matplotlib is not installed: the training's report will have no charts"
   touch "$BASE/venv-$version/installed"
 }
 
