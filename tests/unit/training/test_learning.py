@@ -224,7 +224,7 @@ def test_a_changed_file_is_found_by_its_digest(bars: Path, tmp_path: Path) -> No
     content = bytearray(path.read_bytes())
     content[500] ^= 1
     path.write_bytes(content)
-    assert corrupt_files(open_data(str(copy))) == [path.name]
+    assert [file.name for file in corrupt_files(open_data(str(copy)))] == [path.name]
 
 
 def test_bfloat16_computes_in_bfloat16_and_keeps_float32_weights(

@@ -2,18 +2,19 @@
 
 import dataclasses
 import logging
+from collections.abc import Mapping
 
 import tensorflow as tf
 
+from tpu_training.data import files
 from tpu_training.data.data_set import DataSet, corrupt_files
-from tpu_training.data.manifest import ENCODED, Split
+from tpu_training.data.input.shards import Readable
+from tpu_training.data.manifest import ENCODED, DataFile, Split
 from tpu_training.data.preprocessing import ops
 from tpu_training.data.preprocessing.parse import parse_examples
-from tpu_training.data.records import Scan, scan
+from tpu_training.data.records import HEAD_BYTES, Scan, scan
 from tpu_training.errors import DataError
 
-# Length and checksum before the content of a record.
-_HEAD_BYTES = 12
 _BATCH = 1024
 
 logger = logging.getLogger(__name__)
@@ -37,17 +38,14 @@ def without_corrupt_records(data: DataSet, limit: int) -> DataSet | None:
     Raises DataError that names the file and the offset of the first record over `limit`, and when a
     file differs in whole records: then it is another file, not a damaged one.
     """
-    changed = [name for name in corrupt_files(data) if name not in data.damaged]
-    found: dict[str, Scan] = {}
-    for split in data.manifest.splits.values():
-        for file in split.files:
-            if file.name in changed:
-                found[file.name] = _scan(data, file.name, file.examples)
-                if not found[file.name].corrupt:
-                    raise DataError(
-                        f"{data.directory}/{file.name}: its SHA-256 is not the manifest's, though "
-                        "each of its records is whole; copy the data set there again"
-                    )
+    changed = [file for file in corrupt_files(data) if file.name not in data.damaged]
+    found = {file.name: _scan(data, file) for file in changed}
+    for name, here in found.items():
+        if not here.corrupt:
+            raise DataError(
+                f"{data.directory}/{name}: its SHA-256 is not the manifest's, though each of its "
+                "records is whole; copy the data set there again"
+            )
     return _without(data, found, limit, "") if found else None
 
 
@@ -65,55 +63,53 @@ def without_unreadable_records(data: DataSet, limit: int) -> DataSet | None:
             good = _readable(records, data)
             if len(good) == file.examples:
                 continue
-            places = data.damaged.get(file.name) or _scan(data, file.name, file.examples).whole
+            places = data.damaged.get(file.name) or _scan(data, file).whole
             bad = [place for n, place in enumerate(places) if n not in good]
             whole = tuple(place for n, place in enumerate(places) if n in good)
-            found[file.name] = Scan(whole, tuple(start - _HEAD_BYTES for start, _ in bad), 0)
+            found[file.name] = Scan(whole, tuple(start - HEAD_BYTES for start, _ in bad), 0)
             reason = reason or _why(records, min(set(range(len(places))) - good), data)
     return _without(data, found, limit, reason) if found else None
 
 
 def _without(data: DataSet, found: dict[str, Scan], limit: int, reason: str) -> DataSet:
     """`data` without what `found` calls corrupt in some of its files."""
-    damaged = dict(data.damaged)
-    splits: dict[str, Split] = {}
     left_out = data.left_out
-    for split_name, split in data.manifest.splits.items():
-        counted = []
-        for file in split.files:
-            examples = file.examples
-            if file.name in found:
-                here = found[file.name]
-                _check(data, file.name, here, limit, limit - left_out, reason)
-                left_out += len(here.corrupt) + here.lost
-                damaged[file.name] = here.whole
-                examples = len(here.whole)
-                logger.warning(
-                    "data: left out %d corrupt records of %s at offset %s (--skip_corrupt_records="
-                    "%d)",
-                    len(here.corrupt) + here.lost,
-                    file.name,
-                    ", ".join(map(str, here.corrupt[:10])),
-                    limit,
-                )
-            counted.append(dataclasses.replace(file, examples=examples))
-        splits[split_name] = Split(sum(file.examples for file in counted), tuple(counted))
+    for name, here in found.items():
+        _check(f"{data.directory}/{name}", here, limit, limit - left_out, reason)
+        left_out += here.useless
+        logger.warning(
+            "data: left out %d corrupt records of %s at offset %s (--skip_corrupt_records=%d)",
+            here.useless,
+            name,
+            ", ".join(map(str, here.corrupt[:10])),
+            limit,
+        )
+    damaged = {**data.damaged, **{name: here.whole for name, here in found.items()}}
+    splits = {name: _recount(split, damaged) for name, split in data.manifest.splits.items()}
     manifest = dataclasses.replace(data.manifest, splits=splits)
     return DataSet(data.directory, manifest, damaged, left_out)
 
 
-def _scan(data: DataSet, name: str, examples: int) -> Scan:
-    with tf.io.gfile.GFile(f"{data.directory}/{name}", "rb") as file:
-        return scan(file.read(), examples)
+def _recount(split: Split, damaged: Mapping[str, Readable]) -> Split:
+    """`split` with as many examples as are left of its damaged files."""
+    counts = [len(damaged.get(file.name, range(file.examples))) for file in split.files]
+    recounted = [
+        dataclasses.replace(file, examples=count)
+        for file, count in zip(split.files, counts, strict=True)
+    ]
+    return Split(sum(counts), tuple(recounted))
 
 
-def _check(data: DataSet, name: str, found: Scan, limit: int, left: int, reason: str) -> None:
-    count = len(found.corrupt) + found.lost
-    if count > left:
+def _scan(data: DataSet, file: DataFile) -> Scan:
+    return scan(files.read_bytes(f"{data.directory}/{file.name}"), file.examples)
+
+
+def _check(path: str, found: Scan, limit: int, left: int, reason: str) -> None:
+    if found.useless > left:
         first = found.corrupt[min(max(left, 0), len(found.corrupt) - 1)]
         cure = "write the data set again" if reason else "copy the data set there again"
         raise DataError(
-            f"{data.directory}/{name}: corrupt record at offset {first} ({count} in this file"
+            f"{path}: corrupt record at offset {first} ({found.useless} in this file"
             f"{reason and f'; {reason}'}), more than --skip_corrupt_records={limit} allows; {cure}"
         )
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data import files
 from tpu_training.data.input.shards import Readable, Shards
-from tpu_training.data.manifest import FILE_NAME, Manifest, parse_manifest
+from tpu_training.data.manifest import FILE_NAME, DataFile, Manifest, parse_manifest
 from tpu_training.errors import DataError, InputError
 
 
@@ -86,10 +86,10 @@ def check_readable(data: DataSet, cluster: Cluster) -> None:
             ) from error
 
 
-def corrupt_files(data: DataSet) -> list[str]:
-    """Return the names of the files whose SHA-256 is not the manifest's; reads all of them."""
+def corrupt_files(data: DataSet) -> list[DataFile]:
+    """Return the files whose SHA-256 is not the manifest's; reads all of them."""
     return [
-        file.name
+        file
         for split in data.manifest.splits.values()
         for file in split.files
         if files.sha256(f"{data.directory}/{file.name}") != file.sha256

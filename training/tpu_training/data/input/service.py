@@ -9,8 +9,6 @@ from tpu_training.errors import EndpointError, InputError
 _ADDRESS = re.compile(r"grpc://([^\s/:]+:\d+)")
 # https://github.com/tensorflow/tensorflow/blob/v2.19.0/tensorflow/core/data/service/dispatcher.proto
 _GET_WORKERS = "/tensorflow.data.DispatcherService/GetWorkers"
-# Of the answer, a list of workers: the field 1, each with its length before it.
-_WORKER_TAG = 0x0A
 _TIMEOUT_SECONDS = 10.0
 
 
@@ -46,20 +44,7 @@ def _count_workers(target: str, address: str) -> int:
             f"--data_service={address}: no tf.data service answers there ({error.code().name}); "
             "check that its dispatcher runs and that this machine may reach the port"
         ) from error
-    return _count_fields(answer)
-
-
-def _count_fields(message: bytes) -> int:
-    """How many fields a message has whose fields all have a length."""
-    count = position = 0
-    while position < len(message):
-        assert message[position] == _WORKER_TAG
-        position, length, shift = position + 1, 0, 0
-        while True:
-            byte = message[position]
-            position, length, shift = position + 1, length | (byte & 127) << shift, shift + 7
-            if byte < 128:
-                break
-        position += length
-        count += 1
-    return count
+    # The answer's only field is `repeated WorkerInfo workers = 1`. TensorFlow has no Python class
+    # of it, but a message can be read as a field of bytes with the same number:
+    # https://protobuf.dev/programming-guides/proto3/#updating
+    return len(tf.train.BytesList.FromString(answer).value)
