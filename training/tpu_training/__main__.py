@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = parse(sys.argv[1:] if arguments is None else arguments)
         _set_up_logging(debug)
         if not isinstance(command, Job):
-            return command.run()
+            return command()
         print(f"training finished {_run(command)}", flush=True)
     except KeyboardInterrupt:
         print("training interrupted: Ctrl-C", file=sys.stderr)

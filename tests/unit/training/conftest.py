@@ -139,7 +139,7 @@ def run_here(one_device: Cluster) -> Callable[..., None]:
     def run(*arguments: object) -> None:
         command = parse([str(argument) for argument in arguments])
         if not isinstance(command, Job):
-            assert command.run() == 0
+            assert command() == 0
             return
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("tpu_training.job.run.connect", lambda *_: one_device)

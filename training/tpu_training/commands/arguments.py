@@ -34,12 +34,6 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", required=True, help="data set's directory or gs:// URL")
     parser.add_argument("--model-dir", required=True, help="results' directory or gs:// URL")
     parser.add_argument("--config", help="YAML or JSON file with parameters")
-    add_debug(parser)
-
-
-def add_debug(parser: argparse.ArgumentParser) -> None:
-    """Add --debug."""
-    parser.add_argument("--debug", action="store_true", help="show tracebacks and TensorFlow's log")
 
 
 def build_job(mode: str, known: argparse.Namespace, rest: Sequence[str]) -> Job:

@@ -16,7 +16,7 @@ from tpu_training.commands import (
     serve,
 )
 from tpu_training.commands.arguments import add_job_arguments, build_job
-from tpu_training.commands.command import Command
+from tpu_training.commands.command import Command, add_debug
 from tpu_training.errors import InputError
 from tpu_training.job.job import Job
 from tpu_training.models.params import describe_params
@@ -45,10 +45,13 @@ def parse(arguments: Sequence[str]) -> Job | Command:
     """Parse `arguments`. Raises InputError with everything that is wrong; --help exits."""
     parser = _build_parser(_help_model(arguments))
     known, rest = parser.parse_known_args(arguments)
-    if "build" in known:
-        command: Command = known.build(known, rest)
-        return command
-    return build_job(known.mode, known, rest)
+    if rest and "config" not in known:
+        raise InputError(f"unknown argument {rest[0]}; see `{known.prog} --help`")
+    if "build" not in known:
+        return build_job(known.mode, known, rest)
+    known.rest = rest
+    command: Command = known.build(known)
+    return command
 
 
 def _help_model(arguments: Sequence[str]) -> str:
@@ -70,16 +73,16 @@ def _build_parser(help_model: str) -> argparse.ArgumentParser:
     modes = parser.add_subparsers(dest="mode", required=True, metavar="MODE")
     params = describe_params(load_model(help_model).params)
     for mode, description in _MODES.items():
-        add_job_arguments(
-            modes.add_parser(
-                mode,
-                help=description,
-                description=description,
-                epilog=f"{params}\n\n{_EXIT_CODES}",
-                formatter_class=argparse.RawDescriptionHelpFormatter,
-                allow_abbrev=False,
-            )
+        job = modes.add_parser(
+            mode,
+            help=description,
+            description=description,
+            epilog=f"{params}\n\n{_EXIT_CODES}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
         )
+        add_job_arguments(job)
+        add_debug(job)
     for command in _COMMANDS:
         command.add(modes)
     return parser

@@ -1,24 +1,28 @@
-"""What the command line needs of a command."""
+"""What the command line needs of a command that is no job."""
 
 import argparse
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any
 
-from tpu_training.errors import InputError
-
-
-class Command(Protocol):
-    """Something to run that is no job."""
-
-    def run(self) -> int:
-        """Do it, print the results and return the exit code. Raises TrainingError."""
+# Does it, prints the results and returns the exit code. Raises TrainingError.
+Command = Callable[[], int]
+# Makes a command of its parsed arguments; `rest` are those that its parser did not know. Raises
+# InputError.
+Build = Callable[[argparse.Namespace], Command]
 
 
-# Makes a command of its parsed arguments and of those that its parser did not know.
-Build = Callable[[argparse.Namespace, Sequence[str]], Command]
+def add_command(
+    modes: Any, name: str, build: Build, *, help: str, description: str | None = None
+) -> argparse.ArgumentParser:
+    """Add the parser of the command `name`, which `build` makes, and return it."""
+    parser: argparse.ArgumentParser = modes.add_parser(
+        name, help=help, description=description, allow_abbrev=False
+    )
+    parser.set_defaults(build=build, prog=parser.prog)
+    add_debug(parser)
+    return parser
 
 
-def refuse_rest(rest: Sequence[str], command: str) -> None:
-    """Raise InputError when there are arguments that nobody knows."""
-    if rest:
-        raise InputError(f"unknown argument {rest[0]}; see `training {command} --help`")
+def add_debug(parser: argparse.ArgumentParser) -> None:
+    """Add --debug."""
+    parser.add_argument("--debug", action="store_true", help="show tracebacks and TensorFlow's log")

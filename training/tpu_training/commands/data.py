@@ -1,62 +1,23 @@
 """`tpu-training data convert` and `tpu-training data inspect`."""
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import json
+from functools import partial
+from typing import Any
 
-from tpu_training.commands.arguments import add_debug
-from tpu_training.commands.command import refuse_rest
+from tpu_training.commands.command import Command, add_command
 from tpu_training.errors import InputError
-
-if TYPE_CHECKING:
-    from tpu_training.data.convert.convert import Storage
-    from tpu_training.data.convert.source import Options
-
-
-@dataclass(frozen=True)
-class Convert:
-    """Write a data set as TFRecord files with a manifest."""
-
-    source: str
-    output: str
-    options: "Options"
-    storage: "Storage"
-
-    def run(self) -> int:
-        """Convert and say what came out."""
-        from tpu_training.data.convert.convert import convert
-
-        manifest = convert(self.source, self.output, self.options, self.storage)
-        print(f"training finished data={manifest.name} output={self.output}", flush=True)
-        return 0
-
-
-@dataclass(frozen=True)
-class Inspect:
-    """Look into a converted data set."""
-
-    data: str
-    as_json: bool
-    grid: str | None
-
-    def run(self) -> int:
-        """Print what is in it; DataError when a file is not what its checksum says."""
-        import json
-
-        from tpu_training.data.inspect import inspect
-
-        found = inspect(self.data, self.grid)
-        print(json.dumps(found.as_json(), indent=2) if self.as_json else found, flush=True)
-        return 0
 
 
 def add(modes: Any) -> None:
     """Add the parsers."""
     data = modes.add_parser("data", help="prepare data sets", allow_abbrev=False)
     actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
-    convert = actions.add_parser(
-        "convert", help="write a data set as TFRecord files with a manifest", allow_abbrev=False
+    convert = add_command(
+        actions,
+        "convert",
+        _build_convert,
+        help="write a data set as TFRecord files with a manifest",
     )
     convert.add_argument(
         "--source",
@@ -85,20 +46,18 @@ def add(modes: Any) -> None:
     convert.add_argument(
         "--vocabulary-size", default="8192", help="of one made from the texts (default: 8192)"
     )
-    convert.set_defaults(build=_build_convert)
-    inspect = actions.add_parser(
-        "inspect", help="counts, shapes, classes and checksums of a data set", allow_abbrev=False
+    inspect = add_command(
+        actions,
+        "inspect",
+        lambda known: partial(_inspect, known.data, known.json, known.grid),
+        help="counts, shapes, classes and checksums of a data set",
     )
     inspect.add_argument("--data", required=True, help="data set's directory or gs:// URL")
     inspect.add_argument("--json", action="store_true", help="print the same as JSON")
     inspect.add_argument("--grid", metavar="FILE.png", help="also draw the first images")
-    inspect.set_defaults(build=_build_inspect)
-    add_debug(convert)
-    add_debug(inspect)
 
 
-def _build_convert(known: argparse.Namespace, rest: Sequence[str]) -> Convert:
-    refuse_rest(rest, "data convert")
+def _build_convert(known: argparse.Namespace) -> Command:
     from tpu_training.data.convert.convert import Storage
     from tpu_training.data.convert.source import Options
 
@@ -117,12 +76,24 @@ def _build_convert(known: argparse.Namespace, rest: Sequence[str]) -> Convert:
         known.vocabulary,
         _whole("--vocabulary-size", known.vocabulary_size, 8),
     )
-    return Convert(known.source, known.output, options, storage)
+
+    def run() -> int:
+        from tpu_training.data.convert.convert import convert
+
+        manifest = convert(known.source, known.output, options, storage)
+        print(f"training finished data={manifest.name} output={known.output}", flush=True)
+        return 0
+
+    return run
 
 
-def _build_inspect(known: argparse.Namespace, rest: Sequence[str]) -> Inspect:
-    refuse_rest(rest, "data inspect")
-    return Inspect(known.data, known.json, known.grid)
+def _inspect(data: str, as_json: bool, grid: str | None) -> int:
+    """Print what is in it; DataError when a file is not what its checksum says."""
+    from tpu_training.data.inspect import inspect
+
+    found = inspect(data, grid)
+    print(json.dumps(found.as_json(), indent=2) if as_json else found, flush=True)
+    return 0
 
 
 def _number(flag: str, text: str, low: float, high: float) -> float:

@@ -1,11 +1,11 @@
-"""`tpu-training lr-range-test`."""
+"""`tpu-training lr-range-test`: find the learning rates that are worth training with."""
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tpu_training.commands.arguments import add_job_arguments, build_job
+from tpu_training.commands.command import Command, add_command
 from tpu_training.errors import EXIT_FAILURE, InputError
 from tpu_training.job.job import Job
 from tpu_training.job.start import find_workers
@@ -13,41 +13,16 @@ from tpu_training.job.start import find_workers
 _FEWEST_STEPS = 20
 
 
-@dataclass(frozen=True)
-class LrRangeTest:
-    """Find the learning rates that are worth training with."""
-
-    job: Job
-    lowest: float
-    highest: float
-    steps: int
-    smoothing: float
-    plot: bool
-
-    def run(self) -> int:
-        """Sweep, write the results to the model directory; 1 when no rate can be suggested."""
-        if self.plot:
-            from tpu_training.job.lr_range_test.plot import require_matplotlib
-
-            require_matplotlib()
-        workers, wait = find_workers(self.job)
-        from tpu_training.job.lr_range_test.run import connect_and_run
-        from tpu_training.job.lr_range_test.sweep import Sweep
-
-        sweep = Sweep(self.lowest, self.highest, self.steps, self.smoothing)
-        verdict = connect_and_run(workers, wait, self.job, sweep, self.plot)
-        return EXIT_FAILURE if verdict.suggestion is None else 0
-
-
 def add(modes: Any) -> None:
     """Add the parser."""
-    parser = modes.add_parser(
+    parser = add_command(
+        modes,
         "lr-range-test",
+        _build,
         help="find a good learning rate (Leslie Smith's test)",
         description="Train a fresh model for some steps, each with a higher learning rate, until "
         "the loss diverges; suggest a rate. Writes lr_range_test/ in the model directory: a plot, "
         "a CSV, a JSON; and the same for TensorBoard. Parameters as for train.",
-        allow_abbrev=False,
     )
     add_job_arguments(parser)
     parser.add_argument("--min-rate", type=float, default=1e-6, help="first rate (1e-6)")
@@ -57,10 +32,9 @@ def add(modes: Any) -> None:
         "--smoothing", type=float, default=0.9, help="of the loss, 0 to below 1 (0.9)"
     )
     parser.add_argument("--no-plot", action="store_true", help="don't draw the PNG")
-    parser.set_defaults(build=_build)
 
 
-def _build(known: argparse.Namespace, rest: Sequence[str]) -> LrRangeTest:
+def _build(known: argparse.Namespace) -> Command:
     problems = []
     if not 0 < known.min_rate < known.max_rate:
         problems.append(
@@ -73,11 +47,20 @@ def _build(known: argparse.Namespace, rest: Sequence[str]) -> LrRangeTest:
         problems.append(f"--smoothing={known.smoothing:g}: must be at least 0 and below 1")
     if problems:
         raise InputError("; ".join(problems))
-    return LrRangeTest(
-        job=build_job("lr-range-test", known, rest),
-        lowest=known.min_rate,
-        highest=known.max_rate,
-        steps=known.sweep_steps,
-        smoothing=known.smoothing,
-        plot=not known.no_plot,
-    )
+    job = build_job("lr-range-test", known, known.rest)
+    return partial(_test, job, known)
+
+
+def _test(job: Job, known: argparse.Namespace) -> int:
+    """Sweep, write the results to the model directory; 1 when no rate can be suggested."""
+    if not known.no_plot:
+        from tpu_training.errors.extras import require_plots
+
+        require_plots("the plot", ", or leave the plot out with --no-plot")
+    workers, wait = find_workers(job)
+    from tpu_training.job.lr_range_test.run import connect_and_run
+    from tpu_training.job.lr_range_test.sweep import Sweep
+
+    sweep = Sweep(known.min_rate, known.max_rate, known.sweep_steps, known.smoothing)
+    verdict = connect_and_run(workers, wait, job, sweep, plot=not known.no_plot)
+    return EXIT_FAILURE if verdict.suggestion is None else 0

@@ -1,8 +1,11 @@
 """Files on this machine and in gs:// buckets, read and written by this process."""
 
 import hashlib
+import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import tensorflow as tf
 
@@ -11,6 +14,8 @@ from tpu_training.errors import InputError
 _CHUNK_BYTES = 8 << 20
 # What Cloud Storage says of a missing bucket, not of a missing object.
 _NO_BUCKET = "bucket does not exist"
+
+logger = logging.getLogger(__name__)
 
 
 def read_text(path: str) -> str | None:
@@ -23,6 +28,16 @@ def read_text(path: str) -> str | None:
         if _NO_BUCKET in str(error):
             raise
         return None
+
+
+def read_json(path: str) -> dict[str, Any]:
+    """Return the object in the JSON file `path`; an empty one when it is missing or broken."""
+    try:
+        content = json.loads(read_text(path) or "{}")
+    except ValueError:
+        logger.warning("%s is no JSON; it counts as empty", path)
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def check_bucket(path: str, flag: str) -> None:

@@ -12,7 +12,7 @@ from tpu_training.data.manifest import ENCODED
 from tpu_training.data.preprocessing import ops
 from tpu_training.data.preprocessing.parse import parse_examples
 from tpu_training.errors import InputError
-from tpu_training.errors.extras import require
+from tpu_training.errors.extras import require_plots
 
 _ROWS, _COLUMNS = 10, 10
 # Classes that have not shown up by then stay empty.
@@ -29,7 +29,7 @@ def draw_grid(data: DataSet, path: str) -> None:
     manifest = data.manifest
     if manifest.spec.kind != "image":
         raise InputError(f"--grid={path}: the data set {manifest.name} holds no images")
-    require("matplotlib", "matplotlib", "plots", f"--grid={path}")
+    require_plots(f"--grid={path}")
     from matplotlib.figure import Figure
 
     images = _first_images(data)

@@ -1,7 +1,6 @@
 """`metrics.json`: the results of a job."""
 
 import json
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,8 +17,6 @@ from tpu_training.monitoring.progress import Progress
 
 _FILE_NAME = "metrics.json"
 _SUMMARY = ("test_accuracy", "test_loss", "steps", "steps_per_second", "replicas")
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -65,20 +62,10 @@ class Metrics:
     def write(self, model_dir: str) -> str:
         """Merge into the file that an earlier mode or start left; return a one-line summary."""
         path = f"{model_dir.rstrip('/')}/{_FILE_NAME}"
-        merged = {**_earlier(path), **self.values}
+        merged = {**files.read_json(path), **self.values}
         files.write_text(path, json.dumps(merged, indent=2, sort_keys=True) + "\n")
         shown = [f"{name}={_short(merged[name])}" for name in _SUMMARY if name in merged]
         return " ".join([*shown, f"metrics={path}"])
-
-
-def _earlier(path: str) -> Mapping[str, Any]:
-    """The file's content; nothing when there is none or it is broken."""
-    try:
-        content = json.loads(files.read_text(path) or "{}")
-    except ValueError:
-        logger.warning("metrics: %s was no JSON and is written anew", path)
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _short(value: object) -> str:

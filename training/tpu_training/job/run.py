@@ -25,8 +25,9 @@ from tpu_training.monitoring.model_summaries import ModelSummaries
 from tpu_training.monitoring.profiler import ProfileCapture, parse_steps
 from tpu_training.monitoring.progress import Progress
 from tpu_training.monitoring.report.write import write_report
-from tpu_training.monitoring.scalars import Scalars, write_scalars
+from tpu_training.monitoring.scalars import Scalars
 from tpu_training.monitoring.step_times import StepTimes
+from tpu_training.monitoring.summaries import write_scalars
 
 logger = logging.getLogger(__name__)
 

@@ -12,19 +12,17 @@ import tensorflow as tf
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.data_set import DataSet
 from tpu_training.data.input.pipeline import evaluation_batches
+from tpu_training.errors import InputError
+from tpu_training.errors.extras import require_plots
 from tpu_training.loop.callbacks import Callback, LoopReport
 from tpu_training.loop.state import TrainState
 from tpu_training.models.params import Params
 from tpu_training.monitoring.grid import draw_grid
 from tpu_training.monitoring.names import variable_names
-from tpu_training.monitoring.pictures import write_picture
-from tpu_training.monitoring.scalars import write_scalars
+from tpu_training.monitoring.summaries import write_histogram, write_picture, write_scalars
 
 _EXAMPLES = 32
 _BUCKETS = 30
-_METADATA = tf.compat.v1.SummaryMetadata(
-    plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="histograms")
-)
 
 logger = logging.getLogger(__name__)
 
@@ -72,15 +70,21 @@ class ModelSummaries(Callback):
         scalars["gradient_norm/all"] = float(np.linalg.norm(norms))
         with tf.device(self._cluster.this_process):
             write_scalars(self._writer, step, scalars)
-            with self._writer.as_default(step):
-                for name, histogram in zip(names, histograms, strict=True):
-                    tf.summary.write(f"weights/{name}", histogram, metadata=_METADATA)
+            for name, histogram in zip(names, histograms, strict=True):
+                write_histogram(self._writer, step, f"weights/{name}", histogram)
             if self._data.manifest.spec.kind == "image":
-                grid = draw_grid(sample.features, sample.labels, classes)
-                png = tf.io.encode_png(grid).numpy()
-                write_picture(self._writer, step, "test/predictions", png)
+                self._write_picture(sample, step, classes)
         right = int((classes == sample.labels).sum())
         logger.info("snapshot: step %d, %d of %d samples right", step, right, len(classes))
+
+    def _write_picture(self, sample: "_Sample", step: int, classes: npt.NDArray[np.int32]) -> None:
+        try:
+            require_plots("a picture of the test examples")
+        except InputError as error:
+            logger.warning("snapshot: %s", error)
+            return
+        png = draw_grid(sample.features, sample.labels, classes)
+        write_picture(self._writer, step, "test/predictions", png)
 
 
 class _Sample:

@@ -1,15 +1,10 @@
-"""Scalars for TensorBoard, written without it: TensorFlow 2.21 no longer brings it along."""
-
-from collections.abc import Mapping
+"""The course of a training, for TensorBoard."""
 
 import tensorflow as tf
 
 from tpu_training.loop.callbacks import Callback, LoopReport
 from tpu_training.monitoring.progress import Progress
-
-_METADATA = tf.compat.v1.SummaryMetadata(
-    plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars")
-)
+from tpu_training.monitoring.summaries import write_scalars
 
 
 class Scalars(Callback):
@@ -29,12 +24,3 @@ class Scalars(Callback):
             "train/examples_per_second": self._progress.examples_per_second,
         }
         write_scalars(self._writer, step, scalars)
-
-
-def write_scalars(
-    writer: tf.summary.SummaryWriter, step: int, scalars: Mapping[str, float]
-) -> None:
-    """Write each of `scalars` by its name, such as `train/loss`."""
-    with writer.as_default(step):
-        for name, value in scalars.items():
-            tf.summary.write(name, tf.constant(value, tf.float32), metadata=_METADATA)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from tpu_training.loop.callbacks import Callback, LoopReport
-from tpu_training.monitoring.scalars import write_scalars
+from tpu_training.monitoring.summaries import write_scalars
 
 PARTS = ("compute", "input", "checkpoint", "idle")
 TAG = "seconds_per_step"

@@ -4,7 +4,6 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from tpu_training.errors import InputError
 from tpu_training.job.lr_range_test.curve import Point, Verdict
 
 _SIZE_INCHES = (9.0, 5.0)
@@ -16,17 +15,6 @@ _HEADROOM = 1.2
 _NARROWEST = 10.0
 # Times the first loss; what lies above tells no more than that it diverged.
 _HIGHEST = 2.0
-
-
-def require_matplotlib() -> None:
-    """Raise InputError where matplotlib is not installed."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            "the plot needs matplotlib: pip install 'tpu-stack-training[plots]', or leave the plot "
-            "out with --no-plot"
-        ) from error
 
 
 def draw(points: Sequence[Point], verdict: Verdict, title: str) -> bytes:

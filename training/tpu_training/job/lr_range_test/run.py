@@ -18,8 +18,7 @@ from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.job.job import Job
 from tpu_training.job.lr_range_test.curve import Point, Verdict, judge
 from tpu_training.job.lr_range_test.sweep import Sweep, run_sweep
-from tpu_training.monitoring.pictures import write_picture
-from tpu_training.monitoring.scalars import write_scalars
+from tpu_training.monitoring.summaries import write_picture, write_scalars
 
 logger = logging.getLogger(__name__)
 

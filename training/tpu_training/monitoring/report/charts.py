@@ -1,137 +1,97 @@
-"""Charts as SVG text, drawn by hand: a machine that trains may have no matplotlib."""
+"""Charts as SVG text for a page, drawn by matplotlib."""
 
-import math
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Callable, Mapping
 from html import escape
+from typing import Any
 
 Points = Mapping[int, float]
 
-_WIDTH, _HEIGHT = 560, 260
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 14, 40
-# Okabe and Ito's colours, which colour-blind people can tell apart.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-_TICKS = 5
-# More points than pixels say nothing.
+_SIZE_INCHES = (5.6, 2.6)
+# Any: older versions of matplotlib have no type for it.
+_STYLE: Any = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": "#999999",
+    "axes.grid": True,
+    # Okabe and Ito's colours, which colour-blind people can tell apart.
+    "axes.prop_cycle": "cycler(color=['#0072b2', '#d55e00', '#009e73', '#cc79a7'])",
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "font.size": 9,
+    "grid.color": "#e5e5e5",
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+    # Text stays text, which can be selected and searched.
+    "svg.fonttype": "none",
+    # The same course gives the same page: no random names, no date, no version.
+    "svg.hashsalt": "report",
+}
+_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+# More layers of points than pixels say nothing.
 _MOST_POINTS = 600
 
 
-def line_chart(title: str, lines: Mapping[str, Points], unit: str = "") -> str:
-    """Values over steps, a line for each of `lines`; nothing for those without a point."""
-    drawn = {name: _thin(points) for name, points in lines.items() if points}
-    if not drawn:
-        return ""
-    xs = [x for points in drawn.values() for x in points]
-    ys = [y for points in drawn.values() for y in points.values() if math.isfinite(y)]
-    plane = _Plane(min(xs), max(xs), min([*ys, 0.0]), max([*ys, 1e-9]))
-    parts = [plane.frame(unit)]
-    for colour, points in zip(_cycle(len(drawn)), drawn.values(), strict=True):
-        path = " ".join(f"{plane.x(x):.1f},{plane.y(y):.1f}" for x, y in points.items())
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        if len(points) == 1:
-            x, y = next(iter(points.items()))
-            parts.append(
-                f'<circle cx="{plane.x(x):.1f}" cy="{plane.y(y):.1f}" r="3" fill="{colour}"/>'
-            )
-    return _figure(title, "".join(parts), list(drawn))
+def line_chart(title: str, lines: Mapping[str, Points]) -> str:
+    """Return values over steps, a line for each of `lines`; "" where none has a point."""
+    drawn = {name: points for name, points in lines.items() if points}
+
+    def draw(axes: Any) -> None:
+        for name, points in drawn.items():
+            # A line through one point would not be seen.
+            marker = "o" if len(points) == 1 else ""
+            axes.plot(list(points), list(points.values()), marker=marker, label=name)
+        axes.set_ylim(bottom=min(0.0, axes.dataLim.ymin))
+        _label_steps(axes, legend=len(drawn) > 1)
+
+    return _figure(title, draw) if drawn else ""
 
 
-def stacked_chart(title: str, layers: Mapping[str, Points], unit: str = "") -> str:
-    """Layers upon each other over steps; every layer has the same steps."""
-    layers = {name: _thin(points) for name, points in layers.items() if points}
-    if not layers:
-        return ""
-    steps = list(next(iter(layers.values())))
-    sums = [sum(points.get(step, 0.0) for points in layers.values()) for step in steps]
-    # One slow loop must not flatten all others.
-    highest = sorted(sums)[int(0.98 * (len(sums) - 1))] * 1.1 or 1e-9
-    plane = _Plane(steps[0], steps[-1], 0.0, highest)
-    parts, below = [], [0.0] * len(steps)
-    for colour, points in zip(_cycle(len(layers)), layers.values(), strict=True):
-        above = [b + points.get(s, 0.0) for b, s in zip(below, steps, strict=True)]
-        edge = [*zip(steps, above, strict=True), *reversed(list(zip(steps, below, strict=True)))]
-        path = " ".join(f"{plane.x(x):.1f},{plane.y(min(y, highest)):.1f}" for x, y in edge)
-        parts.append(f'<polygon points="{path}" fill="{colour}" fill-opacity="0.85"/>')
-        below = above
-    return _figure(title, "".join(parts) + plane.frame(unit), list(layers))
+def stacked_chart(title: str, layers: Mapping[str, Points]) -> str:
+    """Return layers upon each other over steps; every layer has the same steps."""
+    layers = {name: points for name, points in layers.items() if points}
+    steps = list(next(iter(layers.values()), ()))
+    steps = steps[:: 1 + len(steps) // _MOST_POINTS]
+
+    def draw(axes: Any) -> None:
+        values = [[points.get(step, 0.0) for step in steps] for points in layers.values()]
+        axes.stackplot(steps, values, labels=list(layers), alpha=0.85)
+        # One slow loop must not flatten all others.
+        sums = sorted(map(sum, zip(*values, strict=True)))
+        axes.set_ylim(0.0, 1.1 * sums[int(0.98 * (len(sums) - 1))] or 1.0)
+        _label_steps(axes, legend=True)
+
+    return _figure(title, draw) if layers else ""
 
 
-def share_bar(shares: Mapping[str, float]) -> str:
-    """One bar of the whole width, divided by the seconds of each part."""
+def share_chart(title: str, shares: Mapping[str, float]) -> str:
+    """Return a bar for the seconds of each part, with its share of the whole."""
     whole = sum(shares.values())
-    if not whole:
-        return ""
-    parts, left = [], 0.0
-    for colour, (_, seconds) in zip(_cycle(len(shares)), shares.items(), strict=True):
-        width = 100.0 * seconds / whole
-        parts.append(f'<rect x="{left:.2f}%" width="{width:.2f}%" height="26" fill="{colour}"/>')
-        left += width
-    names = [f"{name} {seconds:.1f} s ({seconds / whole:.0%})" for name, seconds in shares.items()]
-    return f'<svg width="100%" height="26" role="img">{"".join(parts)}</svg>{_legend(names)}'
+
+    def draw(axes: Any) -> None:
+        bars = axes.barh(list(shares), list(shares.values()))
+        axes.bar_label(bars, [f"{s:.1f} s ({s / whole:.0%})" for s in shares.values()], padding=4)
+        axes.invert_yaxis()
+        axes.set_xlabel("seconds")
+        axes.margins(x=0.25)
+
+    return _figure(title, draw) if whole else ""
 
 
-class _Plane:
-    """From values to pixels."""
-
-    def __init__(self, left: float, right: float, low: float, high: float) -> None:
-        # A single step stands in the middle.
-        self.left, self.right = (left, right) if right > left else (left - 1, left + 1)
-        self.low, self.high = low, high if high > low else low + 1
-
-    def x(self, value: float) -> float:
-        part = (value - self.left) / (self.right - self.left)
-        return _LEFT + part * (_WIDTH - _LEFT - _RIGHT)
-
-    def y(self, value: float) -> float:
-        value = min(max(value if value == value else self.high, self.low), self.high)
-        part = (value - self.low) / (self.high - self.low)
-        return _HEIGHT - _BOTTOM - part * (_HEIGHT - _TOP - _BOTTOM)
-
-    def frame(self, unit: str) -> str:
-        """Axes with round numbers."""
-        parts = []
-        for value in _round_ticks(self.low, self.high):
-            y = self.y(value)
-            parts.append(
-                f'<path d="M{_LEFT} {y:.1f}H{_WIDTH - _RIGHT}" class="grid"/>'
-                f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.4g}{unit}</text>'
-            )
-        for value in _round_ticks(self.left, self.right, least=1.0):
-            parts.append(
-                f'<text x="{self.x(value):.1f}" y="{_HEIGHT - _BOTTOM + 16}" '
-                f'text-anchor="middle">{value:.6g}</text>'
-            )
-        middle = (_LEFT + _WIDTH - _RIGHT) / 2
-        parts.append(f'<text x="{middle}" y="{_HEIGHT - 6}" text-anchor="middle">step</text>')
-        return "".join(parts)
+def _label_steps(axes: Any, legend: bool) -> None:
+    axes.set_xlabel("step")
+    axes.locator_params(axis="x", integer=True, min_n_ticks=1, nbins=6)
+    if legend:
+        axes.legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0)
 
 
-def _round_ticks(low: float, high: float, least: float = 0.0) -> list[float]:
-    """About five values of 1, 2 or 5 times a power of ten, at least `least` apart."""
-    rough = max((high - low) / _TICKS, least)
-    power = 10.0 ** math.floor(math.log10(rough))
-    width = next(m * power for m in (1, 2, 5, 10) if m * power >= rough)
-    first = math.ceil(low / width)
-    return [n * width for n in range(first, math.floor(high / width) + 1)]
+def _figure(title: str, draw: Callable[[Any], None]) -> str:
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
 
-
-def _thin(points: Points) -> Points:
-    every = -(-len(points) // _MOST_POINTS)
-    return dict(list(points.items())[::every])
-
-
-def _cycle(count: int) -> Sequence[str]:
-    return [COLOURS[i % len(COLOURS)] for i in range(count)]
-
-
-def _figure(title: str, content: str, names: list[str]) -> str:
-    svg = f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">{content}</svg>'
-    legend = _legend(names) if len(names) > 1 else ""
-    return f"<figure><figcaption>{escape(title)}</figcaption>{svg}{legend}</figure>"
-
-
-def _legend(names: Sequence[str]) -> str:
-    entries = [
-        f'<span><i style="background:{colour}"></i>{escape(name)}</span>'
-        for colour, name in zip(_cycle(len(names)), names, strict=True)
-    ]
-    return f'<div class="legend">{"".join(entries)}</div>'
+    with rc_context(_STYLE):
+        figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
+        draw(figure.add_subplot())
+        content = io.StringIO()
+        figure.savefig(content, format="svg", metadata=_METADATA)
+    svg = content.getvalue()
+    return f"<figure><figcaption>{escape(title)}</figcaption>{svg[svg.index('<svg') :]}</figure>"

@@ -1,13 +1,18 @@
 """The report as one HTML page: no script, no file beside it, nothing from the network."""
 
 import base64
+import logging
 from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from tpu_training.monitoring.report.charts import line_chart, share_bar, stacked_chart
+from tpu_training.errors import InputError
+from tpu_training.errors.extras import require_plots
+from tpu_training.monitoring.report.charts import line_chart, share_chart, stacked_chart
 from tpu_training.monitoring.report.report import Report
 from tpu_training.monitoring.step_times import PARTS, TAG
+
+logger = logging.getLogger(__name__)
 
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 1180px;
@@ -17,13 +22,12 @@ h1 { font-size: 1.5rem; margin: 0 0 .2rem } h2 { font-size: 1.1rem; margin: 2rem
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: .8rem }
 .card { border: 1px solid #ddd; border-radius: 8px; padding: .7rem .9rem }
 .card b { display: block; font-size: 1.35rem } .card span { color: #666 }
-.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(420px, 1fr)); gap: 1rem }
+.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(420px, 100%), 1fr));
+  gap: 1rem }
 figure { margin: 0; border: 1px solid #ddd; border-radius: 8px; padding: .7rem }
 figcaption { font-weight: 600; margin-bottom: .3rem }
-svg text { font-size: 11px; fill: #555 } .grid { stroke: #e5e5e5 }
-.legend span { margin-right: 1rem; white-space: nowrap; color: #444 }
-.legend i { display: inline-block; width: .8em; height: .8em; margin-right: .35em }
-table { border-collapse: collapse } td { padding: .15rem 1.2rem .15rem 0; vertical-align: top }
+svg { display: block; width: 100%; height: auto } table { border-collapse: collapse }
+td { padding: .15rem 1.2rem .15rem 0; vertical-align: top; overflow-wrap: anywhere }
 td:first-child { color: #666 } img { max-width: 100%; image-rendering: pixelated }
 """
 # Metrics shown large, with how they read.
@@ -47,8 +51,7 @@ def render(report: Report) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>"
         f'<h1>{escape(title)}</h1><p class="sub">{escape(report.model_dir)}</p>'
-        f"{_cards(report.metrics)}<h2>Course</h2>"
-        f'<div class="charts">{_course(report)}</div>{_time(report)}{_picture(report)}'
+        f"{_cards(report.metrics)}{_charts(report)}{_picture(report)}"
         f"<h2>Parameters</h2>{_table(_parameters(report))}"
         f"<h2>All metrics</h2>{_table(report.metrics)}</body></html>\n"
     )
@@ -64,35 +67,48 @@ def _cards(metrics: Mapping[str, Any]) -> str:
     return f'<div class="cards">{"".join(cards)}</div>'
 
 
+def _charts(report: Report) -> str:
+    """The charts; without the libraries that draw them, how to get them."""
+    try:
+        require_plots(
+            "drawing the charts",
+            f", then `tpu-training report --model-dir={report.model_dir}` draws them",
+        )
+    except InputError as error:
+        logger.warning("report: %s", error)
+        return f"<h2>Course</h2><p>{escape(str(error))}</p>"
+    return _course(report) + _time(report)
+
+
 def _course(report: Report) -> str:
-    series = report.series
     charts = [
-        line_chart("Loss", _lines(report, "loss")),
-        line_chart("Accuracy", _lines(report, "accuracy")),
-        line_chart("Learning rate", {"rate": series.get("train/learning_rate", {})}),
-        line_chart("Examples a second", {"rate": series.get("train/examples_per_second", {})}),
-        line_chart("Norm of the gradients", {"norm": series.get("gradient_norm/all", {})}),
+        line_chart("Loss", _lines(report, "{}/loss", "train", "test")),
+        line_chart("Accuracy", _lines(report, "{}/accuracy", "train", "test")),
+        line_chart("Learning rate", _lines(report, "train/{}", "learning_rate")),
+        line_chart("Examples a second", _lines(report, "train/{}", "examples_per_second")),
+        line_chart("Norm of the gradients", _lines(report, "gradient_norm/{}", "all")),
     ]
-    return "".join(charts)
-
-
-def _lines(report: Report, what: str) -> dict[str, Mapping[int, float]]:
-    return {part: report.series.get(f"{part}/{what}", {}) for part in ("train", "test")}
+    return f'<h2>Course</h2><div class="charts">{"".join(charts)}</div>'
 
 
 def _time(report: Report) -> str:
     if not any(report.seconds.values()):
         return ""
-    layers = {
-        part: {step: 1000 * value for step, value in report.series.get(f"{TAG}/{part}", {}).items()}
-        for part in PARTS
+    milliseconds = {
+        part: {step: 1000 * value for step, value in points.items()}
+        for part, points in _lines(report, f"{TAG}/{{}}", *PARTS).items()
     }
-    chart = stacked_chart("Milliseconds a step", layers)
     return (
-        "<h2>Where the time went</h2>"
-        f"{share_bar(report.seconds)}<p class='sub'>Without the first loop of each start, which "
-        f"compiles. Idle is what lies between the loops.</p><div class='charts'>{chart}</div>"
+        "<h2>Where the time went</h2><p class='sub'>Without the first loop of each start, which "
+        "compiles. Idle is what lies between the loops.</p><div class='charts'>"
+        f"{share_chart('Seconds', report.seconds)}"
+        f"{stacked_chart('Milliseconds a step', milliseconds)}</div>"
     )
+
+
+def _lines(report: Report, tag: str, *names: str) -> dict[str, Mapping[int, float]]:
+    """The series of `tag` with each of `names` put into it, by that name."""
+    return {name: report.series.get(tag.format(name), {}) for name in names}
 
 
 def _picture(report: Report) -> str:

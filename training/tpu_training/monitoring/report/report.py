@@ -44,8 +44,8 @@ def read_report(model_dir: str) -> Report:
         raise InputError(f"--model-dir={model_dir}: no training has written its course there")
     return Report(
         model_dir=model_dir,
-        metrics=_read_json(f"{base}/metrics.json"),
-        model=_read_json(f"{base}/model.json"),
+        metrics=files.read_json(f"{base}/metrics.json"),
+        model=files.read_json(f"{base}/model.json"),
         series=series,
         seconds=_seconds(series),
         picture=last_picture(f"{base}/tensorboard", "test/predictions"),
@@ -61,11 +61,3 @@ def _seconds(series: Mapping[str, Series]) -> dict[str, float]:
         for step, value in series.get(f"{TAG}/{part}", {}).items():
             seconds[part] += value * counts.get(step, 0)
     return seconds
-
-
-def _read_json(path: str) -> dict[str, Any]:
-    try:
-        content = json.loads(files.read_text(path) or "{}")
-    except ValueError:
-        return {}
-    return content if isinstance(content, dict) else {}
