@@ -1,62 +1,26 @@
-"""`tpu-training export`."""
+"""`tpu-training export`: write a trained model in the form that others run."""
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from tpu_training.commands.arguments import add_debug
-from tpu_training.commands.command import refuse_rest
+from tpu_training.commands.command import Command, add_command
 from tpu_training.errors import InputError
 
 _FORMATS = ("saved_model", "tflite", "onnx")
 _TEST_LIMIT = 2000
 
 
-@dataclass(frozen=True)
-class Export:
-    """Write a trained model in the form that others run."""
-
-    model_dir: str
-    output: str
-    kind: str
-    batch: int | None
-    data: str | None
-    model_file: str | None
-    test_limit: int
-    best: bool
-
-    def run(self) -> int:
-        """Export and print a line that says where to."""
-        if self.kind == "onnx":
-            from tpu_training.serving.export.onnx import require_tf2onnx
-
-            require_tf2onnx()
-        from tpu_training.serving.export.run import run_export
-
-        line = run_export(
-            self.model_dir,
-            self.output,
-            self.kind,
-            self.batch,
-            self.data,
-            self.model_file,
-            self.test_limit,
-            self.best,
-        )
-        print(f"export finished {line}", flush=True)
-        return 0
-
-
 def add(modes: Any) -> None:
     """Add the parser."""
-    parser = modes.add_parser(
+    parser = add_command(
+        modes,
         "export",
+        _build,
         help="write the trained model as SavedModel, int8 TFLite or ONNX",
-        description="Write a trained model: as a SavedModel to serve, as "
-        "full-integer TFLite for the Edge TPU (checked operation by operation, and for the "
-        "accuracy that the integers cost), or as ONNX.",
-        allow_abbrev=False,
+        description="Write a trained model: as a SavedModel to serve, as full-integer TFLite for "
+        "the Edge TPU (the accuracy that the integers cost is checked, the operations are not), or "
+        "as ONNX.",
     )
     parser.add_argument("--model-dir", required=True, help="results' directory or gs:// URL")
     parser.add_argument("--output", required=True, help="directory or gs:// URL to write to")
@@ -77,12 +41,9 @@ def add(modes: Any) -> None:
         help=f"that tflite's accuracy is measured on ({_TEST_LIMIT})",
     )
     parser.add_argument("--model", help="a model file of your own, if it was moved since")
-    add_debug(parser)
-    parser.set_defaults(build=_build)
 
 
-def _build(known: argparse.Namespace, rest: Sequence[str]) -> Export:
-    refuse_rest(rest, "export")
+def _build(known: argparse.Namespace) -> Command:
     problems = []
     if known.batch_size is not None and known.format == "tflite":
         problems.append(f"--batch-size={known.batch_size}: tflite takes one image at a time")
@@ -91,7 +52,17 @@ def _build(known: argparse.Namespace, rest: Sequence[str]) -> Export:
             problems.append(f"--{flag}={value}: must be at least 1")
     if problems:
         raise InputError("; ".join(problems))
-    return Export(
+    return partial(_export, known)
+
+
+def _export(known: argparse.Namespace) -> int:
+    if known.format == "onnx":
+        from tpu_training.errors.extras import require
+
+        require("tf2onnx", "tf2onnx", "onnx", "--format=onnx")
+    from tpu_training.serving.export.run import run_export
+
+    line = run_export(
         known.model_dir,
         known.output,
         known.format,
@@ -101,3 +72,5 @@ def _build(known: argparse.Namespace, rest: Sequence[str]) -> Export:
         known.test_examples,
         known.best,
     )
+    print(f"export finished {line}", flush=True)
+    return 0

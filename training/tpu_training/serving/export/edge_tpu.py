@@ -1,95 +1,88 @@
-"""Does a TFLite model run on the Edge TPU? Each operation against the list of what it can do.
+"""What is done for the Edge TPU, as far as it can be done without its compiler.
 
-The list is edge_tpu_ops.json. Google's edgetpu_compiler has the last word: it maps the operations
-up to the first one that is not supported, and leaves the rest to the CPU.
+Google's edgetpu_compiler alone says which operations run there. It is a program for Debian that no
+package index has.
 """
 
-import json
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
+import copy
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
 from tensorflow.lite.python import schema_py_generated as schema
+from tensorflow.lite.tools import flatbuffer_utils
 
-_FILE = Path(__file__).parent / "edge_tpu_ops.json"
-_INTEGERS = {
-    schema.TensorType.INT8: "int8",
-    schema.TensorType.UINT8: "uint8",
-    schema.TensorType.INT32: "int32",
+_ACTIVATIONS = {
+    schema.ActivationFunctionType.RELU: schema.BuiltinOperator.RELU,
+    schema.ActivationFunctionType.RELU6: schema.BuiltinOperator.RELU6,
+    schema.ActivationFunctionType.RELU_N1_TO_1: schema.BuiltinOperator.RELU_N1_TO_1,
 }
-_LARGEST_SOFTMAX = 16_000
+# As Google's table of operations says, of which this is a copy:
+# https://developer.axis.com/computer-vision/on-device/system-on-chip/artpec-7/supported-ops/
+_WITHOUT = (
+    schema.BuiltinOperator.AVERAGE_POOL_2D,
+    schema.BuiltinOperator.CONCATENATION,
+    schema.BuiltinOperator.MAX_POOL_2D,
+)
 
 
-@dataclass(frozen=True)
-class Operation:
-    """One operation of the model; `problem` is empty where the Edge TPU runs it."""
+def unsuitable_tensors(model: bytes) -> list[str]:
+    """Name the tensors of the TFLite `model` that are not what the Edge TPU takes.
 
-    name: str
-    problem: str
+    It takes integers of static shapes: https://coral.ai/docs/edgetpu/models-intro/.
+    """
+    problems = []
+    for tensor in tf.lite.Interpreter(model_content=model).get_tensor_details():
+        if not np.issubdtype(tensor["dtype"], np.integer):
+            problems.append(f"the tensor {tensor['name']} is not an integer")
+        elif (tensor["shape_signature"] < 0).any():
+            problems.append(f"the shape of the tensor {tensor['name']} is not static")
+    return problems
 
 
-def check_operations(model: bytes) -> list[Operation]:
-    """Return every operation of the model's only graph, in its order."""
-    content = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(model, 0))
-    names = {v: k for k, v in vars(schema.BuiltinOperator).items() if not k.startswith("_")}
+def unfuse_activations(model: bytes) -> bytes:
+    """Return the TFLite `model` with the activations of poolings as operations of their own.
+
+    The converter fuses a ReLU into the pooling before it, and the Edge TPU runs poolings only
+    without one. Both have the same quantisation, so that the numbers stay the same.
+    """
+    content = flatbuffer_utils.convert_bytearray_to_object(bytearray(model))
     graph = content.subgraphs[0]
-    operations = []
+    operators = []
     for operator in graph.operators:
-        code = content.operatorCodes[operator.opcodeIndex]
-        # Old files have the code in the first field, which is one byte.
-        name = names[max(code.builtinCode, code.deprecatedBuiltinCode)]
-        operations.append(Operation(name, _problem(name, operator, graph.tensors)))
-    return operations
+        operators.append(operator)
+        if content.operatorCodes[operator.opcodeIndex].builtinCode not in _WITHOUT:
+            continue
+        kind = _ACTIVATIONS.get(operator.builtinOptions.fusedActivationFunction)
+        if kind is not None:
+            operators.append(_activation_after(operator, kind, content))
+    graph.operators = operators
+    return bytes(flatbuffer_utils.convert_object_to_bytearray(content))
 
 
-def _problem(name: str, operator: Any, tensors: list[Any]) -> str:
-    entry = _supported().get(name)
-    if entry is None:
-        return "not in the Edge TPU's list"
-    used = [tensors[i] for i in (*operator.inputs, *operator.outputs) if i >= 0]
-    if floating := next((t for t in used if t.type not in _INTEGERS), None):
-        return f"the tensor {floating.name.decode()} is not an integer"
-    if any(size < 0 for t in used if t.shapeSignature is not None for size in t.shapeSignature):
-        return "a shape is not static"
-    for check in entry.get("checks", ()):
-        if not _CHECKS[check](operator, tensors):
-            return str(entry["limit"])
-    return ""
+def _activation_after(operator: Any, kind: int, content: Any) -> Any:
+    """Make `operator` write to a new tensor, and return what reads it and writes the old one."""
+    tensors = content.subgraphs[0].tensors
+    (output,) = operator.outputs
+    between = copy.deepcopy(tensors[output])
+    between.name = b"%s/before_activation" % bytes(between.name)
+    tensors.append(between)
+    operator.outputs = [len(tensors) - 1]
+    operator.builtinOptions.fusedActivationFunction = schema.ActivationFunctionType.NONE
+    activation = schema.OperatorT()
+    activation.opcodeIndex = _code(kind, content)
+    activation.inputs, activation.outputs = list(operator.outputs), [output]
+    return activation
 
 
-@cache
-def _supported() -> dict[str, dict[str, Any]]:
-    operations: dict[str, dict[str, Any]] = json.loads(_FILE.read_text(encoding="utf-8"))[
-        "operations"
-    ]
-    return operations
-
-
-def _no_activation(operator: Any, _tensors: list[Any]) -> bool:
-    none = schema.ActivationFunctionType.NONE
-    return bool(operator.builtinOptions.fusedActivationFunction == none)
-
-
-def _square_dilation(operator: Any, _tensors: list[Any]) -> bool:
-    options = operator.builtinOptions
-    return bool(options.dilationWFactor == options.dilationHFactor)
-
-
-def _default_weights(operator: Any, _tensors: list[Any]) -> bool:
-    default = schema.FullyConnectedOptionsWeightsFormat.DEFAULT
-    return bool(operator.builtinOptions.weightsFormat == default)
-
-
-def _at_most_16000(operator: Any, tensors: list[Any]) -> bool:
-    return math.prod(map(int, tensors[operator.inputs[0]].shape)) <= _LARGEST_SOFTMAX
-
-
-_CHECKS: dict[str, Callable[[Any, list[Any]], bool]] = {
-    "no_activation": _no_activation,
-    "square_dilation": _square_dilation,
-    "default_weights": _default_weights,
-    "at_most_16000": _at_most_16000,
-}
+def _code(kind: int, content: Any) -> int:
+    """The index of operator code `kind`, added if there is none yet."""
+    codes = content.operatorCodes
+    for index, code in enumerate(codes):
+        if code.builtinCode == kind:
+            return index
+    code = schema.OperatorCodeT()
+    code.builtinCode = code.deprecatedBuiltinCode = kind
+    code.version = 1
+    codes.append(code)
+    return len(codes) - 1

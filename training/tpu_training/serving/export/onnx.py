@@ -3,21 +3,10 @@
 import tensorflow as tf
 
 from tpu_training.data import files
-from tpu_training.errors import InputError
 from tpu_training.serving.export.restore import RestoredModel
 
 # https://onnx.ai/onnx/intro/converters.html#opset; what ONNX Runtime has run since 1.12 (2022).
 _OPSET = 17
-
-
-def require_tf2onnx() -> None:
-    """Raise InputError where tf2onnx is not installed."""
-    try:
-        import tf2onnx  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            "--format=onnx needs tf2onnx: pip install 'tpu-stack-training[onnx]'"
-        ) from error
 
 
 def export_onnx(model: RestoredModel, output: str, batch: int | None) -> str:

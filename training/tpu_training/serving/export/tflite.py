@@ -9,19 +9,18 @@ import tensorflow as tf
 
 from tpu_training.data import files
 from tpu_training.errors import InputError
-from tpu_training.serving.export.edge_tpu import Operation, check_operations
+from tpu_training.serving.export.edge_tpu import unfuse_activations, unsuitable_tensors
 from tpu_training.serving.export.examples import LabelledBatch
 from tpu_training.serving.export.restore import RestoredModel
-from tpu_training.serving.export.unfuse import unfuse_activations
 
 
 @dataclass(frozen=True)
 class TfliteModel:
-    """A written model, what its operations are, and its accuracy beside the float model's."""
+    """A written model, its accuracy beside the float model's, and what the Edge TPU can't take."""
 
     path: str
     bytes: int
-    operations: tuple[Operation, ...]
+    problems: tuple[str, ...]
     float_accuracy: float
     int8_accuracy: float
     examples: int
@@ -51,7 +50,7 @@ def export_tflite(
     return TfliteModel(
         path=path,
         bytes=len(content),
-        operations=tuple(check_operations(content)),
+        problems=tuple(unsuitable_tensors(content)),
         float_accuracy=float_right / examples,
         int8_accuracy=int8_right / examples,
         examples=examples,
