@@ -55,16 +55,9 @@ def _read() -> dict[str, Any]:
 
 
 def _known(entry: dict[str, Any]) -> KnownError:
-    return KnownError(
-        entry["id"],
-        _compile(entry["patterns"]),
-        entry["cause"],
-        entry["cure"],
-        entry["link"],
-        entry["example"],
-        entry["partial"],
-        entry.get("wrongInput", False),
-    )
+    texts = {name: entry[name] for name in ("id", "cause", "cure", "link", "example", "partial")}
+    pattern = _compile(entry["patterns"])
+    return KnownError(pattern=pattern, wrong_input=entry.get("wrongInput", False), **texts)
 
 
 def _compile(patterns: list[str]) -> re.Pattern[str]:

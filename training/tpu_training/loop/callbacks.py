@@ -1,7 +1,7 @@
 """What the host does between two loops of steps: a list of callbacks."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 
@@ -41,12 +41,8 @@ class Callback:
 @contextmanager
 def started(callbacks: Sequence[Callback], step: int) -> Iterator[None]:
     """Start `callbacks`, and close those that were started."""
-    running: list[Callback] = []
-    try:
+    with ExitStack() as stack:
         for callback in callbacks:
-            running.append(callback)
+            stack.callback(callback.close)
             callback.start(step)
         yield
-    finally:
-        for callback in reversed(running):
-            callback.close()

@@ -25,7 +25,7 @@ def application_default_tokens() -> TokenSource:
     AccessError when there are no credentials.
     """
     try:
-        return _GoogleAuthTokens()
+        return _google_auth_tokens()
     except ImportError:
         return MetadataTokens(MetadataServer.from_environment())
 
@@ -51,24 +51,21 @@ class MetadataTokens:
         return self._token
 
 
-class _GoogleAuthTokens:
-    """Tokens by google-auth."""
+def _google_auth_tokens() -> TokenSource:
+    from google.auth import default, exceptions
+    from google.auth.transport.requests import Request
 
-    def __init__(self) -> None:
-        from google.auth import default, exceptions
-        from google.auth.transport.requests import Request
+    try:
+        credentials, _ = default(scopes=[SCOPE])
+    except exceptions.GoogleAuthError as error:
+        raise AccessError(f"no Google credentials found ({error}): {_CURE}") from error
 
-        self._errors = exceptions.GoogleAuthError
-        self._request = Request()
+    def token() -> str:
         try:
-            self._credentials, _ = default(scopes=[SCOPE])
-        except self._errors as error:
-            raise AccessError(f"no Google credentials found ({error}): {_CURE}") from error
+            if not credentials.valid:
+                credentials.refresh(Request())  # type: ignore[no-untyped-call]
+        except exceptions.GoogleAuthError as error:
+            raise AccessError(f"Google credentials are refused ({error}): {_CURE}") from error
+        return str(credentials.token)
 
-    def __call__(self) -> str:
-        if not self._credentials.valid:
-            try:
-                self._credentials.refresh(self._request)  # type: ignore[no-untyped-call]
-            except self._errors as error:
-                raise AccessError(f"Google credentials are refused ({error}): {_CURE}") from error
-        return str(self._credentials.token)
+    return token

@@ -1,7 +1,6 @@
 """From a TPU's name to its workers' addresses, waiting until it is READY."""
 
 import logging
-from dataclasses import dataclass
 from typing import Protocol
 
 from tpu_training.cluster.endpoint.cloud_tpu import CloudTpuApi, DeniedForNow, NotYet, Tpu, TpuName
@@ -31,14 +30,6 @@ class TpuReader(Protocol):
 
     def get(self, name: TpuName) -> Tpu:
         """Return the TPU or raise; see CloudTpuApi.get."""
-
-
-@dataclass(frozen=True)
-class _Observation:
-    """The TPU if it is ready, else the error that says why not."""
-
-    ready: Tpu | None
-    problem: EndpointError | DeniedForNow | None = None
 
 
 def resolve(target: Target, wait: Wait) -> Addresses | LocalTpu | NoTpu:
@@ -88,32 +79,29 @@ def wait_until_ready(api: TpuReader, name: TpuName, wait: Wait) -> Tpu:
     Raises TpuStateError at once for a state that waiting does not change, AccessError after a
     minute of denial, EndpointError at the deadline.
     """
-    observation = _Observation(None)
+    problem: Exception | None = None
     for attempt in wait.attempts():
-        observation = _observe(api, name)
-        if observation.ready:
-            return observation.ready
-        denied = isinstance(observation.problem, DeniedForNow)
-        if denied and attempt.elapsed >= _DENIED_GRACE_SECONDS and observation.problem:
-            raise observation.problem
-        logger.info("endpoint: %s (%s)", observation.problem, attempt)
+        try:
+            return _ready(api.get(name), name)
+        except (NotYet, DeniedForNow) as error:
+            if isinstance(error, DeniedForNow) and attempt.elapsed >= _DENIED_GRACE_SECONDS:
+                raise
+            problem = error
+        logger.info("endpoint: %s (%s)", problem, attempt)
     raise EndpointError(
-        f"gave up after {wait.deadline:.0f} s: {observation.problem}; check name, zone and project "
-        "with `gcloud compute tpus tpu-vm list`, or raise --connect_tries"
+        f"gave up after {wait.deadline:.0f} s: {problem}; check name, zone and project with "
+        "`gcloud compute tpus tpu-vm list`, or raise --connect_tries"
     )
 
 
-def _observe(api: TpuReader, name: TpuName) -> _Observation:
-    try:
-        tpu = api.get(name)
-    except (NotYet, DeniedForNow) as problem:
-        return _Observation(None, problem)
+def _ready(tpu: Tpu, name: TpuName) -> Tpu:
+    """Return `tpu`. Raises NotYet before it is ready, TpuStateError when it will not be."""
     if cure := _CURES.get(tpu.state):
         raise TpuStateError(f"the TPU {name.name} in {name.zone} is {tpu.state}: {cure}")
     if tpu.state != "READY":
-        return _Observation(None, EndpointError(f"the TPU {name.name} is {tpu.state}, not READY"))
+        raise NotYet(f"the TPU {name.name} is {tpu.state}, not READY")
     if not tpu.addresses:
-        return _Observation(None, EndpointError(f"the TPU {name.name} has no address yet"))
+        raise NotYet(f"the TPU {name.name} has no address yet")
     if tpu.health not in ("", "HEALTHY", "HEALTH_UNSPECIFIED"):
         logger.warning("endpoint: the TPU %s is READY but its health is %s", name.name, tpu.health)
-    return _Observation(tpu)
+    return tpu

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -85,7 +85,7 @@ def pick(
     return Examples(len(order), size, read)
 
 
-def number_labels(splits: Mapping[str, Sequence[str]], place: str) -> Labels:
+def number_labels(splits: Mapping[str, Sequence[Any]], place: str) -> Labels:
     """Turn written labels into numbers: whole numbers stay, words are numbered by the alphabet.
 
     Raises DataError for a negative label, and for one that the training split has not.
@@ -119,18 +119,37 @@ def check_labels(splits: dict[str, npt.NDArray[np.int64]], classes: int, place: 
             )
 
 
-def split_at_random(count: int, options: Options, place: str) -> dict[str, npt.NDArray[np.int64]]:
-    """The positions for `train` and `test`, each in random order, the same for the same seed."""
+def orders(
+    counts: Mapping[str, int], options: Options, place: str
+) -> dict[str, tuple[str, npt.NDArray[np.int64]]]:
+    """For each split, the one of `counts` that it comes from and its positions in random order.
+
+    Sources are often sorted by class, and files are not. Without a test split, `train` is split.
+    """
+    if "test" in counts:
+        return {split: (split, shuffled(n, options.seed)) for split, n in counts.items()}
+    positions = split_at_random(counts["train"], options, place)
+    return {split: ("train", order) for split, order in positions.items()}
+
+
+def test_count(count: int, options: Options, place: str) -> int:
+    """How many of `count` examples are for the test; InputError when one of both gets none."""
     test = round(count * options.test_fraction)
     if not 0 < test < count:
         raise InputError(
             f"--test-fraction={options.test_fraction:g}: of the {count} examples of {place} that "
             f"leaves {count - test} for the training and {test} for the test; both need some"
         )
+    return test
+
+
+def split_at_random(count: int, options: Options, place: str) -> dict[str, npt.NDArray[np.int64]]:
+    """The positions for `train` and `test`, each in random order, the same for the same seed."""
+    test = test_count(count, options, place)
     order = np.random.default_rng(options.seed).permutation(count)
     return {"train": order[test:], "test": order[:test]}
 
 
 def shuffled(count: int, seed: int) -> npt.NDArray[np.int64]:
-    """The positions in random order: sources are often sorted by class, and files are not."""
+    """The positions in random order."""
     return np.random.default_rng(seed).permutation(count)

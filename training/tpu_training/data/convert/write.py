@@ -1,6 +1,5 @@
 """Sharded TFRecord files with their checksums."""
 
-import hashlib
 import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from tpu_training.data import files
 from tpu_training.data.convert.encode import Encoder
 from tpu_training.data.convert.source import Example, Examples
 from tpu_training.data.manifest import DataFile, Split
@@ -21,7 +21,6 @@ _SHARD_BYTES = 16 << 20
 _MOST_SHARDS = 256
 _UNFINISHED = ".unfinished"
 _CHUNK = 256
-_READ_BYTES = 8 << 20
 
 
 def write_split(directory: Path, prefix: str, examples: Examples, encoder: Encoder) -> Split:
@@ -40,15 +39,17 @@ def write_split(directory: Path, prefix: str, examples: Examples, encoder: Encod
                 f"{directory / prefix}: the source gave {sum(counts)} examples instead of the "
                 f"{examples.count} that it announced"
             )
-        files = []
+        written = []
         for path, count in zip(unfinished, counts, strict=True):
             final = path.replace(path.with_suffix(".tfrecord"))
-            files.append(DataFile(final.name, count, final.stat().st_size, _sha256(final)))
+            written.append(
+                DataFile(final.name, count, final.stat().st_size, files.sha256(str(final)))
+            )
     except BaseException:
         for path in unfinished:
             path.unlink(missing_ok=True)
         raise
-    return Split(examples.count, tuple(files))
+    return Split(examples.count, tuple(written))
 
 
 def _write(paths: list[Path], examples: Examples, encoder: Encoder) -> list[int]:
@@ -75,11 +76,3 @@ def _records(pool: ThreadPoolExecutor, examples: Examples, encoder: Encoder) -> 
     source = examples.read()
     while chunk := list(islice(source, _CHUNK)):
         yield from pool.map(record, chunk)
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while content := file.read(_READ_BYTES):
-            digest.update(content)
-    return digest.hexdigest()

@@ -1,11 +1,10 @@
 """Adam, with decoupled weight decay (AdamW)."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tpu_training.loop.optimizers.base import Optimizer
+from tpu_training.loop.optimizers.base import Change, Optimizer
 
 _EPSILON = 1e-7
 
@@ -20,21 +19,14 @@ class Adam(Optimizer):
         super().__init__(*arguments, **others)
         self._beta_1, self._beta_2 = beta_1, beta_2
 
-    def update(
-        self,
-        variable: tf.Variable,
-        slots: Sequence[tf.Variable],
-        gradient: tf.Tensor,
-        rate: tf.Tensor,
-        step: tf.Tensor,
-    ) -> None:
+    def update(self, variable: tf.Variable, change: Change) -> None:
         """Both bias corrections of the paper are moved into the rate (end of its section 2)."""
-        first, second = slots
+        (first, second), gradient, rate, step = change
         count = tf.cast(step, tf.float32) + 1.0
         corrected = rate * tf.sqrt(1.0 - self._beta_2**count) / (1.0 - self._beta_1**count)
         mean = first.assign(self._beta_1 * first + (1.0 - self._beta_1) * gradient)
         square = second.assign(self._beta_2 * second + (1.0 - self._beta_2) * tf.square(gradient))
-        change = corrected * mean / (tf.sqrt(square) + _EPSILON)
+        difference = corrected * mean / (tf.sqrt(square) + _EPSILON)
         if decay := self.decay(variable):
-            change += rate * decay * variable
-        variable.assign_sub(change)
+            difference += rate * decay * variable
+        variable.assign_sub(difference)

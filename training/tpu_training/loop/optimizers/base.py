@@ -1,11 +1,20 @@
 """What all optimizers share: slots beside each variable, clipping, the update on every copy."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import tensorflow as tf
 
 from tpu_training.loop.optimizers.schedules import Schedule
+
+
+class Change(NamedTuple):
+    """What changes a variable: its slots, its gradient, and the rate of the step."""
+
+    slots: Sequence[tf.Variable]
+    gradient: tf.Tensor
+    rate: tf.Tensor
+    step: tf.Tensor
 
 
 class Optimizer(tf.Module):  # type: ignore[misc]
@@ -42,14 +51,7 @@ class Optimizer(tf.Module):  # type: ignore[misc]
         context = tf.distribute.get_replica_context()
         context.merge_call(self._update_all, args=(list(gradients), self.rate(step), step))
 
-    def update(
-        self,
-        variable: tf.Variable,
-        slots: Sequence[tf.Variable],
-        gradient: tf.Tensor,
-        rate: tf.Tensor,
-        step: tf.Tensor,
-    ) -> None:
+    def update(self, variable: tf.Variable, change: Change) -> None:
         """Update one copy of one variable."""
         raise NotImplementedError
 
@@ -66,11 +68,9 @@ class Optimizer(tf.Module):  # type: ignore[misc]
     ) -> None:
         # By index: TensorFlow 2.12 can't compile a zip with strict.
         for index, gradient in enumerate(gradients):
+            change = Change(self.slots[index], gradient, rate, step)
             strategy.extended.update(
-                self._variables[index],
-                self.update,
-                args=(self.slots[index], gradient, rate, step),
-                group=True,
+                self._variables[index], self.update, args=(change,), group=True
             )
 
 

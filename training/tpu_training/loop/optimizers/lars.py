@@ -1,9 +1,8 @@
 """LARS, for batches so large that layers need rates of their own."""
 
-from collections.abc import Sequence
-
 import tensorflow as tf
 
+from tpu_training.loop.optimizers.base import Change
 from tpu_training.loop.optimizers.sgd import Sgd
 
 _TRUST = 0.001
@@ -15,17 +14,11 @@ class Lars(Sgd):
     Biases and normalisations, which have no weight decay, are updated as by Sgd.
     """
 
-    def update(
-        self,
-        variable: tf.Variable,
-        slots: Sequence[tf.Variable],
-        gradient: tf.Tensor,
-        rate: tf.Tensor,
-        step: tf.Tensor,
-    ) -> None:
+    def update(self, variable: tf.Variable, change: Change) -> None:
         """Scale the rate by the ratio of the norms of the weights and of their gradient."""
         if len(variable.shape) > 1:
-            weights, change = tf.norm(variable), tf.norm(gradient)
-            ratio = _TRUST * weights / (change + self.decay(variable) * weights)
-            rate *= tf.where((weights > 0.0) & (change > 0.0), ratio, 1.0)
-        super().update(variable, slots, gradient, rate, step)
+            weights, gradient = tf.norm(variable), tf.norm(change.gradient)
+            ratio = _TRUST * weights / (gradient + self.decay(variable) * weights)
+            scale = tf.where((weights > 0.0) & (gradient > 0.0), ratio, 1.0)
+            change = change._replace(rate=change.rate * scale)
+        super().update(variable, change)

@@ -1,11 +1,10 @@
 """Stochastic gradient descent with momentum."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tpu_training.loop.optimizers.base import Optimizer
+from tpu_training.loop.optimizers.base import Change, Optimizer
 
 
 class Sgd(Optimizer):
@@ -18,16 +17,9 @@ class Sgd(Optimizer):
         super().__init__(*arguments, **others)
         self._momentum = momentum
 
-    def update(
-        self,
-        variable: tf.Variable,
-        slots: Sequence[tf.Variable],
-        gradient: tf.Tensor,
-        rate: tf.Tensor,
-        step: tf.Tensor,
-    ) -> None:
+    def update(self, variable: tf.Variable, change: Change) -> None:
         """velocity = momentum * velocity + gradient; variable -= rate * velocity."""
-        (velocity,) = slots
+        (velocity,), gradient, rate, _ = change
         if decay := self.decay(variable):
             gradient += decay * variable
         variable.assign_sub(rate * velocity.assign(self._momentum * velocity + gradient))

@@ -5,6 +5,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,13 +13,12 @@ import numpy.typing as npt
 from tpu_training.data.convert.source import (
     IMAGE,
     TEXT,
+    Feature,
     Options,
     Source,
-    check_labels,
     number_labels,
+    orders,
     pick,
-    shuffled,
-    split_at_random,
 )
 from tpu_training.errors import DataError
 
@@ -44,10 +44,22 @@ def load(path: Path, options: Options) -> Source:
     feature = options.feature or (_TEXT if _TEXT in columns else None)
     for file in files.values():
         _check_columns(file, columns, [label, *([feature] if feature else [])])
+    read: dict[str, tuple[Any, Any]] = {
+        split: _read_texts(file, columns.index(feature), columns.index(label))
+        if feature
+        else _read_pixels(file, columns.index(label))
+        for split, file in files.items()
+    }
+    labels = number_labels({split: written for split, (_, written) in read.items()}, str(path))
+    counts = {split: len(features) for split, (features, _) in read.items()}
+    splits = {}
+    for split, (source, order) in orders(counts, options, str(path)).items():
+        features = read[source][0]
+        size = sum(_size(features[row]) for row in order)
+        place = _place(files[source])
+        splits[split] = pick(order, place, features.__getitem__, labels.splits[source], size)
     name = options.name or path.resolve().stem
-    if feature:
-        return _load_texts(path, name, files, feature, label, options)
-    return _load_pixels(path, name, files, columns.index(label), options)
+    return Source(name, TEXT if feature else IMAGE, labels.classes, splits, labels.names)
 
 
 def _files(directory: Path) -> dict[str, Path]:
@@ -84,57 +96,25 @@ def _check_columns(path: Path, expected: list[str], needed: list[str]) -> None:
         raise DataError(f"{path}: its columns ({shown}) are not those of the training file")
 
 
-def _load_texts(
-    path: Path, name: str, files: dict[str, Path], feature: str, label: str, options: Options
-) -> Source:
-    texts: dict[str, list[str]] = {}
-    written: dict[str, list[str]] = {}
-    for split, file in files.items():
-        columns = _columns(file)
-        at, label_at = columns.index(feature), columns.index(label)
-        texts[split], written[split] = [], []
-        for number, row in enumerate(_rows(file)):
-            if number < _HEADER_LINES:
-                continue
-            if len(row) != len(columns):
-                raise DataError(
-                    f"{file}: {len(row)} values in row {number}, expected {len(columns)}"
-                )
-            texts[split].append(row[at])
-            written[split].append(row[label_at].strip())
-        _refuse_empty(file, len(texts[split]))
-    labels = number_labels(written, str(path))
-    splits = {}
-    counts = {split: len(content) for split, content in texts.items()}
-    for split, (source, order) in _orders(counts, options, str(path)).items():
-        content = texts[source]
-        size = sum(len(content[row]) for row in order)
-        splits[split] = pick(
-            order, _place(files[source]), content.__getitem__, labels.splits[source], size
-        )
-    return Source(name, TEXT, labels.classes, splits, labels.names)
+def _read_texts(path: Path, at: int, label_at: int) -> tuple[list[str], list[str]]:
+    """The columns `at` and `label_at`."""
+    rows = list(_rows(path))
+    for number, row in enumerate(rows):
+        if len(row) != len(rows[0]):
+            raise DataError(f"{path}: {len(row)} values in row {number}, expected {len(rows[0])}")
+    _refuse_empty(path, len(rows) - _HEADER_LINES)
+    texts = rows[_HEADER_LINES:]
+    return [row[at] for row in texts], [row[label_at].strip() for row in texts]
 
 
-def _load_pixels(
-    path: Path, name: str, files: dict[str, Path], label_at: int, options: Options
-) -> Source:
-    images: dict[str, npt.NDArray[np.uint8]] = {}
-    labels: dict[str, npt.NDArray[np.int64]] = {}
-    for split, file in files.items():
-        values = _numbers(file)
-        labels[split] = values[:, label_at].astype(np.int64)
-        images[split] = _square(file, np.delete(values, label_at, axis=1))
-    classes = int(labels["train"].max()) + 1
-    check_labels(labels, classes, str(path))
-    counts = {split: len(content) for split, content in labels.items()}
-    splits = {}
-    for split, (source, order) in _orders(counts, options, str(path)).items():
-        content = images[source]
-        size = len(order) * content[0].nbytes
-        splits[split] = pick(
-            order, _place(files[source]), content.__getitem__, labels[source], size
-        )
-    return Source(name, IMAGE, classes, splits)
+def _read_pixels(path: Path, label_at: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Images of all columns but `label_at`, and that one."""
+    values = _numbers(path)
+    return _square(path, np.delete(values, label_at, axis=1)), values[:, label_at].astype(np.int64)
+
+
+def _size(feature: Feature) -> int:
+    return feature.nbytes if isinstance(feature, np.ndarray) else len(feature)
 
 
 def _numbers(path: Path) -> npt.NDArray[np.float32]:
@@ -179,16 +159,6 @@ def _square(path: Path, pixels: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8
 def _refuse_empty(path: Path, count: int) -> None:
     if not count:
         raise DataError(f"{path}: there are no examples in it, only a header")
-
-
-def _orders(
-    counts: dict[str, int], options: Options, place: str
-) -> dict[str, tuple[str, npt.NDArray[np.int64]]]:
-    """For each split, the file that it comes from and its rows in the order of writing."""
-    if "test" in counts:
-        return {split: (split, shuffled(n, options.seed)) for split, n in counts.items()}
-    positions = split_at_random(counts["train"], options, place)
-    return {split: ("train", order) for split, order in positions.items()}
 
 
 def _place(path: Path) -> Callable[[int], str]:

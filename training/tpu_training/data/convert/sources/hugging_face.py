@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tpu_training.data.convert.source import (
     IMAGE,
@@ -17,9 +16,8 @@ from tpu_training.data.convert.source import (
     Source,
     check_labels,
     number_labels,
+    orders,
     pick,
-    shuffled,
-    split_at_random,
 )
 from tpu_training.errors import DataError
 from tpu_training.errors.extras import require
@@ -60,8 +58,9 @@ def load(directory: Path, options: Options) -> Source:
         undecoded = library.Image(decode=False)
         tables = {s: table.cast_column(feature, undecoded) for s, table in tables.items()}
     labels = _labels(directory, tables, label)
+    counts = {split: len(table) for split, table in tables.items()}
     splits: dict[str, Examples] = {}
-    for split, (source, order) in _orders(directory, tables, options).items():
+    for split, (source, order) in orders(counts, options, str(directory)).items():
         table = tables[source]
         read = _reader(directory, table, feature, is_image)
         share = len(order) / max(1, len(table))
@@ -121,15 +120,6 @@ def _labels(directory: Path, tables: dict[str, Any], column: str) -> Labels:
         return Labels(len(names), numbers, tuple(names))
     written = {s: [str(value) for value in table[column][:]] for s, table in tables.items()}
     return number_labels(written, f"{directory} {column}")
-
-
-def _orders(
-    directory: Path, tables: dict[str, Any], options: Options
-) -> dict[str, tuple[str, npt.NDArray[np.int64]]]:
-    if "test" in tables:
-        return {s: (s, shuffled(len(table), options.seed)) for s, table in tables.items()}
-    positions = split_at_random(len(tables["train"]), options, str(directory))
-    return {split: ("train", order) for split, order in positions.items()}
 
 
 def _reader(directory: Path, table: Any, column: str, is_image: bool) -> Callable[[int], Feature]:

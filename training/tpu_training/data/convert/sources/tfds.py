@@ -4,8 +4,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tpu_training.data.convert.source import IMAGE, TEXT, Example, Examples, Options, Source
-from tpu_training.errors import DataError, InputError
+from tpu_training.data.convert.source import (
+    IMAGE,
+    TEXT,
+    Example,
+    Examples,
+    Options,
+    Source,
+    test_count,
+)
+from tpu_training.errors import DataError
 from tpu_training.errors.extras import require
 
 _TEST_NAMES = ("test", "validation")
@@ -59,12 +67,7 @@ def _slices(directory: Path, builder: Any, options: Options) -> dict[str, str]:
     for name in _TEST_NAMES:
         if sizes.get(name):
             return {"train": "train", "test": name}
-    test = round(sizes["train"] * options.test_fraction)
-    if not 0 < test < sizes["train"]:
-        raise InputError(
-            f"--test-fraction={options.test_fraction:g}: leaves {test} of {sizes['train']} "
-            "examples for the test; both the training and the test need some"
-        )
+    test = test_count(sizes["train"], options, str(directory))
     return {"train": f"train[{test}:]", "test": f"train[:{test}]"}
 
 
