@@ -1,6 +1,6 @@
-"""TensorFlow training on Cloud TPUs through the gRPC endpoint that they export.
+"""Train TensorFlow models on Cloud TPUs through their gRPC endpoint, or on GPUs and CPUs.
 
-Importing the package loads no TensorFlow; the modules that need it say so.
+Importing the package does not load TensorFlow. The README maps its folders.
 """
 
 __version__ = "0.1.0"

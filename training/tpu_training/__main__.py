@@ -1,4 +1,4 @@
-"""`tpu-training MODE …`: parse, run, and say how it ended."""
+"""`tpu-training MODE …`: parse the command line, run it, and report how it ended."""
 
 import logging
 import os
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         known = error if isinstance(error, TrainingError) else _translate(error)
         ending = "interrupted" if isinstance(known, Interrupted) else "failed"
-        # One line, whatever the texts of others in it look like: it is what a log's reader greps.
+        # One line even when a library's message has several: people grep for it.
         print(f"training {ending}: {' '.join(str(known).split())}", file=sys.stderr, flush=True)
         return known.exit_code
     return 0
@@ -46,7 +46,7 @@ def _run(job: Job) -> str:
     shutdown, hang_timer = ShutdownRequest(), HangTimer()
     shutdown.install()
     hang_timer.install()
-    # It asks for a profile; while nothing is trained there is none, and no reason to end.
+    # SIGUSR1 requests a profile. Before training starts it must not end the process.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     return run_job(job, shutdown, hang_timer)
 
@@ -58,7 +58,7 @@ def _translate(error: Exception) -> TrainingError:
 
 
 def _set_up_logging(debug: bool) -> None:
-    """Our own lines to standard output; TensorFlow's only with --debug, its errors always."""
+    """Log to standard output; show TensorFlow's log only with --debug, its errors always."""
     terminal = sys.stdout.isatty()
     handler = TerminalHandler(sys.stdout) if terminal else logging.StreamHandler(sys.stdout)
     logging.basicConfig(format="%(message)s", handlers=[handler])

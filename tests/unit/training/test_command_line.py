@@ -55,8 +55,8 @@ def test_wrong_input_is_one_line_and_exit_code_2(
         ("p.yaml", "epochs: 2\nsed: 1", "sed (in --config): unknown; did you mean --seed?"),
         ("p.yaml", "model: mnist", "--model=mnist: unknown; did you mean mnist_cnn?"),
         ("p.yaml", "- 1", "expected `name: value` lines"),
-        ("p.yaml", "a: b: c", "is no YAML"),
-        ("p.json", "{", "is no JSON"),
+        ("p.yaml", "a: b: c", "is not YAML"),
+        ("p.json", "{", "is not JSON"),
     ],
 )
 def test_a_wrong_configuration_file_is_named(

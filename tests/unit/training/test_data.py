@@ -158,13 +158,13 @@ GOOD = {
     [
         ({"format": 3}, "format 3, expected 2"),
         ({"shape": [28, 28]}, "shape (28, 28) of images"),
-        ({"shape": [28, 28, "x"]}, "no manifest"),
+        ({"shape": [28, 28, "x"]}, "not a data set's manifest"),
         ({"encoding": "tokens"}, "shape (28, 28, 1) of texts"),
         ({"encoding": "mp3"}, "encoding mp3, expected one of raw, encoded, tokens"),
-        ({"classes": "many"}, "no manifest"),
+        ({"classes": "many"}, "not a data set's manifest"),
         ({"splits": {"train": {"examples": 2, "files": []}}}, "2 examples, its files 0"),
         ({"splits": {"train": {"files": []}}}, "no field 'examples'"),
-        ({"splits": []}, "no manifest"),
+        ({"splits": []}, "not a data set's manifest"),
     ],
 )
 def test_a_wrong_manifest_is_named_with_its_field(change: dict[str, object], words: str) -> None:

@@ -76,7 +76,7 @@ def test_a_silent_worker_a_preempted_tpu_and_a_wrong_value_are_problems() -> Non
         "grpc://a.b:8470: connection refused",
     )
     wrong = look({"TPU_CONFIG": "{"})
-    assert "TPU_CONFIG is no JSON" in wrong.problems[0]
+    assert "TPU_CONFIG is not JSON" in wrong.problems[0]
     assert wrong.choice == "nothing: see the problem"
 
     def preempted(target: Target, wait: Wait) -> Addresses:
@@ -94,7 +94,11 @@ def test_hints_name_what_is_missing() -> None:
         "slice",
         "gs://",
     ]
-    assert look({}, Machine()).problems == ("TensorFlow is not installed: pip install tensorflow",)
+    assert look({}, Machine()).problems == (
+        "TensorFlow is not installed: pip install 'tpu-stack-training[cpu]' (with NVIDIA GPUs "
+        "'tpu-stack-training[gpu]', on a TPU VM 'tpu-stack-training[tpu]'), or use the Python that "
+        "has it",
+    )
 
 
 def test_platforms_are_known_by_their_variables() -> None:

@@ -98,7 +98,7 @@ def test_any_text_is_a_target_or_a_clear_error(text: str) -> None:
         ({"TPU_NAME": "My_TPU"}, ["TPU_NAME", "My_TPU", "grpc://HOST:PORT"]),
         ({"COLAB_TPU_ADDR": "10.0.0.2:1,"}, ["COLAB_TPU_ADDR"]),
         ({"TPU_GRPC_URL": "10.0.0.2:1,10.0.0.2:1"}, ["more than once", "10.0.0.2:1"]),
-        ({"TPU_CONFIG": "{"}, ["TPU_CONFIG", "no JSON", "tpu_node_name"]),
+        ({"TPU_CONFIG": "{"}, ["TPU_CONFIG", "not JSON", "tpu_node_name"]),
         ({"TPU_CONFIG": "[]"}, ["TPU_CONFIG", "tpu_node_name"]),
         ({"TPU_CONFIG": '{"zone": "z"}'}, ["TPU_CONFIG", "tpu_node_name"]),
     ],

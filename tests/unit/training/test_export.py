@@ -158,5 +158,5 @@ def test_wrong_input_is_said_at_once(
         read_description(str(tmp_path))
     (tmp_path / "model.json").write_text((digits_model / "model.json").read_text())
     code, _, err = run(capsys, *export, f"--model-dir={tmp_path}")
-    assert (code, "there is no checkpoint in it" in err) == (2, True)
+    assert (code, "contains no checkpoint" in err) == (2, True)
     assert not (tmp_path / "o").exists()

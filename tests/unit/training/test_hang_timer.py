@@ -76,4 +76,4 @@ def test_sigterm_ends_a_process_that_is_stuck_in_c_code_when_its_grace_is_over()
         process.terminate()
         _, err = process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == 75
-    assert err.startswith("training interrupted: SIGTERM came")
+    assert err.startswith("training interrupted: received SIGTERM")

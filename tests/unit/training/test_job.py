@@ -110,7 +110,7 @@ def test_a_job_that_was_killed_or_terminated_goes_on_from_its_last_checkpoint(
     assert f"checkpoint: restored {tmp_path}/checkpoints/ckpt-{killed_at}" in out
     assert f"progress step={killed_at + 5}/" in out
     # Where the machine is so busy that it takes longer, the hang timer says it.
-    assert "training interrupted: SIGTERM came" in err
+    assert "training interrupted: received SIGTERM" in err
     assert newest(tmp_path) > killed_at
 
 
@@ -180,5 +180,5 @@ def test_corrupt_data_is_wrong_input_and_the_file_is_named(
 def test_evaluating_without_a_checkpoint_is_wrong_input(
     bars: Path, tmp_path: Path, run_here: Callable[..., None]
 ) -> None:
-    with pytest.raises(InputError, match=r"--model-dir=.*no checkpoint in it to evaluate"):
+    with pytest.raises(InputError, match=r"--model-dir=.*contains no checkpoint to evaluate"):
         run_here("evaluate", f"--data={bars}", f"--model-dir={tmp_path}", *SMALL)

@@ -68,7 +68,7 @@ def test_each_known_text_is_recognised_also_when_wrapped(name: str, text: str, w
 def test_an_unknown_text_is_not_taken_for_a_known_one() -> None:
     assert find_known_error("step 100: loss 0.25, all is well") is None
     message = str(translate(ValueError("strange\nand more")))
-    assert message == "ValueError: strange (not a known error; see where with --debug)"
+    assert message == "ValueError: strange (not a known error; --debug shows where it occurred)"
 
 
 def test_of_an_error_in_a_compiled_function_the_line_that_says_it_is_shown() -> None:

@@ -77,7 +77,7 @@ def test_a_fault_of_model_or_data_is_told_from_a_wrong_rate() -> None:
     points, verdict = sweep(lambda rate: math.nan)
     assert len(points) == 1
     assert verdict.suggestion is None
-    assert "fault of the model or of the data" in verdict.reasons[0]
+    assert "the model or the data is at fault" in verdict.reasons[0]
     _, verdict = sweep(lambda rate: 2.3)
     assert verdict.suggestion is None
     assert "never fell" in verdict.reasons[0]

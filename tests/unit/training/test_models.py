@@ -44,9 +44,9 @@ def test_a_file_of_the_users_own_adds_parameters_with_hints_and_help(tmp_path: P
     [
         ("def f(:", "SyntaxError"),
         ("import nowhere_at_all", "No module named 'nowhere_at_all'"),
-        ("", "missing a dataclass `Params`.* and a function `create_model"),
-        ("class Params: ...", "missing a dataclass `Params`"),
-        (OWN.partition("def")[0], "missing a function `create_model"),
+        ("", "lacks a dataclass `Params`.* and a function `create_model"),
+        ("class Params: ...", "lacks a dataclass `Params`"),
+        (OWN.partition("def")[0], "lacks a function `create_model"),
     ],
 )
 def test_a_file_that_is_no_model_says_what_is_missing(

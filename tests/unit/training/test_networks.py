@@ -52,7 +52,7 @@ def test_a_depth_that_no_resnet_has_is_named_with_those_there_are() -> None:
 
 
 def test_heads_have_to_divide_the_hidden_size() -> None:
-    with pytest.raises(InputError, match=r"--hidden_size=100 .* --heads=3; take 99"):
+    with pytest.raises(InputError, match=r"--hidden_size=100 .* --heads=3; use 99"):
         create("bert", SENTENCES, hidden_size=100, heads=3)
 
 

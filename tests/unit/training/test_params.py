@@ -89,7 +89,7 @@ def test_a_batch_is_split_evenly_or_refused_with_sizes_that_would_do(
         return
     with pytest.raises(InputError, match=f"--global_batch_size={size} .* {replicas} replicas") as e:
         params.replica_batch_size(replicas)
-    suggested = [int(n) for n in str(e.value).rpartition("take ")[2].split(" or ")]
+    suggested = [int(n) for n in str(e.value).rpartition("use ")[2].split(" or ")]
     assert all(n % replicas == 0 and n > 0 for n in suggested)
 
 

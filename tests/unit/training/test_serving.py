@@ -150,7 +150,7 @@ def test_a_model_of_texts_is_served_and_predicted_like_one_of_images(
     assert main([*predict, f"{reviews}/reviews.csv"]) == 2
     assert "takes token_ids of the shape (16,), not images" in capsys.readouterr().err
     assert main([*export, f"--output={tmp_path}/y", "--format=tflite"]) == 2
-    assert "--format=tflite is for models of images" in capsys.readouterr().err
+    assert "--format=tflite is for image models" in capsys.readouterr().err
     assert not (tmp_path / "y").exists()
 
 
@@ -186,7 +186,7 @@ def test_picture_files_are_predicted_in_any_size(
     assert rows[0]["class"] == rows[2]["class"]
     capsys.readouterr()
     assert main([*predict, "--input", str(folder / "notes.txt")]) == 2
-    assert "notes.txt: is no picture" in capsys.readouterr().err
+    assert "notes.txt: is not an image" in capsys.readouterr().err
     assert main([*predict, "--input", str(tmp_path / "none.png")]) == 2
     assert "there is no such file" in capsys.readouterr().err
 

@@ -158,8 +158,8 @@ def test_texts_of_a_csv_file_become_tokens_with_a_vocabulary_beside_them(tmp_pat
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "is empty; expected a line with the names of the columns"),
-        ("label,p1", "no examples in it, only a header"),
+        ("", "is empty; expected a header row with the names of the columns"),
+        ("label,p1", "contains no examples, only a header"),
         ("name,p1\n1,2", "there is no column label, only name, p1"),
         ("label,p1\n1,x", "expected numbers only"),
         ("label,p1\n1,2\n1,nan", "nan in row 2, column 2; pixels and labels must be whole numbers"),
@@ -210,7 +210,7 @@ def test_data_sets_of_hugging_face_are_read_from_disk(tmp_path: Path) -> None:
     assert [manifest.split(s).examples for s in ("train", "test")] == [9, 3]
     texts = library.Dataset.from_dict({"sentence": TEXTS, "stars": [1, 2] * 4, "by": TEXTS})
     library.DatasetDict(train=texts, validation=texts).save_to_disk(tmp_path / "films")
-    with pytest.raises(DataError, match="say it with --label"):
+    with pytest.raises(DataError, match="Name it with --label"):
         to_out(tmp_path / "films")
     manifest = to_out(tmp_path / "films", Storage(text_length=4), label="stars")
     assert (manifest.spec.kind, manifest.spec.classes) == ("text", 3)
@@ -263,5 +263,5 @@ def test_a_library_that_is_missing_is_named_with_what_to_install(
 
 
 def test_something_else_is_refused_with_what_would_be_right(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none of the forms that can be converted: .*CSV"):
+    with pytest.raises(InputError, match=r"unknown format; .*CSV"):
         convert(str(tmp_path), str(tmp_path / "out"))

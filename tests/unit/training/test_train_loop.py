@@ -100,7 +100,7 @@ def test_a_batch_in_parts_gives_the_gradients_of_the_whole_batch(
 
 def test_a_batch_that_does_not_divide_into_parts_is_refused_with_sizes_that_would_do() -> None:
     params = dataclasses.replace(PARAMS, gradient_accumulation=3)
-    with pytest.raises(InputError, match=r"replicas 8, which .*accumulation=3; take 48 or 72"):
+    with pytest.raises(InputError, match=r"replicas 8, which .*accumulation=3; use 48 or 72"):
         params.part_batch_size(8)
 
 

@@ -77,7 +77,7 @@ def test_a_listener_that_is_no_grpc_server_is_told_apart(listener: socket.socket
 
     thread = threading.Thread(target=answer)
     thread.start()
-    assert why_silent(address_of(listener)) == "listens, but is no gRPC server"
+    assert why_silent(address_of(listener)) == "listens, but is not a gRPC server"
     thread.join()
 
 

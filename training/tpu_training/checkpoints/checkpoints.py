@@ -1,6 +1,6 @@
-"""Checkpoints in `<model-dir>/checkpoints`: written behind the training, the newest whole one read.
+"""A job's checkpoints in `<model-dir>/checkpoints`, and its best one in `<model-dir>/best`.
 
-A job's best evaluation has one of its own in `<model-dir>/best`.
+They are written in the background; a restart reads the newest complete one.
 """
 
 import logging
@@ -20,7 +20,7 @@ from tpu_training.checkpoints.writer import CheckpointWriter
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.errors import CheckpointError
 
-# A checkpoint with another one of these fits by chance alone.
+# A checkpoint that differs in one of these would fit only by accident.
 _IDENTITY = ("model=", "optimizer=")
 
 logger = logging.getLogger(__name__)
@@ -45,8 +45,8 @@ class Trained(Protocol):
 class Checkpoints:
     """The checkpoints of one job.
 
-    Files are read and written by this process, as a TPU's host can't ("File system scheme '[local]'
-    not implemented"). As a context it waits at the end for what is being written.
+    This process reads and writes the files, because a TPU's host can't ("File system scheme
+    '[local]' not implemented"). As a context manager it waits at the end for a pending write.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class Checkpoints:
         self._keep = {self.directory: keep, self._best_directory: 1}
 
     def __enter__(self) -> "Checkpoints":
-        """Nothing to do."""
+        """Enter without side effects."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Wait for what is being written; its failure does not hide another one."""
+        """Wait for a pending write; its failure never hides an earlier exception."""
         try:
             self.wait()
         except Exception as error:
@@ -77,46 +77,49 @@ class Checkpoints:
             logger.warning("checkpoint: not saved (%s)", error)
 
     def save(self, step: int) -> None:
-        """Save the state of `step` behind the training; see CheckpointWriter.save."""
+        """Save the state of `step` in the background; see CheckpointWriter.save."""
         self._writer.save(self.directory, step)
 
     def keep_best(self, step: int, accuracy: float, loss: float) -> Best:
         """Save the state of `step` when its `accuracy` is the best yet; return the best one."""
         if not self.record.best or accuracy > self.record.best["accuracy"]:
-            self.wait()  # What is being written says which one was the best then.
+            self.wait()  # The pending checkpoint must record the best one before it.
             self.record.best = {"step": step, "accuracy": accuracy, "loss": loss}
             self._writer.save(self._best_directory, step)
             logger.info("best until now: step=%d accuracy=%.4f", step, accuracy)
         return self.record.best
 
     def wait(self) -> None:
-        """Wait until nothing is being written any more; raise what went wrong."""
+        """Wait for a pending write; raise its error."""
         if "_writer" in self.__dict__:
             self._writer.wait()
 
     @cached_property
     def _writer(self) -> CheckpointWriter:
-        """Made when it is needed: a job that only evaluates has no use for a copy."""
+        """Create the writer on first use: a job that only evaluates needs no copy."""
         return CheckpointWriter(self._checkpoint, self._cluster, self._keep)
 
     def restore_latest(self) -> str | None:
-        """Restore the newest checkpoint that is whole; return its path, None when there is none.
+        """Restore the newest complete checkpoint and return its path; None if there is none.
 
-        Raises CheckpointError when it belongs to another model.
+        Raises:
+            CheckpointError: The checkpoint belongs to another model.
         """
         path = newest_whole(self.directory)
         if path:
             self._refuse_another_identity(path)
             restore(self._checkpoint, path, self._cluster.this_process, self._had(path))
             if had := self._had(path):
-                logger.warning("checkpoint: %s %s; now it goes on otherwise", path, had)
-            # The best one may have been saved after the last of the others.
+                logger.warning(
+                    "checkpoint: %s %s; training continues with the new values", path, had
+                )
+            # The best checkpoint may be newer than the last regular one.
             best = tf.train.latest_checkpoint(self._best_directory)
             self.record.best = best_of(best) if best else None
         return path
 
     def describe_latest(self) -> str:
-        """Say in words what there is to go on from."""
+        """Describe the checkpoint from which a restart would continue."""
         paths = checkpoint_paths(self.directory)
         if not paths:
             return "no checkpoint was saved yet"

@@ -1,4 +1,4 @@
-"""A copy of everything in a checkpoint, so that training goes on while the copy is written."""
+"""Copy a checkpoint's variables, so that training continues while the copy is written."""
 
 import tensorflow as tf
 
@@ -6,14 +6,14 @@ from tpu_training.cluster.cluster import Cluster
 
 
 class Snapshot:
-    """A second set of a checkpoint's variables in this process, in the same tree of objects.
+    """A second set of a checkpoint's variables in this process, in the same object tree.
 
-    What is written from the copy is a checkpoint like every other: tf.train.Checkpoint restores it
-    into the originals.
+    A checkpoint written from the copy is an ordinary one: tf.train.Checkpoint restores it into the
+    originals.
     """
 
     def __init__(self, checkpoint: tf.train.Checkpoint, cluster: Cluster) -> None:
-        """Make room for a copy of all that `checkpoint` holds now."""
+        """Allocate a copy of everything in `checkpoint`."""
         self._cluster = cluster
         self._originals: list[tf.Variable] = []
         self._copies: list[tf.Variable] = []
@@ -23,10 +23,10 @@ class Snapshot:
         self._read = tf.function(self._read_all)
 
     def take(self) -> bool:
-        """Remember the values as they are now; return whether all of them are finite.
+        """Capture the current values; return whether all of them are finite.
 
-        On a CPU the values are not even copied: TensorFlow does that when an update comes and they
-        are still in use. An accelerator's memory has no room for a second set, so it is read here.
+        On a CPU nothing is copied yet: TensorFlow copies on write while a value is in use. An
+        accelerator's memory has no room for a second set, so its values are read now.
         """
         with self._cluster.on_loop_device():
             finite, *self._values = self._read()
@@ -36,7 +36,7 @@ class Snapshot:
         return bool(finite)
 
     def fill(self) -> None:
-        """Put the remembered values into `checkpoint`; any thread may do it."""
+        """Assign the captured values to the copy; may be called from any thread."""
         with tf.device(self._cluster.this_process):
             for index, value in enumerate(self._values):
                 self._copies[index].assign(tf.identity(value))
@@ -51,7 +51,7 @@ class Snapshot:
 def _copy_tree(
     root: tf.train.Checkpoint, originals: list[tf.Variable], copies: list[tf.Variable]
 ) -> tf.train.Checkpoint:
-    """Build the tree of `root` with other variables; collect both sets in the same order."""
+    """Rebuild the tree of `root` with new variables; collect both sets in the same order."""
     view = tf.train.TrackableView(root)
     known: dict[int, object] = {}
 
@@ -67,7 +67,7 @@ def _copy_tree(
         else:
             known[id(node)] = inner = tf.train.Checkpoint() if node is root else tf.Module()
             for name, child in view.children(node).items():
-                if name != "save_counter":  # The new tree has one of its own.
+                if name != "save_counter":  # The new root has its own.
                     setattr(inner, name, copy(child))
         return known[id(node)]
 

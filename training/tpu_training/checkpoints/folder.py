@@ -1,4 +1,4 @@
-"""A folder or bucket that keeps the last few checkpoints."""
+"""A directory or bucket prefix that keeps the last few checkpoints."""
 
 import os
 import tempfile
@@ -13,12 +13,12 @@ _CHUNK_BYTES = 8 << 20
 
 
 class CheckpointFolder:
-    """Like tf.train.CheckpointManager, for a quarter of the calls to a bucket.
+    """A tf.train.CheckpointManager that needs a quarter of the calls to a bucket.
 
-    TensorFlow writes there under other names and renames, which in a bucket is a copy, and looks
-    for each file before it touches it: 45 calls for a checkpoint. Here it is written on this
-    machine first, and copied under its right name, the index last: a checkpoint that is not whole
-    has none, and checkpoint_reader looks at more than that.
+    TensorFlow writes to temporary names and renames them, which in a bucket is a copy, and checks
+    for each file before it touches it: 45 calls per checkpoint. Here the checkpoint is written on
+    this machine first and then copied under its final name, the index last. An incomplete
+    checkpoint therefore has no index; reader.py verifies the tensors, too.
     """
 
     def __init__(self, directory: str, keep: int) -> None:
@@ -30,7 +30,7 @@ class CheckpointFolder:
     def add(
         self, checkpoint: tf.train.Checkpoint, step: int, options: tf.train.CheckpointOptions | None
     ) -> str:
-        """Write `checkpoint` as that of `step`; return its path. Raises TensorFlow's errors."""
+        """Write `checkpoint` as the one of `step`; return its path. Raises TensorFlow's errors."""
         if self._kept is None:
             tf.io.gfile.makedirs(self._directory)
             self._kept = [os.path.basename(path) for path in checkpoint_paths(self._directory)]
@@ -49,10 +49,10 @@ class CheckpointFolder:
         return f"{self._directory}/{name}"
 
     def _write_state(self, names: list[str]) -> None:
-        """Tell tf.train.latest_checkpoint which is the newest."""
+        """Write the state file from which tf.train.latest_checkpoint learns the newest."""
         lines = [f'model_checkpoint_path: "{names[-1]}"\n']
         lines += [f'all_model_checkpoint_paths: "{name}"\n' for name in names]
-        # An object of a bucket appears whole, a file does not.
+        # An object appears in a bucket atomically; a file on disk needs a rename.
         in_bucket = "://" in self._directory
         path = f"{self._directory}/{_STATE_FILE}"
         unfinished = path if in_bucket else f"{path}.unfinished"
@@ -62,14 +62,14 @@ class CheckpointFolder:
             tf.io.gfile.rename(unfinished, path, overwrite=True)
 
     def _delete(self, name: str) -> None:
-        """Its index first: what is left of a deletion that was cut off is no checkpoint."""
+        """Delete the index first, so that an interrupted deletion leaves no valid checkpoint."""
         for file in sorted(tf.io.gfile.glob(f"{self._directory}/{name}.*"), reverse=True):
             with suppress(tf.errors.NotFoundError):
                 tf.io.gfile.remove(file)
 
 
 def _copy(source: str, target: str) -> None:
-    """Without tf.io.gfile.copy's two looks at what is there."""
+    """Copy a file without the two existence checks of tf.io.gfile.copy."""
     with open(source, "rb") as read, tf.io.gfile.GFile(target, "wb") as write:
         while chunk := read.read(_CHUNK_BYTES):
             write.write(chunk)

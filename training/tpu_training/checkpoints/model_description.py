@@ -1,4 +1,4 @@
-"""`model.json`: which model a model directory holds, so that it can be built again."""
+"""`model.json`: the description from which a model directory's model can be rebuilt."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ _FILE_NAME = "model.json"
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """A model by its name or file, its parameters, and the data that it was trained on."""
+    """A model's name or file, its parameters, and its training data."""
 
     model: str
     params: Mapping[str, Any]
@@ -30,7 +30,7 @@ class ModelDescription:
         files.write_text(_path(model_dir), text)
 
     def definition(self, other: str | None = None) -> tuple[ModelDefinition, Params]:
-        """Load the model's code, from the file `other` if it is somewhere else now."""
+        """Load the model's code, from the file `other` if it was moved."""
         definition = load_model(other or self.model)
         return definition, build_params(self.params, (), kind=definition.params)
 
@@ -38,14 +38,18 @@ class ModelDescription:
 def describe_model(
     definition: ModelDefinition, params: Params, spec: DataSpec, data: str
 ) -> ModelDescription:
-    """The description of what is about to be trained; parameters that were not changed stay out."""
+    """Describe the model that is about to be trained, with its changed parameters only."""
     fields = dataclasses.fields(params)
     changed = {f.name: getattr(params, f.name) for f in fields if _differs(params, f)}
     return ModelDescription(definition.name, changed, spec, data)
 
 
 def read_description(model_dir: str) -> ModelDescription:
-    """Read it from `model_dir`. Raises InputError when there is none or it is broken."""
+    """Read the description from `model_dir`.
+
+    Raises:
+        InputError: It is missing or malformed.
+    """
     path = _path(model_dir)
     text = files.read_text(path)
     if text is None:

@@ -1,4 +1,4 @@
-"""Finds the newest checkpoint that is whole, and restores it."""
+"""Find the newest complete checkpoint and restore it."""
 
 import logging
 import re
@@ -11,7 +11,7 @@ ANOTHER_DIRECTORY = (
     "choose another --model-dir, or the model and the parameters that it was trained with"
 )
 _NAME = re.compile(r"ckpt-(\d+)\.index")
-# These say nothing about the checkpoint, only about the way to it.
+# These errors are about reaching the checkpoint, not about its content.
 _NOT_ABOUT_THE_FILE = (
     tf.errors.PermissionDeniedError,
     tf.errors.UnauthenticatedError,
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 def checkpoint_paths(directory: str) -> list[str]:
-    """Paths without their endings, newest first; by listing, as the state file may be old."""
+    """List paths without suffixes, newest first. The state file may be stale, so it is ignored."""
     try:
         names = tf.io.gfile.listdir(directory)
     except tf.errors.NotFoundError:
@@ -34,28 +34,28 @@ def checkpoint_paths(directory: str) -> list[str]:
 
 
 def newest_whole(directory: str) -> str | None:
-    """Return the path of the newest checkpoint in `directory` that is whole, if there is one.
+    """Return the path of the newest complete checkpoint in `directory`, None if there is none.
 
-    One that was being written when the process was killed is skipped (tensorflow#61552).
+    A checkpoint that was being written when the process was killed is skipped (tensorflow#61552).
     """
     for path in checkpoint_paths(directory):
         reason = _why_not_whole(path)
         if not reason:
             return path
-        logger.warning("checkpoint: skipped %s, which is not whole (%s)", path, reason)
+        logger.warning("checkpoint: skipped %s, which is incomplete (%s)", path, reason)
     return None
 
 
 def restore(checkpoint: tf.train.Checkpoint, path: str, device: str, hint: str = "") -> None:
-    """Restore all that `checkpoint` has from `path`, read by `device`.
+    """Restore every object of `checkpoint` from `path`, read by `device`.
 
-    Raises CheckpointError, with `hint` if there is one, when something is not in it or has another
-    shape.
+    Raises:
+        CheckpointError: A value is missing or has another shape; the message includes `hint`.
     """
     options = tf.train.CheckpointOptions(experimental_io_device=device)
     try:
         status = checkpoint.restore(path, options=options)
-        # What is in the file and not asked for is no fault: an export has no optimizer.
+        # Values that nobody asks for are fine: an export has no optimizer.
         status.assert_existing_objects_matched().expect_partial()
     except (AssertionError, ValueError, tf.errors.InvalidArgumentError) as error:
         why = hint or str(error).partition("\n")[0]
@@ -66,7 +66,7 @@ def restore(checkpoint: tf.train.Checkpoint, path: str, device: str, hint: str =
 
 
 def _why_not_whole(path: str) -> str | None:
-    """Read every tensor: their checksums are verified on the way."""
+    """Read every tensor, which verifies their checksums; return the first problem."""
     try:
         reader = tf.train.load_checkpoint(path)
         for key in reader.get_variable_to_shape_map():

@@ -1,4 +1,4 @@
-"""What a checkpoint says about the job that wrote it, beside the variables."""
+"""The record of its job that a checkpoint holds beside the variables."""
 
 import dataclasses
 import json
@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from tpu_training.models.params import Params
 
-# Where TensorFlow puts it, when it is called `record` in the tf.train.Checkpoint.
+# The key of the tf.train.Checkpoint's object `record`.
 _TENSOR = "record/.ATTRIBUTES/py_state"
-# What may change between two starts and still be the same training.
+# Parameters that may change between two starts of the same training.
 _HARMLESS = (
     "connect_tries",
     "connect_interval",
@@ -29,27 +29,27 @@ Best = dict[str, float]
 
 
 class JobRecord(tf.train.experimental.PythonState):  # type: ignore[misc]
-    """The model's name, its parameters, and the best evaluation until now."""
+    """The model's name, its parameters, and the best evaluation so far."""
 
     def __init__(self, model: str, params: Params) -> None:
-        """Nothing evaluated yet."""
+        """Start without an evaluation."""
         super().__init__()
-        # A user's own file is the same one wherever it lies.
+        # A user's model file is identified by its name, wherever it lies.
         self.model = model.rpartition("/")[2]
         self.params: dict[str, Any] = dataclasses.asdict(params)
         self.best: Best | None = None
 
     def serialize(self) -> str:
-        """The text that is saved."""
+        """Return the text to save."""
         content = {"model": self.model, "params": self.params, "best": self.best}
         return json.dumps(content, sort_keys=True)
 
     def deserialize(self, string_value: bytes) -> None:
-        """Take over the best evaluation; model and parameters stay those of this job."""
+        """Adopt the saved best evaluation; model and parameters stay those of this job."""
         self.best = json.loads(string_value)["best"]
 
     def differences(self, path: str) -> list[str]:
-        """What the job that wrote the checkpoint at `path` had otherwise, one sentence each."""
+        """List `name=value` for each setting in which the writer of `path` differs."""
         theirs = _read(path)
         if not theirs:
             return []
@@ -62,7 +62,7 @@ class JobRecord(tf.train.experimental.PythonState):  # type: ignore[misc]
 
 
 def best_of(path: str) -> Best | None:
-    """The best evaluation that the checkpoint at `path` knows of; None when it can't be read."""
+    """Return the best evaluation recorded in the checkpoint at `path`; None if unreadable."""
     try:
         return _read(path).get("best")
     except (tf.errors.OpError, RuntimeError, ValueError):

@@ -1,4 +1,4 @@
-"""Writes checkpoints behind the training's back, one at a time."""
+"""Write checkpoints in the background, one at a time."""
 
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,12 +14,12 @@ logger = logging.getLogger(__name__)
 
 
 class CheckpointWriter:
-    """A thread, the copy that it writes from, and the folders that it writes to."""
+    """A background thread, the copy of the state that it writes, and its target folders."""
 
     def __init__(
         self, checkpoint: tf.train.Checkpoint, cluster: Cluster, keep: dict[str, int]
     ) -> None:
-        """Write `checkpoint` into the folders in `keep`, in each the last so many."""
+        """Write `checkpoint` to the folders in `keep`, which maps each to how many it keeps."""
         self._snapshot = Snapshot(checkpoint, cluster)
         self._options = tf.train.CheckpointOptions(experimental_io_device=cluster.this_process)
         self._folders = {path: CheckpointFolder(path, count) for path, count in keep.items()}
@@ -27,21 +27,23 @@ class CheckpointWriter:
         self._writing: Future[None] | None = None
 
     def save(self, folder: str, step: int) -> None:
-        """Copy the state of `step` now and write it to `folder` while the training goes on.
+        """Copy the state of `step` now and write it to `folder` while training continues.
 
-        Waits for the one before and raises what went wrong with it. Raises DivergedError, and
-        writes nothing, when a variable is not finite.
+        Waits for the previous write first and raises its error.
+
+        Raises:
+            DivergedError: A variable is not finite; nothing is written.
         """
         self.wait()
         if not self._snapshot.take():
             raise DivergedError(
-                f"a weight was not finite any more at step {step}, though the loss still was; "
+                f"a weight is no longer finite at step {step}, though the loss still is; "
                 "lower --learning_rate; the last checkpoint stays as it is"
             )
         self._writing = self._thread.submit(self._write, self._folders[folder], step)
 
     def wait(self) -> None:
-        """Wait until nothing is being written any more; raise what went wrong."""
+        """Wait for a pending write; raise its error."""
         writing, self._writing = self._writing, None
         if writing:
             writing.result()

@@ -1,4 +1,4 @@
-"""From a target to a distribution strategy: look up, wait, connect, choose."""
+"""From a target to a distribution strategy: wait for the workers, connect, choose."""
 
 import inspect
 import logging
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def _job_of_this_process() -> str:
-    """The job's name that this process has in the cluster, TensorFlow's default for it."""
+    """Return the name that TensorFlow gives this process's job in a cluster."""
     connect_to_cluster = inspect.signature(tf.config.experimental_connect_to_cluster)
     return str(connect_to_cluster.parameters["job_name"].default)
 
@@ -29,10 +29,14 @@ def _job_of_this_process() -> str:
 class Cluster:
     """Devices to train on.
 
-    `endpoint` is empty without a remote TPU. `loop_device` is where the training loop itself runs:
-    on the worker, so that its steps cost no round trip; None leaves that to the strategy.
-    `this_process` is the device for what has to be done here, such as writing files: once it is
-    connected, TensorFlow takes the worker's CPU for a mere "CPU:0".
+    Attributes:
+        strategy: Distributes the training over the devices.
+        endpoint: The workers' URL; empty without remote workers.
+        loop_device: Where the training loop runs: on the worker, so that steps cost no round trip.
+            None leaves the placement to the strategy.
+        has_tpu: Whether the devices are TPU cores.
+        this_process: The device for local work such as writing files. Once connected, TensorFlow
+            resolves a plain "CPU:0" to the worker's CPU.
     """
 
     strategy: tf.distribute.Strategy
@@ -43,7 +47,7 @@ class Cluster:
 
     @property
     def replicas(self) -> int:
-        """Replicas in sync."""
+        """The number of replicas in sync."""
         return int(self.strategy.num_replicas_in_sync)
 
     @property
@@ -53,20 +57,20 @@ class Cluster:
 
     @property
     def strategy_name(self) -> str:
-        """The strategy's class."""
+        """The name of the strategy's class."""
         return type(self.strategy).__name__
 
     def worker_hosts(self) -> list[str]:
-        """The devices that read the data, of other processes than this one."""
+        """Return the remote devices that read the data."""
         return _worker_devices("CPU", suffix="CPU:0") if self.endpoint else []
 
     def on_loop_device(self) -> AbstractContextManager[object]:
-        """A context in which the loop and its data are placed on `loop_device`."""
+        """Return a context that places the loop and its data on `loop_device`."""
         return tf.device(self.loop_device) if self.loop_device else nullcontext()
 
 
 def connect(target: Addresses | LocalTpu | NoTpu, wait: Wait, local_devices: int) -> Cluster:
-    """Wait for `target` and return a strategy over its devices; log which and why in one line."""
+    """Wait for `target` and connect to it; log the chosen strategy and the reason in one line."""
     if isinstance(target, Addresses):
         _warn_of_other_version(target)
         wait_for_workers(target.addresses, wait)
@@ -100,12 +104,12 @@ def _warn_of_other_version(target: Addresses) -> None:
 
 
 def _same_version(theirs: str, ours: str) -> bool:
-    """Compare major and minor numbers: patch releases have the same operations."""
+    """Compare major and minor versions: patch releases have the same operations."""
     return theirs.split(".")[:2] == ours.split(".")[:2]
 
 
 def _connect_remote(addresses: Addresses) -> tuple[Cluster, str]:
-    """Join the workers' cluster; TPUStrategy where they have TPUs, else mirror their devices."""
+    """Join the workers' cluster; use TPUStrategy if they have TPUs, else mirror their devices."""
     resolver = _resolver(addresses.url)
     tf.config.experimental_connect_to_cluster(resolver)
     if _worker_devices("TPU_SYSTEM"):
@@ -122,7 +126,7 @@ def _connect_remote(addresses: Addresses) -> tuple[Cluster, str]:
 
 
 def _mirror(devices: list[str], kind: str) -> tf.distribute.MirroredStrategy:
-    """On CPUs one device sums the gradients: in one memory there is nothing to gain by packing."""
+    """Mirror over `devices`. CPUs share one memory, so one of them sums the gradients."""
     reduction = tf.distribute.ReductionToOneDevice() if kind == "CPU" else None
     return tf.distribute.MirroredStrategy(devices, cross_device_ops=reduction)
 
@@ -152,7 +156,7 @@ def _tpu_cluster_of(
 
 
 def _use_this_machine(local_devices: int) -> tuple[Cluster, str]:
-    """Mirror over the GPUs, else over `local_devices` logical CPUs, else the CPU as it is."""
+    """Mirror over `local_devices` logical CPUs if given, else over the GPUs, else use the CPU."""
     reason = "no TPU is named by --tpu or the environment"
     if local_devices:
         cpu = tf.config.list_physical_devices("CPU")[0]

@@ -1,7 +1,6 @@
-"""`tpu-training doctor env`: what this environment offers, what a job would train on, and why.
+"""`tpu-training doctor env`: report what this environment offers and what a job would train on.
 
-It connects to nothing but a TPU's own port and the API that knows it, asks once, and loads no
-TensorFlow.
+Connects only to the TPU's port and the Cloud TPU API, asks once, and loads no TensorFlow.
 """
 
 import dataclasses
@@ -24,13 +23,14 @@ from tpu_training.cluster.endpoint.wait import Wait
 from tpu_training.cluster.machine import Machine, find_machine
 from tpu_training.cluster.platforms import Platform, find_platforms
 from tpu_training.errors import TrainingError
+from tpu_training.errors.catalog import NO_TENSORFLOW, find_known_error
 
 _ASK_ONCE = Wait(tries=1, interval=0.0)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting that can name a TPU. `state` is taken, passed over or not set."""
+    """A setting that can name a TPU. `state` is `taken`, `passed over` or `not set`."""
 
     name: str
     value: str
@@ -39,7 +39,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Environment:
-    """What was found. `workers` maps a worker's address to why it is silent, None if it answers."""
+    """The findings. `workers` maps an address to why the worker is silent, None if it answers."""
 
     machine: Machine
     platforms: tuple[Platform, ...]
@@ -51,11 +51,11 @@ class Environment:
     hints: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """The same for programs."""
+        """Return the findings for programs."""
         return dataclasses.asdict(self) | {"ok": not self.problems}
 
     def __str__(self) -> str:
-        """The same for people."""
+        """Format the findings for people."""
         lines = [f"this machine: {self.machine}", f"tensorflow: {self._tensorflow()}"]
         lines += [f"platform: {p.name} ({p.evidence})" for p in self.platforms]
         lines += ["settings that can name a TPU, the first one wins:"]
@@ -82,10 +82,10 @@ def examine(
     probe: Callable[[str], str | None] = why_silent,
     look_up: Callable[[Target, Wait], Addresses | LocalTpu | NoTpu] = resolve,
 ) -> Environment:
-    """Find out what a job that is started here with these arguments would train on.
+    """Find out what a job started here with these arguments would train on.
 
-    A wrong value, a missing TPU and a silent worker are the result's `problems`. `machine`, `probe`
-    and `look_up` are there for tests.
+    Wrong values, a missing TPU and silent workers become `problems` of the result. Tests replace
+    `machine`, `probe` and `look_up`.
     """
     machine = machine or find_machine()
     problems: list[str] = []
@@ -99,7 +99,7 @@ def examine(
     answers = {a: probe(a) for a in workers.addresses} if isinstance(workers, Addresses) else {}
     problems += [f"grpc://{worker}: {why}" for worker, why in answers.items() if why]
     if machine.tensorflow is None:
-        problems.append("TensorFlow is not installed: pip install tensorflow")
+        problems.append(f"TensorFlow is not installed: {_install_tensorflow()}")
     choice, reason = _choice(workers, target, machine)
     return Environment(
         machine=machine,
@@ -111,6 +111,12 @@ def examine(
         problems=tuple(problems),
         hints=tuple(_hints(target, machine, environ)),
     )
+
+
+def _install_tensorflow() -> str:
+    known = find_known_error(NO_TENSORFLOW)
+    assert known
+    return known.cure
 
 
 def _settings(tpu: str | None, environ: Mapping[str, str]) -> tuple[Setting, ...]:
@@ -126,9 +132,9 @@ def _settings(tpu: str | None, environ: Mapping[str, str]) -> tuple[Setting, ...
 def _choice(
     workers: Addresses | LocalTpu | NoTpu | None, target: Target, machine: Machine
 ) -> tuple[str, str]:
-    """What the strategy will be, as far as that can be said without connecting; and why."""
+    """Describe the expected strategy and the reason for it, without connecting."""
     if workers is None:
-        return "nothing: see the problem", "what names the TPU can't be used as it is"
+        return "nothing: see the problem", "the setting that names the TPU can't be used as it is"
     if isinstance(workers, Addresses):
         looked_up = (
             " and the Cloud TPU API gave its address" if isinstance(target, NamedTpu) else ""

@@ -1,7 +1,7 @@
-"""What this machine has: CPUs, GPUs, TPU chips, and the TensorFlow that is installed.
+"""Detect this machine's CPUs, GPUs, TPU chips and TensorFlow.
 
-Read from files, so that it takes no seconds and grabs no device: a TPU's chips belong to the first
-process that opens them.
+Reads files only, which is fast and claims no device: a TPU's chips belong to the first process that
+opens them.
 """
 
 import importlib.metadata
@@ -23,13 +23,13 @@ _TPU_DEVICES = {
 }
 _TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tf-nightly")
 _GS_PLUGINS = ("tensorflow-io-gcs-filesystem", "tensorflow-gcs-filesystem")
-# From this version on gs:// is a plug-in of its own.
+# Since this version gs:// needs a separate plug-in.
 _GS_PLUGIN_SINCE = (2, 20)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Counts of devices. `libraries` are the versions of TensorFlow's distributions, by name."""
+    """Device counts, and in `libraries` the installed TensorFlow distributions' versions."""
 
     cpus: int = 1
     gpus: int = 0
@@ -41,12 +41,12 @@ class Machine:
 
     @property
     def has_usable_tpu(self) -> bool:
-        """Whether there are chips and the library that drives them."""
+        """Whether there are chips and the library to drive them."""
         return self.tpu_chips > 0 and self.has_libtpu
 
     @property
     def tensorflow(self) -> str | None:
-        """TensorFlow's version; None where it is not installed."""
+        """TensorFlow's version; None if it is not installed."""
         return next((self.libraries[name] for name in _TENSORFLOWS if name in self.libraries), None)
 
     @property
@@ -58,7 +58,7 @@ class Machine:
         return version < _GS_PLUGIN_SINCE or any(name in self.libraries for name in _GS_PLUGINS)
 
     def __str__(self) -> str:
-        """`4 CPUs, no GPU, 4 TPU chips (v4)`."""
+        """Format as `4 CPUs, no GPU, 4 TPU chips (v4)`."""
         generation = f" ({self.tpu_generation})" if self.tpu_generation else ""
         counts = [
             _count(self.cpus, "CPU"),
@@ -69,7 +69,7 @@ class Machine:
 
 
 def find_machine(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> Machine:
-    """Look at this machine; `root` is where its files begin."""
+    """Detect this machine's devices; `root` replaces the file system's root in tests."""
     generations = _tpu_generations(root)
     return Machine(
         cpus=_usable_cpus(),
@@ -89,13 +89,13 @@ def _usable_cpus() -> int:
 
 
 def _gpus(root: Path) -> int:
-    """NVIDIA's devices; /dev/dxg stands for one under Windows' Linux."""
+    """Count NVIDIA's devices; /dev/dxg stands for one under WSL."""
     cards = [path for path in (root / "dev").glob("nvidia*") if path.name[6:].isdigit()]
     return len(cards) or int((root / "dev/dxg").exists())
 
 
 def _tpu_generations(root: Path) -> list[str]:
-    """The generation of each TPU chip on the PCI bus."""
+    """Return the generation of each TPU chip on the PCI bus."""
     generations = []
     for vendor in sorted((root / "sys/bus/pci/devices").glob("*/vendor")):
         generation = _TPU_DEVICES.get(_read(vendor.parent / "device"))

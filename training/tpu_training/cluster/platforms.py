@@ -1,11 +1,11 @@
-"""Which platform this process runs on, by the variables that the platform sets."""
+"""Detect the platform that this process runs on, by the variables that the platform sets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tpu_training.cluster.machine import Machine
 
-# Platform, and the variables that only it sets. Sources: Colab's and Kaggle's own images;
+# Platforms and the variables that only they set. Sources: Colab's and Kaggle's own images;
 # https://cloud.google.com/kubernetes-engine/docs/how-to/tpus (TPU_WORKER_*);
 # https://cloud.google.com/vertex-ai/docs/training/code-requirements (AIP_*, CLOUD_ML_*);
 # https://cloud.google.com/ai-platform/training/docs/using-tpus (TPU_CONFIG).
@@ -25,14 +25,14 @@ _VARIABLES = {
 
 @dataclass(frozen=True)
 class Platform:
-    """A platform and what gave it away."""
+    """A platform and the evidence for it."""
 
     name: str
     evidence: str
 
 
 def find_platforms(environ: Mapping[str, str], machine: Machine) -> tuple[Platform, ...]:
-    """Every platform that left a trace: one often runs on top of another."""
+    """Return every platform with a trace here: one often runs on top of another."""
     found = []
     for name, variables in _VARIABLES.items():
         if seen := [variable for variable in variables if environ.get(variable)]:

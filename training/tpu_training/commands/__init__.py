@@ -1,5 +1,5 @@
-"""The commands beside the modes of a job, one file each.
+"""The command line: cli.py, the arguments of a job, and one file for each other command.
 
-Such a file has `add(modes)`, which adds its parser, and a command whose `run` prints its
-results and returns the exit code. None of them loads TensorFlow before it runs.
+A command's file has `add(modes)`, which adds its parser, and a class whose `run` prints the results
+and returns the exit code. No command loads TensorFlow before it runs.
 """

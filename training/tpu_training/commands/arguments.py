@@ -1,4 +1,4 @@
-"""The arguments that describe a job: where everything is, the model, its parameters."""
+"""The arguments that describe a job: its TPU, model, data, results and parameters."""
 
 import argparse
 import json
@@ -13,33 +13,35 @@ from tpu_training.models.registry import DEFAULT_MODEL, built_in_models, load_mo
 
 
 def add_job_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say what to train, on what, from where to where."""
+    """Add the flags of a job."""
     parser.add_argument(
         "--tpu",
         help="a TPU's name, grpc://HOST:PORT (several with commas), or local on a TPU VM; default: "
-        "TPU_GRPC_URL, TPU_NAME, TPU_CONFIG, COLAB_TPU_ADDR, KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, else "
+        "TPU_GRPC_URL, TPU_NAME, TPU_CONFIG, COLAB_TPU_ADDR, KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, or "
         "this machine",
     )
     parser.add_argument(
-        "--tpu-zone", help="of a TPU given by name (default: TPU_ZONE, or the VM's)"
+        "--tpu-zone", help="zone of a TPU given by name (default: TPU_ZONE, or the VM's)"
     )
     parser.add_argument(
-        "--tpu-project", help="of a TPU given by name (default: TPU_PROJECT, or the VM's)"
+        "--tpu-project",
+        help="project of a TPU given by name (default: TPU_PROJECT, or the VM's)",
     )
     parser.add_argument(
         "--model",
         help=f"{', '.join(built_in_models())}, or a file NAME.py of your own (default: "
-        f"{DEFAULT_MODEL}); with --help: list its parameters",
+        f"{DEFAULT_MODEL}); with --help, list its parameters",
     )
-    parser.add_argument("--data", required=True, help="data set's directory or gs:// URL")
-    parser.add_argument("--model-dir", required=True, help="results' directory or gs:// URL")
+    parser.add_argument("--data", required=True, help="directory or gs:// URL of the data set")
+    parser.add_argument("--model-dir", required=True, help="directory or gs:// URL for the results")
     parser.add_argument("--config", help="YAML or JSON file with parameters")
 
 
 def build_job(mode: str, known: argparse.Namespace, rest: Sequence[str]) -> Job:
-    """Return the job that `known` and the parameters in `rest` describe.
+    """Return the job that the parsed flags and the parameters in `rest` describe.
 
-    Raises InputError with everything that is wrong.
+    Raises:
+        InputError: With every problem at once.
     """
     overrides, problems = _split_overrides(rest)
     flags = ("tpu", "tpu-zone", "tpu-project", "model", "data", "model-dir", "config", "debug")
@@ -65,7 +67,7 @@ def build_job(mode: str, known: argparse.Namespace, rest: Sequence[str]) -> Job:
 
 
 def _split_overrides(rest: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
-    """Take `--name=value` apart; also return a problem for each that has another form."""
+    """Split each `--name=value`; also return a problem for each argument of another form."""
     problems, overrides = [], []
     for argument in rest:
         name, equals, value = argument.partition("=")
@@ -95,7 +97,7 @@ def _parse_json(text: str, path: str) -> object:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise InputError(f"--config={path}: is no JSON ({error})") from error
+        raise InputError(f"--config={path}: is not JSON ({error})") from error
 
 
 def _parse_yaml(text: str, path: str) -> object:
@@ -103,9 +105,9 @@ def _parse_yaml(text: str, path: str) -> object:
         import yaml
     except ImportError as error:
         raise InputError(
-            f"--config={path}: needs PyYAML, which is not installed here; write it as .json"
+            f"--config={path}: needs PyYAML, which is not installed; use a .json file instead"
         ) from error
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise InputError(f"--config={path}: is no YAML ({error})") from error
+        raise InputError(f"--config={path}: is not YAML ({error})") from error

@@ -1,4 +1,4 @@
-"""The command line: from arguments to a command. Loads no TensorFlow."""
+"""Parse the command line into a job or a command. Loads no TensorFlow."""
 
 import argparse
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from tpu_training.models.params import describe_params
 from tpu_training.models.registry import DEFAULT_MODEL, load_model
 
 _MODES = {
-    "train": "train from the last checkpoint on",
+    "train": "train, starting from the last checkpoint",
     "evaluate": "evaluate the last checkpoint",
     "train-and-evaluate": "train, then evaluate",
 }
@@ -35,14 +35,18 @@ _EXIT_CODES = (
 
 
 class _Parser(argparse.ArgumentParser):
-    """Errors in the form of every other error of this package."""
+    """An ArgumentParser that raises this package's errors."""
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; see `{self.prog} --help`")
 
 
 def parse(arguments: Sequence[str]) -> Job | Command:
-    """Parse `arguments`. Raises InputError with everything that is wrong; --help exits."""
+    """Parse `arguments`; --help exits.
+
+    Raises:
+        InputError: With every problem at once.
+    """
     parser = _build_parser(_help_model(arguments))
     known, rest = parser.parse_known_args(arguments)
     if rest and "config" not in known:
@@ -55,7 +59,7 @@ def parse(arguments: Sequence[str]) -> Job | Command:
 
 
 def _help_model(arguments: Sequence[str]) -> str:
-    """The model whose parameters --help lists."""
+    """Return the model whose parameters --help lists."""
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--model", default=DEFAULT_MODEL)
     name: str = parser.parse_known_args(arguments)[0].model

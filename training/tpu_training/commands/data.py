@@ -22,10 +22,11 @@ def add(modes: Any) -> None:
     convert.add_argument(
         "--source",
         required=True,
-        help="folder with MNIST's IDX files, folder of images with one folder a class, CSV file, "
-        "folder that Hugging Face's save_to_disk or TensorFlow Datasets wrote, or the word digits",
+        help="folder with MNIST's IDX files, folder with one folder of images per class, CSV file, "
+        "folder written by Hugging Face's save_to_disk or by TensorFlow Datasets, or the word "
+        "digits",
     )
-    convert.add_argument("--output", required=True, help="directory of this machine to write to")
+    convert.add_argument("--output", required=True, help="local directory to write to")
     convert.add_argument("--name", help="name of the data set (default: from the source)")
     convert.add_argument("--feature", metavar="COLUMN", help="column of the images or texts")
     convert.add_argument("--label", metavar="COLUMN", help="column of the labels")
@@ -33,28 +34,34 @@ def add(modes: Any) -> None:
         "--test-fraction",
         metavar="PART",
         default="0.1",
-        help="of a source without a test split (default: 0.1)",
+        help="part for testing if the source has no test split (default: 0.1)",
     )
-    convert.add_argument("--seed", default="0", help="of that split and of the order (default: 0)")
+    convert.add_argument(
+        "--seed", default="0", help="seed of that split and of the order (default: 0)"
+    )
     convert.add_argument(
         "--encoding",
         choices=("raw", "encoded"),
-        help="keep images as bytes of one size, or as JPEG and PNG (default: as the source does)",
+        help="store images as bytes of one size, or as JPEG and PNG (default: as the source does)",
     )
-    convert.add_argument("--text-length", default="128", help="token ids of a text (default: 128)")
+    convert.add_argument("--text-length", default="128", help="token ids per text (default: 128)")
     convert.add_argument("--vocabulary", metavar="FILE", help="BERT's vocab.txt, or one like it")
     convert.add_argument(
-        "--vocabulary-size", default="8192", help="of one made from the texts (default: 8192)"
+        "--vocabulary-size",
+        default="8192",
+        help="size of a vocabulary made from the texts (default: 8192)",
     )
     inspect = add_command(
         actions,
         "inspect",
         lambda known: partial(_inspect, known.data, known.json, known.grid),
-        help="counts, shapes, classes and checksums of a data set",
+        help="show counts, shapes and classes of a data set; verify its checksums",
     )
-    inspect.add_argument("--data", required=True, help="data set's directory or gs:// URL")
+    inspect.add_argument("--data", required=True, help="directory or gs:// URL of the data set")
     inspect.add_argument("--json", action="store_true", help="print the same as JSON")
-    inspect.add_argument("--grid", metavar="FILE.png", help="also draw the first images")
+    inspect.add_argument(
+        "--grid", metavar="FILE.png", help="also draw the first images of each class"
+    )
 
 
 def _build_convert(known: argparse.Namespace) -> Command:
@@ -63,8 +70,8 @@ def _build_convert(known: argparse.Namespace) -> Command:
 
     if known.output.startswith("gs://"):
         raise InputError(
-            f"--output={known.output}: is written on this machine; give a directory, then copy it "
-            f"with `gcloud storage cp DIRECTORY/* {known.output.rstrip('/')}/`"
+            f"--output={known.output}: data sets are written locally; give a directory, then copy "
+            f"it with `gcloud storage cp DIRECTORY/* {known.output.rstrip('/')}/`"
         )
     fraction = _number("--test-fraction", known.test_fraction, 0.0, 1.0)
     options = Options(

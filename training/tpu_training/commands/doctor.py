@@ -13,14 +13,15 @@ from tpu_training.errors import EXIT_FAILURE
 
 def add(modes: Any) -> None:
     """Add the parser."""
-    doctor = modes.add_parser("doctor", help="look at the environment", allow_abbrev=False)
+    doctor = modes.add_parser("doctor", help="examine the environment", allow_abbrev=False)
     subjects = doctor.add_subparsers(dest="subject", required=True, metavar="SUBJECT")
     env = add_command(
         subjects,
         "env",
         _build,
         help="what a job would train on here, and why",
-        description="Say what a job would train on here, and why. Exit code 1: it could not start.",
+        description="Report what a job would train on here, and why. Exit code 1: a job could not "
+        "start.",
     )
     for flag in ("--tpu", "--tpu-project", "--tpu-zone"):
         env.add_argument(flag, help="as for train")

@@ -22,31 +22,35 @@ def add(modes: Any) -> None:
         "the Edge TPU (the accuracy that the integers cost is checked, the operations are not), or "
         "as ONNX.",
     )
-    parser.add_argument("--model-dir", required=True, help="results' directory or gs:// URL")
+    parser.add_argument(
+        "--model-dir", required=True, help="directory or gs:// URL of the training's results"
+    )
     parser.add_argument("--output", required=True, help="directory or gs:// URL to write to")
     parser.add_argument("--format", choices=_FORMATS, default=_FORMATS[0], help="saved_model")
     parser.add_argument(
-        "--best", action="store_true", help="the best evaluation's checkpoint, not the newest"
+        "--best",
+        action="store_true",
+        help="export the best evaluation's checkpoint instead of the newest one",
     )
     parser.add_argument(
-        "--batch-size", type=int, help="static batch of the input (default: any number)"
+        "--batch-size", type=int, help="fixed batch size of the input (default: any number)"
     )
-    parser.add_argument(
-        "--data", help="data set for tflite (default: where it was for the training)"
-    )
+    parser.add_argument("--data", help="data set for tflite (default: the one of the training)")
     parser.add_argument(
         "--test-examples",
         type=int,
         default=_TEST_LIMIT,
-        help=f"that tflite's accuracy is measured on ({_TEST_LIMIT})",
+        help=f"test examples for measuring tflite's accuracy ({_TEST_LIMIT})",
     )
-    parser.add_argument("--model", help="a model file of your own, if it was moved since")
+    parser.add_argument("--model", help="your own model file, if it was moved")
 
 
 def _build(known: argparse.Namespace) -> Command:
     problems = []
     if known.batch_size is not None and known.format == "tflite":
-        problems.append(f"--batch-size={known.batch_size}: tflite takes one image at a time")
+        problems.append(
+            f"--batch-size={known.batch_size}: a tflite model takes one image at a time"
+        )
     for flag, value in (("batch-size", known.batch_size), ("test-examples", known.test_examples)):
         if value is not None and value < 1:
             problems.append(f"--{flag}={value}: must be at least 1")

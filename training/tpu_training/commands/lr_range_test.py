@@ -20,16 +20,16 @@ def add(modes: Any) -> None:
         "lr-range-test",
         _build,
         help="find a good learning rate (Leslie Smith's test)",
-        description="Train a fresh model for some steps, each with a higher learning rate, until "
-        "the loss diverges; suggest a rate. Writes lr_range_test/ in the model directory: a plot, "
-        "a CSV, a JSON; and the same for TensorBoard. Parameters as for train.",
+        description="Train a new model, raising the learning rate with each step until the loss "
+        "diverges, and suggest a rate. Writes a plot, a CSV and a JSON file to lr_range_test/ in "
+        "the model directory, and the same for TensorBoard. Takes the parameters of train.",
     )
     add_job_arguments(parser)
     parser.add_argument("--min-rate", type=float, default=1e-6, help="first rate (1e-6)")
     parser.add_argument("--max-rate", type=float, default=10.0, help="last rate (10)")
-    parser.add_argument("--sweep-steps", type=int, default=150, help="steps between them (150)")
+    parser.add_argument("--sweep-steps", type=int, default=150, help="number of steps (150)")
     parser.add_argument(
-        "--smoothing", type=float, default=0.9, help="of the loss, 0 to below 1 (0.9)"
+        "--smoothing", type=float, default=0.9, help="smoothing of the loss, 0 to below 1 (0.9)"
     )
     parser.add_argument("--no-plot", action="store_true", help="don't draw the PNG")
 

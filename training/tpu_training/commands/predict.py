@@ -18,12 +18,17 @@ def add(modes: Any) -> None:
         "predict",
         _build,
         help="predict a data set or image files with a SavedModel",
-        description="Write the classes and probabilities of a data set's test part, or of image "
-        "files, as CSV or JSON lines.",
+        description="Predict a data set's test split or image files; write classes and "
+        "probabilities as CSV or JSON lines.",
     )
-    parser.add_argument("--saved-model", required=True, help="what `tpu-training export` wrote")
     parser.add_argument(
-        "--input", required=True, nargs="+", help="a data set's directory, or image files, folders"
+        "--saved-model", required=True, help="directory that `tpu-training export` wrote"
+    )
+    parser.add_argument(
+        "--input",
+        required=True,
+        nargs="+",
+        help="directory of a data set, or image files and folders",
     )
     parser.add_argument("--output", required=True, help="NAME.csv or NAME.jsonl to write")
 

@@ -17,14 +17,13 @@ def add(modes: Any) -> None:
         "profile",
         _build,
         help="capture a profile of TPU workers or other gRPC workers while they compute",
-        description="Let workers profile themselves for some seconds, while a training runs on "
-        "them, and write what TensorBoard's profiler reads.",
+        description="Have workers profile themselves for some seconds while a training runs on "
+        "them, and write the profile for TensorBoard.",
     )
-    parser.add_argument("--worker", required=True, help="grpc://HOST:PORT, several with commas")
     parser.add_argument(
-        "--output", required=True, help="gs:// URL, or a directory of the worker's own machine"
+        "--worker", required=True, help="grpc://HOST:PORT, several separated by commas"
     )
-    parser.add_argument("--seconds", type=float, default=2.0, help="how long (2)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="duration of the profile (2)")
 
 
 def _build(known: argparse.Namespace) -> Command:

@@ -13,11 +13,13 @@ def add(modes: Any) -> None:
         modes,
         "report",
         _build,
-        help="write a training's report: HTML and JSON",
-        description="Write report.html and report.json to the model directory, from what a "
+        help="write a training's report as HTML and JSON",
+        description="Write report.html and report.json to the model directory from what the "
         "training has written so far. Every training does so at its end.",
     )
-    parser.add_argument("--model-dir", required=True, help="results' directory or gs:// URL")
+    parser.add_argument(
+        "--model-dir", required=True, help="directory or gs:// URL of the training's results"
+    )
 
 
 def _build(known: argparse.Namespace) -> Command:

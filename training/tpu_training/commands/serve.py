@@ -8,7 +8,7 @@ from typing import Any
 from tpu_training.commands.command import Command, add_command
 from tpu_training.errors import InputError
 
-# TensorFlow Serving's own port for REST.
+# TensorFlow Serving's REST port.
 _PORT = 8501
 
 
@@ -22,10 +22,16 @@ def add(modes: Any) -> None:
         description="Serve an exported SavedModel over TensorFlow Serving's REST API: POST "
         "/v1/models/NAME:predict, GET /v1/models/NAME and /v1/models/NAME/metadata.",
     )
-    parser.add_argument("--saved-model", required=True, help="what `tpu-training export` wrote")
+    parser.add_argument(
+        "--saved-model", required=True, help="directory that `tpu-training export` wrote"
+    )
     parser.add_argument("--name", default="model", help="the model's name in the URL (model)")
-    parser.add_argument("--host", help="address to listen on (this machine only)")
-    parser.add_argument("--port", type=int, default=_PORT, help=f"0 takes a free one ({_PORT})")
+    parser.add_argument(
+        "--host", help="address to listen on (default: reachable from this machine only)"
+    )
+    parser.add_argument(
+        "--port", type=int, default=_PORT, help=f"port; 0 chooses a free one ({_PORT})"
+    )
 
 
 def _build(known: argparse.Namespace) -> Command:

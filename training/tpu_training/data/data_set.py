@@ -1,4 +1,4 @@
-"""A data set as it is found in a directory or bucket: complete, and readable where it is used."""
+"""Open a data set in a directory or bucket and check that it is complete and readable."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,10 +14,12 @@ from tpu_training.errors import DataError, InputError
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set in `directory` (a path or gs:// URL) that was found complete.
+    """A complete data set in `directory`, a path or gs:// URL.
 
-    `damaged` tells, for files with corrupt records that are to be left out, where the others are;
-    the manifest counts only those. `left_out` are the records that are left out, in all.
+    Attributes:
+        damaged: The readable records of each file whose corrupt ones are skipped; the manifest
+            counts only the readable ones.
+        left_out: The number of skipped records in all files.
     """
 
     directory: str
@@ -26,11 +28,11 @@ class DataSet:
     left_out: int = 0
 
     def paths(self, split: str) -> list[str]:
-        """The paths of the files of `split`."""
+        """Return the paths of the files of `split`."""
         return [f"{self.directory}/{file.name}" for file in self.manifest.split(split).files]
 
     def shards(self, split: str) -> Shards:
-        """The files of `split` for the input pipeline."""
+        """Return the files of `split` for the input pipeline."""
         content = self.manifest.split(split)
         return Shards(
             tuple(self.paths(split)),
@@ -41,16 +43,17 @@ class DataSet:
 
 
 def open_data(directory: str) -> DataSet:
-    """Read the manifest in `directory` and check that every file is there with its size.
+    """Read the manifest in `directory` and check that every file exists with its size.
 
-    Raises DataError that lists all files that are missing or of another size.
+    Raises:
+        DataError: With every missing file and every wrong size.
     """
     directory = directory.rstrip("/")
     path = f"{directory}/{FILE_NAME}"
     text = files.read_text(path)
     if text is None:
         raise DataError(
-            f"--data={directory}: there is no {FILE_NAME} in it; write the data set with "
+            f"--data={directory}: contains no {FILE_NAME}; write the data set with "
             "`tpu-training data convert` and copy it there"
         )
     data = DataSet(directory, parse_manifest(text, path))
@@ -68,10 +71,13 @@ def open_data(directory: str) -> DataSet:
 
 
 def check_readable(data: DataSet, cluster: Cluster) -> None:
-    """Raise InputError when a host of the cluster can't read what this process can.
+    """Check that every host of the cluster can read the data, not only this process.
 
-    A TPU's host reads buckets only ("File system scheme '[local]' not implemented"), and any other
-    machine has files of its own.
+    A TPU's host reads only buckets ("File system scheme '[local]' not implemented"), and any other
+    machine has its own files.
+
+    Raises:
+        InputError: A host can't read the data.
     """
     path = f"{data.directory}/{FILE_NAME}"
     for host in cluster.worker_hosts():
@@ -80,9 +86,9 @@ def check_readable(data: DataSet, cluster: Cluster) -> None:
                 tf.io.read_file(path).numpy()
         except (tf.errors.NotFoundError, tf.errors.UnimplementedError) as error:
             raise InputError(
-                f"--data={data.directory}: is on this machine, but the worker at "
-                f"{cluster.endpoint} that trains can't read it there; copy it to a bucket that "
-                "both can read, and give its gs:// URL"
+                f"--data={data.directory}: is on this machine, where the worker at "
+                f"{cluster.endpoint} can't read it; copy it to a bucket that both can read, "
+                "and give its gs:// URL"
             ) from error
 
 

@@ -1,4 +1,4 @@
-"""Files on this machine and in gs:// buckets, read and written by this process."""
+"""Read and write files on this machine and in gs:// buckets, from this process."""
 
 import hashlib
 import json
@@ -12,15 +12,18 @@ import tensorflow as tf
 from tpu_training.errors import InputError
 
 _CHUNK_BYTES = 8 << 20
-# What Cloud Storage says of a missing bucket, not of a missing object.
+# Cloud Storage's words for a missing bucket, which differ from those for a missing object.
 _NO_BUCKET = "bucket does not exist"
 
 logger = logging.getLogger(__name__)
 
 
 def read_text(path: str) -> str | None:
-    """Return the content of `path`, or None when there is no such file; NotFoundError when there
-    is not even the bucket."""
+    """Return the content of `path`; None if there is no such file.
+
+    Raises:
+        NotFoundError: The bucket itself does not exist.
+    """
     try:
         with tf.io.gfile.GFile(path, "r") as file:
             return str(file.read())
@@ -41,30 +44,30 @@ def read_json(path: str) -> dict[str, Any]:
 
 
 def check_bucket(path: str, flag: str) -> None:
-    """Raise InputError that names `flag` where `path` lies in a bucket that does not exist.
+    """Raise InputError that names `flag` if `path` lies in a bucket that does not exist.
 
-    TensorFlow's makedirs never returns there, and not at a signal either.
+    In such a bucket TensorFlow's makedirs never returns, not even on a signal.
     """
     if not path.startswith("gs://"):
         return
     try:
-        # Any name does: a missing object is answered in other words than a missing bucket.
+        # Any object will do: a missing one is answered differently from a missing bucket.
         read_text(f"{path.rstrip('/')}/metrics.json")
     except tf.errors.NotFoundError as error:
         bucket = path.removeprefix("gs://").partition("/")[0]
         raise InputError(
-            f"{flag}={path}: there is no bucket {bucket}; create it, or correct the name"
+            f"{flag}={path}: there is no bucket {bucket}; create it or correct the name"
         ) from error
 
 
 def make_directory(path: str) -> None:
-    """Make the directory `path` and those above it where they are missing."""
+    """Create the directory `path` and missing parents."""
     with _named(path):
         tf.io.gfile.makedirs(path)
 
 
 def write_text(path: str, text: str) -> None:
-    """Write `path`; directories that it needs are made."""
+    """Write `path`; create missing directories."""
     make_directory(path.rpartition("/")[0] or ".")
     with _named(path), tf.io.gfile.GFile(path, "w") as file:
         file.write(text)
@@ -77,14 +80,14 @@ def read_bytes(path: str) -> bytes:
 
 
 def write_bytes(path: str, content: bytes) -> None:
-    """Write `path`; directories that it needs are made."""
+    """Write `path`; create missing directories."""
     make_directory(path.rpartition("/")[0] or ".")
     with _named(path), tf.io.gfile.GFile(path, "wb") as file:
         file.write(content)
 
 
 def size(path: str) -> int | None:
-    """Return the bytes of `path`, or None when there is no such file."""
+    """Return the size of `path` in bytes; None if there is no such file."""
     try:
         return int(tf.io.gfile.stat(path).length)
     except tf.errors.NotFoundError:
@@ -92,7 +95,7 @@ def size(path: str) -> int | None:
 
 
 def sha256(path: str) -> str:
-    """Return the SHA-256 of `path` in hexadecimal digits."""
+    """Return the SHA-256 of `path` in hexadecimal."""
     digest = hashlib.sha256()
     with tf.io.gfile.GFile(path, "rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -102,7 +105,7 @@ def sha256(path: str) -> str:
 
 @contextmanager
 def _named(path: str) -> Iterator[None]:
-    """Add `path` to errors without it: Cloud Storage says what may not be done, and not where."""
+    """Add `path` to errors that lack it: Cloud Storage names the denied action, not the object."""
     try:
         yield
     except tf.errors.OpError as error:

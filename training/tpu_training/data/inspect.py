@@ -1,4 +1,4 @@
-"""`data inspect`: what is in a converted data set, read whole and checked against its checksums."""
+"""`data inspect`: read a converted data set completely, verify it and sum up its contents."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -25,10 +25,13 @@ _BATCH = 512
 
 @dataclass(frozen=True)
 class SplitContent:
-    """What a split holds.
+    """The contents of a split.
 
-    `classes` are the examples of each class. `smallest` and `largest` are a height and width of
-    images, or a number of token ids of texts; `mean_length` is that of texts, else 0.
+    Attributes:
+        classes: The number of examples of each class.
+        smallest: The least height and width of images, or length of texts in token ids.
+        largest: The greatest, likewise.
+        mean_length: The mean length of texts; 0 for images.
     """
 
     examples: int
@@ -42,13 +45,13 @@ class SplitContent:
 
 @dataclass(frozen=True)
 class Inspection:
-    """A data set whose files are what the manifest says."""
+    """A data set whose files match its manifest."""
 
     manifest: Manifest
     splits: dict[str, SplitContent]
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, for programs."""
+        """Return the contents for programs."""
         spec = self.manifest.spec
         return {
             "name": self.manifest.name,
@@ -63,7 +66,7 @@ class Inspection:
         }
 
     def __str__(self) -> str:
-        """All of it, for people."""
+        """Format the contents for people."""
         spec = self.manifest.spec
         shape = "x".join(str(size) if size else "?" for size in spec.shape)
         lines = [f"{self.manifest.name}: {spec.kind}s, {self.manifest.encoding}, {shape}"]
@@ -86,7 +89,8 @@ class Inspection:
 def inspect(directory: str, grid: str | None) -> Inspection:
     """Read and decode every example; draw the first images of each class into the file `grid`.
 
-    Raises DataError when a file is missing or not what the manifest says.
+    Raises:
+        DataError: A file is missing or does not match the manifest.
     """
     data = open_data(directory)
     without_corrupt_records(data, limit=0)
@@ -122,7 +126,7 @@ def _look(data: DataSet, name: str) -> SplitContent:
 
 
 def _sizes_and_labels(shards: Shards, manifest: Manifest) -> Any:
-    """Arrays (count, 2) of heights and widths, or (count, 1) of lengths, with the labels."""
+    """Yield (count, 2) heights and widths, or (count, 1) lengths, with the labels."""
 
     def measure(serialised: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         features, labels = parse_examples(serialised, manifest)
@@ -140,5 +144,5 @@ def _sizes_and_labels(shards: Shards, manifest: Manifest) -> Any:
 def _sizes(split: SplitContent) -> str:
     low, high = ("x".join(map(str, size)) for size in (split.smallest, split.largest))
     if split.mean_length:
-        return f"{low} to {high} token ids, {split.mean_length:g} in the mean"
+        return f"{low} to {high} token ids, {split.mean_length:g} on average"
     return f"size {low}" if low == high else f"sizes from {low} to {high}"

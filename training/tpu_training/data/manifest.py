@@ -1,4 +1,4 @@
-"""The manifest that stands beside a data set's TFRecord files and describes them."""
+"""The manifest, which describes a data set's TFRecord files and lies beside them."""
 
 import dataclasses
 import json
@@ -10,19 +10,19 @@ from tpu_training.errors import DataError, InputError
 from tpu_training.models.spec import DataSpec
 
 FILE_NAME = "manifest.json"
-# How an example keeps its features: unsigned bytes of one shape, JPEG or PNG files, token ids.
+# How features are stored: unsigned bytes of one shape, JPEG or PNG files, token ids.
 RAW, ENCODED, TOKENS = "raw", "encoded", "tokens"
 _DTYPES = {RAW: "uint8", ENCODED: "uint8", TOKENS: "int32"}
 _KINDS = {RAW: "image", ENCODED: "image", TOKENS: "text"}
 _FORMAT = 2
-# Written up to version 0.1.0: raw images only, their shape as `image_shape`.
+# An older format: raw images only, with their shape as `image_shape`.
 _OLD_FORMAT = 1
 _CURE = "write it again with `tpu-training data convert`"
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """One TFRecord file: its name beside the manifest, and what it must contain."""
+    """One TFRecord file: its name in the manifest's directory, and its expected contents."""
 
     name: str
     examples: int
@@ -47,9 +47,10 @@ class Split:
 class Manifest:
     """A data set of images or texts with one label each.
 
-    `spec` describes the examples as they are stored; height and width are 0 where the images have
-    different sizes. `class_names` is empty or has a name for each class. `vocabulary` is the name
-    of the vocabulary's file beside the manifest, for texts.
+    Attributes:
+        spec: The examples as stored; height and width are 0 if the images differ in size.
+        class_names: A name for each class, or empty.
+        vocabulary: The name of the vocabulary file beside the manifest, for texts.
     """
 
     name: str
@@ -60,7 +61,7 @@ class Manifest:
     vocabulary: str = ""
 
     def split(self, name: str) -> Split:
-        """Return the split called `name`; DataError when there is none."""
+        """Return the split called `name`. Raises DataError if there is none."""
         if name not in self.splits:
             raise DataError(
                 f"the data set {self.name} has no split {name}, only {', '.join(self.splits)}"
@@ -68,9 +69,10 @@ class Manifest:
         return self.splits[name]
 
     def input_spec(self, image_size: int) -> DataSpec:
-        """What a model gets when images are brought to `image_size`; 0 leaves them as they are.
+        """Return the model's input after resizing images to `image_size`; 0 keeps their size.
 
-        Raises InputError when they have different sizes and none is given.
+        Raises:
+            InputError: The images differ in size and `image_size` is 0.
         """
         if self.spec.kind != "image":
             return self.spec
@@ -80,12 +82,12 @@ class Manifest:
         if not all(self.spec.shape):
             raise InputError(
                 f"--image_size=0: the images of the data set {self.name} have different sizes; "
-                "say to which one they are to be brought, such as --image_size=224"
+                "choose one to resize them to, such as --image_size=224"
             )
         return self.spec
 
     def to_json(self) -> str:
-        """The manifest file's content."""
+        """Return the content of the manifest file."""
         content = {
             "format": _FORMAT,
             "name": self.name,
@@ -103,18 +105,22 @@ class Manifest:
 def stored_spec(
     encoding: str, shape: tuple[int, ...], classes: int, vocabulary_size: int = 0
 ) -> DataSpec:
-    """The spec of examples that are kept as `encoding` says."""
+    """Return the spec of examples stored in `encoding`."""
     return DataSpec(_KINDS[encoding], shape, _DTYPES[encoding], classes, vocabulary_size)
 
 
 def parse_manifest(text: str, path: str) -> Manifest:
-    """Read a manifest file's content; DataError names `path` and the field that is wrong."""
+    """Parse a manifest file's content.
+
+    Raises:
+        DataError: A field is wrong; the message names it and `path`.
+    """
     try:
         manifest = _parse(json.loads(text), path)
     except KeyError as error:
         raise DataError(f"{path} has no field {error}; {_CURE}") from error
     except (ValueError, TypeError, AttributeError) as error:
-        raise DataError(f"{path} is no manifest of a data set ({error}); {_CURE}") from error
+        raise DataError(f"{path} is not a data set's manifest ({error}); {_CURE}") from error
     for name, split in manifest.splits.items():
         if split.examples != sum(file.examples for file in split.files) or not split.examples:
             raise DataError(

@@ -1,6 +1,6 @@
-"""What TensorFlow's and Google's error texts mean, and what cures them.
+"""The catalog of error texts of TensorFlow and Google, with causes and cures.
 
-The catalogue itself is known_errors.json: JSON, because a machine that trains may have no YAML.
+The entries are in known_errors.json; JSON, because a training machine may lack a YAML parser.
 """
 
 import json
@@ -10,15 +10,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+# Python's words where TensorFlow is not installed.
+NO_TENSORFLOW = "No module named 'tensorflow'"
+
 _FILE = Path(__file__).parent / "known_errors.json"
 
 
 @dataclass(frozen=True)
 class KnownError:
-    """An error text that users meet: how to recognise it, why it comes, what cures it.
+    """An error that users meet: how to recognise it, its cause and its cure.
 
-    `example` is the text as it was seen, `partial` the piece of it that is enough. `wrong_input`
-    tells the person's mistakes from failures of the world.
+    Attributes:
+        example: The text as it was seen.
+        partial: A part of it that suffices for recognition.
+        wrong_input: Whether it is the user's mistake (exit code 2) rather than a failure (1).
     """
 
     id: str
@@ -38,13 +43,13 @@ def find_known_error(text: str) -> KnownError | None:
 
 @cache
 def known_errors() -> tuple[KnownError, ...]:
-    """The catalogue; the more special ones come first."""
+    """Return the catalog, more specific entries first."""
     return tuple(_known(entry) for entry in _read()["errors"])
 
 
 @cache
 def innocent_lines() -> re.Pattern[str]:
-    """Matches lines that look like errors and are none: healthy programs write them."""
+    """Return the pattern of lines that look like errors but come from healthy programs."""
     return _compile(_read()["innocent"])
 
 
@@ -61,5 +66,5 @@ def _known(entry: dict[str, Any]) -> KnownError:
 
 
 def _compile(patterns: list[str]) -> re.Pattern[str]:
-    """One pattern of several, in which a blank is any white space: logs break lines anywhere."""
+    """Join patterns; a blank matches any white space, because logs break lines anywhere."""
     return re.compile("|".join(f"(?:{p})" for p in patterns).replace(" ", r"\s+"), re.I | re.S)

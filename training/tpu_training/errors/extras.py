@@ -13,7 +13,7 @@ def require(module: str, package: str, extra: str, purpose: str, otherwise: str 
     """
     try:
         return importlib.import_module(module)
-    # Those that don't suit each other's versions fail with errors of their own.
+    # Incompatible versions of libraries fail with arbitrary errors.
     except Exception as error:
         raise InputError(
             f"{purpose} needs {package}: pip install 'tpu-stack-training[{extra}]'{otherwise} "

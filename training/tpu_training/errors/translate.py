@@ -1,26 +1,26 @@
-"""From exceptions of TensorFlow to errors that a person can act on."""
+"""Translate TensorFlow's exceptions into errors that a user can act on."""
 
 import re
 
 from tpu_training.errors import InputError, TrainingError
 from tpu_training.errors.catalog import find_known_error
 
-# The answers of Cloud Storage and the names in graphs have slashes, too, but not after a blank.
+# Cloud Storage's answers and names in graphs contain slashes, too, but not after a blank.
 _PATHS = tuple(re.compile(start + r"[^\s'\";:,]+") for start in ("gs://", r"(?<![^\s'\"(:])/"))
-# Names of TensorFlow's own wrappers around what went wrong.
+# TensorFlow's decoration around the message.
 _NOISE = re.compile(r"\{\{\w+ [^}]*\}\} ?| ?\[Op:\w+\]( name:)?")
 _HEADINGS = ("in user code:", "Graph execution error:")
 _LONGEST = 300
 
 
 def translate(error: Exception) -> TrainingError:
-    """Return a TrainingError with cause, cure and the text that it was recognised by."""
+    """Return a TrainingError with the cause, the cure and the original text."""
     text = _NOISE.sub("", f"{type(error).__name__}: {error}")
     known = find_known_error(text)
     shown = describe(error)
     if known is None:
         return TrainingError(
-            f"{type(error).__name__}: {shown} (not a known error; see where with --debug)"
+            f"{type(error).__name__}: {shown} (not a known error; --debug shows where it occurred)"
         )
     kind = InputError if known.wrong_input else TrainingError
     where = next((found for path in _PATHS if (found := path.search(text))), None)
@@ -30,15 +30,15 @@ def translate(error: Exception) -> TrainingError:
 
 
 def describe(error: Exception) -> str:
-    """Return the line of an error's text that says what is the matter."""
+    """Return the line of an error's text that states the problem."""
     message = str(getattr(error, "message", None) or error)
     return _first_line(_NOISE.sub("", message)) or type(error).__name__
 
 
 def _first_line(text: str) -> str:
-    """The first line that says something; TensorFlow adds stack and graph below it.
+    """Return the informative line: the first one, above TensorFlow's stack and graph.
 
-    Errors in compiled functions have it the other way round, after one of _HEADINGS.
+    Errors in compiled functions begin with one of _HEADINGS and end with the informative line.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
     said = [line for line in lines if not line.startswith("[[")]

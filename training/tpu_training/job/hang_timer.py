@@ -1,9 +1,9 @@
-"""Ends a process that TensorFlow does not come back to: a worker that hangs, a SIGTERM unheard.
+"""End a process in which TensorFlow hangs, so that it can be restarted from its last checkpoint.
 
-Python runs signal handlers in the main thread, between its own instructions. While TensorFlow waits
-there for a worker that neither answers nor closes the connection, nothing of the kind happens, for
-hours (tensorflow#38190). So a thread of its own watches, and ends the process the hard way: what is
-to be kept is in the last checkpoint.
+Python runs signal handlers in the main thread, between bytecode instructions. While TensorFlow
+waits there for a worker that neither answers nor closes the connection, no handler runs, for hours
+(tensorflow#38190). A separate thread therefore watches for progress and for SIGTERM, and exits the
+process without clean-up.
 """
 
 import faulthandler
@@ -21,25 +21,25 @@ from tpu_training.errors import EXIT_FAILURE, EXIT_START_AGAIN
 from tpu_training.errors.catalog import find_known_error
 from tpu_training.loop.callbacks import Callback, LoopReport
 
-# A preempted VM has 30 seconds until it is switched off.
+# A preempted VM has 30 seconds until it stops.
 # https://cloud.google.com/compute/docs/instances/preemptible#preemption-process
 _GRACE_SECONDS = 25.0
 _LONGEST_WAIT = 3600.0
-# How much later the timer is itself taken for stuck: TensorFlow may wait without letting other
-# threads of Python run. faulthandler's thread needs no permission; its message is a traceback.
+# After this many more seconds the timer itself counts as stuck: TensorFlow may hold the GIL while
+# it waits. faulthandler's thread does not need the GIL; its message is a traceback.
 _BACKSTOP_SECONDS = 5.0
 _STDERR = 2
 
 
 def _end(message: str, code: int) -> NoReturn:
-    """Without clean-up: that would wait for the very thread that hangs."""
+    """Exit without clean-up, which would wait for the hanging thread."""
     print(message, file=sys.stderr, flush=True)
     sys.stdout.flush()
     os._exit(code)
 
 
 class HangTimer(Callback):
-    """Watches for progress from `watch` on, and for SIGTERM from `install` on."""
+    """Watches for SIGTERM once installed, and for progress once `watch` is called."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class HangTimer(Callback):
         grace_seconds: float = _GRACE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Call `end` with a message and an exit code when it is time by `clock`."""
+        """Call `end` with a message and an exit code when the time by `clock` is up."""
         self._clock = clock
         self._end = end
         self._grace_seconds = grace_seconds
@@ -58,25 +58,25 @@ class HangTimer(Callback):
         self._bell, self._ringer = socket.socketpair()
 
     def install(self) -> None:
-        """Hear SIGTERM from now on; main thread only."""
+        """Start watching for SIGTERM; main thread only."""
         self._installed = True
         self._ringer.setblocking(False)
-        # The C part of a signal's handling, which also works while the main thread is busy.
+        # The C-level signal handler writes to this socket even while the main thread is busy.
         signal.set_wakeup_fd(self._ringer.fileno(), warn_on_full_buffer=False)
         threading.Thread(target=self._run, name="hang-timer", daemon=True).start()
 
     def watch(self, timeout: float, first: float = 0.0) -> None:
-        """Demand a sign of progress every `timeout` seconds; the first one has `first` more."""
+        """Expect progress every `timeout` seconds, the first time after `first` more seconds."""
         self._timeout = timeout
         self._set_deadline(first)
-        self._ringer.send(b"\0")  # The thread may be waiting for nothing at all.
+        self._ringer.send(b"\0")  # Wake the thread, which may be waiting without a deadline.
 
     def reset(self) -> None:
-        """There was progress."""
+        """Record progress."""
         self._set_deadline(0.0)
 
     def between_loops(self, step: int, report: LoopReport) -> None:
-        """A loop is progress."""
+        """Record a finished loop as progress."""
         self.reset()
 
     def _set_deadline(self, more: float) -> None:
@@ -94,12 +94,12 @@ class HangTimer(Callback):
                 self._killed_at = self._clock() + self._grace_seconds
 
     def look(self) -> bool:
-        """End the process when it is time; return whether it was."""
+        """End the process if the time is up; return whether it was."""
         now = self._clock()
         if self._killed_at is not None and now >= self._killed_at:
             self._end(
-                f"training interrupted: SIGTERM came {self._grace_seconds:.0f} s ago and "
-                "TensorFlow did not come back; the last checkpoint stays, start again to go on",
+                f"training interrupted: received SIGTERM {self._grace_seconds:.0f} s ago and "
+                "TensorFlow did not respond; the last checkpoint is kept, start again to resume",
                 EXIT_START_AGAIN,
             )
         elif self._deadline is not None and now >= self._deadline:

@@ -1,4 +1,4 @@
-"""What a job is: the modes train, evaluate, train-and-evaluate, and what they work on."""
+"""A job: its mode (train, evaluate, train-and-evaluate), data, results, model and parameters."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from tpu_training.models.registry import ModelDefinition
 
 @dataclass(frozen=True)
 class Job:
-    """What to run, on what, from where to where."""
+    """A parsed job."""
 
     mode: str
     tpu: str | None
@@ -21,10 +21,10 @@ class Job:
 
     @property
     def trains(self) -> bool:
-        """Whether the mode has a training part."""
+        """Whether the mode trains."""
         return self.mode in ("train", "train-and-evaluate")
 
     @property
     def evaluates(self) -> bool:
-        """Whether the mode has an evaluation part."""
+        """Whether the mode evaluates."""
         return self.mode in ("evaluate", "train-and-evaluate")

@@ -1,4 +1,4 @@
-"""`metrics.json`: the results of a job."""
+"""Write the results of a job to `metrics.json`."""
 
 import json
 from collections.abc import Mapping
@@ -21,13 +21,13 @@ _SUMMARY = ("test_accuracy", "test_loss", "steps", "steps_per_second", "replicas
 
 @dataclass
 class Metrics:
-    """What was measured, by name. Rates are per second, the loss is the mean cross-entropy."""
+    """Measured values by name. Rates are per second; losses are means over examples."""
 
     values: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, cluster: Cluster, job: Job, data: DataSet) -> "Metrics":
-        """Start with what is known before the first step."""
+        """Collect the values that are known before the first step."""
         return cls(
             {
                 "endpoint": cluster.endpoint,
@@ -41,7 +41,7 @@ class Metrics:
         )
 
     def add_training(self, result: TrainResult, progress: Progress) -> None:
-        """Add the outcome of the training."""
+        """Add the results of the training."""
         self.values["steps"] = result.steps
         if progress.steps_per_second:
             self.values["train_loss"] = result.loss
@@ -49,18 +49,18 @@ class Metrics:
             self.values["examples_per_second"] = round(progress.examples_per_second, 1)
 
     def add_evaluation(self, evaluation: Evaluation) -> None:
-        """Add the outcome of the evaluation."""
+        """Add the results of an evaluation."""
         self.values["test_accuracy"] = evaluation.accuracy
         self.values["test_loss"] = evaluation.loss
         self.values["test_examples"] = evaluation.examples
 
     def add_best(self, best: Mapping[str, float]) -> None:
-        """Add when the test accuracy was best until now, and how good."""
+        """Add the best test accuracy so far and its step."""
         self.values["best_accuracy"] = best["accuracy"]
         self.values["best_step"] = best["step"]
 
     def write(self, model_dir: str) -> str:
-        """Merge into the file that an earlier mode or start left; return a one-line summary."""
+        """Merge the values into the file of an earlier run; return a summary line."""
         path = f"{model_dir.rstrip('/')}/{_FILE_NAME}"
         merged = {**files.read_json(path), **self.values}
         files.write_text(path, json.dumps(merged, indent=2, sort_keys=True) + "\n")

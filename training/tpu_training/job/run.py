@@ -1,4 +1,4 @@
-"""The part of a job that needs TensorFlow: connect, train, evaluate, write the results."""
+"""Run a job with TensorFlow: connect, train, evaluate, write the results."""
 
 import logging
 
@@ -39,7 +39,7 @@ def run_on(
     shutdown: ShutdownRequest,
     hang_timer: HangTimer,
 ) -> str:
-    """Run `job` on `workers` and return a line that sums it up."""
+    """Run `job` on `workers` and return a summary line."""
     parse_steps(job.params.profile_steps)
     data = open_data(job.data)
     files.check_bucket(job.model_dir, "--model-dir")
@@ -52,14 +52,14 @@ def run_on(
         try:
             return _run(cluster, job, data, shutdown, hang_timer)
         except tf.errors.OpError as error:
-            # From the last checkpoint on: a loop that was cut off may have half a step in it.
+            # Restart from the last checkpoint: an aborted loop may have applied half a step.
             data = readable_part(data, job.params.skip_corrupt_records, error)
 
 
 def _run(
     cluster: Cluster, job: Job, data: DataSet, shutdown: ShutdownRequest, hang_timer: HangTimer
 ) -> str:
-    """Train, evaluate and write the results, as far as the mode says so."""
+    """Train, evaluate and write the results, as the mode requires."""
     state = create_train_state(
         cluster, job.model, job.params, data.manifest, total_steps(job.params, data.manifest)
     )
@@ -68,7 +68,7 @@ def _run(
     restored = checkpoints.restore_latest()
     if restored is None and not job.trains:
         raise InputError(
-            f"--model-dir={job.model_dir}: there is no checkpoint in it to evaluate; train first"
+            f"--model-dir={job.model_dir}: contains no checkpoint to evaluate; train first"
         )
     if job.trains:
         spec = data.manifest.input_spec(job.params.image_size)

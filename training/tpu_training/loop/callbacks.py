@@ -1,4 +1,4 @@
-"""What the host does between two loops of steps: a list of callbacks."""
+"""Callbacks: the host's work between two loops of steps."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -9,9 +9,13 @@ from dataclasses import dataclass
 class LoopReport:
     """A loop of `count` steps that ended at `step` of `last_step`.
 
-    `loss` and `accuracy` are means over its examples, `learning_rate` is that of its last step,
-    `seconds` is what the loop took, `input_seconds` what it waited for its input in that time,
-    `checkpoint_seconds` what was waited for a checkpoint after it.
+    Attributes:
+        loss: The mean over the loop's examples.
+        accuracy: Likewise.
+        learning_rate: The rate of the loop's last step.
+        seconds: The duration of the loop.
+        checkpoint_seconds: The time spent on a checkpoint after the loop.
+        input_seconds: The part of `seconds` spent waiting for input.
     """
 
     step: int
@@ -26,21 +30,21 @@ class LoopReport:
 
 
 class Callback:
-    """Called in the main thread; what it raises ends the training. Each method may be left out."""
+    """Runs in the main thread; its exceptions end the training. All methods are optional."""
 
     def start(self, step: int) -> None:
-        """Called once before the first loop; `step` steps are done already."""
+        """Start before the first loop, with `step` steps done already."""
 
     def between_loops(self, step: int, report: LoopReport) -> None:
-        """Called after each loop, when a checkpoint that was due has been handed over."""
+        """React to a finished loop, after starting a due checkpoint."""
 
     def close(self) -> None:
-        """Called once at the end, whatever ended it."""
+        """Clean up at the end, whatever ended the training."""
 
 
 @contextmanager
 def started(callbacks: Sequence[Callback], step: int) -> Iterator[None]:
-    """Start `callbacks`, and close those that were started."""
+    """Start `callbacks` and, at the end, close those that were started."""
     with ExitStack() as stack:
         for callback in callbacks:
             stack.callback(callback.close)

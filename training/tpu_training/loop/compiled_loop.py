@@ -1,4 +1,4 @@
-"""The compiled loop of training steps: gradients of all parts and replicas, one update a step."""
+"""Compile the loop of training steps: sum gradients over parts and replicas, update once."""
 
 from collections.abc import Callable
 
@@ -12,14 +12,14 @@ from tpu_training.loop.state import TrainState
 from tpu_training.models.params import Params
 from tpu_training.models.step_context import StepContext, step_context, update_averages
 
-# number of steps -> (mean loss, share of right answers) over those steps
+# number of steps -> (mean loss, accuracy) over those steps
 TrainLoop = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 def create_train_loop(
     cluster: Cluster, params: Params, state: TrainState, next_batch: NextBatch
 ) -> TrainLoop:
-    """Return a compiled function that does a given number of steps without leaving the device."""
+    """Return a compiled function that does a given number of steps on the device."""
     strategy = cluster.strategy
     replica_step = _create_replica_step(cluster, params, state)
 
@@ -43,7 +43,7 @@ def create_train_loop(
 def _create_replica_step(
     cluster: Cluster, params: Params, state: TrainState
 ) -> Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
-    """What one replica does with its share of a batch; it ends with the update of all copies."""
+    """Return the step of one replica on its share of a batch, which updates all copies."""
     variables = state.model.trainable_variables
     part_size = params.part_batch_size(cluster.replicas)
     parts = params.gradient_accumulation
@@ -52,7 +52,7 @@ def _create_replica_step(
     def take_part(
         features: tf.Tensor, labels: tf.Tensor, step_seed: tf.Tensor, part: tf.Tensor
     ) -> tuple[StepContext, list[tf.Tensor]]:
-        """Loss, right answers and gradients of one part, as its share of the global batch."""
+        """Return loss, accuracy and gradients of one part, as shares of the global batch."""
         features = tf.reshape(features, (parts, part_size, *features.shape[1:]))[part]
         labels = tf.reshape(labels, (parts, part_size))[part]
         part_seed = tf.random.experimental.stateless_fold_in(step_seed, part)

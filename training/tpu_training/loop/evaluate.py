@@ -1,4 +1,4 @@
-"""Evaluation, exact over the whole test set."""
+"""Evaluate exactly over the whole test set."""
 
 import dataclasses
 import functools
@@ -17,13 +17,13 @@ from tpu_training.loop.graphs import repeat
 from tpu_training.loop.state import TrainState
 from tpu_training.models.params import Params
 
-# What TensorFlow says of a data set that ends before the number of batches that was announced.
+# TensorFlow's words for a data set that ends before its announced number of batches.
 _TOO_FEW = "was expected to contain"
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Mean loss and share of right answers over `examples` test examples."""
+    """Mean loss and accuracy over `examples` test examples."""
 
     loss: float
     accuracy: float
@@ -31,17 +31,17 @@ class Evaluation:
 
     @property
     def scalars(self) -> dict[str, float]:
-        """By the names that TensorBoard has for them."""
+        """The values by their TensorBoard tags."""
         return {"test/loss": self.loss, "test/accuracy": self.accuracy}
 
 
 def create_evaluation(
     cluster: Cluster, params: Params, data: DataSet, state: TrainState
 ) -> Callable[[], Evaluation]:
-    """Return a function that evaluates the state's model as it is then; its first call compiles it.
+    """Return a function that evaluates the state's current model; its first call compiles it.
 
-    Every test example counts exactly once. Raises DataError when the files hold other examples than
-    the manifest says.
+    Every test example counts exactly once. The function raises DataError if the number of examples
+    in the files differs from the manifest's.
     """
     expected = data.manifest.split("test").examples
 
@@ -72,7 +72,7 @@ def create_evaluation(
 def _create_loop(
     cluster: Cluster, params: Params, state: TrainState, next_batch: NextBatch, steps: int
 ) -> Callable[[], tf.Tensor]:
-    """A compiled function that sums up loss, right answers and weights over `steps` batches."""
+    """Compile a function that sums loss, correct answers and weights over `steps` batches."""
     strategy = cluster.strategy
     unsmoothed = dataclasses.replace(params, label_smoothing=0.0)
 

@@ -1,7 +1,7 @@
-"""How this package builds its graphs: without AutoGraph, which takes a second of a job's start.
+"""Build graphs without AutoGraph, which would add a second to a job's start.
 
-AutoGraph compiles Python's control flow over tensors, function by function. There is none here;
-a user's own model may have some.
+AutoGraph compiles Python's control flow over tensors, function by function. This package uses none;
+a user's own model may.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Values = TypeVar("Values")
 def repeat(
     count: int | tf.Tensor, start: Values, step: Callable[[tf.Tensor, Values], Values]
 ) -> Values:
-    """Return `start` after `count` times `step(number, values)`, in one loop on the device."""
+    """Apply `step(number, values)` to `start` `count` times, in one loop on the device."""
 
     def body(number: tf.Tensor, values: Values) -> tuple[tf.Tensor, Values]:
         return number + 1, step(number, values)
@@ -26,7 +26,7 @@ def repeat(
 
 
 def with_autograph(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function`, in which AutoGraph works whatever it is called from."""
+    """Return `function` with AutoGraph enabled in it, whatever calls it."""
     convert: Callable[..., Any] = tf.autograph.to_graph(_call)
 
     def converted(*arguments: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""SIGTERM: what systemd, a preempted VM and Google's autocheckpoint send before they kill."""
+"""Handle SIGTERM, which systemd, a VM's preemption and Google's autocheckpoint send first."""
 
 import signal
 from types import FrameType
@@ -7,14 +7,14 @@ from tpu_training.errors import Interrupted
 
 
 class ShutdownRequest:
-    """Remembers that SIGTERM came.
+    """Remembers that SIGTERM arrived.
 
-    As a context it is entered around the training, which looks at `requested` after each loop and
-    saves first. Outside of it there is nothing to save, and the job ends at once.
+    Used as a context manager around the training, which checks `requested` after each loop and
+    saves before it ends. Outside it there is nothing to save, and the job ends at once.
     """
 
     def __init__(self) -> None:
-        """Nothing requested yet."""
+        """Start without a request."""
         self.requested = False
         self._training = False
 
@@ -23,7 +23,7 @@ class ShutdownRequest:
         signal.signal(signal.SIGTERM, self._handle)
 
     def __enter__(self) -> "ShutdownRequest":
-        """Let SIGTERM wait for the end of the loop."""
+        """Defer SIGTERM to the end of the loop."""
         self._training = True
         return self
 
@@ -34,4 +34,4 @@ class ShutdownRequest:
     def _handle(self, _signal: int, _frame: FrameType | None) -> None:
         self.requested = True
         if not self._training:
-            raise Interrupted("SIGTERM came; nothing had to be saved, start again to go on")
+            raise Interrupted("received SIGTERM; there was nothing to save, start again to resume")

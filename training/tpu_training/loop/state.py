@@ -1,4 +1,4 @@
-"""What is learned: the model, the optimizer's moments, the step."""
+"""The state of a training: model, optimizer and step."""
 
 import dataclasses
 import math
@@ -21,10 +21,10 @@ from tpu_training.models.registry import Losses, ModelDefinition
 
 @dataclass(frozen=True)
 class TrainState:
-    """Variables of one training job, mirrored over the cluster's replicas.
+    """The variables of a training job, mirrored over the cluster's replicas.
 
-    `forward` maps (features, training) to logits in a graph: the model, called as it has to be.
-    `losses` is what they are made small by, see models/losses.py.
+    `forward` maps (features, training) to logits in a graph, with AutoGraph if the model needs it.
+    `losses` is the loss function; see models/losses.py.
     """
 
     model: tf.Module
@@ -41,7 +41,7 @@ def create_train_state(
     manifest: Manifest,
     steps: int,
 ) -> TrainState:
-    """Initialise everything on the cluster's devices, for a run of `steps` steps."""
+    """Initialise the state on the cluster's devices, for a run of `steps` steps."""
     schedule = create_schedule(params, steps)
     resolved = dataclasses.replace(params, precision=compute_dtype(params, cluster).name)
     with cluster.strategy.scope():
@@ -63,13 +63,13 @@ def create_train_state(
 
 
 def total_steps(params: Params, manifest: Manifest) -> int:
-    """Steps in all epochs; a remainder smaller than a batch is left out, but at least one step."""
+    """Return the number of whole batches in all epochs, at least 1."""
     examples = params.epochs * manifest.split("train").examples
     return max(1, math.floor(examples / params.global_batch_size))
 
 
 def compute_dtype(params: Params, cluster: Cluster) -> tf.DType:
-    """The type of the model's arithmetic: bfloat16 is what TPUs are fast in and CPUs slow."""
+    """Return the type of the model's arithmetic: bfloat16 is fast on TPUs and slow on CPUs."""
     if params.precision == "auto":
         return tf.bfloat16 if cluster.has_tpu else tf.float32
     return tf.dtypes.as_dtype(params.precision)

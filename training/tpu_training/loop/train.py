@@ -1,4 +1,4 @@
-"""Training: loops of steps on the device, and between them the host's part."""
+"""Train in loops of steps on the device, with the host's work between them."""
 
 import math
 import time
@@ -22,7 +22,7 @@ from tpu_training.models.params import Params
 
 @dataclass(frozen=True)
 class TrainResult:
-    """Outcome of a training: steps done in all, and the mean loss of the last loop."""
+    """The result of a training: all steps done, and the mean loss of the last loop."""
 
     steps: int
     loss: float
@@ -40,10 +40,11 @@ def train(
 ) -> TrainResult:
     """Train from the state's step to the last one.
 
-    `evaluate_now` is called with the step each `evaluation_interval` steps before the last one.
+    Calls `evaluate_now` with the step every `evaluation_interval` steps, except at the last one.
 
-    Raises DivergedError when the loss is not finite; the last checkpoint stays as it was. Raises
-    Interrupted, with a checkpoint saved, when `shutdown` was requested.
+    Raises:
+        DivergedError: The loss is not finite; the last checkpoint is kept.
+        Interrupted: `shutdown` was requested; a checkpoint is saved.
     """
     steps = total_steps(params, data.manifest)
     step = int(state.step.numpy())
@@ -52,7 +53,7 @@ def train(
     loss = math.nan
     with checkpoints, started(callbacks, step):
         while step < steps:
-            # Loops end where something is due, so that intervals hold for every loop length.
+            # Loops end when something is due, so that intervals hold for every loop length.
             intervals = (params.checkpoint_interval, params.evaluation_interval)
             until_due = min(interval - step % interval for interval in intervals if interval)
             count = min(params.steps_per_loop, steps - step, until_due)
@@ -86,7 +87,7 @@ def train(
                 callback.between_loops(step, report)
             if shutdown.requested and step < steps:
                 checkpoints.wait()
-                raise Interrupted(f"SIGTERM came; step {step} is saved, start again to go on")
+                raise Interrupted(f"received SIGTERM; step {step} is saved, start again to resume")
             if params.evaluation_interval and step % params.evaluation_interval == 0 < steps - step:
                 evaluate_now(step)
     return TrainResult(step, loss)

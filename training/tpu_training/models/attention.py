@@ -1,13 +1,13 @@
-"""What text models are made of: embeddings, self-attention, dropout."""
+"""Layers of text models: embeddings, self-attention, dropout."""
 
 import tensorflow as tf
 
 from tpu_training.models.layers import Dense
 from tpu_training.models.step_context import next_seed
 
-# As BERT initialises (arXiv:1810.04805, its published code).
+# BERT's initialisation (arXiv:1810.04805, its published code).
 _DEVIATION = 0.02
-# Added to the scores of padding before softmax; finite, so that a row of padding stays finite.
+# Added to the scores of padding before softmax; finite, so that a row of only padding stays finite.
 _MASKED = -1e9
 
 
@@ -29,7 +29,7 @@ class SelfAttention(tf.Module):  # type: ignore[misc]
     """Multi-head attention of a sequence to itself (Vaswani et al., arXiv:1706.03762)."""
 
     def __init__(self, size: int, heads: int, seed: int) -> None:
-        """For vectors of `size`, split over `heads`."""
+        """Initialise for vectors of `size`, split over `heads`."""
         super().__init__()
         self._size = size
         self._heads = heads
@@ -37,7 +37,7 @@ class SelfAttention(tf.Module):  # type: ignore[misc]
         self.combine = Dense(size, size, seed + 1)
 
     def __call__(self, x: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
-        """Map (batch, length, size); `present` (batch, length) is False where there is padding."""
+        """Map (batch, length, size); `present` (batch, length) is False at padding."""
         length, width = x.shape[1], self._size // self._heads
         mixed = tf.reshape(self.project(x), (-1, length, 3, self._heads, width))
         query, key, value = tf.unstack(tf.transpose(mixed, (2, 0, 3, 1, 4)))
@@ -49,7 +49,7 @@ class SelfAttention(tf.Module):  # type: ignore[misc]
 
 
 def dropout(x: tf.Tensor, rate: float, training: bool) -> tf.Tensor:
-    """Drop each number with probability `rate`, in training only; the expected value stays."""
+    """In training, drop each number with probability `rate`; keep the expected value."""
     if not training or rate == 0:
         return x
     return tf.nn.experimental.stateless_dropout(x, rate=rate, seed=next_seed())

@@ -1,10 +1,11 @@
-"""The few layers that the models are made of, on plain tf.Module.
+"""Basic layers on plain tf.Module, for models of this package and of users.
 
-Not Keras: Keras 2 (TensorFlow 2.12) and Keras 3 (2.16 and later) name and wrap variables in
-different ways, and the same checkpoint has to load under both. A Keras model can be trained all
-the same: the training loop needs a callable and its `trainable_variables`.
+Keras models are not supported. Keras 2 (TensorFlow 2.12) and Keras 3 (2.16 and later) name and wrap
+variables differently, while a checkpoint must load under both. Keras 3's variables are not
+tf.Variables, which the optimizers update, and Keras' dropout and batch normalisation do not use the
+seeds and averages of step_context.py.
 
-Weights are float32; arithmetic is done in the type of the input.
+Weights are float32; arithmetic uses the type of the input.
 """
 
 import tensorflow as tf
@@ -16,7 +17,7 @@ class Dense(tf.Module):  # type: ignore[misc]
     """A fully connected layer: x @ kernel + bias."""
 
     def __init__(self, inputs: int, outputs: int, seed: int) -> None:
-        """Initialise `inputs` x `outputs` weights after He et al. (arXiv:1502.01852)."""
+        """Initialise `inputs` x `outputs` weights as He et al. do (arXiv:1502.01852)."""
         super().__init__()
         self.kernel = tf.Variable(_he_normal((inputs, outputs), inputs, seed), name="kernel")
         self.bias = tf.Variable(tf.zeros(outputs), name="bias")
@@ -27,7 +28,7 @@ class Dense(tf.Module):  # type: ignore[misc]
 
 
 class Conv2D(tf.Module):  # type: ignore[misc]
-    """A convolution that keeps height and width, or divides them by its stride."""
+    """A convolution that divides height and width by its stride."""
 
     def __init__(
         self, size: int, inputs: int, outputs: int, seed: int, stride: int = 1, bias: bool = True
@@ -46,11 +47,15 @@ class Conv2D(tf.Module):  # type: ignore[misc]
 
 
 def normalise(images: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Scale unsigned bytes to -1 ... 1. Runs on the device, so that only bytes travel there."""
+    """Scale unsigned bytes to -1 ... 1 on the device, so that only bytes are transferred."""
     return tf.cast(tf.cast(images, tf.float32) / _HALF_RANGE - 1.0, dtype)
 
 
 def _he_normal(shape: tuple[int, ...], inputs: int, seed: int) -> tf.Tensor:
-    """The same numbers for the same seed on every device and in every TensorFlow version."""
+    """Draw weights that depend only on the seed, on CPUs and GPUs of one TensorFlow version.
+
+    Other devices and versions may draw other numbers:
+    https://www.tensorflow.org/api_docs/python/tf/random/stateless_normal
+    """
     deviation = (2.0 / inputs) ** 0.5
     return tf.random.stateless_normal(shape, seed=(seed, len(shape)), stddev=deviation)

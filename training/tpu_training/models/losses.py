@@ -1,4 +1,4 @@
-"""The loss of models that bring none of their own."""
+"""The default loss of models."""
 
 import tensorflow as tf
 
@@ -8,7 +8,7 @@ from tpu_training.models.params import Params
 def softmax_cross_entropy(logits: tf.Tensor, labels: tf.Tensor, params: Params) -> tf.Tensor:
     """Map logits (batch, classes) and labels (batch,) to the loss of each example, (batch,).
 
-    With label smoothing (Szegedy et al., arXiv:1512.00567) each class is told a share of it.
+    Label smoothing (Szegedy et al., arXiv:1512.00567) spreads part of each label over all classes.
     """
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
     if not params.label_smoothing:

@@ -1,4 +1,4 @@
-"""The parameters of a training job: defaults, ranges, and overrides by file and command line."""
+"""The parameters of a training job: defaults, ranges, and overrides by file or command line."""
 
 import dataclasses
 import difflib
@@ -21,129 +21,129 @@ def param(
     high: float = math.inf,
     choices: tuple[str, ...] = (),
 ) -> Any:
-    """Declare a parameter; `low` and `high` belong to the range."""
+    """Declare a parameter; the range includes `low` and `high`."""
     metadata = {"description": description, "low": low, "high": high, "choices": choices}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Params:
-    """The parameters that every model has; a model's own Params adds to them."""
+    """The parameters of every model; a model's own Params adds to them."""
 
     epochs: float = param(3.0, "passes over the training set", 0.001, 100_000)
     global_batch_size: int = param(256, "examples per step over all replicas", 1, 1 << 20)
-    evaluation_batch_size: int = param(2048, "the same for evaluation", 1, 1 << 20)
+    evaluation_batch_size: int = param(
+        2048, "examples per batch of an evaluation over all replicas", 1, 1 << 20
+    )
     gradient_accumulation: int = param(
-        1, "parts that a replica takes its batch in, one after the other, for less memory", 1, 4096
+        1, "parts into which a replica splits its batch, to save memory", 1, 4096
     )
     optimizer: str = param(
         "adam", "adam (with weight decay: AdamW), sgd or lars", choices=("adam", "sgd", "lars")
     )
-    learning_rate: float = param(0.004, "peak of the schedule", 1e-9, 100.0)
-    warmup_fraction: float = param(0.2, "part of the steps in which it rises to the peak", 0, 0.9)
+    learning_rate: float = param(0.004, "peak of the learning rate", 1e-9, 100.0)
+    warmup_fraction: float = param(0.2, "part of the steps for the rise to the peak", 0, 0.9)
     schedule: str = param(
         "cosine",
         "constant, cosine and linear (to 0), step and exponential (by decay_factor)",
         choices=("constant", "cosine", "linear", "step", "exponential"),
     )
-    decay_factor: float = param(0.1, "of the schedules step and exponential", 1e-6, 1.0)
+    decay_factor: float = param(0.1, "factor of the schedules step and exponential", 1e-6, 1.0)
     decay_interval: float = param(
-        0.333, "part of the steps in which the rate falls by decay_factor", 1e-4, 1.0
+        0.333, "part of the steps after which the rate falls by decay_factor", 1e-4, 1.0
     )
-    momentum: float = param(0.9, "memory of gradients", 0, 0.9999)
+    momentum: float = param(0.9, "momentum; adam's decay rate of gradients", 0, 0.9999)
     squares_momentum: float = param(
-        0.99, "adam's memory of squares; long runs and noisy data profit from 0.999", 0, 0.99999
+        0.99, "adam's decay rate of squares; 0.999 suits long runs and noisy data", 0, 0.99999
     )
-    weight_decay: float = param(0.0, "of all but biases and normalisations", 0, 10.0)
-    clip_norm: float = param(0.0, "longest global norm of the gradients; 0 does not clip", 0, 1e6)
-    label_smoothing: float = param(
-        0.0, "share of each label that is spread over all classes", 0, 0.9
-    )
+    weight_decay: float = param(0.0, "decay of all weights but biases and normalisations", 0, 10.0)
+    clip_norm: float = param(0.0, "largest global norm of the gradients; 0 does not clip", 0, 1e6)
+    label_smoothing: float = param(0.0, "part of each label to spread over all classes", 0, 0.9)
     steps_per_loop: int = param(50, "steps per call of the compiled loop", 1, 1_000_000)
     checkpoint_interval: int = param(500, "steps between two checkpoints", 1, 1 << 40)
     evaluation_interval: int = param(
-        0, "train-and-evaluate: steps between two evaluations; 0 has one at the end", 0, 1 << 40
+        0, "train-and-evaluate: steps between two evaluations; 0: only at the end", 0, 1 << 40
     )
     snapshot_interval: int = param(
         1000,
-        "steps between two looks at pictures, weights and gradients in TensorBoard; 0: none",
+        "steps between two summaries of images, weights and gradients in TensorBoard; 0: none",
         0,
         1 << 40,
     )
     profile_steps: str = param("", "steps to profile, as FIRST:LAST; SIGUSR1 profiles the next 20")
-    keep_checkpoints: int = param(3, "checkpoints kept; the oldest goes first", 1, 1000)
-    seed: int = param(0, "of initial weights and of the order of the examples", 0, 2**31 - 1)
+    keep_checkpoints: int = param(3, "checkpoints to keep; the oldest is deleted first", 1, 1000)
+    seed: int = param(0, "seed of weights, order, augmentation and dropout", 0, 2**31 - 1)
     precision: str = param(
         "auto",
-        "of the model's arithmetic; auto is bfloat16 on TPUs, float32 elsewhere",
+        "type of the model's arithmetic; auto is bfloat16 on TPUs, float32 elsewhere",
         choices=("auto", "float32", "bfloat16"),
     )
-    image_size: int = param(
-        0, "height and width that images are brought to; 0 leaves them as they are", 0, 4096
-    )
+    image_size: int = param(0, "height and width to resize images to; 0 keeps their size", 0, 4096)
     augmentation: str = param(
         NO_AUGMENTATION,
-        "of training images: pad_crop_flip for small ones, resized_crop_flip for photographs",
+        "for training images: pad_crop_flip for small ones, resized_crop_flip for photographs",
         choices=(NO_AUGMENTATION, PAD_CROP_FLIP, RESIZED_CROP_FLIP),
     )
     cache: str = param(
         CACHE_AUTO,
-        "training examples in memory, read once; auto: up to 512 MiB",
+        "keep training examples in memory; auto: up to 512 MiB",
         choices=(CACHE_AUTO, CACHE_MEMORY, CACHE_NONE),
     )
     order: str = param(
         EXACT,
-        "of the examples; fast takes what is ready first and can't be repeated",
+        "order of the examples; fast takes any that is ready and is not repeatable",
         choices=(EXACT, FAST),
     )
-    data_service: str = param("", "grpc://HOST:PORT of a tf.data service that prepares batches")
+    data_service: str = param("", "grpc://HOST:PORT of a tf.data service to prepare batches")
     skip_corrupt_records: int = param(
-        0, "corrupt records to leave out; one more ends the job", 0, 1 << 40
+        0, "corrupt records to skip; one more ends the job", 0, 1 << 40
     )
     local_devices: int = param(
-        0, "without a TPU: logical CPUs to split this machine into; 0 takes it as it is", 0, 64
+        0, "without a TPU: logical CPUs to split this machine into; 0: no split", 0, 64
     )
     hang_timeout: float = param(
         1800.0,
-        "seconds without a finished loop after which the job ends, to be started again; 0 waits",
+        "seconds without a finished loop after which the job ends, for a restart; 0: never",
         0,
         1e6,
     )
-    connect_tries: int = param(40, "times connect_interval: how long to wait for a TPU", 1, 100_000)
-    connect_interval: float = param(10.0, "seconds, longest pause between two tries", 0.01, 600)
+    connect_tries: int = param(40, "tries to reach a TPU, connect_interval apart", 1, 100_000)
+    connect_interval: float = param(10.0, "longest pause between two tries, in seconds", 0.01, 600)
 
     def part_batch_size(self, replicas: int) -> int:
-        """Return how many examples a replica takes at a time.
+        """Return how many examples a replica processes at a time.
 
-        Raises InputError with the nearest sizes that would do when the batch does not divide.
+        Raises:
+            InputError: The batch does not divide; the message names the nearest sizes that do.
         """
         share = self.replica_batch_size(replicas)
         if share % self.gradient_accumulation:
             raise InputError(
                 f"--global_batch_size={self.global_batch_size} gives each of the {replicas} "
-                f"replicas {share}, which do not divide by "
-                f"--gradient_accumulation={self.gradient_accumulation}; take "
+                f"replicas {share}, which is not divisible by "
+                f"--gradient_accumulation={self.gradient_accumulation}; use "
                 f"{_nearest(self.global_batch_size, replicas * self.gradient_accumulation)}"
             )
         return share // self.gradient_accumulation
 
     def replica_batch_size(self, replicas: int, name: str = "global_batch_size") -> int:
-        """Return the share of one replica of the batch size called `name`.
+        """Return one replica's share of the batch size called `name`.
 
-        Raises InputError with the nearest sizes that would do when it does not divide.
+        Raises:
+            InputError: It does not divide; the message names the nearest sizes that do.
         """
         size = int(getattr(self, name))
         share, remainder = divmod(size, replicas)
         if remainder:
             raise InputError(
-                f"--{name}={size} does not divide by the {replicas} replicas in sync; "
-                f"take {_nearest(size, replicas)}"
+                f"--{name}={size} is not divisible by the {replicas} replicas in sync; "
+                f"use {_nearest(size, replicas)}"
             )
         return share
 
 
 def changed(name: str, default: Any) -> Any:
-    """Declare the parameter `name` of Params again, with another default."""
+    """Redeclare the parameter `name` of Params with another default."""
     metadata = Params.__dataclass_fields__[name].metadata
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -154,11 +154,13 @@ def build_params(
     other_flags: Iterable[str] = (),
     kind: type[Params] = Params,
 ) -> Params:
-    """Return the defaults of `kind` changed by `config` (a file's content), then by `overrides`.
+    """Apply `config` (a file's content) and then `overrides` to the defaults of `kind`.
 
-    Names may be written with `-` or `_`. Raises ParamsError with every problem at once: unknown
-    names with the nearest known one (of parameters and `other_flags`), wrong types, values out of
-    range.
+    Names may be written with `-` or `_`.
+
+    Raises:
+        ParamsError: With every problem at once: unknown names, with the nearest of the parameters
+            and `other_flags`; wrong types; values out of range.
     """
     problems: list[str] = []
     values: dict[str, Any] = {}
@@ -182,7 +184,7 @@ def build_params(
 
 
 def describe_params(kind: type[Params] = Params) -> str:
-    """One line a parameter: name, default, meaning; for --help."""
+    """Return the help text: a line per parameter with name, default and meaning."""
     lines = [
         f"  --{field.name}={field.default}".ljust(34) + str(field.metadata["description"])
         for field in dataclasses.fields(kind)
@@ -193,13 +195,13 @@ def describe_params(kind: type[Params] = Params) -> str:
 
 
 def _nearest(size: int, divisor: int) -> str:
-    """The multiples of `divisor` on both sides of `size`."""
+    """Return the multiples of `divisor` below and above `size`."""
     below = size // divisor * divisor
     return " or ".join(str(multiple) for multiple in (below, below + divisor) if multiple)
 
 
 def suggest(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """A sentence that goes on with the nearest of `known`, or with where to look."""
+    """Return the end of a message: the nearest of `known`, or where to find all names."""
     names = {candidate.replace("-", "_"): candidate for candidate in known}
     nearest = difflib.get_close_matches(name, names, n=1)
     if not nearest:
@@ -208,7 +210,7 @@ def suggest(name: str, known: Iterable[str], prefix: str = "") -> str:
 
 
 def _convert(value: Any, kind: type) -> Any:
-    """Turn a flag's text or a file's value into `kind`; ValueError says what was expected."""
+    """Convert a flag's text or a file's value to `kind`. Raises ValueError with the expectation."""
     expected = {int: "a whole number", float: "a number", str: "a word"}[kind]
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(f"expected {expected}")

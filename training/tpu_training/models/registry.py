@@ -1,6 +1,6 @@
-"""From `--model` to a model: one that is built in, or a file of the user's own.
+"""Find the model that `--model` names: a built-in one or a user's file.
 
-Loads no TensorFlow, as far as the model's file itself loads none.
+Loads no TensorFlow unless the user's file does.
 """
 
 import importlib
@@ -29,9 +29,11 @@ Losses = Callable[[Any, Any, Any], Any]
 
 @dataclass(frozen=True)
 class ModelDefinition:
-    """What a model's file provides. Without `losses` it is the softmax cross-entropy.
+    """The contents of a model's file.
 
-    `own` says that it is a user's, whose Python code AutoGraph has to compile.
+    Attributes:
+        losses: The model's loss; None stands for the softmax cross-entropy.
+        own: Whether it is a user's file, whose control flow AutoGraph must compile.
     """
 
     name: str
@@ -42,18 +44,18 @@ class ModelDefinition:
 
 
 def built_in_models() -> list[str]:
-    """The names that `--model` knows."""
+    """Return the names of the built-in models."""
     return sorted(m.name for m in pkgutil.iter_modules(models.__path__) if m.ispkg)
 
 
 def load_model(name: str) -> ModelDefinition:
-    """Load the model called `name`, or the file NAME.py. Raises InputError when it is none."""
+    """Load the model called `name`, or the file NAME.py. Raises InputError if there is none."""
     if name.endswith(".py"):
         return _definition(name, _load_file(Path(name)), own=True)
     if name not in built_in_models():
         raise InputError(
             f"--model={name}: unknown{suggest(name, built_in_models())}; expected "
-            f"{', '.join(built_in_models())} or the path of a file that ends in .py"
+            f"{', '.join(built_in_models())} or the path of a .py file"
         )
     return _definition(name, importlib.import_module(f"tpu_training.models.{name}"))
 
@@ -66,7 +68,7 @@ def _load_file(path: Path) -> ModuleType:
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # Where dataclasses look up the types of their fields.
+    sys.modules[name] = module  # Dataclasses look up their fields' types there.
     try:
         spec.loader.exec_module(module)
     except Exception as error:
@@ -83,7 +85,7 @@ def _definition(name: str, module: ModuleType, own: bool = False) -> ModelDefini
     if not callable(create_model):
         problems.append("a function `create_model(params, spec, seed)`")
     if problems:
-        raise InputError(f"--model={name}: there is missing {' and '.join(problems)}")
+        raise InputError(f"--model={name}: lacks {' and '.join(problems)}")
     assert params
     assert create_model
     return ModelDefinition(name, params, create_model, getattr(module, "losses", None), own)

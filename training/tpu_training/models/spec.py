@@ -1,4 +1,4 @@
-"""What a model has to know of the data that it is made for."""
+"""The part of a data set's description that a model needs."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,14 @@ from tpu_training.errors import InputError
 
 @dataclass(frozen=True)
 class DataSpec:
-    """One example's features and the number of classes.
+    """The features of an example, and the number of classes.
 
-    `kind` is `image` or `text`. `shape` and `dtype` are those of the features as they come from the
-    input pipeline: (height, width, channels) of uint8, or (length,) of int32 token ids in which 0
-    is padding. Labels are 0 to `classes` - 1, token ids 0 to `vocabulary` - 1.
+    Attributes:
+        kind: `image` or `text`.
+        shape: The shape of the input pipeline's features: (height, width, channels) or (length,).
+        dtype: Their type: uint8 for images, int32 for token ids, in which 0 is padding.
+        classes: The number of classes; labels are 0 to `classes` - 1.
+        vocabulary: The number of tokens; ids are 0 to `vocabulary` - 1.
     """
 
     kind: str
@@ -22,16 +25,18 @@ class DataSpec:
 
 
 def image_shape(spec: DataSpec) -> tuple[int, int, int]:
-    """(height, width, channels); InputError when the data set is none of images."""
+    """Return (height, width, channels). Raises InputError if the data set has no images."""
     if spec.kind != "image":
-        raise InputError(f"--model takes images, and the data set holds {spec.kind}; take another")
+        raise InputError(
+            f"--model takes images, but the data set holds {spec.kind}; choose another"
+        )
     height, width, channels = spec.shape
     return height, width, channels
 
 
 def text_length(spec: DataSpec) -> int:
-    """Tokens in an example; InputError when the data set is none of text."""
+    """Return the tokens per example. Raises InputError if the data set has no texts."""
     if spec.kind != "text":
-        raise InputError(f"--model takes text, and the data set holds {spec.kind}s; take another")
+        raise InputError(f"--model takes text, but the data set holds {spec.kind}s; choose another")
     (length,) = spec.shape
     return length

@@ -1,6 +1,6 @@
-"""What layers need of the step that they are called in: random seeds, and a place for statistics.
+"""Give layers access to the current step: random seeds, and a place for batch statistics.
 
-It is there while a step is traced, in the thread that traces it: each replica has its own.
+The context exists while a step is traced, in the tracing thread; each replica has its own.
 """
 
 import threading
@@ -15,10 +15,13 @@ _local = threading.local()
 
 @dataclass
 class StepContext:
-    """`seed` is that of this step, replica and part of the batch, int32 (2,).
+    """The context of a step on one replica and part of the batch.
 
-    `statistics` are those of the batch; `averages` are the variables that follow them, each with
-    its momentum.
+    Attributes:
+        seed: The seed, int32 (2,).
+        seeds_given: How many seeds layers have taken.
+        averages: The moving averages to update, each with its momentum.
+        statistics: The batch statistics that they follow.
     """
 
     seed: tf.Tensor
@@ -29,7 +32,7 @@ class StepContext:
 
 @contextmanager
 def step_context(seed: tf.Tensor) -> Iterator[StepContext]:
-    """Enter the step with `seed`."""
+    """Provide the context of a step with `seed`."""
     _local.context = StepContext(seed)
     try:
         yield _local.context
@@ -38,10 +41,10 @@ def step_context(seed: tf.Tensor) -> Iterator[StepContext]:
 
 
 def next_seed() -> tf.Tensor:
-    """A seed, int32 (2,), for tf.random.stateless_…: another for each call in a step.
+    """Return a seed, int32 (2,), for tf.random.stateless_…; each call in a step gives another.
 
-    The same job, step and replica gives the same ones again, so that a resumed job goes on as if it
-    had never been interrupted.
+    They depend only on the job's seed, the step and the replica, so that a resumed job repeats
+    them.
     """
     context = _current()
     context.seeds_given += 1
@@ -49,10 +52,10 @@ def next_seed() -> tf.Tensor:
 
 
 def record_statistic(average: tf.Variable, value: tf.Tensor, momentum: float) -> None:
-    """Have `average` follow `value`, the statistic of this replica's part of the batch.
+    """Let `average` follow `value`, the statistic of this replica's part of the batch.
 
-    The training loop takes the mean of `value` over parts and replicas, and then once a step
-    average = momentum * average + (1 - momentum) * value: all copies of `average` stay alike.
+    Once per step the training loop takes the mean of `value` over parts and replicas and sets
+    average = momentum * average + (1 - momentum) * value, so that all copies stay equal.
     """
     context = _current()
     context.averages.append((average, momentum))
@@ -62,7 +65,7 @@ def record_statistic(average: tf.Variable, value: tf.Tensor, momentum: float) ->
 def update_averages(
     averages: Sequence[tuple[tf.Variable, float]], values: Sequence[tf.Tensor]
 ) -> None:
-    """Move what record_statistic named towards `values`, the same in every replica."""
+    """Move the recorded averages towards `values`, which are equal in every replica."""
     if not averages:
         return
 
@@ -80,5 +83,5 @@ def update_averages(
 def _current() -> StepContext:
     context: StepContext | None = getattr(_local, "context", None)
     if context is None:
-        raise RuntimeError("layers that behave differently in training need the training loop")
+        raise RuntimeError("next_seed and record_statistic work only inside the training loop")
     return context

@@ -1,1 +1,1 @@
-"""Seeing a training from inside: where its time goes, what it looks at, how its weights move."""
+"""Observe a training: progress, TensorBoard events, step times, profiles, the report."""

@@ -1,4 +1,4 @@
-"""What the training looks like at a step: pictures with predictions, weights, gradients, graph."""
+"""Summarise the model for TensorBoard: predictions on images, weights, gradients, graph."""
 
 import dataclasses
 import logging
@@ -28,10 +28,10 @@ logger = logging.getLogger(__name__)
 
 
 class ModelSummaries(Callback):
-    """Every `interval` steps, and at the last one: what the same few test examples are taken for.
+    """Writes a summary every `snapshot_interval` steps and at the last one.
 
-    The gradients are those of these examples, without dropout and the like, so that snapshots can
-    be compared. Nothing of it changes the training.
+    Predictions and gradients are those of a few fixed test examples, without dropout, so that
+    summaries can be compared. They do not affect the training.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class ModelSummaries(Callback):
         state: TrainState,
         writer: tf.summary.SummaryWriter,
     ) -> None:
-        """Write to `writer`; nothing is read or compiled before the first snapshot is due."""
+        """Write to `writer`; read and compile nothing before the first summary is due."""
         self._cluster = cluster
         self._params = params
         self._data = data
@@ -52,7 +52,7 @@ class ModelSummaries(Callback):
         self._sample: _Sample | None = None
 
     def between_loops(self, step: int, report: LoopReport) -> None:
-        """Take a snapshot if one is due."""
+        """Write a summary if one is due."""
         interval = self._params.snapshot_interval
         if not interval or (step // interval == self._taken and step != report.last_step):
             return
@@ -88,7 +88,7 @@ class ModelSummaries(Callback):
 
 
 class _Sample:
-    """A few test examples on the cluster's devices, and a compiled look at them."""
+    """A few test examples on the cluster's devices, and a compiled function that examines them."""
 
     def __init__(self, cluster: Cluster, params: Params, data: DataSet, state: TrainState) -> None:
         self._cluster = cluster
@@ -105,7 +105,7 @@ class _Sample:
     def look(
         self,
     ) -> tuple[npt.NDArray[np.int32], list[float], list[npt.NDArray[np.float64]]]:
-        """The predicted classes; for each trained variable its gradient's norm and a histogram."""
+        """Return the predicted classes, and each variable's gradient norm and weight histogram."""
         with self._cluster.on_loop_device():
             classes, norms, ranges, counts = self._look(*self._batch)
         histograms = [
@@ -148,12 +148,12 @@ def _create_look(
 
 
 def _distributions(variables: Sequence[tf.Variable]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Ranges (variables, 2) and counts (variables, buckets): counted where the weights are."""
+    """Return ranges (variables, 2) and counts (variables, buckets), computed on the device."""
     ranges, counts = [], []
     for variable in variables:
         values = tf.reshape(tf.cast(tf.convert_to_tensor(variable), tf.float32), [-1])
         bounds = tf.stack([tf.reduce_min(values), tf.reduce_max(values)])
-        # A range of its own for weights that are all the same, such as a bias at the start.
+        # Widen the range if all weights are equal, such as a bias at the start.
         bounds += tf.where(bounds[0] < bounds[1], 0.0, 1e-6) * tf.constant([-1.0, 1.0])
         ranges.append(bounds)
         counts.append(tf.histogram_fixed_width(values, bounds, _BUCKETS))
@@ -163,6 +163,6 @@ def _distributions(variables: Sequence[tf.Variable]) -> tuple[tf.Tensor, tf.Tens
 def _histogram(
     bounds: npt.NDArray[np.float32], counts: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.float64]:
-    """TensorBoard's form: left edge, right edge and count of each bucket."""
+    """Return TensorBoard's format: left edge, right edge and count of each bucket."""
     edges = np.linspace(bounds[0], bounds[1], len(counts) + 1, dtype=np.float64)
     return np.stack([edges[:-1], edges[1:], counts.astype(np.float64)], axis=1)

@@ -1,4 +1,4 @@
-"""Names of a model's variables by where they are in it: their own repeat, such as `kernel`."""
+"""Name a model's variables by their paths; their own names repeat, such as `kernel`."""
 
 import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""Profiles for TensorBoard, of this process and of remote workers."""
+"""Capture profiles of this process and of remote workers for TensorBoard."""
 
 import logging
 import os
@@ -14,10 +14,10 @@ from tpu_training.errors import EndpointError, InputError
 from tpu_training.loop.callbacks import Callback, LoopReport
 
 # A classic TPU node has its profiler here (https://cloud.google.com/tpu/docs/cloud-tpu-tools);
-# TensorFlow's own server answers on the port that it works on.
+# TensorFlow's own server answers on its only port.
 _NODE_PROFILER_PORT = 8466
 _PROBE_SECONDS = 2.0
-# What a signal asks for: long enough to hold some steps, short enough to be opened.
+# Steps per signal: enough to be useful, few enough for the viewer.
 _ON_DEMAND_STEPS = 20
 _SHORTEST_SECONDS = 1.0
 _LONGEST_SECONDS = 60.0
@@ -29,14 +29,16 @@ Trace = Callable[[Sequence[str], str, float], None]
 
 
 def trace_workers(workers: Sequence[str], logdir: str, seconds: float) -> None:
-    """Let each `host:port` profile itself for `seconds` and write what it saw to `logdir`.
+    """Have each `host:port` profile itself for `seconds` and write the profile to `logdir`.
 
-    It is the worker that writes: a path without gs:// is one of its own machine. Raises
-    EndpointError when the workers are silent or idle all the time.
+    The worker writes the profile, so a path without gs:// is on its machine.
+
+    Raises:
+        EndpointError: The workers are silent or idle.
     """
     if "://" not in logdir:
         logdir = os.path.abspath(logdir)
-        logger.warning("profile: each worker writes to %s on its own disk, if not gs://", logdir)
+        logger.warning("profile: each worker writes to %s on its own disk", logdir)
     services = ",".join(f"grpc://{_profiler_of(worker)}" for worker in workers)
     try:
         tf.profiler.experimental.client.trace(
@@ -50,7 +52,7 @@ def trace_workers(workers: Sequence[str], logdir: str, seconds: float) -> None:
 
 
 def parse_steps(value: str) -> tuple[int, int] | None:
-    """Read FIRST:LAST, None for an empty value; InputError when it is something else."""
+    """Parse FIRST:LAST; an empty value gives None. Raises InputError for anything else."""
     if not value:
         return None
     first, colon, last = value.partition(":")
@@ -65,10 +67,10 @@ def _profiler_of(worker: str) -> str:
 
 
 class ProfileCapture(Callback):
-    """Captures the steps from `first` to `last`, and some more each time that SIGUSR1 comes.
+    """Captures the given steps, and some steps after each SIGUSR1.
 
-    Both are widened to whole loops. This process records itself; the workers are asked in a thread
-    while they compute, for as long as the steps are expected to take.
+    Captures are widened to whole loops. Without remote workers this process records itself; a
+    background thread asks remote workers for a profile of the expected duration.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class ProfileCapture(Callback):
         steps: tuple[int, int] | None,
         trace: Trace = trace_workers,
     ) -> None:
-        """Write profiles to `logdir`; `workers` are the remote ones. `trace` is there for tests."""
+        """Write profiles of `workers` (empty: this process) to `logdir`; tests replace `trace`."""
         self._logdir = logdir
         self._workers = workers
         self._next = steps
@@ -90,13 +92,13 @@ class ProfileCapture(Callback):
         self._previous: signal._HANDLER = None
 
     def start(self, step: int) -> None:
-        """Listen to SIGUSR1; begin at once when the first loop is asked for."""
+        """Handle SIGUSR1; begin at once if the first loop is requested."""
         if threading.current_thread() is threading.main_thread():
             self._previous = signal.signal(signal.SIGUSR1, self._request)
         self._begin_if_due(step, 1)
 
     def between_loops(self, step: int, report: LoopReport) -> None:
-        """End the capture that is complete, begin the one that is due."""
+        """End a complete capture; begin one that is due."""
         self._seconds_per_step = report.seconds / report.count
         if self._until is not None and step >= self._until:
             self._end(step)
@@ -106,7 +108,7 @@ class ProfileCapture(Callback):
         self._begin_if_due(step, report.count)
 
     def close(self) -> None:
-        """End what is under way."""
+        """End a running capture."""
         if self._until is not None:
             self._end(self._until)
         if self._previous is not None:
@@ -116,7 +118,7 @@ class ProfileCapture(Callback):
         self._requested = True
 
     def _begin_if_due(self, step: int, loop: int) -> None:
-        """Begin when the next loop, of about `loop` steps, reaches the first step asked for."""
+        """Begin if the next loop, of about `loop` steps, reaches the first requested step."""
         if self._next is None or self._until is not None or step + loop < self._next[0]:
             return
         first, self._until = step + 1, max(self._next[1], step + 1)
@@ -135,7 +137,7 @@ class ProfileCapture(Callback):
         try:
             self._trace(self._workers, self._logdir, seconds)
         except EndpointError as error:
-            # A training is worth more than its profile.
+            # A failed profile must not end the training.
             logger.warning("profile: %s", error)
 
     def _end(self, step: int) -> None:

@@ -1,4 +1,4 @@
-"""Progress: a bar for people at a terminal, else a line a loop that programs can follow."""
+"""Show progress: a bar on a terminal, else a parseable line per loop."""
 
 import logging
 import sys
@@ -11,14 +11,14 @@ logger = logging.getLogger(__name__)
 
 
 class Progress(Callback):
-    """Rates of this process's steps.
+    """Measures and shows the rate of steps.
 
-    The first loop compiles the step and fills caches, so it is left out of the rate as soon as
-    there is a second one.
+    The first loop compiles the step and fills caches, so the rate excludes it once there is a
+    second one.
     """
 
     def __init__(self, global_batch_size: int, stream: TextIO | None = None) -> None:
-        """Count steps of `global_batch_size` examples; show them on `stream`, else on stdout."""
+        """Count steps of `global_batch_size` examples; show them on `stream` (default: stdout)."""
         stream = stream or sys.stdout
         self._bar = ProgressBar(stream) if stream.isatty() else None
         self._global_batch_size = global_batch_size
@@ -28,7 +28,7 @@ class Progress(Callback):
 
     @property
     def steps_per_second(self) -> float:
-        """Steps per second in the loops themselves, without checkpoints; 0 before the first."""
+        """Steps per second within loops, without checkpoints; 0 before the first loop."""
         return self._steps / self._seconds if self._seconds else 0.0
 
     @property
@@ -37,7 +37,7 @@ class Progress(Callback):
         return self.steps_per_second * self._global_batch_size
 
     def between_loops(self, step: int, report: LoopReport) -> None:
-        """Show what was reached and how fast."""
+        """Show step, loss, rate and remaining time."""
         if self._loops == 1:
             self._steps, self._seconds = 0, 0.0
         self._loops += 1
@@ -61,6 +61,6 @@ class Progress(Callback):
         )
 
     def close(self) -> None:
-        """Leave the bar's last state standing."""
+        """Keep the bar's last state on the terminal."""
         if self._bar:
             self._bar.close()

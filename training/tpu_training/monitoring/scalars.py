@@ -8,10 +8,10 @@ from tpu_training.monitoring.summaries import write_scalars
 
 
 class Scalars(Callback):
-    """Writes the course of the training."""
+    """Writes the training's curves."""
 
     def __init__(self, writer: tf.summary.SummaryWriter, progress: Progress) -> None:
-        """Write to `writer`, with the rate that `progress` counted just before."""
+        """Write to `writer`, with the rate that `progress` measures; it must be called first."""
         self._writer = writer
         self._progress = progress
 

@@ -1,4 +1,4 @@
-"""Where the time of a training goes: input, computing, checkpoints, and between the loops."""
+"""Measure where a training's time goes: computation, input, checkpoints, between loops."""
 
 import logging
 import time
@@ -16,22 +16,22 @@ logger = logging.getLogger(__name__)
 
 
 class StepTimes(Callback):
-    """Splits the time since the last loop into its parts, for TensorBoard and for a last line.
+    """Splits the time since the last loop into parts, for TensorBoard and a final log line.
 
-    The first loop compiles the step; its time is a part of its own, `start`.
+    The first loop, which compiles the step, counts as the separate part `start`.
     """
 
     def __init__(
         self, writer: tf.summary.SummaryWriter, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Write to `writer`; `clock` is there for tests in virtual time."""
+        """Write to `writer`; tests replace `clock` to run in virtual time."""
         self._writer = writer
         self._clock = clock
         self._last = clock()
         self.seconds = dict.fromkeys(("start", *PARTS), 0.0)
 
     def start(self, step: int) -> None:
-        """Count from here on."""
+        """Start measuring."""
         self._last = self._clock()
 
     def between_loops(self, step: int, report: LoopReport) -> None:
@@ -41,7 +41,7 @@ class StepTimes(Callback):
         if not self.seconds["start"]:
             self.seconds["start"] = whole
             return
-        # Two clocks: the worker's may say a little more than this machine saw.
+        # The worker's clock may show slightly more than this machine's.
         waited = min(report.input_seconds, report.seconds)
         parts = {
             "compute": report.seconds - waited,

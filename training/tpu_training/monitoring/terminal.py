@@ -1,15 +1,15 @@
-"""A progress bar on a terminal that log lines pass by without tearing it."""
+"""A terminal progress bar that coexists with log lines."""
 
 import logging
 from typing import TextIO
 
 _WIDTH = 28
-# To the line's begin, and delete what was there.
+# Return to the beginning of the line and clear it.
 _CLEAR = "\r\x1b[K"
 
 
 class TerminalHandler(logging.StreamHandler[TextIO]):
-    """Writes log lines where the bar was; the bar comes back with its next change."""
+    """Writes log lines over the bar, which reappears at its next update."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line."""
@@ -18,7 +18,7 @@ class TerminalHandler(logging.StreamHandler[TextIO]):
 
 
 class ProgressBar:
-    """One line that is drawn over and over."""
+    """A line that is redrawn in place."""
 
     def __init__(self, stream: TextIO) -> None:
         """Draw on `stream`, a terminal."""
@@ -26,7 +26,7 @@ class ProgressBar:
         self._shown = False
 
     def show(self, part: float, text: str) -> None:
-        """Draw `part`, 0 to 1, and `text` behind it."""
+        """Draw the bar at `part`, 0 to 1, followed by `text`."""
         done = round(_WIDTH * min(max(part, 0.0), 1.0))
         bar = "█" * done + "░" * (_WIDTH - done)
         self._stream.write(f"{_CLEAR}{bar} {part:4.0%} {text}")
@@ -34,7 +34,7 @@ class ProgressBar:
         self._shown = True
 
     def close(self) -> None:
-        """Leave the last state standing and begin a new line."""
+        """Keep the last state and begin a new line."""
         if self._shown:
             self._stream.write("\n")
             self._stream.flush()

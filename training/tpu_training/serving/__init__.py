@@ -1,1 +1,1 @@
-"""Predictions from a SavedModel: for files, and over TensorFlow Serving's REST API."""
+"""Predict with a SavedModel: for files, and over TensorFlow Serving's REST API."""

@@ -1,4 +1,4 @@
-"""`tpu-training predict`: a file of predictions for a data set or for image files."""
+"""`tpu-training predict`: write predictions for a data set or image files."""
 
 import csv
 import io
@@ -23,7 +23,7 @@ _IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
 
 @dataclass(frozen=True)
 class _Batch:
-    """Examples by their names, with their labels where they are known."""
+    """Named examples, with their labels if known."""
 
     names: list[str]
     features: Array
@@ -32,17 +32,19 @@ class _Batch:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How many predictions were written, and the share of right ones where labels are known."""
+    """The number of predictions written, and the accuracy if labels are known."""
 
     examples: int
     accuracy: float | None
 
 
 def predict_to_file(predictor: Predictor, inputs: Sequence[str], output: str) -> Outcome:
-    """Write a line for each example of `inputs` to `output`, as CSV or, by its ending, as JSONL.
+    """Write a line per example of `inputs` to `output`, as JSONL if it ends so, else as CSV.
 
-    `inputs` are one directory of a data set, whose test part is taken, or image files and folders
-    of them. Raises InputError when there is nothing to predict.
+    `inputs` is the directory of a data set, whose test split is used, or image files and folders.
+
+    Raises:
+        InputError: There is nothing to predict.
     """
     batches = (
         _data_set(predictor, inputs[0]) if _is_data_set(inputs) else _image_files(predictor, inputs)
@@ -68,7 +70,7 @@ def predict_to_file(predictor: Predictor, inputs: Sequence[str], output: str) ->
         examples += len(classes)
         labelled = batch.labels is not None
     if not examples:
-        raise InputError(f"--input={' '.join(inputs)}: nothing to predict in it")
+        raise InputError(f"--input={' '.join(inputs)}: contains nothing to predict")
     files.write_text(output, lines.getvalue())
     return Outcome(examples, right / examples if labelled else None)
 
@@ -89,7 +91,7 @@ def _is_data_set(inputs: Sequence[str]) -> bool:
 def _data_set(predictor: Predictor, directory: str) -> Iterator[_Batch]:
     data, position = open_data(directory), 0
     is_image = data.manifest.spec.kind == "image"
-    # Brought to the model's size in the way of the evaluation.
+    # Images are resized to the model's size as in an evaluation.
     params = Params(image_size=_image_shape(predictor)[0] if is_image else 0)
     for batch in test_examples(data, params, _BATCH):
         names = [f"test/{position + i}" for i in range(len(batch.labels))]
@@ -111,13 +113,13 @@ def _image_shape(predictor: Predictor) -> tuple[int, int, int]:
     if len(shape) != 3:
         raise InputError(
             f"--input: the model takes {predictor.input.name} of the shape "
-            f"{predictor.example_shape}, not images; give a data set of such"
+            f"{predictor.example_shape}, not images; give a data set of that form"
         )
     return shape[0], shape[1], shape[2]
 
 
 def _paths(inputs: Iterable[str]) -> Iterator[str]:
-    """The image files, those of a folder in the order of their names."""
+    """Yield the image files, those of a folder sorted by name."""
     for value in inputs:
         if tf.io.gfile.isdir(value):
             names = (f"{at.rstrip('/')}/{n}" for at, _, ns in tf.io.gfile.walk(value) for n in ns)
@@ -129,11 +131,11 @@ def _paths(inputs: Iterable[str]) -> Iterator[str]:
 
 
 def _read_image(path: str, height: int, width: int, channels: int) -> Array:
-    """Decode a picture; another size is scaled to the model's, as a whole."""
+    """Decode an image and scale all of it to the model's size."""
     try:
         image = tf.io.decode_image(files.read_bytes(path), channels, expand_animations=False)
     except tf.errors.OpError as error:
-        raise DataError(f"{path}: is no picture that TensorFlow can read") from error
+        raise DataError(f"{path}: is not an image that TensorFlow can read") from error
     if tuple(image.shape[:2]) != (height, width):
         image = tf.image.resize(image, (height, width), antialias=True)
         image = tf.cast(tf.round(tf.clip_by_value(image, 0.0, 255.0)), tf.uint8)

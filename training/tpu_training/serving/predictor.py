@@ -1,4 +1,4 @@
-"""A SavedModel on this machine, as a function from arrays to arrays."""
+"""Run a SavedModel on this machine, from arrays to arrays."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """A tensor of the signature; None stands for any size."""
+    """A tensor of the signature; None in its shape stands for any size."""
 
     name: str
     dtype: str
@@ -26,12 +26,13 @@ class TensorInfo:
 
 
 class Predictor:
-    """The newest version of a SavedModel. Several threads may predict at once."""
+    """The newest version of a SavedModel. Thread-safe."""
 
     def __init__(self, saved_model: str) -> None:
         """Load the directory `saved_model`, or the highest of the numbered directories in it.
 
-        Raises InputError when there is none, or when it has another signature than one input.
+        Raises:
+            InputError: There is no SavedModel, or its signature does not have exactly one input.
         """
         path, self.version = _newest(saved_model)
         try:
@@ -58,9 +59,11 @@ class Predictor:
     def predict(self, features: Array) -> Mapping[str, Array]:
         """Map (examples, …) to each output's (examples, …).
 
-        A model with a static batch gets its batches, the last one filled up; any other gets all
-        examples at once. Raises ValueError when the shape of an example is another, or when a token
-        is not in the vocabulary.
+        A model with a fixed batch size gets batches of it, the last one padded; any other gets all
+        examples at once.
+
+        Raises:
+            ValueError: An example has the wrong shape, or a token is not in the vocabulary.
         """
         expected = self.example_shape
         shape = features.shape[1:]
@@ -93,7 +96,7 @@ class Predictor:
 
 
 def _newest(saved_model: str) -> tuple[str, str]:
-    """The path to load, and its version as TensorFlow Serving counts: the name of its folder."""
+    """Return the path to load and its version, the folder's name as in TensorFlow Serving."""
     base = saved_model.rstrip("/")
     files.check_bucket(saved_model, "--saved-model")
     try:
@@ -106,8 +109,8 @@ def _newest(saved_model: str) -> tuple[str, str]:
     versions = sorted((int(name) for name in names if name.isdigit()), reverse=True)
     if not versions:
         raise InputError(
-            f"--saved-model={saved_model}: there is neither a saved_model.pb nor a numbered "
-            "version in it; write it with `tpu-training export`"
+            f"--saved-model={saved_model}: contains neither a saved_model.pb nor a numbered "
+            "version; write one with `tpu-training export`"
         )
     return f"{base}/{versions[0]}", str(versions[0])
 

@@ -1,8 +1,8 @@
-"""TensorFlow Serving's REST API over one model, without HTTP.
+"""TensorFlow Serving's REST API for one model, without HTTP.
 
-Paths, bodies and errors as in https://www.tensorflow.org/tfx/serving/api_rest: predict in row
-(`instances`) and column (`inputs`) format, model status, metadata. Not classify and regress, which
-take tf.Example, and not `b64` values, since no input here is a string.
+Paths, bodies and errors follow https://www.tensorflow.org/tfx/serving/api_rest: predict in row
+(`instances`) and column (`inputs`) format, model status, metadata. It omits classify and regress,
+which take tf.Example, and `b64` values, because no input here is a string.
 """
 
 import json
@@ -34,10 +34,10 @@ class Answer:
 
 
 class Refused(Exception):
-    """A request that gets an error answer."""
+    """A request to answer with an error."""
 
     def __init__(self, status: HTTPStatus, message: str) -> None:
-        """`message` is the answer's `error`."""
+        """Answer with `message` as the body's `error`."""
         super().__init__(message)
         self.answer = Answer(status, {"error": message})
 
@@ -156,7 +156,7 @@ def _wrong(message: str) -> Refused:
 
 
 def _to_rows(outputs: Mapping[str, Array]) -> list[Any]:
-    """One value an example; an object of values where there are several outputs."""
+    """Return a value per example; an object of values if there are several outputs."""
     columns = {name: values.tolist() for name, values in outputs.items()}
     if len(columns) == 1:
         return list(next(iter(columns.values())))

@@ -1,4 +1,4 @@
-"""The HTTP server around the REST API: threads, keep-alive, and nothing else."""
+"""The HTTP server for the REST API, with threads and keep-alive."""
 
 import ipaddress
 import json
@@ -11,14 +11,14 @@ from typing import Any
 from tpu_training.serving.rest import Answer, RestApi
 
 LOOPBACK = str(ipaddress.IPv4Address(socket.INADDR_LOOPBACK))
-# A batch of 256 images of 224 x 224 x 3 as JSON text is about this long.
+# About the JSON text of a batch of 256 images of 224 x 224 x 3.
 _LARGEST_BODY_BYTES = 256 << 20
 
 logger = logging.getLogger(__name__)
 
 
 def create_server(api: RestApi, host: str, port: int) -> ThreadingHTTPServer:
-    """Listen on `host`:`port` (0: any free one); `serve_forever` then answers."""
+    """Listen on `host`:`port` (0: any free one); call `serve_forever` on the result."""
 
     class Handler(_Handler):
         rest_api = api
@@ -32,7 +32,7 @@ class _Handler(BaseHTTPRequestHandler):
     """One connection."""
 
     protocol_version = "HTTP/1.1"
-    # Else a small answer waits 40 ms for the client's acknowledgement of its headers.
+    # Otherwise a small answer waits 40 ms for the client to acknowledge its headers.
     disable_nagle_algorithm = True
     rest_api: RestApi
 
@@ -44,7 +44,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Predict."""
         length = self.headers.get("Content-Length", "")
         if not length.isdigit() or int(length) > _LARGEST_BODY_BYTES:
-            # What follows on this connection can't be told from the body.
+            # The next request can't be told from the unread body.
             self.close_connection = True
             message = f"expected a Content-Length of at most {_LARGEST_BODY_BYTES} bytes"
             self._send(Answer(HTTPStatus.BAD_REQUEST, {"error": message}))
@@ -60,5 +60,5 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """A line for each request, in the package's log."""
+        """Log a line per request."""
         logger.debug("serve: %s %s", self.address_string(), format % args)

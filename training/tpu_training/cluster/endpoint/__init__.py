@@ -1,1 +1,1 @@
-"""Finding a TPU's gRPC endpoint and waiting until it answers. Needs no TensorFlow."""
+"""Find a TPU's gRPC endpoint and wait until it answers. Needs no TensorFlow."""

@@ -1,6 +1,6 @@
-"""The Cloud TPU API: what it says about one TPU, under either architecture.
+"""Read a TPU's state from the Cloud TPU API, for TPU VMs and TPU nodes.
 
-API v2 knows TPU VMs; the classic TPU node may be known to v1 alone.
+API v2 knows TPU VMs; only v1 may know a classic TPU node.
 Reference: https://cloud.google.com/tpu/docs/reference/rest
 """
 
@@ -23,11 +23,11 @@ _NEVER_HEALS = "ACCESS_TOKEN_SCOPE_INSUFFICIENT"
 
 
 class NotYet(EndpointError):
-    """The API has no answer now and may have one later: not found, 429, 5xx, connection lost."""
+    """The API may answer later: not found, 429, 5xx, connection lost."""
 
 
 class DeniedForNow(AccessError):
-    """403 of a kind that heals while a just-granted role or a just-enabled API spreads."""
+    """A 403 that goes away once a new role or a newly enabled API has propagated."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class TpuName:
     name: str
 
     def __str__(self) -> str:
-        """The path in the API."""
+        """Return the resource's path in the API."""
         return f"projects/{self.project}/locations/{self.zone}/nodes/{self.name}"
 
 
 @dataclass(frozen=True)
 class Tpu:
-    """What the API says about a TPU. `addresses` are `host:port` in worker order."""
+    """A TPU as the API describes it. `addresses` are `host:port` in worker order."""
 
     state: str
     addresses: tuple[str, ...]
@@ -72,15 +72,16 @@ class CloudTpuApi:
     """Reads TPUs with the caller's credentials."""
 
     def __init__(self, tokens: TokenSource) -> None:
-        """`tokens` gives the access token of each request."""
+        """Authorize each request with an access token from `tokens`."""
         self._tokens = tokens
         self._session = requests.Session()
 
     def get(self, name: TpuName) -> Tpu:
         """Return the TPU called `name`.
 
-        Raises NotYet or DeniedForNow when asking again may help, AccessError or EndpointError when
-        it will not.
+        Raises:
+            NotYet, DeniedForNow: Asking again may help.
+            AccessError, EndpointError: Asking again will not help.
         """
         for version in ("v2", "v1"):
             answer = self._request(f"{_ROOT}/{version}/{name}")
@@ -99,7 +100,7 @@ class CloudTpuApi:
 
 
 def _error_of(answer: requests.Response, name: TpuName) -> EndpointError | AccessError:
-    """Say what an error answer means and what cures it."""
+    """Translate an error answer into an error that names the cure."""
     status = answer.status_code
     message, reasons = _message_and_reasons(answer)
     if status == HTTPStatus.NOT_FOUND:
@@ -127,7 +128,7 @@ def _error_of(answer: requests.Response, name: TpuName) -> EndpointError | Acces
 
 
 def _message_and_reasons(answer: requests.Response) -> tuple[str, set[str]]:
-    """Take Google's error object apart; anything else gives its first line and no reasons."""
+    """Parse Google's error object; of any other body return the first line and no reasons."""
     try:
         error = answer.json()["error"]
         details = [*error.get("details", ()), *error.get("errors", ())]

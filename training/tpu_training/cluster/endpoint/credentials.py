@@ -12,7 +12,7 @@ _CURE = (
     "run `gcloud auth application-default login`, set GOOGLE_APPLICATION_CREDENTIALS to a key "
     "file, or run on a VM with a service account and the cloud-platform scope"
 )
-# A token is replaced this long before it expires, so that it can't expire on its way.
+# A token is replaced this long before it expires, so that it can't expire in transit.
 _MARGIN_SECONDS = 60.0
 
 TokenSource = Callable[[], str]
@@ -21,8 +21,8 @@ TokenSource = Callable[[], str]
 def application_default_tokens() -> TokenSource:
     """Return a function that gives a valid access token of Application Default Credentials.
 
-    Uses google-auth where it is installed, else the VM's metadata server. The function raises
-    AccessError when there are no credentials.
+    It uses google-auth if that is installed, else the VM's metadata server, and raises AccessError
+    when there are no credentials.
     """
     try:
         return _google_auth_tokens()
@@ -34,7 +34,7 @@ class MetadataTokens:
     """Tokens of the VM's service account."""
 
     def __init__(self, server: MetadataServer) -> None:
-        """Ask `server`, and only when the last token is about to expire."""
+        """Ask `server` for a token whenever the last one is about to expire."""
         self._server = server
         self._token = ""
         self._expires = 0.0

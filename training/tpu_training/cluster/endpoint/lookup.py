@@ -1,4 +1,4 @@
-"""From a TPU's name to its workers' addresses, waiting until it is READY."""
+"""Resolve a TPU's name to its workers' addresses, once it is READY."""
 
 import logging
 from typing import Protocol
@@ -11,7 +11,7 @@ from tpu_training.cluster.endpoint.wait import Wait
 from tpu_training.cluster.machine import Machine
 from tpu_training.errors import EndpointError, InputError, TpuStateError
 
-# A role or an API that was granted a moment ago is refused for up to about a minute.
+# A new role or a newly enabled API takes up to about a minute to propagate.
 _DENIED_GRACE_SECONDS = 60.0
 
 _CURES = {
@@ -26,14 +26,14 @@ logger = logging.getLogger(__name__)
 
 
 class TpuReader(Protocol):
-    """What this module needs of the Cloud TPU API."""
+    """The part of the Cloud TPU API that this module needs."""
 
     def get(self, name: TpuName) -> Tpu:
-        """Return the TPU or raise; see CloudTpuApi.get."""
+        """Return the TPU; raise as CloudTpuApi.get does."""
 
 
 def resolve(target: Target, wait: Wait) -> Addresses | LocalTpu | NoTpu:
-    """Turn a TPU's name into its workers' addresses, once it is READY; others stay as they are."""
+    """Replace a TPU's name by its workers' addresses once it is READY; keep other targets."""
     if not isinstance(target, NamedTpu):
         return target
     name = complete_name(target, MetadataServer.from_environment())
@@ -44,7 +44,7 @@ def resolve(target: Target, wait: Wait) -> Addresses | LocalTpu | NoTpu:
 def choose_local(
     workers: Addresses | LocalTpu | NoTpu, machine: Machine, split_cpu: bool
 ) -> Addresses | LocalTpu | NoTpu:
-    """Where nothing names a TPU, take this machine's own; `split_cpu` asks for its CPU instead."""
+    """If no TPU is named, choose this machine's own, unless `split_cpu` asks for its CPU."""
     if not isinstance(workers, NoTpu) or split_cpu or not machine.has_usable_tpu:
         return workers
     chips = f"{machine.tpu_chips} TPU chips ({machine.tpu_generation})"
@@ -54,9 +54,10 @@ def choose_local(
 
 
 def complete_name(target: NamedTpu, metadata: MetadataServer) -> TpuName:
-    """Add project and zone from the metadata server where the caller gave none.
+    """Complete the name with project and zone from the metadata server.
 
-    Raises InputError that names the flags when there is no such server either.
+    Raises:
+        InputError: There is no such server either; the message names the missing flags.
     """
     project = target.project or metadata.project()
     zone = target.zone or metadata.zone()
@@ -74,10 +75,12 @@ def complete_name(target: NamedTpu, metadata: MetadataServer) -> TpuName:
 
 
 def wait_until_ready(api: TpuReader, name: TpuName, wait: Wait) -> Tpu:
-    """Return the TPU once it is READY and has addresses; log each try before that.
+    """Return the TPU once it is READY and has addresses; log each unsuccessful try.
 
-    Raises TpuStateError at once for a state that waiting does not change, AccessError after a
-    minute of denial, EndpointError at the deadline.
+    Raises:
+        TpuStateError: At once, for a state that waiting does not change.
+        AccessError: After a minute of denied requests.
+        EndpointError: At the deadline.
     """
     problem: Exception | None = None
     for attempt in wait.attempts():

@@ -1,4 +1,4 @@
-"""The metadata server of a Compute Engine VM: project, zone, access token."""
+"""Read project, zone and access token from a Compute Engine VM's metadata server."""
 
 import os
 from collections.abc import Mapping
@@ -11,18 +11,18 @@ _TIMEOUT_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class MetadataServer:
-    """Reads `http://HOST/computeMetadata/v1/…`; HOST as Google's own clients find it."""
+    """Reads `http://HOST/computeMetadata/v1/…`, with HOST found as Google's clients do."""
 
     host: str = "metadata.google.internal"
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "MetadataServer":
-        """Use GCE_METADATA_HOST (or its older name GCE_METADATA_ROOT) when it is set."""
+        """Use GCE_METADATA_HOST (or its older name GCE_METADATA_ROOT) if it is set."""
         host = environ.get("GCE_METADATA_HOST") or environ.get("GCE_METADATA_ROOT")
         return cls(host) if host else cls()
 
     def get(self, path: str) -> str | None:
-        """Return the text at `path`, or None where there is no metadata server or no such key."""
+        """Return the text at `path`; None if there is no metadata server or no such key."""
         url = f"http://{self.host}/computeMetadata/v1/{path}"
         try:
             answer = requests.get(
@@ -33,14 +33,14 @@ class MetadataServer:
         return answer.text.strip() if answer.ok else None
 
     def project(self) -> str | None:
-        """The VM's project."""
+        """Return the VM's project."""
         return self.get("project/project-id")
 
     def zone(self) -> str | None:
-        """The VM's zone; the server answers `projects/NUMBER/zones/ZONE`."""
+        """Return the VM's zone, without the `projects/NUMBER/zones/` before it."""
         zone = self.get("instance/zone")
         return zone.rpartition("/")[2] if zone else None
 
     def token(self) -> str | None:
-        """A JSON object with access_token, expires_in (seconds) and token_type."""
+        """Return a JSON object with access_token, expires_in (seconds) and token_type."""
         return self.get("instance/service-accounts/default/token")

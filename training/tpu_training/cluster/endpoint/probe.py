@@ -1,7 +1,7 @@
-"""Does a gRPC server answer at an address?
+"""Probe whether a gRPC server answers at an address.
 
-`tf.config.experimental_connect_to_cluster` hangs without a word where nobody listens
-(tensorflow#34564), so every worker is probed first.
+`tf.config.experimental_connect_to_cluster` hangs silently if nobody listens (tensorflow#34564), so
+every worker is probed first.
 """
 
 import logging
@@ -12,7 +12,7 @@ from tpu_training.cluster.endpoint.wait import Wait
 from tpu_training.errors import EndpointError
 
 # RFC 9113, section 3.4: a client starts with this and a SETTINGS frame; the server answers with its
-# own SETTINGS. A listener that is no gRPC server, or one that is stuck, does not.
+# own SETTINGS. A listener that is not a gRPC server, or is stuck, does not.
 _CLIENT_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _EMPTY_SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 _FRAME_HEADER_BYTES = 9
@@ -23,9 +23,10 @@ logger = logging.getLogger(__name__)
 
 
 def wait_for_workers(addresses: Sequence[str], wait: Wait) -> None:
-    """Return when every `host:port` answers as a gRPC server; log each try that finds one silent.
+    """Return once every `host:port` answers as a gRPC server; log each unsuccessful try.
 
-    Raises EndpointError at the deadline.
+    Raises:
+        EndpointError: At the deadline.
     """
     silent: dict[str, str] = {}
     for attempt in wait.attempts():
@@ -42,7 +43,7 @@ def wait_for_workers(addresses: Sequence[str], wait: Wait) -> None:
 
 
 def why_silent(address: str, timeout: float = _TIMEOUT_SECONDS) -> str | None:
-    """Return None when a gRPC server answers at `host:port`, else the reason in a few words."""
+    """Return None if a gRPC server answers at `host:port`, else the reason in a few words."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=timeout) as connection:
@@ -53,12 +54,12 @@ def why_silent(address: str, timeout: float = _TIMEOUT_SECONDS) -> str | None:
     except OSError as error:
         return (error.strerror or str(error)).lower()
     if len(header) < _FRAME_HEADER_BYTES or header[3] != _SETTINGS_TYPE:
-        return "listens, but is no gRPC server"
+        return "listens, but is not a gRPC server"
     return None
 
 
 def _read(connection: socket.socket, count: int) -> bytes:
-    """Read `count` bytes, fewer when the other side closes."""
+    """Read `count` bytes, fewer if the other side closes."""
     data = b""
     while len(data) < count and (more := connection.recv(count - len(data))):
         data += more

@@ -1,9 +1,9 @@
-"""Which TPU is meant: the argument first, then the environment variables of the platforms.
+"""Find out which TPU the argument or the platform's environment variables name.
 
-Order: `--tpu`, TPU_GRPC_URL (Paperspace), TPU_NAME (Cloud TPU, Google Kubernetes Engine),
-TPU_CONFIG (AI Platform: JSON with tpu_node_name, project, zone), COLAB_TPU_ADDR (Colab),
-KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS (Google Kubernetes Engine). TensorFlow's own resolver reads neither
-TPU_GRPC_URL nor COLAB_TPU_ADDR.
+The first of these that is set counts: `--tpu`, TPU_GRPC_URL (Paperspace), TPU_NAME (Cloud TPU,
+Google Kubernetes Engine), TPU_CONFIG (AI Platform: JSON with tpu_node_name, project, zone),
+COLAB_TPU_ADDR (Colab), KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS (Google Kubernetes Engine). TensorFlow's own
+resolver reads neither TPU_GRPC_URL nor COLAB_TPU_ADDR.
 """
 
 import json
@@ -20,15 +20,15 @@ _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _FULL_NAME = re.compile(r"projects/([^/]+)/locations/([^/]+)/nodes/([^/]+)")
 _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?)(:(?P<port>[0-9]{1,5}))?")
 _ADDRESS_VARIABLES = ("COLAB_TPU_ADDR", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")
-# In the order in which they are looked at.
+# In order of precedence.
 VARIABLES = ("TPU_GRPC_URL", "TPU_NAME", "TPU_CONFIG", *_ADDRESS_VARIABLES)
 
 
 @dataclass(frozen=True)
 class Addresses:
-    """Workers' `host:port` in worker order, and the setting that named them.
+    """The workers' `host:port` in worker order, and the setting that named them.
 
-    `tensorflow` is the version that the Cloud TPU API reports for them, if it was asked.
+    `tensorflow` is their version as reported by the Cloud TPU API, if it was asked.
     """
 
     addresses: tuple[str, ...]
@@ -37,13 +37,13 @@ class Addresses:
 
     @property
     def url(self) -> str:
-        """The form that TensorFlow's resolver takes: `grpc://A:P,grpc://B:P`."""
+        """The workers in the form of TensorFlow's resolver: `grpc://A:P,grpc://B:P`."""
         return ",".join(SCHEME + address for address in self.addresses)
 
 
 @dataclass(frozen=True)
 class NamedTpu:
-    """A TPU to look up through the Cloud TPU API; project and zone may still be unknown."""
+    """A TPU to look up through the Cloud TPU API; project and zone may be unknown yet."""
 
     name: str
     project: str | None
@@ -53,7 +53,7 @@ class NamedTpu:
 
 @dataclass(frozen=True)
 class LocalTpu:
-    """The TPU of the machine that this process runs on (a TPU VM), and why it is taken."""
+    """The TPU of the machine that this process runs on (a TPU VM), and why it was chosen."""
 
     source: str
     reason: str
@@ -61,7 +61,7 @@ class LocalTpu:
 
 @dataclass(frozen=True)
 class NoTpu:
-    """Nothing names a TPU."""
+    """No setting names a TPU."""
 
 
 Target = Addresses | NamedTpu | LocalTpu | NoTpu
@@ -70,9 +70,10 @@ Target = Addresses | NamedTpu | LocalTpu | NoTpu
 def find_target(
     tpu: str | None, project: str | None, zone: str | None, environ: Mapping[str, str]
 ) -> Target:
-    """Return what the argument `tpu`, else the first environment variable that is set, names.
+    """Return the target that the argument `tpu` or the first set environment variable names.
 
-    Raises InputError with the setting's name when its value is neither a name nor an address.
+    Raises:
+        InputError: The value is neither a name nor an address; the message names the setting.
     """
     project = project or environ.get("TPU_PROJECT") or None
     zone = zone or environ.get("TPU_ZONE") or None
@@ -91,7 +92,7 @@ def find_target(
 
 
 def _parse(value: str, project: str | None, zone: str | None, source: str) -> Target:
-    """Tell a name from an address: only addresses have a scheme, a dot, a colon or a comma."""
+    """Distinguish names from addresses, which have a scheme, a dot, a colon or a comma."""
     value = value.strip()
     if value == "local":
         return LocalTpu(source, f"{source} says local")
@@ -125,7 +126,7 @@ def _parse_tpu_config(value: str, project: str | None, zone: str | None) -> Targ
     try:
         config = json.loads(value)
     except json.JSONDecodeError as error:
-        raise InputError(f"TPU_CONFIG is no JSON ({error}); expected {expected}") from error
+        raise InputError(f"TPU_CONFIG is not JSON ({error}); expected {expected}") from error
     name = config.get("tpu_node_name") if isinstance(config, dict) else None
     if not isinstance(name, str) or not name:
         raise InputError(f"TPU_CONFIG={value!r} has no tpu_node_name; expected {expected}")

@@ -1,4 +1,4 @@
-"""Waiting with a deadline and a message for each try."""
+"""Retry with growing pauses until a deadline."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,23 +9,23 @@ _FIRST_PAUSE = 0.5
 
 @dataclass(frozen=True)
 class Attempt:
-    """One try: its number from 1, and the seconds that went by before it."""
+    """One try: its number, counted from 1, and the seconds elapsed before it."""
 
     number: int
     elapsed: float
     deadline: float
 
     def __str__(self) -> str:
-        """`try 3, 2 of 400 s`."""
+        """Format as `try 3, 2 of 400 s`."""
         return f"try {self.number}, {self.elapsed:.0f} of {self.deadline:.0f} s"
 
 
 @dataclass(frozen=True)
 class Wait:
-    """How long to wait: `tries` times `interval` seconds in all, 40 x 10 s as AI Platform advises.
+    """How long to wait: `tries` times `interval` seconds in all; AI Platform advises 40 x 10 s.
 
-    Pauses start short and double up to `interval`, so that what is ready soon is noticed soon.
-    `clock` and `sleep` are there for tests in virtual time.
+    Pauses start short and double up to `interval`, so that a worker that is ready soon is noticed
+    soon. Tests replace `clock` and `sleep` to run in virtual time.
     """
 
     tries: int = 40
@@ -35,11 +35,11 @@ class Wait:
 
     @property
     def deadline(self) -> float:
-        """Seconds in all."""
+        """The seconds to wait in all."""
         return self.tries * self.interval
 
     def attempts(self) -> Iterator[Attempt]:
-        """Yield attempts until the deadline, with a pause between two of them."""
+        """Yield attempts until the deadline, with pauses between them."""
         started, pause, number = self.clock(), min(_FIRST_PAUSE, self.interval), 1
         while True:
             elapsed = self.clock() - started

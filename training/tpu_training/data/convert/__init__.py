@@ -1,1 +1,1 @@
-"""From somebody's files to a data set: sources, encoding, TFRecord files and their manifest."""
+"""Convert other formats to a data set: sources, encoding, TFRecord files and their manifest."""

@@ -23,11 +23,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Storage:
-    """How the examples are to be kept.
+    """How to store the examples.
 
-    `encoding` is raw or encoded for images; None keeps them as the source has them. Texts become
-    `text_length` token ids, of the vocabulary in the file `vocabulary` or else of one of up to
-    `vocabulary_size` tokens that is made from the training texts.
+    Attributes:
+        encoding: `raw` or `encoded` for images; None stores them as the source does.
+        text_length: The number of token ids per text.
+        vocabulary: A vocabulary file; None makes a vocabulary from the training texts.
+        vocabulary_size: The largest size of a vocabulary made from the training texts.
     """
 
     encoding: str | None = None
@@ -41,14 +43,14 @@ def convert(
 ) -> Manifest:
     """Convert `source` (see data/convert/sources) into the directory `output`.
 
-    What can be seen without decoding is checked before the first file is written; the manifest
-    comes last, so a directory with a manifest is complete.
+    Checks everything that needs no decoding before writing the first file. Writes the manifest
+    last, so a directory with a manifest is complete.
     """
     storage = storage or Storage()
     data = load_source(source, options or Options())
     tokens = _vocabulary(data, storage) if data.kind == TEXT else []
     encoder = _encoder(data, storage, tokens)
-    # TensorFlow takes seconds to load: only now, when the input is known to be good.
+    # TensorFlow takes seconds to load, so the input is checked first.
     from tpu_training.data.convert.write import write_split
 
     directory = Path(output)
@@ -96,7 +98,7 @@ def _is_encoded(data: Source) -> bool:
 
 
 def _vocabulary(data: Source, storage: Storage) -> list[str]:
-    """The tokens of the given file, or those that are made from the training texts."""
+    """Read the tokens from the given file, or make them from the training texts."""
     if storage.vocabulary is None:
         texts = (str(example.feature) for example in data.splits["train"].read())
         tokens = learn_vocabulary(texts, storage.vocabulary_size)
@@ -110,6 +112,6 @@ def _vocabulary(data: Source, storage: Storage) -> list[str]:
         raise InputError(f"--vocabulary={path}: can't be read ({error})") from error
     except ValueError as error:
         raise DataError(
-            f"--vocabulary={path}: {error}; expected one token a line, as BERT's vocab.txt"
+            f"--vocabulary={path}: {error}; expected one token per line, as in BERT's vocab.txt"
         ) from error
     return tokens

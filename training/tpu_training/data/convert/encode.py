@@ -1,4 +1,4 @@
-"""From features as a source gives them to those that a TFRecord file keeps."""
+"""Encode a source's features for TFRecord files."""
 
 from typing import Protocol
 
@@ -14,17 +14,17 @@ _CHANNELS = (1, 3)
 
 
 class Encoder(Protocol):
-    """One way to keep features; after all are encoded, `shape` is theirs."""
+    """A way to store features; `shape` is valid once all are encoded."""
 
     encoding: str
     vocabulary: int
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the features; 0 for sizes that differ."""
+        """The shape of the features, with 0 for sizes that differ."""
 
     def encode(self, example: Example) -> tuple[str, tf.train.Feature]:
-        """The feature's name and value. Raises DataError that names the example's place."""
+        """Return the feature's name and value. Raises DataError that names the example's place."""
 
 
 class RawImages:
@@ -34,48 +34,48 @@ class RawImages:
     vocabulary = 0
 
     def __init__(self) -> None:
-        """The first image sets the shape."""
+        """Take the shape from the first image."""
         self.shape: tuple[int, ...] = ()
 
     def encode(self, example: Example) -> tuple[str, tf.train.Feature]:
-        """The image's bytes, row by row."""
+        """Return the image's bytes, row by row."""
         feature = example.feature
         image = _decode(example) if isinstance(feature, bytes) else np.asarray(feature)
         if not self.shape:
             self.shape = image.shape
         if image.shape != self.shape or image.ndim != 3:
             raise DataError(
-                f"{example.place}: its shape is {image.shape}, and that of the first image "
-                f"{self.shape}; keep images of different sizes with --encoding=encoded"
+                f"{example.place}: has the shape {image.shape}, the first image {self.shape}; "
+                "store images of different sizes with --encoding=encoded"
             )
         return "image", _bytes(image.tobytes())
 
 
 class EncodedImages:
-    """JPEG and PNG files as they are, each decoded once to see that it can be."""
+    """JPEG and PNG files unchanged; each is decoded once to check it."""
 
     encoding = ENCODED
     vocabulary = 0
 
     def __init__(self) -> None:
-        """No shapes yet."""
+        """Start without shapes."""
         self._shapes: set[tuple[int, ...]] = set()
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Height, width and channels; 0 for what differs. One colored image makes all colored."""
+        """Height, width and channels, colour if any image is; 0 for sizes that differ."""
         heights, widths, channels = (set(sizes) for sizes in zip(*self._shapes, strict=True))
         same = len(heights) == len(widths) == 1
         return (*((*heights, *widths) if same else (0, 0)), max(channels))
 
     def encode(self, example: Example) -> tuple[str, tf.train.Feature]:
-        """The file's content."""
+        """Return the file's content."""
         feature = example.feature
         if not isinstance(feature, bytes):
             feature = tf.io.encode_png(feature).numpy()
             example = example._replace(feature=feature)
         height, width, channels = _decode(example).shape
-        # Transparency is dropped when the image is read.
+        # The transparency channel is dropped on reading.
         self._shapes.add((height, width, channels if channels in _CHANNELS else channels - 1))
         return "image", _bytes(feature)
 
@@ -92,18 +92,18 @@ class Tokens:
         self.vocabulary = tokenizer.size
 
     def encode(self, example: Example) -> tuple[str, tf.train.Feature]:
-        """The ids, 0 where the text is shorter."""
+        """Return the ids, padded with 0."""
         ids = self._tokenizer.encode(str(example.feature), self.shape[0])
         return "tokens", tf.train.Feature(int64_list=tf.train.Int64List(value=ids))
 
 
 def _decode(example: Example) -> np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]:
-    """The image's pixels; DataError when they can't be had."""
+    """Decode the image. Raises DataError if that fails."""
     try:
         decoded = tf.io.decode_image(example.feature, expand_animations=False).numpy()
     except tf.errors.InvalidArgumentError as error:
         reason = error.message.split("}} ", 1)[-1].partition("[Op:")[0].strip()
-        raise DataError(f"{example.place}: is no image that can be decoded ({reason})") from error
+        raise DataError(f"{example.place}: can't be decoded as an image ({reason})") from error
     image: np.ndarray[tuple[int, int, int], np.dtype[np.uint8]] = decoded
     return image
 

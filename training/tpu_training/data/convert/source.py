@@ -1,4 +1,4 @@
-"""A data set before it is converted: where its examples come from, and what they are."""
+"""A data set before conversion: its examples and the options for reading them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ IMAGE, TEXT = "image", "text"
 
 
 class Example(NamedTuple):
-    """One example; `place` is what an error message calls it, such as its file's path."""
+    """One example; `place` locates it in error messages, such as its file's path."""
 
     place: str
     feature: Feature
@@ -24,9 +24,9 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class Examples:
-    """One split: `read` gives its `count` examples in the order in which they are written.
+    """One split: `read` yields its `count` examples in the order to write them.
 
-    `bytes` is about what they need; the number of files comes from it.
+    `bytes` is their approximate size, which determines the number of files.
     """
 
     count: int
@@ -47,10 +47,14 @@ class Source:
 
 @dataclass(frozen=True)
 class Options:
-    """What the person said about the source.
+    """The user's options for reading the source.
 
-    `name` is the data set's. `feature` and `label` are columns, where the source has columns.
-    `test_fraction` of the examples is for the test where the source has no split, chosen by `seed`.
+    Attributes:
+        name: The data set's name; None derives it from the source.
+        feature: The column of the features, if the source has columns.
+        label: The column of the labels, likewise.
+        test_fraction: The part of the examples for testing if the source has no test split.
+        seed: The seed of that split and of the order.
     """
 
     name: str | None = None
@@ -62,7 +66,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels of several splits as numbers, and the names of the classes, if they have names."""
+    """The labels of several splits as numbers, and the names of the classes if they have any."""
 
     classes: int
     splits: dict[str, npt.NDArray[np.int64]]
@@ -76,7 +80,7 @@ def pick(
     labels: npt.NDArray[np.int64],
     size: int,
 ) -> Examples:
-    """The examples at the positions `order` of something that is indexed; `size` is in bytes."""
+    """Return the examples at the positions `order`; `size` is in bytes."""
 
     def read() -> Iterator[Example]:
         for position in order.tolist():
@@ -88,7 +92,8 @@ def pick(
 def number_labels(splits: Mapping[str, Sequence[Any]], place: str) -> Labels:
     """Turn written labels into numbers: whole numbers stay, words are numbered by the alphabet.
 
-    Raises DataError for a negative label, and for one that the training split has not.
+    Raises:
+        DataError: A label is negative, or missing from the training split.
     """
     try:
         numbers = {split: np.array(list(map(int, v)), np.int64) for split, v in splits.items()}
@@ -98,7 +103,7 @@ def number_labels(splits: Mapping[str, Sequence[Any]], place: str) -> Labels:
         for split, written in splits.items():
             if unknown := [label for label in written if label not in index]:
                 raise DataError(
-                    f"{place}: label {unknown[0]!r} of the split {split} is none of the training "
+                    f"{place}: label {unknown[0]!r} of the split {split} is not among the training "
                     f"split's {len(names)}: {', '.join(names[:10])}"
                 ) from None
         numbers = {s: np.array([index[label] for label in v]) for s, v in splits.items()}
@@ -109,7 +114,7 @@ def number_labels(splits: Mapping[str, Sequence[Any]], place: str) -> Labels:
 
 
 def check_labels(splits: dict[str, npt.NDArray[np.int64]], classes: int, place: str) -> None:
-    """Raise DataError that names the first label that is not 0 to `classes` - 1."""
+    """Raise DataError that names the first label outside 0 to `classes` - 1."""
     for split, labels in splits.items():
         wrong = np.flatnonzero((labels < 0) | (labels >= classes))
         if len(wrong):
@@ -137,14 +142,14 @@ def test_count(count: int, options: Options, place: str) -> int:
     test = round(count * options.test_fraction)
     if not 0 < test < count:
         raise InputError(
-            f"--test-fraction={options.test_fraction:g}: of the {count} examples of {place} that "
-            f"leaves {count - test} for the training and {test} for the test; both need some"
+            f"--test-fraction={options.test_fraction:g}: splits the {count} examples of {place} "
+            f"into {count - test} for training and {test} for testing; both need some"
         )
     return test
 
 
 def split_at_random(count: int, options: Options, place: str) -> dict[str, npt.NDArray[np.int64]]:
-    """The positions for `train` and `test`, each in random order, the same for the same seed."""
+    """Choose positions for `train` and `test`, each in random order that depends on the seed."""
     test = test_count(count, options, place)
     order = np.random.default_rng(options.seed).permutation(count)
     return {"train": order[test:], "test": order[:test]}

@@ -1,6 +1,6 @@
-"""Texts as numbers: WordPiece, as BERT has it, and a vocabulary of it from the training texts.
+"""WordPiece as in BERT: tokenise texts, and make a vocabulary from the training texts.
 
-https://arxiv.org/abs/1609.08144 (section 4.1); greedy, the longest piece first.
+Greedy, longest piece first: https://arxiv.org/abs/1609.08144 (section 4.1).
 """
 
 import re
@@ -10,23 +10,23 @@ from collections.abc import Iterable, Sequence
 
 PADDING, UNKNOWN, START, END = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
 _SPECIAL = (PADDING, UNKNOWN, START, END)
-# Words, single ideographs, single signs.
+# Words, single ideographs, single punctuation marks.
 _WORD = re.compile(r"[\u3400-\u9fff]|(?:(?![\u3400-\u9fff])[^\W_])+|[^\w\s]|_")
 _INSIDE = "##"
 _LONGEST_WORD = 100
 _LONGEST_PIECE = 16
-# Rarer words than these add little to the counts and much to the time.
+# Rarer words add little to the counts and much to the time.
 _MOST_WORDS = 50_000
 _ROUNDS = 12
 
 
 class Tokenizer:
-    """Texts to token ids of one length."""
+    """Turns texts into token ids of one length."""
 
     def __init__(self, vocabulary: Sequence[str]) -> None:
-        """Number the tokens in their order. Raises ValueError when a special one is missing.
+        """Assign ids to the tokens in order. Raises ValueError if a special token is missing.
 
-        Letters stay large when the vocabulary has large ones beside the special tokens.
+        Keep upper case if the vocabulary has upper-case letters outside the special tokens.
         """
         self._ids = {token: number for number, token in enumerate(vocabulary)}
         if missing := [token for token in _SPECIAL if token not in self._ids]:
@@ -37,7 +37,7 @@ class Tokenizer:
         self._cased = any(t != t.lower() for t in vocabulary if not t.startswith("["))
 
     def encode(self, text: str, length: int) -> list[int]:
-        """Start, the pieces of the words, end; cut or padded to `length`."""
+        """Return start, the words' pieces and end, cut or padded to `length`."""
         ids = [self._ids[START]]
         for word in words(text, self._cased):
             if len(ids) >= length:
@@ -62,7 +62,7 @@ class Tokenizer:
 
 
 def words(text: str, cased: bool) -> list[str]:
-    """Words and signs; in small letters without accents unless `cased`."""
+    """Split into words and punctuation; unless `cased`, in lower case and without accents."""
     if not cased:
         text = unicodedata.normalize("NFD", text.lower())
         text = "".join(c for c in text if unicodedata.category(c) != "Mn")
@@ -72,8 +72,8 @@ def words(text: str, cased: bool) -> list[str]:
 def learn_vocabulary(texts: Iterable[str], size: int) -> list[str]:
     """Choose up to `size` tokens: the special ones, all characters, and the most useful pieces.
 
-    A piece is useful when it occurs often where no longer chosen piece covers it. How often is
-    searched for, so that about `size` remain.
+    A piece is useful if it occurs often outside longer chosen pieces. A binary search finds the
+    threshold that leaves about `size` tokens.
     """
     counts = Counter(word for text in texts for word in words(text, cased=False))
     common = counts.most_common(_MOST_WORDS)
@@ -95,7 +95,7 @@ def learn_vocabulary(texts: Iterable[str], size: int) -> list[str]:
 
 
 def _characters(counts: Counter[str]) -> list[str]:
-    """Every character, as a word's first and inside of one, the most frequent first."""
+    """Return every character, both word-initial and word-internal, most frequent first."""
     found: Counter[str] = Counter()
     for word, count in counts.items():
         for position, character in enumerate(word):
@@ -104,7 +104,7 @@ def _characters(counts: Counter[str]) -> list[str]:
 
 
 def _pieces_by_length(common: Sequence[tuple[str, int]]) -> list[Counter[str]]:
-    """How often each piece of 2 … 16 characters occurs; the longest come first."""
+    """Count each piece of 2 to 16 characters, longest first."""
     by_length: list[Counter[str]] = [Counter() for _ in range(_LONGEST_PIECE + 1)]
     for word, count in common:
         for start in range(len(word)):
@@ -115,7 +115,7 @@ def _pieces_by_length(common: Sequence[tuple[str, int]]) -> list[Counter[str]]:
 
 
 def _useful(by_length: Sequence[Counter[str]], least: int) -> list[str]:
-    """The pieces that occur `least` times beside the longer ones; the most frequent first."""
+    """Return the pieces that occur `least` times outside longer ones, most frequent first."""
     covered: Counter[str] = Counter()
     chosen: list[tuple[int, str]] = []
     for pieces in by_length:

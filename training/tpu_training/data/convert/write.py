@@ -1,4 +1,4 @@
-"""Sharded TFRecord files with their checksums."""
+"""Write sharded TFRecord files and their checksums."""
 
 import math
 from collections.abc import Iterator
@@ -15,19 +15,18 @@ from tpu_training.data.convert.source import Example, Examples
 from tpu_training.data.manifest import DataFile, Split
 from tpu_training.errors import DataError
 
-# Shards of about this size are read in parallel without many small requests to the bucket.
+# Large enough to avoid many small requests to a bucket, small enough to read in parallel.
 _SHARD_BYTES = 16 << 20
-# All are open at once, and a process may not have many more files open.
+# All are open at once, and a process's open files are limited.
 _MOST_SHARDS = 256
 _UNFINISHED = ".unfinished"
 _CHUNK = 256
 
 
 def write_split(directory: Path, prefix: str, examples: Examples, encoder: Encoder) -> Split:
-    """Write `examples` to files PREFIX-00000-of-0000N.tfrecord, dealt out to them in turn.
+    """Write `examples` to files PREFIX-00000-of-0000N.tfrecord in round-robin order.
 
-    Written under other names first: a file with the right name is whole. What was begun is removed
-    when an example turns out to be wrong.
+    The files get their names once complete. After an error the unfinished ones are removed.
     """
     shards = max(1, min(math.ceil(examples.bytes / _SHARD_BYTES), _MOST_SHARDS, examples.count))
     paths = [directory / f"{prefix}-{n:05d}-of-{shards:05d}.tfrecord" for n in range(shards)]
@@ -37,7 +36,7 @@ def write_split(directory: Path, prefix: str, examples: Examples, encoder: Encod
         if sum(counts) != examples.count:
             raise DataError(
                 f"{directory / prefix}: the source gave {sum(counts)} examples instead of the "
-                f"{examples.count} that it announced"
+                f"announced {examples.count}"
             )
         written = []
         for path, count in zip(unfinished, counts, strict=True):
@@ -53,7 +52,7 @@ def write_split(directory: Path, prefix: str, examples: Examples, encoder: Encod
 
 
 def _write(paths: list[Path], examples: Examples, encoder: Encoder) -> list[int]:
-    """Deal the examples out to `paths`; return how many each got."""
+    """Distribute the examples over `paths` in turn; return the count of each."""
     counts = [0] * len(paths)
     with ExitStack() as stack, ThreadPoolExecutor() as pool:
         writers = [stack.enter_context(tf.io.TFRecordWriter(str(path))) for path in paths]
@@ -65,7 +64,7 @@ def _write(paths: list[Path], examples: Examples, encoder: Encoder) -> list[int]
 
 
 def _records(pool: ThreadPoolExecutor, examples: Examples, encoder: Encoder) -> Iterator[bytes]:
-    """Serialised examples in their order. Images are decoded, to check them, in parallel."""
+    """Yield serialised examples in order. Images are decoded in parallel to check them."""
 
     def record(example: Example) -> bytes:
         name, value = encoder.encode(example)

@@ -1,4 +1,4 @@
-"""Batches dealt out to the replicas, on the hosts of the devices that consume them."""
+"""Distribute batches to the replicas, on the hosts of the devices that consume them."""
 
 from collections.abc import Callable
 
@@ -17,9 +17,9 @@ Build = Callable[[int, int], tf.data.Dataset]
 
 
 def deal_out(cluster: Cluster, params: Params, build: Build, replica_batch: int) -> NextBatch:
-    """Build the data set where its batches are consumed and give each replica its rows.
+    """Build the data set on the hosts that consume it and give each replica its rows.
 
-    `build` returns the host's rows of each global batch.
+    `build` returns a host's rows of each global batch.
     """
     if not cluster.has_tpu:
         return _mirrored(cluster, params, build)
@@ -33,10 +33,10 @@ def deal_out(cluster: Cluster, params: Params, build: Build, replica_batch: int)
 
 
 def _mirrored(cluster: Cluster, params: Params, build: Build) -> NextBatch:
-    """One iterator for all replicas of a mirrored strategy; each takes its row of the batch.
+    """Use one iterator for all replicas of a mirrored strategy; each takes its row of the batch.
 
-    TensorFlow's own distributed data set has one more iterator per replica here, whose tuning
-    threads hold up the end of the job by up to a minute when they are on a remote worker.
+    TensorFlow's own distributed data set adds an iterator per replica, whose tuning threads on a
+    remote worker delay the end of the job by up to a minute.
     """
 
     def split(*parts: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -53,14 +53,14 @@ def _mirrored(cluster: Cluster, params: Params, build: Build) -> NextBatch:
 
 
 def _rows(cluster: Cluster, part: tf.Tensor) -> tf.Tensor:
-    """Row i of `part` for replica i."""
+    """Give replica i the row i of `part`."""
     return cluster.strategy.experimental_distribute_values_from_function(
         lambda context: part[context.replica_id_in_sync_group]
     )
 
 
 def finish(dataset: tf.data.Dataset, params: Params) -> tf.data.Dataset:
-    """Have some batches ready. There is nothing to autotune, and its thread delays the end."""
+    """Prefetch, without autotuning: nothing here needs it, and its thread delays the job's end."""
     if params.data_service:
         dataset = served(dataset, params.data_service)
     options = tf.data.Options()

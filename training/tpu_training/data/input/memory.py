@@ -1,4 +1,4 @@
-"""Training examples from memory: all are read once, then each batch is gathered at once."""
+"""Batches of training examples from memory: read all once, then gather whole batches."""
 
 import tensorflow as tf
 
@@ -11,11 +11,10 @@ from tpu_training.data.preprocessing.parse import parse_examples
 def batches_from_memory(
     records: tf.data.Dataset, examples: int, manifest: Manifest, plan: Plan
 ) -> tf.data.Dataset:
-    """Return (step, features, labels) from the plan's first step on, without end.
+    """Return (step, features, labels) from the plan's first step on, endlessly.
 
-    `records` are the `examples` serialised ones. Each epoch is one random order of all of them; a
-    batch may reach over the end of an epoch into the next. No per-example work is left, which is
-    what costs most where examples are small.
+    `records` holds `examples` serialised examples. Each epoch is one random order of all of them; a
+    batch may span two epochs. No per-example work remains, which dominates if examples are small.
     """
     first_epoch, offset = plan.start(plan.batch, examples)
 

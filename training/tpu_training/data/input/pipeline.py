@@ -1,4 +1,4 @@
-"""Data sets as tf.data pipelines, built and read on the hosts of the devices that consume them."""
+"""Build the tf.data pipelines on the hosts of the devices that consume them."""
 
 import tensorflow as tf
 
@@ -14,7 +14,7 @@ from tpu_training.data.preprocessing.parse import parse_examples
 from tpu_training.data.preprocessing.train import training_preprocessing
 from tpu_training.models.params import CACHE_AUTO, CACHE_MEMORY, Params
 
-# Up to this size the training examples are kept in memory, as they are stored.
+# Up to this size the training examples are kept in memory in their stored form.
 _MOST_CACHED_BYTES = 512 << 20
 
 
@@ -22,11 +22,11 @@ _MOST_CACHED_BYTES = 512 << 20
 def training_batches(
     data: DataSet, cluster: Cluster, params: Params, first_step: int = 0
 ) -> NextBatch:
-    """Return an endless source of (features, labels), shuffled anew each epoch.
+    """Return an endless source of (features, labels), reshuffled each epoch.
 
-    The first batch is that of `first_step`, counted from 0. What is in the batch of a step depends
-    on the data set, the seed and the global batch size alone: a job that starts there goes on
-    exactly, also on another number of replicas and hosts.
+    The first batch is that of `first_step`, counted from 0. The examples of a step depend only on
+    the data set, the seed and the global batch size, so a resumed job reads the same examples, even
+    on another number of replicas and hosts.
     """
 
     def build(hosts: int, host: int) -> tf.data.Dataset:
@@ -56,11 +56,11 @@ def training_rows(
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def evaluation_batches(data: DataSet, cluster: Cluster, params: Params) -> tuple[NextBatch, int]:
-    """Return a source of (features, labels, weights) and the number of batches of an evaluation.
+    """Return a source of (features, labels, weights) and the number of batches per evaluation.
 
-    It begins again after them, so that each evaluation goes on with what the one before compiled.
-    Every test example comes exactly once with weight 1; examples of weight 0 fill the last batch,
-    so that all batches have one static shape and no replica runs dry before the others.
+    The source repeats, so that later evaluations reuse the compiled one. Every test example occurs
+    exactly once with weight 1. Examples of weight 0 fill the last batch, so that all batches have
+    one static shape and no replica runs out before the others.
     """
     replica_batch = params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
 
@@ -81,7 +81,7 @@ def evaluation_rows(data: DataSet, params: Params, hosts: int, host: int) -> tf.
     def parse(step: tf.Tensor, serialised: tf.Tensor) -> tuple[tf.Tensor, ...]:
         count = tf.size(serialised)
         rows = tf.range(plan.begin, plan.end)
-        # The first example again stands in for those that the last batch has not.
+        # The first example fills the empty rows of the last batch.
         mine = tf.gather(serialised, tf.where(rows < count, rows, 0))
         weights = tf.cast(rows < count, tf.float32)
         return step, *parse_examples(mine, manifest), weights

@@ -1,4 +1,4 @@
-"""Preprocessing of batches, in parallel: example by example where it must be, else at once."""
+"""Preprocess batches in parallel, example by example only where necessary."""
 
 from collections.abc import Callable
 
@@ -10,8 +10,8 @@ from tpu_training.data.preprocessing.evaluate import Preprocessing
 
 _AUTOTUNE = tf.data.AUTOTUNE
 _LARGEST_SEED = tf.int32.max
-# Hosts of TPUs have about a hundred cores. Of batches it is two, so that no core waits at the end
-# of one; more would only take memory.
+# Hosts of TPUs have about a hundred cores. With two batches no core idles at the end of one; more
+# would only take memory.
 _EXAMPLES_AT_ONCE, _BATCHES_AT_ONCE = 64, 2
 
 
@@ -49,7 +49,7 @@ def _each_example(
     example: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
     shape: tuple[int, ...],
 ) -> tf.data.Dataset:
-    """A loop over each batch: a call of tf.data for each example costs a fifth of its decoding."""
+    """Loop over each batch: one tf.data call per example would cost a fifth of its decoding."""
 
     def apply(seeds: tf.Tensor, features: tf.Tensor, *others: tf.Tensor) -> tuple[tf.Tensor, ...]:
         made = tf.map_fn(

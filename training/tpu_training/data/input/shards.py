@@ -1,4 +1,4 @@
-"""The TFRecord files of a split, as serialised examples."""
+"""Read the TFRecord files of a split as serialised examples."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,18 +7,18 @@ import tensorflow as tf
 
 _READ_BUFFER_BYTES = 8 << 20
 _PARALLEL_READS = 4
-# Examples that one file gives in its turn: small ones are read twice as fast as one by one.
+# Examples taken from a file in turn; for small ones twice as fast as one by one.
 _BLOCK = 16
 
-# Offset and length of each record that can be read, in a file with others that can't.
+# Offset and length of each readable record in a damaged file.
 Readable = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
 class Shards:
-    """The files of one split: their paths, the examples in each, their bytes in all.
+    """The files of one split: their paths, the examples in each, and the total bytes.
 
-    `damaged` has, for the files with corrupt records, where the others are.
+    `damaged` lists the readable records of each file that has corrupt ones.
     """
 
     paths: tuple[str, ...]
@@ -28,16 +28,16 @@ class Shards:
 
     @property
     def examples(self) -> int:
-        """Examples in all files."""
+        """The number of examples in all files."""
         return sum(self.counts)
 
     @property
     def bytes_per_example(self) -> int:
-        """The mean, at least 1."""
+        """The mean size of an example, at least 1."""
         return max(1, self.bytes // self.examples)
 
     def read_all(self) -> tf.data.Dataset:
-        """Every example, always in the same order."""
+        """Return every example, always in the same order."""
         if self.damaged:
             return tf.data.Dataset.range(len(self.paths)).flat_map(self.read)
         return tf.data.Dataset.from_tensor_slices(list(self.paths)).interleave(
@@ -48,12 +48,12 @@ class Shards:
         )
 
     def read(self, shard: tf.Tensor) -> tf.data.Dataset:
-        """The examples of the file with the number `shard`, in its order."""
+        """Return the examples of the file number `shard` in order."""
         path = tf.gather(tf.constant(self.paths), shard)
         if not self.damaged:
             return tf.data.TFRecordDataset(path, buffer_size=_READ_BUFFER_BYTES)
-        # TensorFlow's reader can't go on after a corrupt record. Of such a file the others are cut
-        # out by their places; one of the two data sets is empty.
+        # TensorFlow's reader stops at a corrupt record, so the readable records of a damaged file
+        # are cut out by offset. One of the two data sets is empty.
         damaged = tf.gather(tf.constant([path in self.damaged for path in self.paths]), shard)
         whole = tf.data.TFRecordDataset(tf.boolean_mask([path], [tf.logical_not(damaged)]))
         places = tf.ragged.constant(

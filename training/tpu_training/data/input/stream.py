@@ -1,9 +1,8 @@
-"""Training examples from files that are too large for memory.
+"""Batches of training examples from files that are too large for memory.
 
-The epoch's examples are cut into lanes of equal length, and each batch takes the same number from
-every lane. Lanes are read in parallel, and a host reads only those that its rows come from. How
-many lanes there are depends on the data and the batch, not on the hosts, so the order does not
-either.
+An epoch's examples are divided into lanes of equal length, and each batch takes the same number
+from every lane. Lanes are read in parallel, and a host reads only the lanes of its rows. The number
+of lanes, and with it the order, depends on the data and the batch, not on the number of hosts.
 """
 
 import math
@@ -15,17 +14,17 @@ from tpu_training.data.input.order import Plan
 from tpu_training.data.input.shards import Shards
 
 _MOST_LANES = 16
-# What the windows of all lanes may hold, of which each lane has one in use and one coming.
+# Memory for the windows of all lanes; each lane holds one in use and one prefetched.
 _WINDOW_BYTES = 128 << 20
 _LARGEST_WINDOW = 16384
 
 
 def batches_from_files(shards: Shards, plan: Plan) -> tf.data.Dataset:
-    """Return (step, serialised examples) from the plan's first step on, without end.
+    """Return (step, serialised examples) from the plan's first step on, endlessly.
 
-    Each epoch is one random order of the shards, read in windows that are shuffled each in itself.
-    Up to one example less than there are lanes is left out of an epoch, each time another one.
-    To start in an epoch, whole shards and windows are skipped unread.
+    Each epoch reads the shards in a random order, in windows that are shuffled internally. If the
+    examples do not divide by the lanes, an epoch leaves out the remainder, different ones each
+    time. To start within an epoch, whole shards and windows are skipped unread.
     """
     lanes = _lanes(len(shards.paths), plan.batch)
     width, length = plan.batch // lanes, shards.examples // lanes
@@ -59,7 +58,7 @@ def batches_from_files(shards: Shards, plan: Plan) -> tf.data.Dataset:
 
 
 def _lanes(shards: int, batch: int) -> int:
-    """The largest power of two that divides the batch, with at least one shard for each."""
+    """Return the largest power of two that divides the batch and is at most the shard count."""
     return min(math.gcd(batch, _MOST_LANES), 1 << (shards.bit_length() - 1))
 
 
@@ -72,7 +71,7 @@ def _lane_of_epoch(
     window: int,
     skipped: tf.Tensor,
 ) -> tf.data.Dataset:
-    """Vectors of the lane's examples in `epoch`, without the first `skipped` ones."""
+    """Return the lane's examples of `epoch` in vectors, without the first `skipped` ones."""
     chosen = order.permutation(len(shards.paths), order.key(seed, order.SHARDS, epoch))
     counts = tf.gather(tf.constant(shards.counts, tf.int64), chosen)
     starts = tf.cumsum(counts, exclusive=True)

@@ -1,4 +1,4 @@
-"""How long the compiled loop waits for its input."""
+"""Measure how long the compiled loop waits for its input."""
 
 import tensorflow as tf
 
@@ -7,10 +7,10 @@ from tpu_training.data.input.deal import NextBatch
 
 
 class TimedInput:
-    """A source of batches that counts the seconds in which the loop waits for it.
+    """A source of batches that measures how long the loop waits for it.
 
-    The clock is read on the machine that runs the loop, just before and after each batch; a batch
-    that is ready costs next to nothing.
+    Reads the clock of the machine that runs the loop, before and after each batch. A batch that is
+    ready takes almost no time.
     """
 
     def __init__(self, next_batch: NextBatch, cluster: Cluster) -> None:
@@ -21,7 +21,7 @@ class TimedInput:
         self._before = 0.0
 
     def __call__(self) -> tuple[tf.Tensor, ...]:
-        """The next batch; called inside the compiled loop."""
+        """Return the next batch; called inside the compiled loop."""
         begun = tf.timestamp()
         with tf.control_dependencies([begun]):
             batch = self._next_batch()
@@ -30,7 +30,7 @@ class TimedInput:
         return batch
 
     def seconds_since_last_call(self) -> float:
-        """The seconds waited since the last time that this was asked."""
+        """Return the seconds waited since the previous call of this method."""
         now = float(self._seconds.numpy())
         waited, self._before = now - self._before, now
         return waited

@@ -1,1 +1,1 @@
-"""From stored examples to features and labels, on the host: parsing, decoding, augmentation."""
+"""Turn stored examples into features and labels on the host: parse, decode, augment."""

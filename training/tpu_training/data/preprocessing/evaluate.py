@@ -1,4 +1,4 @@
-"""Preprocessing for evaluation: the same picture each time, in static shapes."""
+"""Preprocessing for evaluation: deterministic, with static shapes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ _Step = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What is done to each example on its own, and then to the whole batch; None is nothing.
+    """Operations on each example and then on the whole batch; None does nothing.
 
-    Seeds are two whole numbers for each example. `shape` is that of an example after `example`,
-    whose values are unsigned bytes.
+    Seeds are two integers per example. `shape` is the shape of an example, in unsigned bytes, after
+    `example`.
     """
 
     example: _Step | None = None
@@ -28,7 +28,7 @@ class Preprocessing:
 
 
 def evaluation_preprocessing(manifest: Manifest, params: Params) -> Preprocessing:
-    """Images that already have the right size stay as they are; of others the centre is resized."""
+    """Keep images of the right size; resize the centre of others."""
     spec = manifest.input_spec(params.image_size)
     if spec.kind != "image":
         return Preprocessing()

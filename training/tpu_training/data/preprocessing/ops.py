@@ -1,16 +1,16 @@
-"""Operations on images: decode, crop, flip, resize. Random ones are stateless.
+"""Operations on images: decode, crop, flip, resize.
 
-Random state comes in as `seed`, two whole numbers for each image, so that the same example of the
-same step always gets the same treatment.
+Random operations are stateless. Their `seed`, two integers per image, makes the same example of the
+same step come out the same.
 """
 
 import tensorflow as tf
 
-# Inception's crop (Szegedy et al., arXiv:1409.4842, section 6), as for every public ResNet-50.
+# Inception's crop (Szegedy et al., arXiv:1409.4842, section 6), used by public ResNet-50 recipes.
 _AREA = (0.08, 1.0)
 _ASPECT_RATIO = (3 / 4, 4 / 3)
 _ATTEMPTS = 10
-# The centre that is evaluated: 224 of 256, as in He et al. (arXiv:1512.03385, section 3.4).
+# Evaluation uses the centre, 224 of 256, as in He et al. (arXiv:1512.03385, section 3.4).
 _CENTRE = 224 / 256
 _PADDING = 4
 
@@ -21,7 +21,7 @@ def decode(encoded: tf.Tensor, channels: int) -> tf.Tensor:
 
 
 def decode_and_crop(encoded: tf.Tensor, window: tf.Tensor, channels: int) -> tf.Tensor:
-    """Decode only `window` (top, left, height, width) of a JPEG image; cut it from a PNG image."""
+    """Decode only `window` (top, left, height, width) of a JPEG; crop it from a decoded PNG."""
 
     def jpeg() -> tf.Tensor:
         return tf.io.decode_and_crop_jpeg(
@@ -32,7 +32,7 @@ def decode_and_crop(encoded: tf.Tensor, window: tf.Tensor, channels: int) -> tf.
 
 
 def image_size(encoded: tf.Tensor) -> tf.Tensor:
-    """Height and width; of a JPEG image from its header alone."""
+    """Return height and width; a JPEG's come from its header alone."""
     return tf.cond(
         tf.io.is_jpeg(encoded),
         lambda: tf.io.extract_jpeg_shape(encoded)[:2],
@@ -41,7 +41,7 @@ def image_size(encoded: tf.Tensor) -> tf.Tensor:
 
 
 def random_window(size: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """A random part of an image of `size` (height, width), as (top, left, height, width)."""
+    """Choose a random window (top, left, height, width) of an image of `size` (height, width)."""
     begin, window, _ = tf.image.stateless_sample_distorted_bounding_box(
         tf.concat([size, [1]], axis=0),
         bounding_boxes=tf.zeros((1, 0, 4)),
@@ -56,33 +56,33 @@ def random_window(size: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def central_window(size: tf.Tensor) -> tf.Tensor:
-    """The square in the middle of an image of `size`, as (top, left, height, width)."""
+    """Return the central square (top, left, height, width) of an image of `size`."""
     shorter = tf.cast(tf.reduce_min(size), tf.float32)
     side = tf.maximum(tf.cast(tf.round(shorter * _CENTRE), tf.int32), 1)
     return tf.concat([(size - side) // 2, [side, side]], axis=0)
 
 
 def resize(images: tf.Tensor, height: int, width: int) -> tf.Tensor:
-    """Resize unsigned byte images, bilinear, rounded."""
+    """Resize unsigned byte images bilinearly and round."""
     return tf.cast(tf.image.resize(images, (height, width)) + 0.5, tf.uint8)
 
 
 def crop(image: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
-    """Cut `window` (top, left, height, width) out of an image."""
+    """Crop an image to `window` (top, left, height, width)."""
     begin = tf.concat([window[:2], [0]], axis=0)
     return tf.slice(image, begin, tf.concat([window[2:], [-1]], axis=0))
 
 
 def random_flip(images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Mirror an image in one of two cases."""
+    """Flip an image horizontally with probability 1/2."""
     return tf.image.stateless_random_flip_left_right(images, seed)
 
 
 def pad_crop_flip(images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-    """Shift each image of a batch by up to 4 pixels over a black frame and mirror every second.
+    """Pad each image of a batch by 4 black pixels, crop it at random and flip half of them.
 
-    What Lee et al. (arXiv:1409.5185) and He et al. (section 4.2) do with CIFAR-10. The batch is
-    (count, height, width, channels), the seeds are (count, 2); all images in a few operations.
+    As Lee et al. (arXiv:1409.5185) and He et al. (section 4.2) do for CIFAR-10. The batch is
+    (count, height, width, channels), the seeds are (count, 2). A few operations treat all images.
     """
     height, width = images.shape[1:3]
     padded = tf.pad(images, ((0, 0), (_PADDING, _PADDING), (_PADDING, _PADDING), (0, 0)))

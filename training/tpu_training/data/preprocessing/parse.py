@@ -1,4 +1,4 @@
-"""From serialised tf.train.Example to features and labels."""
+"""Parse serialised tf.train.Example into features and labels."""
 
 import tensorflow as tf
 
@@ -8,9 +8,9 @@ from tpu_training.data.manifest import RAW, TOKENS, Manifest
 def parse_examples(serialised: tf.Tensor, manifest: Manifest) -> tuple[tf.Tensor, tf.Tensor]:
     """Parse a batch of tf.train.Example into features and int32 labels.
 
-    Features are unsigned byte images, int32 token ids, or, where the data set keeps its images
-    encoded, strings. A whole batch at once: parsing one by one is several times slower. A label
-    that the manifest does not announce is an InvalidArgumentError.
+    Features are unsigned byte images, int32 token ids, or strings if the data set stores encoded
+    images. Parsing one example at a time would be several times slower. At run time a label outside
+    the manifest's range raises InvalidArgumentError.
     """
     spec = manifest.spec
     features = {"label": tf.io.FixedLenFeature((), tf.int64)}

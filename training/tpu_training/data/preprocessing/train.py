@@ -1,4 +1,4 @@
-"""Preprocessing for training: what the parameter `augmentation` says, in static shapes."""
+"""Preprocessing for training: augmentation, with static shapes."""
 
 import tensorflow as tf
 
@@ -11,15 +11,19 @@ from tpu_training.models.spec import DataSpec
 
 
 def training_preprocessing(manifest: Manifest, params: Params) -> Preprocessing:
-    """Without augmentation the same as for evaluation. Raises InputError for texts with one."""
+    """Add the augmentation of `params` to the preprocessing for evaluation.
+
+    Raises:
+        InputError: The data set holds texts.
+    """
     spec = manifest.input_spec(params.image_size)
     plain = evaluation_preprocessing(manifest, params)
     if params.augmentation == NO_AUGMENTATION:
         return plain
     if spec.kind != "image":
         raise InputError(
-            f"--augmentation={params.augmentation}: is for images, and the data set "
-            f"{manifest.name} holds texts; leave it out"
+            f"--augmentation={params.augmentation}: is for images, but the data set "
+            f"{manifest.name} holds texts; omit it"
         )
     if params.augmentation == RESIZED_CROP_FLIP:
         encoded = manifest.encoding == ENCODED
@@ -39,7 +43,7 @@ def training_preprocessing(manifest: Manifest, params: Params) -> Preprocessing:
 def _resized_crop_flip(
     image: tf.Tensor, seed: tf.Tensor, spec: DataSpec, encoded: bool
 ) -> tf.Tensor:
-    """A random part of the image, resized, mirrored in one of two cases."""
+    """Resize a random window of the image and flip it with probability 1/2."""
     height, width, channels = spec.shape
     if encoded:
         window = ops.random_window(ops.image_size(image), seed)

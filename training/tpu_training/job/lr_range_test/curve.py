@@ -1,7 +1,7 @@
-"""What the losses of a sweep say: where the rate is too low, good, and too high.
+"""Judge a sweep's losses: where the learning rate is too low, good, and too high.
 
-Plain numbers, no TensorFlow. The regions and their use follow Smith (arXiv:1506.01186, section 3.3,
-and arXiv:1803.09820, section 4); the thresholds below are choices of this package.
+Uses plain numbers, no TensorFlow. The regions and their use follow Smith (arXiv:1506.01186, section
+3.3, and arXiv:1803.09820, section 4); this package chose the thresholds below.
 """
 
 import math
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 # A loss this many times the best one has diverged, as in the fastai library.
 _DIVERGED = 4.0
-# The sweep's first steps are not judged: one bad batch must not end it.
+# The first steps never end the sweep: one bad batch must not.
 _EARLIEST_STOP = 10
-# The good region begins where this part of the whole fall is done.
+# The good region begins once this part of the whole fall is reached.
 _FALL_BEGUN = 0.1
 # A fall smaller than this part of the first loss is noise.
 _SMALLEST_FALL = 0.02
-# What a rise has to be, as part of the whole fall, to be called diverging.
+# A rise by this part of the whole fall counts as diverging.
 _RISE_BEGUN = 0.05
 
 
@@ -32,11 +32,16 @@ class Point:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The borders between the regions, as learning rates, and what follows from them.
+    """The boundaries of the regions, as learning rates, and the suggestion.
 
-    `good_from`, `good_to` and `suggestion` are None without a good region. `diverged` says whether
-    the third region was reached at all. `smoothed` is the curve that was judged, smoothed from both
-    sides: a running mean alone lags behind, to rates that are too high.
+    Attributes:
+        good_from: Where the good region begins; None without one, like the next two.
+        good_to: Where the good region ends.
+        suggestion: The suggested peak of a schedule.
+        diverged: Whether the sweep reached the diverging region.
+        reasons: The explanation, in sentences.
+        smoothed: The judged curve, smoothed in both directions: a running mean alone lags, towards
+            rates that are too high.
     """
 
     good_from: float | None
@@ -48,23 +53,23 @@ class Verdict:
 
 
 def exponential_rates(lowest: float, highest: float, steps: int) -> list[float]:
-    """`steps` rates from `lowest` to `highest`, each the same factor above the one before."""
+    """Return `steps` rates from `lowest` to `highest` in a geometric sequence."""
     factor = math.log(highest / lowest) / (steps - 1)
     return [lowest * math.exp(factor * step) for step in range(steps)]
 
 
 class Curve:
-    """The points of a sweep, as they come."""
+    """The points of a running sweep."""
 
     def __init__(self, smoothing: float) -> None:
-        """`smoothing` is the part of the running mean that stays at each step, 0 to below 1."""
+        """Smooth with a running mean that keeps the part `smoothing`, 0 to below 1, each step."""
         self.points: list[Point] = []
         self._smoothing = smoothing
         self._mean = 0.0
         self._best = math.inf
 
     def add(self, rate: float, loss: float) -> bool:
-        """Add a step; return whether the sweep should go on."""
+        """Add a step; return whether the sweep should continue."""
         step = len(self.points)
         self._mean = self._smoothing * self._mean + (1.0 - self._smoothing) * loss
         # Without the correction the mean would start near 0 (as in Adam, arXiv:1412.6980).
@@ -77,12 +82,12 @@ class Curve:
 
 
 def judge(points: Sequence[Point], smoothing: float) -> Verdict:
-    """Mark the regions of a sweep and suggest the peak of a schedule."""
+    """Find the regions of a sweep and suggest the peak of a schedule."""
     finite = [point for point in points if math.isfinite(point.loss)]
     if len(finite) < 3:
         return _nothing(
-            f"the loss was {points[-1].loss} at the rate {points[-1].rate:.3g}, with hardly a step "
-            "before it: that is a fault of the model or of the data, not of the rate",
+            f"the loss was {points[-1].loss} at the rate {points[-1].rate:.3g}, almost from the "
+            "start: the model or the data is at fault, not the rate",
             [point.smoothed for point in finite],
         )
     losses = _smooth(finite, smoothing)
@@ -91,7 +96,7 @@ def judge(points: Sequence[Point], smoothing: float) -> Verdict:
     if fall < _SMALLEST_FALL * abs(losses[0]):
         return _nothing(
             f"the loss never fell (from {losses[0]:.4g} to {losses[lowest]:.4g} at best): sweep to "
-            "a higher rate, or look for a fault in the model, the labels or the input",
+            "a higher rate, or look for an error in the model, the labels or the input",
             losses,
         )
     begun = next(i for i, loss in enumerate(losses) if losses[0] - loss >= _FALL_BEGUN * fall)
@@ -112,7 +117,7 @@ def judge(points: Sequence[Point], smoothing: float) -> Verdict:
 
 @dataclass(frozen=True)
 class _Marks:
-    """Positions in the curve."""
+    """Indices into the curve."""
 
     begun: int
     steepest: int
@@ -127,7 +132,7 @@ def _nothing(reason: str, smoothed: Sequence[float]) -> Verdict:
 
 def _smooth(points: Sequence[Point], smoothing: float) -> list[float]:
     losses = [point.loss for point in points]
-    # One spike at the end must not pull down the marks before it.
+    # One spike at the end must not distort the points before it.
     ceiling = _DIVERGED * min(point.smoothed for point in points)
     clipped = [min(loss, max(ceiling, losses[0])) for loss in losses]
     backwards = _running_means(clipped[::-1], smoothing)[::-1]
@@ -144,9 +149,10 @@ def _running_means(values: Sequence[float], smoothing: float) -> list[float]:
 
 
 def _steepest(points: Sequence[Point], losses: Sequence[float], begun: int, lowest: int) -> int:
-    """Where the loss falls fastest for each factor of the rate, within the good region.
+    """Return the index where the loss falls fastest over the logarithm of the rate.
 
-    Judged over a twentieth of the curve to each side: between neighbours there is mostly noise.
+    Measures slopes over a twentieth of the curve on each side, because neighbours differ mostly by
+    noise.
     """
     reach = max(1, len(losses) // 20)
 

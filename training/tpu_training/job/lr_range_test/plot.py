@@ -1,4 +1,4 @@
-"""The plot of a sweep with its three regions, as a PNG file."""
+"""Draw a sweep with its three regions as a PNG file."""
 
 import io
 from collections.abc import Sequence
@@ -8,17 +8,17 @@ from tpu_training.job.lr_range_test.curve import Point, Verdict
 
 _SIZE_INCHES = (9.0, 5.0)
 _DOTS_PER_INCH = 120
-# Regions: grey, green, red; the line over them dark blue. Also told apart in grey print, by label.
+# Regions in grey, green and red, the line in dark blue. Labels distinguish them in greyscale.
 _TOO_LOW, _GOOD, _DIVERGING = "#d9d9d9", "#c7e9c0", "#fcbba1"
 _LINE, _RAW, _MARK = "#08306b", "#9ecae1", "#d94801"
 _HEADROOM = 1.2
 _NARROWEST = 10.0
-# Times the first loss; what lies above tells no more than that it diverged.
+# Multiple of the first loss; anything above only shows that it diverged.
 _HIGHEST = 2.0
 
 
 def draw(points: Sequence[Point], verdict: Verdict, title: str) -> bytes:
-    """Return the PNG of loss over learning rate, the rate in powers of ten."""
+    """Return a PNG of the loss over the learning rate on a logarithmic axis."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=_SIZE_INCHES, dpi=_DOTS_PER_INCH, layout="constrained")
@@ -47,13 +47,13 @@ def draw(points: Sequence[Point], verdict: Verdict, title: str) -> bytes:
     axes.grid(True, which="major", alpha=0.3)
     axes.legend(loc="best", framealpha=0.9)
     picture = io.BytesIO()
-    # No date and no version in the file: the same curve gives the same bytes.
+    # Without date and version, the same curve gives the same bytes.
     figure.savefig(picture, format="png", metadata={"Software": None})
     return picture.getvalue()
 
 
 def _limits(points: Sequence[Point], verdict: Verdict) -> tuple[float, float]:
-    """Follow the smoothed curve: one step that explodes would flatten everything else."""
+    """Limit the axis by the smoothed curve: one exploding step would flatten everything else."""
     if not verdict.smoothed:
         return 0.0, 1.0
     high = min(max(verdict.smoothed), _HIGHEST * points[0].loss)

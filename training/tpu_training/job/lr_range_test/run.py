@@ -1,4 +1,4 @@
-"""The whole test: connect, sweep, judge, write."""
+"""Run the range test: connect, sweep, judge, write the results."""
 
 import csv
 import dataclasses
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 def connect_and_run(
     workers: Addresses | LocalTpu | NoTpu, wait: Wait, job: Job, sweep: Sweep, plot: bool
 ) -> Verdict:
-    """Connect to `workers`, then do as `run_lr_range_test` says."""
+    """Connect to `workers` and run the test there."""
     data = open_data(job.data)
     files.check_bucket(job.model_dir, "--model-dir")
     cluster = connect(workers, wait, job.params.local_devices)
@@ -43,7 +43,7 @@ def run_lr_range_test(
     """Sweep on `cluster`, write `<model-dir>/lr_range_test/`, print and return the verdict."""
     job.params.replica_batch_size(cluster.replicas)
     model_dir = job.model_dir.rstrip("/")
-    # Where nothing can be written, that is said before the sweep.
+    # Fail before the sweep if nothing can be written.
     files.make_directory(f"{model_dir}/lr_range_test")
     points = run_sweep(cluster, job.model, job.params, data, sweep)
     verdict = judge(points, sweep.smoothing)
@@ -89,7 +89,7 @@ def _write(
 def _show_in_tensorboard(
     writer: tf.summary.SummaryWriter, points: Sequence[Point], picture: bytes | None
 ) -> None:
-    """Three curves over the steps, since TensorBoard's axis can be nothing else, and the plot."""
+    """Write the plot, and three curves over the steps, TensorBoard's only axis."""
     for point in points:
         values = {
             "lr_range_test/learning_rate": point.rate,

@@ -1,4 +1,4 @@
-"""The sweep itself: a fresh model, and one training step for each learning rate."""
+"""Sweep: train a new model for one step at each learning rate."""
 
 import logging
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Sweep:
-    """From which rate to which, in how many steps, and how smoothed."""
+    """The range of rates, the number of steps, and the smoothing of the loss."""
 
     lowest: float
     highest: float
@@ -34,9 +34,9 @@ class Sweep:
 def run_sweep(
     cluster: Cluster, model: ModelDefinition, params: Params, data: DataSet, sweep: Sweep
 ) -> list[Point]:
-    """Train a step at each rate, the real step of the training, until the loss diverges.
+    """Do one regular training step at each rate, until the loss diverges.
 
-    The last point's loss is not finite when that is what ended it.
+    If a loss that is not finite ended the sweep, it is that of the last point.
     """
     state = create_train_state(cluster, model, params, data.manifest, sweep.steps)
     rates = exponential_rates(sweep.lowest, sweep.highest, sweep.steps)

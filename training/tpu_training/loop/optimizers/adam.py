@@ -15,12 +15,12 @@ class Adam(Optimizer):
     slot_names = ("first", "second")
 
     def __init__(self, *arguments: Any, beta_1: float, beta_2: float, **others: Any) -> None:
-        """`beta_1` and `beta_2` are the memories of gradients and of their squares."""
+        """Set the decay rates of the gradients' mean (`beta_1`) and of their squares (`beta_2`)."""
         super().__init__(*arguments, **others)
         self._beta_1, self._beta_2 = beta_1, beta_2
 
     def update(self, variable: tf.Variable, change: Change) -> None:
-        """Both bias corrections of the paper are moved into the rate (end of its section 2)."""
+        """Update one copy, with both bias corrections in the rate (end of its section 2)."""
         (first, second), gradient, rate, step = change
         count = tf.cast(step, tf.float32) + 1.0
         corrected = rate * tf.sqrt(1.0 - self._beta_2**count) / (1.0 - self._beta_1**count)

@@ -1,4 +1,4 @@
-"""What all optimizers share: slots beside each variable, clipping, the update on every copy."""
+"""The base of all optimizers: slots for each variable, clipping, the update of every copy."""
 
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
@@ -18,7 +18,7 @@ class Change(NamedTuple):
 
 
 class Optimizer(tf.Module):  # type: ignore[misc]
-    """An optimizer; each kind says how one variable is updated."""
+    """An optimizer; subclasses implement the update of one variable."""
 
     slot_names: ClassVar[tuple[str, ...]] = ()
 
@@ -29,9 +29,9 @@ class Optimizer(tf.Module):  # type: ignore[misc]
         weight_decay: float = 0.0,
         clip_norm: float = 0.0,
     ) -> None:
-        """Keep slots for each of `variables`; create it in the strategy's scope.
+        """Create slots for each of `variables`; call in the strategy's scope.
 
-        `clip_norm` is the longest that all gradients together may be; 0 does not clip.
+        `clip_norm` limits the global norm of the gradients; 0 does not clip.
         """
         super().__init__()
         self._variables = list(variables)
@@ -41,10 +41,10 @@ class Optimizer(tf.Module):  # type: ignore[misc]
         self.slots = [[_zeros_like(v, name) for name in self.slot_names] for v in variables]
 
     def apply(self, gradients: Sequence[tf.Tensor], step: tf.Tensor) -> None:
-        """Update the variables; call it in replica context.
+        """Update the variables; call in replica context.
 
-        `gradients` are the same in every replica, summed over all of them already: a norm of one
-        replica's part would be another one. `step` counts from 0.
+        `gradients` must be summed over all replicas already, since clipping needs the norm of the
+        sum. `step` counts from 0.
         """
         if self._clip_norm:
             gradients, _ = tf.clip_by_global_norm(list(gradients), self._clip_norm)
@@ -56,7 +56,7 @@ class Optimizer(tf.Module):  # type: ignore[misc]
         raise NotImplementedError
 
     def decay(self, variable: tf.Variable) -> float:
-        """The weight decay of `variable`: none for biases and the scales of normalisations."""
+        """Return the weight decay of `variable`: 0 for biases and normalisation scales."""
         return self._weight_decay if len(variable.shape) > 1 else 0.0
 
     def _update_all(
@@ -66,7 +66,7 @@ class Optimizer(tf.Module):  # type: ignore[misc]
         rate: tf.Tensor,
         step: tf.Tensor,
     ) -> None:
-        # By index: TensorFlow 2.12 can't compile a zip with strict.
+        # TensorFlow 2.12 can't compile zip with strict.
         for index, gradient in enumerate(gradients):
             change = Change(self.slots[index], gradient, rate, step)
             strategy.extended.update(

@@ -1,4 +1,4 @@
-"""From parameters to an optimizer."""
+"""Create the optimizer from the parameters."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from tpu_training.models.params import Params
 def create_optimizer(
     params: Params, variables: Sequence[tf.Variable], schedule: Schedule
 ) -> Optimizer:
-    """Create the optimizer that `params` name; in the strategy's scope."""
+    """Create the optimizer that `params` names; call in the strategy's scope."""
     common = {"weight_decay": params.weight_decay, "clip_norm": params.clip_norm}
     if params.optimizer == "adam":
         betas = {"beta_1": params.momentum, "beta_2": params.squares_momentum}

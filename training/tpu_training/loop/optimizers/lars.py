@@ -1,4 +1,4 @@
-"""LARS, for batches so large that layers need rates of their own."""
+"""LARS, for batches so large that each layer needs its own rate."""
 
 import tensorflow as tf
 
@@ -11,7 +11,7 @@ _TRUST = 0.001
 class Lars(Sgd):
     """Layer-wise adaptive rate scaling (You, Gitman and Ginsburg, arXiv:1708.03888).
 
-    Biases and normalisations, which have no weight decay, are updated as by Sgd.
+    Biases and normalisations, which have no weight decay, are updated as in Sgd.
     """
 
     def update(self, variable: tf.Variable, change: Change) -> None:

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: a linear warm-up to the peak, then one of several ways down."""
+"""Learning-rate schedules: a linear warm-up to the peak, then one of several decays."""
 
 import math
 from collections.abc import Callable
@@ -12,12 +12,11 @@ Schedule = Callable[[tf.Tensor], tf.Tensor]
 
 
 def create_schedule(params: Params, steps: int) -> Schedule:
-    """The schedule of a run of `steps` steps that `params` describe.
+    """Return the schedule that `params` describes, for a run of `steps` steps.
 
-    The warm-up reaches the peak with its last step. What follows is a share of the peak: always 1
-    (constant), half a cosine or a straight line to 0, or `decay_factor` to the power of how often
-    `decay_interval` has passed, in whole numbers since the first step (step) or smoothly since the
-    warm-up (exponential).
+    The warm-up reaches the peak with its last step. After it, `constant` keeps the peak, `cosine`
+    and `linear` fall to 0, and two schedules multiply by `decay_factor` per `decay_interval`:
+    `step` after each whole interval since the first step, `exponential` smoothly since the warm-up.
     """
     warmup = max(1.0, params.warmup_fraction * steps)
     rest = max(1.0, steps - warmup)

@@ -8,17 +8,17 @@ from tpu_training.loop.optimizers.base import Change, Optimizer
 
 
 class Sgd(Optimizer):
-    """Momentum, and weight decay as a part of the gradient, as ResNets are trained."""
+    """SGD with momentum and with weight decay in the gradient, as usual for ResNets."""
 
     slot_names = ("velocity",)
 
     def __init__(self, *arguments: Any, momentum: float, **others: Any) -> None:
-        """`momentum` is the memory of gradients."""
+        """Keep the part `momentum` of the velocity each step."""
         super().__init__(*arguments, **others)
         self._momentum = momentum
 
     def update(self, variable: tf.Variable, change: Change) -> None:
-        """velocity = momentum * velocity + gradient; variable -= rate * velocity."""
+        """Set velocity = momentum * velocity + gradient; variable -= rate * velocity."""
         (velocity,), gradient, rate, _ = change
         if decay := self.decay(variable):
             gradient += decay * variable

@@ -1,6 +1,6 @@
-"""`--model=bert`: a small BERT-style encoder that classifies text. Nothing is pre-trained.
+"""`--model=bert`: a small BERT-style encoder for text classification, without pre-training.
 
-The default of two layers of 128 is the size published as BERT-Tiny (arXiv:1908.08962).
+The default of two layers of 128 is the size of BERT-Tiny (arXiv:1908.08962).
 """
 
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Params(base.Params):
-    """Adam with weight decay and a linear schedule, as BERT is trained."""
+    """AdamW with a linear schedule, as in BERT's training."""
 
     layers: int = base.param(2, "encoder layers", 1, 48)
-    hidden_size: int = base.param(128, "numbers in a token's vector; heads divide it", 8, 4096)
-    heads: int = base.param(2, "of self-attention", 1, 64)
-    dropout: float = base.param(0.1, "share of numbers dropped in training", 0, 0.9)
+    hidden_size: int = base.param(128, "size of a token's vector, a multiple of heads", 8, 4096)
+    heads: int = base.param(2, "heads of self-attention", 1, 64)
+    dropout: float = base.param(0.1, "dropout rate in training", 0, 0.9)
     learning_rate: float = base.changed("learning_rate", 1e-3)
     schedule: str = base.changed("schedule", "linear")
     warmup_fraction: float = base.changed("warmup_fraction", 0.1)
@@ -31,11 +31,11 @@ class Params(base.Params):
 
 
 def create_model(params: Params, spec: DataSpec, seed: int) -> "tf.Module":
-    """Build the network. Raises InputError when heads do not divide the hidden size."""
+    """Build the network. Raises InputError if the hidden size is not a multiple of the heads."""
     if params.hidden_size % params.heads:
         raise InputError(
-            f"--hidden_size={params.hidden_size} does not divide by --heads={params.heads}; "
-            f"take {max(1, params.hidden_size // params.heads) * params.heads}"
+            f"--hidden_size={params.hidden_size} is not divisible by --heads={params.heads}; "
+            f"use {max(1, params.hidden_size // params.heads) * params.heads}"
         )
     length = text_length(spec)
     from tpu_training.models.bert.network import Bert

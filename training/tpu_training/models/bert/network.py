@@ -1,4 +1,4 @@
-"""A text classifier: a small encoder in the manner of BERT (arXiv:1810.04805)."""
+"""A text classifier with a small BERT-style encoder (arXiv:1810.04805)."""
 
 import tensorflow as tf
 
@@ -10,7 +10,7 @@ _FEED_FORWARD = 4
 
 
 class Bert(tf.Module):  # type: ignore[misc]
-    """Embeddings of tokens and positions, encoder layers, a classifier on the tokens' mean."""
+    """Token and position embeddings, encoder layers, and a classifier on the tokens' mean."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class Bert(tf.Module):  # type: ignore[misc]
         precision: str,
         seed: int,
     ) -> None:
-        """Build for `length` token ids, with vectors of `size`; `heads` divide it."""
+        """Build for `length` token ids, with vectors of `size`, a multiple of `heads`."""
         super().__init__()
         self._dropout = dropout_rate
         self._dtype = tf.as_dtype(precision)
@@ -52,10 +52,10 @@ class Bert(tf.Module):  # type: ignore[misc]
 
 
 class EncoderLayer(tf.Module):  # type: ignore[misc]
-    """Self-attention, then two dense layers, each added to what came in and normalised."""
+    """Self-attention, then two dense layers; each block's residual sum is normalised."""
 
     def __init__(self, size: int, heads: int, dropout_rate: float, seed: int) -> None:
-        """For vectors of `size`."""
+        """Build for vectors of `size`."""
         super().__init__()
         self._dropout = dropout_rate
         self.attention = SelfAttention(size, heads, seed)
@@ -65,7 +65,7 @@ class EncoderLayer(tf.Module):  # type: ignore[misc]
         self.feed_forward_norm = LayerNorm(size)
 
     def __call__(self, x: tf.Tensor, present: tf.Tensor, training: bool) -> tf.Tensor:
-        """Map (batch, length, size); `present` (batch, length) is False where there is padding."""
+        """Map (batch, length, size); `present` (batch, length) is False at padding."""
         attended = self.attention(x, present)
         x = self.attention_norm(x + dropout(attended, self._dropout, training))
         wide = tf.nn.gelu(self.widen(x), approximate=True)

@@ -9,15 +9,15 @@ _HIDDEN = 128
 
 
 class MnistCnn(tf.Module):  # type: ignore[misc]
-    """Two convolutions, each halved by max-pooling, and two dense layers.
+    """Two convolutions, each followed by max-pooling, and two dense layers.
 
-    Pooling comes before ReLU: the result is the same, for a quarter of the work.
+    Pooling precedes ReLU: the result is the same for a quarter of the work.
     """
 
     def __init__(
         self, image_shape: tuple[int, int, int], classes: int, precision: str, seed: int
     ) -> None:
-        """Build for images of (height, width, channels); arithmetic is done in `precision`."""
+        """Build for images of (height, width, channels); arithmetic uses `precision`."""
         super().__init__()
         self._dtype = tf.as_dtype(precision)
         height, width, channels = image_shape
@@ -42,5 +42,5 @@ def _halve(x: tf.Tensor) -> tf.Tensor:
 
 
 def _quarter(size: int) -> int:
-    """The length that is left of `size` after it was halved twice, rounded up each time."""
+    """Halve `size` twice, rounding up."""
     return -(-size // 4)

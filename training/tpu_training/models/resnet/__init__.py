@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Params(base.Params):
-    """SGD with momentum as in public ResNet-50 recipes: 0.1 for each 256 examples of a batch."""
+    """SGD with momentum as in public ResNet-50 recipes: a rate of 0.1 per 256 examples."""
 
     depth: int = base.param(
         50,
@@ -31,7 +31,7 @@ class Params(base.Params):
 
 
 def create_model(params: Params, spec: DataSpec, seed: int) -> "tf.Module":
-    """Build the network for images of any size. Raises InputError for another depth."""
+    """Build the network for images of any size. Raises InputError for an unknown depth."""
     if params.depth not in LARGE | SMALL:
         raise InputError(
             f"--depth={params.depth}: there is no ResNet of that depth; expected one of "

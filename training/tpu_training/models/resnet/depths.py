@@ -1,4 +1,4 @@
-"""The ResNets that there are: blocks in each stage, by depth."""
+"""The blocks in each stage of a ResNet, by depth."""
 
 # For images like ImageNet's, and like CIFAR's.
 LARGE = {

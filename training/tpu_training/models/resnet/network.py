@@ -1,9 +1,9 @@
-"""ResNets: those for ImageNet (version 1.5) and the small ones for images of CIFAR's size.
+"""ResNets for ImageNet (version 1.5), and the small ones for images of CIFAR's size.
 
 Depths 18 to 152 are the networks of He et al. (arXiv:1512.03385) with the stride in a bottleneck's
-3x3 convolution ("v1.5", what the public TPU numbers are for). Depths 8 to 56 are those of its
-section 4.2. Where a block changes the shape, a 1x1 convolution does so on its shortcut, and the
-last normalisation of a block starts at zero (arXiv:1706.02677).
+3x3 convolution ("v1.5", to which public TPU results refer). Depths 8 to 56 are those of its
+section 4.2. If a block changes the shape, its shortcut has a 1x1 convolution. The last
+normalisation of a block starts with scale zero (arXiv:1706.02677).
 """
 
 import tensorflow as tf
@@ -17,7 +17,7 @@ _BOTTLENECK = 4
 
 
 class ResNet(tf.Module):  # type: ignore[misc]
-    """A stem, stages of blocks that halve the image each time, the mean over what is left."""
+    """A stem, stages of blocks that halve the image, global average pooling, a classifier."""
 
     def __init__(self, depth: int, channels: int, classes: int, precision: str, seed: int) -> None:
         """Build for images of `channels` channels and any size; arithmetic is in `precision`."""

@@ -1,1 +1,1 @@
-"""From a model directory to what others can run: SavedModel, TFLite for the Edge TPU, ONNX."""
+"""Export a trained model as SavedModel, TFLite for the Edge TPU, or ONNX."""

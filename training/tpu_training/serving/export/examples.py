@@ -1,4 +1,4 @@
-"""Examples of a data set as arrays on this machine, prepared as the training prepares them."""
+"""Read examples of a data set as arrays, preprocessed as in training."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -16,14 +16,14 @@ from tpu_training.serving.export.restore import this_machine
 
 @dataclass(frozen=True)
 class LabelledBatch:
-    """Features (batch, …) as they come from the input pipeline, and labels, int32 (batch,)."""
+    """Features (batch, …) from the input pipeline, and labels, int32 (batch,)."""
 
     features: npt.NDArray[np.generic]
     labels: npt.NDArray[np.int32]
 
 
 def training_examples(data: DataSet, params: Params, count: int) -> list[LabelledBatch]:
-    """About `count` examples of the training set, in one batch."""
+    """Return about `count` examples of the training set in one batch."""
     with tf.device("/cpu:0"):
         next_batch = training_batches(
             data, this_machine(), dataclasses.replace(params, global_batch_size=count)
@@ -33,7 +33,7 @@ def training_examples(data: DataSet, params: Params, count: int) -> list[Labelle
 
 
 def test_examples(data: DataSet, params: Params, batch: int) -> Iterator[LabelledBatch]:
-    """Every test example once, in its order, in batches of at most `batch`."""
+    """Yield every test example once, in order, in batches of at most `batch`."""
     params = dataclasses.replace(params, evaluation_batch_size=batch)
     next_batch, steps = evaluation_batches(data, this_machine(), params)
     for _ in range(steps):

@@ -1,11 +1,11 @@
-"""ONNX, by the library tf2onnx."""
+"""Export ONNX with the library tf2onnx."""
 
 import tensorflow as tf
 
 from tpu_training.data import files
 from tpu_training.serving.export.restore import RestoredModel
 
-# https://onnx.ai/onnx/intro/converters.html#opset; what ONNX Runtime has run since 1.12 (2022).
+# https://onnx.ai/onnx/intro/converters.html#opset; supported since ONNX Runtime 1.12 (2022).
 _OPSET = 17
 
 

@@ -1,4 +1,4 @@
-"""The trained model of a model directory, on this machine's CPU."""
+"""Restore the trained model of a model directory on this machine's CPU."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ _INPUT_NAMES = {"image": "images", "text": "token_ids"}
 
 
 def this_machine() -> Cluster:
-    """One replica on this machine, without looking for more."""
+    """Return a cluster of one replica on this machine's CPU."""
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     return Cluster(strategy, "", None, has_tpu=False)
 
 
 @dataclass(frozen=True)
 class RestoredModel:
-    """A model with the weights of `checkpoint`, which was written after `step` steps."""
+    """A model with the weights of `checkpoint`, written after `step` steps."""
 
     module: tf.Module
     description: ModelDescription
@@ -31,16 +31,16 @@ class RestoredModel:
 
     @property
     def spec(self) -> DataSpec:
-        """What it was trained on."""
+        """The spec of its training data."""
         return self.description.spec
 
     def input_spec(self, batch: int | None, dtype: str | None = None) -> tf.TensorSpec:
-        """Its input: `batch` examples, None for any number; named after what it is."""
+        """Return the spec of the input: `batch` examples, None for any number."""
         shape = (batch, *self.spec.shape)
         return tf.TensorSpec(shape, dtype or self.spec.dtype, name=_INPUT_NAMES[self.spec.kind])
 
     def predict(self, features: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Probabilities, float32 (batch, classes), and the likeliest class, int32 (batch,)."""
+        """Return probabilities, float32 (batch, classes), and top classes, int32 (batch,)."""
         probabilities = tf.nn.softmax(self.module(features, training=False))
         classes = tf.argmax(probabilities, axis=1, output_type=tf.int32)
         return {"probabilities": probabilities, "classes": classes}
@@ -49,15 +49,20 @@ class RestoredModel:
 def restore_model(
     model_dir: str, model_file: str | None = None, best: bool = False
 ) -> RestoredModel:
-    """Build the model that `model_dir` describes and restore its newest whole checkpoint.
+    """Build the model that `model_dir` describes and restore its newest complete checkpoint.
 
-    With `best` that of its best evaluation.
-    `model_file` is where a model of the user's own is now, if not where it was. Raises InputError
-    when there is no checkpoint, CheckpointError when it is another model's.
+    Args:
+        model_dir: The results of a training.
+        model_file: The new location of a user's model file, if it was moved.
+        best: Restore the checkpoint of the best evaluation instead.
+
+    Raises:
+        InputError: There is no checkpoint.
+        CheckpointError: The checkpoint belongs to another model.
     """
     description = read_description(model_dir)
     definition, params = description.definition(model_file)
-    # Trained in bfloat16 or not: where it is exported to, float32 is what there is.
+    # Export targets compute in float32, even if the training used bfloat16.
     params = dataclasses.replace(params, precision="float32")
     module = definition.create_model(params, description.spec, params.seed)
     step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
@@ -65,6 +70,6 @@ def restore_model(
     path = newest_whole(f"{model_dir.rstrip('/')}/{'best' if best else 'checkpoints'}")
     if path is None:
         what = "no checkpoint of a best evaluation" if best else "no checkpoint"
-        raise InputError(f"--model-dir={model_dir}: there is {what} in it; train first")
+        raise InputError(f"--model-dir={model_dir}: contains {what}; train first")
     restore(checkpoint, path, this_machine().this_process)
     return RestoredModel(module, description, path, int(step.numpy()))

@@ -1,4 +1,4 @@
-"""`tpu-training export`, the part that needs TensorFlow."""
+"""Run `tpu-training export`: the part that needs TensorFlow."""
 
 import itertools
 import logging
@@ -16,7 +16,7 @@ from tpu_training.serving.export.tflite import TfliteModel, export_tflite
 # Google's guide to post-training quantization asks for 100 to 500 representative examples.
 _REPRESENTATIVE = 200
 _TEST_BATCH = 100
-# Of the accuracy, in percentage points, that int8 may cost.
+# The largest loss of accuracy to int8, in percentage points.
 _MOST_LOST_POINTS = 1.0
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ def run_export(
     test_limit: int,
     best: bool = False,
 ) -> str:
-    """Export the model of `model_dir` as `kind` and return a line that sums it up."""
+    """Export the model of `model_dir` as `kind` and return a summary line."""
     files.check_bucket(output, "--output")
     model = restore_model(model_dir, model_file, best)
     if kind == "saved_model":
@@ -46,7 +46,7 @@ def _run_tflite(
     model: RestoredModel, output: str, directory: str, model_file: str | None, test_limit: int
 ) -> str:
     if model.spec.kind != "image":
-        raise InputError("--format=tflite is for models of images: the Edge TPU looks up no tokens")
+        raise InputError("--format=tflite is for image models: the Edge TPU can't look up tokens")
     data = open_data(directory)
     _, params = model.description.definition(model_file)
     spec = data.manifest.input_spec(params.image_size)
@@ -84,5 +84,5 @@ def _refuse(written: TfliteModel) -> None:
 
 
 def _first(batches: Iterable[LabelledBatch], examples: int) -> list[LabelledBatch]:
-    """So many batches that there are at least `examples`."""
+    """Take enough batches for at least `examples`."""
     return list(itertools.islice(batches, -(-examples // _TEST_BATCH)))

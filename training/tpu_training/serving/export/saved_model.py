@@ -1,4 +1,4 @@
-"""SavedModel: what TensorFlow Serving, Vertex AI and `tpu-training serve` load."""
+"""Export a SavedModel for TensorFlow Serving, Vertex AI and `tpu-training serve`."""
 
 import tensorflow as tf
 
@@ -17,9 +17,9 @@ class _Exported(tf.Module):  # type: ignore[misc]
 
 
 def export_saved_model(model: RestoredModel, output: str, batch: int | None) -> str:
-    """Write `output`/VERSION and return it; the version is the step, so that a later one wins.
+    """Write `output`/VERSION and return it; the version is the step, so that the latest one wins.
 
-    The signature takes raw images or token ids, `batch` of them (None: any number), and gives
+    The signature takes `batch` raw images or token ids (None: any number) and returns
     `probabilities` and `classes`.
     """
     path = f"{output.rstrip('/')}/{max(model.step, 1)}"

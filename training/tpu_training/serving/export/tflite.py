@@ -1,4 +1,4 @@
-"""Full-integer int8 TFLite for the Edge TPU, and what the integers cost in accuracy."""
+"""Export full-integer int8 TFLite for the Edge TPU, and measure the loss of accuracy."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class TfliteModel:
 
     @property
     def lost_points(self) -> float:
-        """Percentage points of accuracy that the integers cost."""
+        """The loss of accuracy in percentage points."""
         return 100.0 * (self.float_accuracy - self.int8_accuracy)
 
 
@@ -39,7 +39,7 @@ def export_tflite(
 ) -> TfliteModel:
     """Write `output`/model_int8.tflite: one image of unsigned bytes in, probabilities as bytes out.
 
-    The ranges of all tensors are measured on `representative` examples; the accuracy on `test`.
+    Calibrates all tensors on the `representative` examples and measures the accuracy on `test`.
     """
     content = _convert(model, representative)
     path = f"{output.rstrip('/')}/model_int8.tflite"
@@ -58,10 +58,10 @@ def export_tflite(
 
 
 def _convert(model: RestoredModel, representative: list[LabelledBatch]) -> bytes:
-    """One image at a time and of static shape, as the Edge TPU wants it.
+    """Convert for one image at a time with static shapes, as the Edge TPU requires.
 
-    The input is float32 for the converter, with the values of the bytes, so that the normalisation
-    becomes integer arithmetic; the bytes come back as the type of the finished model's input.
+    The converter sees a float32 input with the bytes' values, so that the normalisation becomes
+    integer arithmetic. The finished model's input is unsigned bytes again.
     """
 
     def infer(images: tf.Tensor) -> tf.Tensor:

@@ -1,1 +1,1 @@
-"""What `data convert` reads: one file a form."""
+"""Readers for `data convert`, one file per format."""

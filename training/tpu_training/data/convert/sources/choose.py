@@ -1,4 +1,4 @@
-"""From `--source` to the reader of its form."""
+"""Choose the reader for `--source`."""
 
 from pathlib import Path
 from typing import Protocol
@@ -22,14 +22,17 @@ class _Form(Protocol):
     def load(self, path: Path, options: Options, /) -> Source: ...
 
 
-# The first that recognises the folder; a folder of folders may be anything, so it comes last.
+# The first that recognises the folder wins; image_folder accepts any folder of folders, so it is
+# last.
 _FORMS: tuple[_Form, ...] = (hugging_face, tfds, idx_files, csv_files, image_folder)
 
 
 def load_source(source: str, options: Options) -> Source:
-    """Read what `source` is: a folder or file in one of the forms, or the word digits.
+    """Read `source`: a folder or file in one of the formats, or the word digits.
 
-    Raises InputError when there is nothing, DataError when it is not what its form says.
+    Raises:
+        InputError: It does not exist or has an unknown format.
+        DataError: It does not conform to its format.
     """
     if source == DIGITS:
         return digits.load(options)
@@ -40,8 +43,8 @@ def load_source(source: str, options: Options) -> Source:
         if (path.is_dir() or form is csv_files) and form.matches(path):
             return form.load(path, options)
     raise InputError(
-        f"--source={source}: is none of the forms that can be converted: a folder with MNIST's "
-        "four IDX files, a folder of images with a folder for each class (or train/ and test/ with "
-        "such), a CSV file or a folder with train.csv and test.csv, a data set of Hugging Face's "
-        "save_to_disk or of TensorFlow Datasets, or the word digits"
+        f"--source={source}: unknown format; expected a folder with MNIST's four IDX files, a "
+        "folder with one folder of images per class (or train/ and test/ with such), a CSV file or "
+        "a folder with train.csv and test.csv, a data set written by Hugging Face's save_to_disk "
+        "or by TensorFlow Datasets, or the word digits"
     )

@@ -1,4 +1,4 @@
-"""CSV files with a header: a label and pixels, or a label and a text, in each line."""
+"""Read CSV files with a header, with a label and either pixels or a text in each row."""
 
 import csv
 import math
@@ -28,15 +28,15 @@ _HEADER_LINES = 1
 
 
 def matches(path: Path) -> bool:
-    """Whether `path` is a CSV file or a folder with a train.csv."""
+    """Return whether `path` is a CSV file or a folder with a train.csv."""
     return path.suffix.lower() == ".csv" if path.is_file() else (path / "train.csv").is_file()
 
 
 def load(path: Path, options: Options) -> Source:
-    """Read FILE.csv and split its lines, or FOLDER/train.csv and FOLDER/test.csv.
+    """Read FILE.csv and split its rows, or read FOLDER/train.csv and FOLDER/test.csv.
 
-    With a column `text` (or the one of --feature) they are texts; else every column but the label
-    is a pixel of a square image, 0 to 255.
+    A column `text` (or the one given by --feature) holds texts; without one, every column except
+    the label is a pixel of a square image, 0 to 255.
     """
     files = {"train": path} if path.is_file() else _files(path)
     columns = _columns(files["train"])
@@ -66,7 +66,7 @@ def _files(directory: Path) -> dict[str, Path]:
     for name in _TEST_NAMES:
         if (test := directory / f"{name}.csv").is_file():
             return {"train": directory / "train.csv", "test": test}
-    raise DataError(f"{directory}: there is a train.csv in it, but no test.csv")
+    raise DataError(f"{directory}: contains train.csv, but no test.csv")
 
 
 def _rows(path: Path) -> Iterator[list[str]]:
@@ -80,7 +80,7 @@ def _rows(path: Path) -> Iterator[list[str]]:
 def _columns(path: Path) -> list[str]:
     header = next(_rows(path), None)
     if not header:
-        raise DataError(f"{path}: is empty; expected a line with the names of the columns")
+        raise DataError(f"{path}: is empty; expected a header row with the names of the columns")
     return header
 
 
@@ -93,7 +93,7 @@ def _check_columns(path: Path, expected: list[str], needed: list[str]) -> None:
             "--label and, for texts, --feature"
         )
     if columns != expected:
-        raise DataError(f"{path}: its columns ({shown}) are not those of the training file")
+        raise DataError(f"{path}: its columns ({shown}) differ from those of the training file")
 
 
 def _read_texts(path: Path, at: int, label_at: int) -> tuple[list[str], list[str]]:
@@ -118,10 +118,10 @@ def _size(feature: Feature) -> int:
 
 
 def _numbers(path: Path) -> npt.NDArray[np.float32]:
-    """All values; DataError names the row of the first that is no number from 0 to 255."""
+    """Read all values. Raises DataError that names the first that is not 0 to 255."""
     try:
         with warnings.catch_warnings():
-            # An empty one is an error here.
+            # numpy only warns about an empty file; below it is an error.
             warnings.simplefilter("ignore")
             values = np.loadtxt(
                 path,
@@ -151,14 +151,14 @@ def _square(path: Path, pixels: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8
         if side * side * channels == pixels.shape[1]:
             return pixels.astype(np.uint8).reshape(-1, side, side, channels)
     raise DataError(
-        f"{path}: {pixels.shape[1]} pixel columns are no square image, gray or with three "
+        f"{path}: {pixels.shape[1]} pixel columns do not form a square image with one or three "
         "channels; for texts, name the column with --feature"
     )
 
 
 def _refuse_empty(path: Path, count: int) -> None:
     if not count:
-        raise DataError(f"{path}: there are no examples in it, only a header")
+        raise DataError(f"{path}: contains no examples, only a header")
 
 
 def _place(path: Path) -> Callable[[int], str]:

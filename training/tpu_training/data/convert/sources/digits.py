@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits: 1,797 small images that need no download."""
+"""Read scikit-learn's handwritten digits: 1,797 small images that need no download."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ _MAXIMUM = 16
 
 
 def load(options: Options) -> Source:
-    """Enlarge the 8x8 digits to 24x24, frame them to MNIST's 28x28; each fifth is for the test."""
+    """Scale the 8x8 digits to 24x24 and pad them to MNIST's 28x28; every fifth is for testing."""
     digits = require("sklearn.datasets", "scikit-learn", "digits", "--source=digits").load_digits()
     bytes_8x8 = (digits.images * (255 / _MAXIMUM)).round().astype(np.uint8)
     images = np.pad(bytes_8x8.repeat(3, axis=1).repeat(3, axis=2), ((0, 0), (2, 2), (2, 2)))

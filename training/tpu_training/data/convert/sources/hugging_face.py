@@ -1,4 +1,4 @@
-"""Data sets that Hugging Face's library `datasets` saved on disk with save_to_disk."""
+"""Read data sets that Hugging Face's library `datasets` wrote with save_to_disk."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,14 +28,14 @@ _USUAL_LABELS = ("label", "labels", "fine_label")
 
 
 def matches(directory: Path) -> bool:
-    """Whether `directory` is one of save_to_disk, with splits or without."""
+    """Return whether save_to_disk wrote `directory`, with or without splits."""
     return any((directory / name).is_file() for name in ("dataset_dict.json", "state.json"))
 
 
 def load(directory: Path, options: Options) -> Source:
-    """Take a column of images or of texts, and one of labels.
+    """Read a column of images or texts and one of labels.
 
-    Without a split `test` or `validation`, the training split is split.
+    Without a split `test` or `validation`, part of the training split is used for testing.
     """
     library = require("datasets", "datasets", "datasets", f"--source={directory}")
     try:
@@ -72,7 +72,7 @@ def load(directory: Path, options: Options) -> Source:
 
 
 def _tables(directory: Path, loaded: Any) -> dict[str, Any]:
-    """The tables for `train` and, if there is one, `test`."""
+    """Return the tables of `train` and, if there is one, `test`."""
     if not hasattr(loaded, "keys"):
         tables = {"train": loaded}
     elif "train" not in loaded:
@@ -95,8 +95,8 @@ def _feature_column(directory: Path, library: Any, columns: dict[str, Any]) -> s
         if len(found) == 1 or (found is usual and found):
             return found[0]
     raise DataError(
-        f"{directory}: which of the columns {', '.join(columns)} has the images or texts? "
-        "say it with --feature"
+        f"{directory}: which of the columns {', '.join(columns)} holds the images or texts? "
+        "Name it with --feature"
     )
 
 
@@ -107,7 +107,7 @@ def _label_column(directory: Path, columns: dict[str, Any]) -> str:
         if found:
             return found[0]
     raise DataError(
-        f"{directory}: which of the columns {', '.join(columns)} has the labels? say it with "
+        f"{directory}: which of the columns {', '.join(columns)} holds the labels? Name it with "
         "--label"
     )
 

@@ -1,4 +1,4 @@
-"""Reader of IDX files, the format of MNIST, plain or gzipped.
+"""Read IDX files, the format of MNIST, plain or gzipped.
 
 Format: two zero bytes, the element type, the number of dimensions, each dimension as a big-endian
 32-bit number, then the elements. http://yann.lecun.com/exdb/mnist/
@@ -22,7 +22,8 @@ _GZIP_MAGIC = b"\x1f\x8b"
 def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
     """Return the array of unsigned bytes in `path`, which must have `dimensions` dimensions.
 
-    Raises DataError that names the file when its magic number or its length is wrong.
+    Raises:
+        DataError: The magic number or the length is wrong; the message names the file.
     """
     content = _read(path)
     magic = bytes((0, 0, _UNSIGNED_BYTE, dimensions))
@@ -37,7 +38,7 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
     if len(shape) != dimensions or len(content) != expected:
         raise DataError(
             f"{path}: {len(content)} bytes, expected {expected} for the shape {shape} in its "
-            "header; the file is incomplete or changed, fetch it again"
+            "header; the file is incomplete or damaged, download it again"
         )
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 
@@ -47,4 +48,4 @@ def _read(path: Path) -> bytes:
         content = path.read_bytes()
         return gzip.decompress(content) if content.startswith(_GZIP_MAGIC) else content
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: can't be read ({error}); fetch it again") from error
+        raise DataError(f"{path}: can't be read ({error}); download it again") from error

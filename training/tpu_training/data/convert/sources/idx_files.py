@@ -1,4 +1,4 @@
-"""MNIST-like data sets: four IDX files in a folder."""
+"""Read MNIST-like data sets: four IDX files in a folder."""
 
 from pathlib import Path
 
@@ -14,12 +14,12 @@ _CLASSES = 10
 
 
 def matches(directory: Path) -> bool:
-    """Whether there is any IDX file in `directory`."""
+    """Return whether `directory` contains an IDX file."""
     return any(directory.glob("*ubyte*"))
 
 
 def load(directory: Path, options: Options) -> Source:
-    """Read all four files; labels are 0 to 9."""
+    """Read all four files, with labels 0 to 9."""
     splits: dict[str, Examples] = {}
     for split, prefix in _PREFIXES.items():
         images, labels = _load(directory, prefix)
@@ -34,11 +34,11 @@ def _load(directory: Path, prefix: str) -> tuple[npt.NDArray[np.uint8], npt.NDAr
     labels_path = _find(directory, f"{prefix}-labels", "idx1-ubyte")
     images, labels = read_idx(images_path, 3), read_idx(labels_path, 1).astype(np.int64)
     if not len(images):
-        raise DataError(f"{images_path}: no images in it")
+        raise DataError(f"{images_path}: contains no images")
     if len(images) != len(labels):
         raise DataError(
             f"{labels_path}: {len(labels)} labels for the {len(images)} images of "
-            f"{images_path.name}; the two files do not belong together"
+            f"{images_path.name}; the two files do not match"
         )
     check_labels({prefix: labels}, _CLASSES, str(labels_path))
     return images, labels
@@ -50,4 +50,4 @@ def _find(directory: Path, stem: str, kind: str) -> Path:
     for name in names:
         if (directory / name).is_file():
             return directory / name
-    raise DataError(f"{directory}: there is no {names[0]} in it, nor {', '.join(names[1:])}")
+    raise DataError(f"{directory}: contains neither {names[0]} nor {', '.join(names[1:])}")

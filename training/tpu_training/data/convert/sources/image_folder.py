@@ -1,4 +1,4 @@
-"""Folders of JPEG and PNG images, one folder a class."""
+"""Read folders of JPEG and PNG images, one folder per class."""
 
 from pathlib import Path
 
@@ -22,15 +22,17 @@ _MOST_NAMED = 3
 
 
 def matches(directory: Path) -> bool:
-    """Whether there are folders in `directory`."""
+    """Return whether `directory` contains folders."""
     return bool(_folders(directory))
 
 
 def load(directory: Path, options: Options) -> Source:
-    """Read DIRECTORY/train/CLASS and DIRECTORY/test/CLASS, or DIRECTORY/CLASS and split those.
+    """Read DIRECTORY/train/CLASS and DIRECTORY/test/CLASS, or split DIRECTORY/CLASS.
 
-    Files are looked at here, as far as their first bytes; what they hold is checked when they are
-    written. Raises DataError for an empty class and for files that are no images.
+    Only the files' first bytes are checked here; images are decoded when they are written.
+
+    Raises:
+        DataError: A class is empty, or a file is not an image.
     """
     name = options.name or directory.resolve().name
     if not (directory / "train").is_dir():
@@ -42,11 +44,13 @@ def load(directory: Path, options: Options) -> Source:
     test = next((directory / n for n in _TEST_NAMES if (directory / n).is_dir()), None)
     if test is None:
         raise DataError(
-            f"{directory}: there is a folder train in it, but none of {', '.join(_TEST_NAMES)}"
+            f"{directory}: contains a folder train, but none of {', '.join(_TEST_NAMES)}"
         )
     classes = [folder.name for folder in _folders(directory / "train")]
     if other := {folder.name for folder in _folders(test)} - set(classes):
-        raise DataError(f"{test}: its class {min(other)} is not in {directory / 'train'}")
+        raise DataError(
+            f"{test}: contains the class {min(other)}, which {directory / 'train'} does not"
+        )
     splits = {}
     for split, folder in (("train", directory / "train"), ("test", test)):
         files, labels = _list(folder, classes)
@@ -59,7 +63,7 @@ def _folders(directory: Path) -> list[Path]:
 
 
 def _list(directory: Path, classes: list[str]) -> tuple[list[Path], npt.NDArray[np.int64]]:
-    """All images and their labels, sorted by class and name."""
+    """List all images with their labels, sorted by class and name."""
     files: list[Path] = []
     labels: list[int] = []
     for label, name in enumerate(classes):
@@ -67,11 +71,11 @@ def _list(directory: Path, classes: list[str]) -> tuple[list[Path], npt.NDArray[
         found = sorted(folder.iterdir()) if folder.is_dir() else []
         found = [path for path in found if path.is_file() and not path.name.startswith(".")]
         if not found:
-            raise DataError(f"{folder}: there is no image in this class's folder")
+            raise DataError(f"{folder}: this class's folder contains no image")
         files += found
         labels += [label] * len(found)
     if not files:
-        raise DataError(f"{directory}: there is no folder with images in it")
+        raise DataError(f"{directory}: contains no folder with images")
     if wrong := [str(path) for path in files if not _is_image(path)]:
         more = f" and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""
         raise DataError(

@@ -1,4 +1,4 @@
-"""Data sets that TensorFlow Datasets prepared on disk."""
+"""Read data sets that TensorFlow Datasets prepared on disk."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,14 +20,14 @@ _TEST_NAMES = ("test", "validation")
 
 
 def matches(directory: Path) -> bool:
-    """Whether `directory` is a version's folder, such as tensorflow_datasets/mnist/3.0.1."""
+    """Return whether `directory` is a version, such as tensorflow_datasets/mnist/3.0.1."""
     return all((directory / name).is_file() for name in ("dataset_info.json", "features.json"))
 
 
 def load(directory: Path, options: Options) -> Source:
-    """Take the images as they are stored, undecoded, or the texts, and the class labels.
+    """Read the images, undecoded, or the texts, and the class labels.
 
-    The order is that of its files: TensorFlow Datasets shuffled them when it wrote them.
+    Keeps the order of the files, which TensorFlow Datasets shuffled when it wrote them.
     """
     library = require(
         "tensorflow_datasets", "tensorflow-datasets", "datasets", f"--source={directory}"
@@ -43,7 +43,7 @@ def load(directory: Path, options: Options) -> Source:
     if feature is None or label is None or not {feature, label} <= set(features):
         raise DataError(
             f"{directory}: its columns are {', '.join(features)}; expected images or texts and "
-            "class labels, or their names by --feature and --label"
+            "class labels; else name them with --feature and --label"
         )
     is_image = isinstance(features[feature], kinds.Image)
     splits: dict[str, Examples] = {}
@@ -60,10 +60,10 @@ def _column(features: Any, kind: type) -> str | None:
 
 
 def _slices(directory: Path, builder: Any, options: Options) -> dict[str, str]:
-    """Which part of which split is for the training and for the test."""
+    """Return the slices of the splits for training and for testing."""
     sizes = {name: split.num_examples for name, split in builder.info.splits.items()}
     if not sizes.get("train"):
-        raise DataError(f"{directory}: there is no split train with examples, only {sizes}")
+        raise DataError(f"{directory}: has no split train with examples, only {sizes}")
     for name in _TEST_NAMES:
         if sizes.get(name):
             return {"train": "train", "test": name}
