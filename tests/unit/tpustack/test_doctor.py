@@ -110,7 +110,7 @@ def test_different_errors_are_found_in_the_order_of_their_lines() -> None:
         ("x\nTraceback (most recent call last):\n  File 'a'", 2),
         ('Traceback (most recent call last):\nFile "a.py", line 1\nb()\nKeyError: 1', 4),
         ("E1121 10:00:00.123456 12 rpc.cc:1] something new", 1),
-        ("training failed: ValueError: strange (not a known error; --debug shows where it occurred)", 1),
+        ("training failed: ValueError: strange (not a known error; --debug shows where)", 1),
         ("startup-script exit status 1", 1),
     ],
 )

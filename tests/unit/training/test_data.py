@@ -93,7 +93,7 @@ def raise_label(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "damage", "words"),
     [
-        ("train-images-idx3-ubyte", Path.unlink, "no train-images-idx3-ubyte in it"),
+        ("train-images-idx3-ubyte", Path.unlink, "contains neither train-images-idx3-ubyte nor"),
         ("train-images-idx3-ubyte", cut, "incomplete"),
         ("train-images-idx3-ubyte", swap_magic, "magic number 00000d03, expected 00000803"),
         ("train-images-idx3-ubyte", lambda path: path.write_bytes(b""), "magic number missing"),

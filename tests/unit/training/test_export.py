@@ -151,7 +151,11 @@ def test_wrong_input_is_said_at_once(
         capsys, *export, "--model-dir=m", "--batch-size=0", "--format=tflite", "--test-examples=0"
     )
     assert code == 2
-    for words in ("--batch-size=0: tflite takes one", "--batch-size=0: must", "--test-examples=0"):
+    for words in (
+        "--batch-size=0: a tflite model takes one",
+        "--batch-size=0: must",
+        "--test-examples=0",
+    ):
         assert words in err
     (tmp_path / "model.json").write_text("{}")
     with pytest.raises(InputError, match="is broken"):

@@ -57,7 +57,7 @@ def test_heads_have_to_divide_the_hidden_size() -> None:
 
 
 def test_a_model_of_text_says_so_when_it_gets_images() -> None:
-    with pytest.raises(InputError, match="takes text, and the data set holds image"):
+    with pytest.raises(InputError, match="takes text, but the data set holds image"):
         create("bert", CIFAR)
 
 

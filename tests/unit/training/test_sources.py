@@ -98,8 +98,8 @@ def an_empty_class(folder: Path) -> None:
     ("damage", "words"),
     [
         (not_an_image, "notes.txt: neither JPEG nor PNG"),
-        (half_an_image, "0.jpg: is no image that can be decoded"),
-        (an_empty_class, "white: there is no image in this class's folder"),
+        (half_an_image, "0.jpg: can't be decoded as an image"),
+        (an_empty_class, "white: this class's folder contains no image"),
     ],
 )
 def test_a_folder_with_something_wrong_is_named_and_nothing_is_left(
@@ -165,11 +165,11 @@ def test_texts_of_a_csv_file_become_tokens_with_a_vocabulary_beside_them(tmp_pat
         ("label,p1\n1,2\n1,nan", "nan in row 2, column 2; pixels and labels must be whole numbers"),
         ("label,p1\n1,256", "256 in row 1, column 2"),
         ("label,p1\n-1,2", "-1 in row 1, column 1"),
-        ("label,p1,p2\n1,2,3\n0,1,2", "2 pixel columns are no square image"),
+        ("label,p1,p2\n1,2,3\n0,1,2", "2 pixel columns do not form a square image"),
         ("label,text\n1,a\n-2,b", "label -2 at position 1 of the split train, expected 0 to 1"),
         ("label,text\n1,a\n0", "1 values in row 2, expected 2"),
         ('label,text\n1,"a', "can't be read as CSV"),
-        ("label,text\n1,a", "leaves 1 for the training and 0 for the test"),
+        ("label,text\n1,a", "into 1 for training and 0 for testing"),
     ],
 )
 def test_a_wrong_csv_file_is_one_message(tmp_path: Path, text: str, words: str) -> None:
