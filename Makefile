@@ -39,6 +39,8 @@ oldest: setup  ## Test training/ with the oldest TensorFlow it runs with
 	@test -d .venv-oldest || .venv/bin/uv venv --quiet --python '>=3.10,<3.12' .venv-oldest
 	@.venv/bin/uv pip install --quiet --python .venv-oldest --require-hashes \
 	  -r requirements-oldest.txt
+	@.venv/bin/uv pip install --quiet --python .venv-oldest --no-deps --no-build-isolation \
+	  --editable training
 	@.venv-oldest/bin/python -m pytest -n 2 --dist loadgroup tests/unit/training
 
 next: setup  ## Test and type-check infra/ with the next generation of Google's provider

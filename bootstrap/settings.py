@@ -87,7 +87,7 @@ class BootstrapError(Exception):
 
 
 def parse(config: Mapping[str, object], stack: str) -> BootstrapSettings:
-    """The settings in `config`, whose keys are those of the stack file; raises BootstrapError."""
+    """Parse `config`, whose keys are those of the stack file. Raises BootstrapError."""
     values = {
         key.partition(":")[2]: value
         for key, value in config.items()

@@ -106,7 +106,7 @@ def _is_refused(answer: requests.Response) -> bool:
 
 
 def _enabled(session: requests.Session, project: str) -> set[str]:
-    """Raises requests.RequestException."""
+    """Ask Google which APIs are enabled. Raises requests.RequestException."""
     found: set[str] = set()
     query: dict[str, Any] = {"filter": "state:ENABLED", "pageSize": _PAGE}
     while True:

@@ -39,7 +39,7 @@ class Option:
     description: str
 
     def schema(self) -> dict[str, Any]:
-        """The option as JSON schema."""
+        """Return the option as JSON schema."""
         items = {"items": {"type": "string"}} if self.type == "array" else {}
         return {
             "type": self.type,
@@ -82,11 +82,11 @@ class Rule:
         ]
 
     def as_policy(self) -> Policy:
-        """The rule as the engine knows it."""
+        """Return the rule as the engine knows it."""
         raise NotImplementedError
 
     def schema(self) -> PolicyConfigSchema | None:
-        """The schema that the engine checks the rule's configuration with."""
+        """Return the schema that the engine checks the rule's configuration with."""
         properties = {name: option.schema() for name, option in self.options.items()}
         return PolicyConfigSchema(properties) if properties else None
 
@@ -98,11 +98,11 @@ class ResourceRule(Rule):
     check: ResourceCheck = field(kw_only=True)
 
     def violations(self, resource: Resource, config: Config | None = None) -> list[str]:
-        """What is wrong with a resource."""
+        """Yield what is wrong with a resource."""
         return list(self.check(resource, self.configured(config)))
 
     def as_policy(self) -> Policy:
-        """The rule as the engine knows it."""
+        """Return the rule as the engine knows it."""
 
         def validate(args: ResourceValidationArgs, report: ReportViolation) -> None:
             resource = Resource(
@@ -127,11 +127,11 @@ class StackRule(Rule):
     def violations(
         self, resources: Sequence[Resource], config: Config | None = None
     ) -> list[tuple[Resource, str]]:
-        """What is wrong with a stack, and the resource that it is about."""
+        """Yield what is wrong with a stack, and the resource that it is about."""
         return list(self.check(resources, self.configured(config)))
 
     def as_policy(self) -> Policy:
-        """The rule as the engine knows it."""
+        """Return the rule as the engine knows it."""
 
         def validate(args: StackValidationArgs, report: ReportViolation) -> None:
             resources = [_resource(each) for each in args.resources]

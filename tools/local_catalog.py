@@ -21,7 +21,7 @@ _GENERATIONS = {"v5e": "v5litepod"}
 
 
 def files(catalog: Catalog) -> dict[str, str]:
-    """The content of every generated file, by name."""
+    """Return the content of every generated file, by name."""
     return {
         "compute-machine-types.yaml": _machine_types(catalog),
         "tpu-accelerators.yaml": _accelerators(catalog),

@@ -59,7 +59,7 @@ def _is_ready(venv: Path, lock: Path) -> bool:
 
 
 def find_python() -> str | None:
-    """An interpreter of a suitable version: this one, one on PATH, or one that uv knows."""
+    """Find an interpreter of a suitable version: this one, one on PATH, or one that uv knows."""
     if sys.version_info[:2] in SUITABLE:
         return sys.executable
     names = [f"python{major}.{minor}" for major, minor in SUITABLE]
@@ -112,7 +112,7 @@ def _install(python: str, venv: Path, lock: Path) -> None:
 
 
 def _locked(name: str, lock: Path) -> str:
-    """The lock file's entry of one package, with its hashes."""
+    """Return the lock file's entry of one package, with its hashes."""
     lines = lock.read_text(encoding="utf-8").splitlines()
     start = next(index for index, line in enumerate(lines) if line.startswith(f"{name}=="))
     end = next(index for index in range(start, len(lines)) if not lines[index].endswith("\\"))

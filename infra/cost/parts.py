@@ -19,7 +19,7 @@ ASSUMED_STORAGE_GIB = 100
 def of_stack(
     settings: StackSettings, stack: str, catalog: Catalog, hours: Decimal = Decimal(24)
 ) -> Estimate:
-    """What a stack costs. Its settings need not have been checked: what is unknown has no price."""
+    """Price a stack. Its settings need not have been checked: what is unknown has no price."""
     lines = [
         _tpu(settings, catalog),
         _vm(settings, catalog),
@@ -38,7 +38,7 @@ def of_stack(
 def of_accelerator(
     name: str, region: str, capacity: Capacity, count: int, hours: Decimal, catalog: Catalog
 ) -> Estimate:
-    """What `count` TPUs or GPUs cost by themselves. Raises KeyError for an unknown name."""
+    """Price `count` TPUs or GPUs by themselves. Raises KeyError for an unknown name."""
     line = _accelerator(name, region, capacity, count, catalog)
     return Estimate(line.what, region, hours, (line,))
 

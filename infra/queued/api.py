@@ -88,7 +88,7 @@ class TpuApi:
                 raise
 
     def finish(self, operation: Json, minutes: float) -> None:
-        """Waits for an operation. Raises TpuApiError with what it failed with."""
+        """Wait for an operation. Raises TpuApiError with what it failed with."""
 
         def done() -> bool:
             nonlocal operation

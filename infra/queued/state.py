@@ -40,8 +40,10 @@ def names(props: Mapping[str, Any]) -> list[str]:
 
 
 def standing(api: TpuApi, props: Mapping[str, Any]) -> list[Json | None]:
-    """A request's TPU VMs in the order of the slices, in whatever state; None for one that is not
-    there. Several cost one call, not one each."""
+    """Return a request's TPU VMs in the order of the slices, in whatever state.
+
+    One that is not there is None. Several cost one call, not one each.
+    """
     wanted = names(props)
     if len(wanted) == 1:
         return [api.get(f"{place(props)}/nodes/{wanted[0]}")]

@@ -11,7 +11,7 @@ from infra.settings.parse import NAMESPACE, PROJECT_KEY, parse
 
 
 def settings_from_engine() -> StackSettings:
-    """The settings of the stack that the engine runs. Raises SettingsError."""
+    """Read the settings of the stack that the engine runs. Raises SettingsError."""
     config = {
         key: value
         for key, value in pulumi.runtime.get_config_env().items()

@@ -38,7 +38,7 @@ _KINDS: Final[Mapping[str, str]] = {
 
 
 def parse(config: Mapping[str, object], stack: str) -> StackSettings:
-    """The settings in `config`, whose keys are those of a stack file (`tpu-stack:zone`, …).
+    """Parse the settings in `config`, whose keys are those of a stack file (`tpu-stack:zone`, …).
 
     Keys of other namespaces belong to others and are left alone, except `gcp:project`.
     Raises SettingsError with every problem.

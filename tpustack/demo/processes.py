@@ -39,7 +39,7 @@ class Watch:
         self._thread.join()
 
     def left(self) -> list[psutil.Process]:
-        """Processes that were seen and still run, this one aside."""
+        """Return the processes that were seen and still run, this one aside."""
         return [
             process
             for process in self._seen

@@ -72,7 +72,7 @@ def without_unreadable_records(data: DataSet, limit: int) -> DataSet | None:
 
 
 def _without(data: DataSet, found: dict[str, Scan], limit: int, reason: str) -> DataSet:
-    """`data` without what `found` calls corrupt in some of its files."""
+    """Return `data` without what `found` calls corrupt in some of its files."""
     left_out = data.left_out
     for name, here in found.items():
         _check(f"{data.directory}/{name}", here, limit, limit - left_out, reason)
@@ -115,7 +115,7 @@ def _check(path: str, found: Scan, limit: int, left: int, reason: str) -> None:
 
 
 def _readable(records: tf.data.Dataset, data: DataSet) -> set[int]:
-    """The numbers of the records that can be used."""
+    """Return the numbers of the records that can be used."""
 
     def read(number: tf.Tensor, serialised: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return number, _use(serialised, data)
@@ -128,7 +128,7 @@ def _readable(records: tf.data.Dataset, data: DataSet) -> set[int]:
 
 
 def _use(serialised: tf.Tensor, data: DataSet) -> tf.Tensor:
-    """A number for which the example must be parsed and its image decoded."""
+    """Return a number for which the example must be parsed and its image decoded."""
     features, labels = parse_examples(serialised[tf.newaxis], data.manifest)
     if data.manifest.encoding != ENCODED:
         return labels[0]
@@ -139,7 +139,7 @@ def _use(serialised: tf.Tensor, data: DataSet) -> tf.Tensor:
 
 
 def _why(records: tf.data.Dataset, number: int, data: DataSet) -> str:
-    """What TensorFlow says of a record that can't be used, without its own names around it."""
+    """Return what TensorFlow says of a bad record, without its own names around it."""
     (serialised,) = records.skip(number).take(1)
     try:
         _use(serialised, data)

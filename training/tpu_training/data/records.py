@@ -68,7 +68,7 @@ def _places(content: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _written_again(content: bytes, places: list[tuple[int, int]]) -> bytes:
-    """The file as it is if its contents and lengths are right: TensorFlow adds the checksums."""
+    """Return the file as TensorFlow writes these contents, with the right checksums."""
     with TemporaryDirectory() as directory:
         path = Path(directory, "records")
         with tf.io.TFRecordWriter(str(path)) as writer:

@@ -62,7 +62,7 @@ def merged(settings: Json, body: Json) -> Json:
 
 
 def complete(settings: Json, before: Json, now: float) -> Json:
-    """`settings` with Google's defaults and the times that it notes, checked.
+    """Return `settings` with Google's defaults and the times that it notes, checked.
 
     Args:
         settings: what is wanted.

@@ -156,5 +156,5 @@ def split_at_random(count: int, options: Options, place: str) -> dict[str, npt.N
 
 
 def shuffled(count: int, seed: int) -> npt.NDArray[np.int64]:
-    """The positions in random order."""
+    """Return the positions in random order."""
     return np.random.default_rng(seed).permutation(count)

@@ -68,7 +68,7 @@ def _cards(metrics: Mapping[str, Any]) -> str:
 
 
 def _charts(report: Report) -> str:
-    """The charts; without the libraries that draw them, how to get them."""
+    """Draw the charts; without the libraries that draw them, how to get them."""
     try:
         require_plots(
             "drawing the charts",
@@ -107,7 +107,7 @@ def _time(report: Report) -> str:
 
 
 def _lines(report: Report, tag: str, *names: str) -> dict[str, Mapping[int, float]]:
-    """The series of `tag` with each of `names` put into it, by that name."""
+    """Return the series of `tag` with each of `names` put into it, by that name."""
     return {name: report.series.get(tag.format(name), {}) for name in names}
 
 

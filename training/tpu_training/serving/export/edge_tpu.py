@@ -76,7 +76,7 @@ def _activation_after(operator: Any, kind: int, content: Any) -> Any:
 
 
 def _code(kind: int, content: Any) -> int:
-    """The index of operator code `kind`, added if there is none yet."""
+    """Return the index of operator code `kind`, added if there is none yet."""
     codes = content.operatorCodes
     for index, code in enumerate(codes):
         if code.builtinCode == kind:

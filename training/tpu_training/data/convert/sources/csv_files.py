@@ -97,7 +97,7 @@ def _check_columns(path: Path, expected: list[str], needed: list[str]) -> None:
 
 
 def _read_texts(path: Path, at: int, label_at: int) -> tuple[list[str], list[str]]:
-    """The columns `at` and `label_at`."""
+    """Return the columns `at` and `label_at`."""
     rows = list(_rows(path))
     for number, row in enumerate(rows):
         if len(row) != len(rows[0]):
