@@ -34,35 +34,37 @@ class Forge(StrEnum):
 class BudgetSettings(Section):
     """A budget over the projects."""
 
-    billing_account: Text = Field(description="The billing account, like 012345-6789AB-CDEF01.")
-    dollars: int = Field(ge=1, description="US dollars a month; mails at 50, 90 and 100 %.")
+    billing_account: Text
+    """The billing account, like 012345-6789AB-CDEF01."""
+    dollars: int = Field(ge=1)
+    """US dollars a month; mails at 50, 90 and 100 %."""
 
 
 class BootstrapSettings(Section):
     """Everything that the stack file says."""
 
-    project: Text = Field(description="Project of bucket, key, accounts and identity pool.")
-    region: Text = Field(description="Region of the state bucket and the key.")
-    repository: Text = Field(description="The repository whose pipeline is let in, OWNER/NAME.")
-    forge: Forge = Field(default=Forge.GITHUB, description="Where the repository is.")
-    branch: Text = Field(
-        default="main",
-        description="The branch whose pipeline may deploy; * for every one (only in a project for "
-        "the stacks of requests: whoever can push may then deploy there).",
-    )
-    projects: tuple[Text, ...] = Field(
-        default=(), description="The stacks' projects; this one if there are none."
-    )
-    deployer_roles: tuple[Text, ...] = Field(
-        default=(), description="Further roles of the deployer, for stacks that need them."
-    )
-    name_prefix: Text = Field(
-        default="tpu-stack-ci", description="What the names of all resources begin with."
-    )
-    state_bucket: Text | None = Field(
-        default=None, description="Name of the state bucket. PROJECT-PREFIX-state if not set."
-    )
-    budget: BudgetSettings | None = Field(default=None, description="A budget over the projects.")
+    project: Text
+    """Project of bucket, key, accounts and identity pool."""
+    region: Text
+    """Region of the state bucket and the key."""
+    repository: Text
+    """The repository whose pipeline is let in, OWNER/NAME."""
+    forge: Forge = Forge.GITHUB
+    """Where the repository is."""
+    branch: Text = "main"
+    """The branch whose pipeline may deploy; * for every one (only in a project for the stacks of
+    requests: whoever can push may then deploy there).
+    """
+    projects: tuple[Text, ...] = ()
+    """The stacks' projects; this one if there are none."""
+    deployer_roles: tuple[Text, ...] = ()
+    """Further roles of the deployer, for stacks that need them."""
+    name_prefix: Text = "tpu-stack-ci"
+    """What the names of all resources begin with."""
+    state_bucket: Text | None = None
+    """Name of the state bucket. PROJECT-PREFIX-state if not set."""
+    budget: BudgetSettings | None = None
+    """A budget over the projects."""
 
     @property
     def all_projects(self) -> tuple[str, ...]:

@@ -23,38 +23,34 @@ _MOST_LABELS = 64 - 3
 class StackSettings(Section):
     """Everything that one stack file says."""
 
-    project: Text = Field(description="Google Cloud project that everything is created in.")
-    zone: Text = Field(description="Zone of the TPU and the VM, for example us-central1-b.")
-    name_prefix: Text | None = Field(
-        default=None,
-        description="What the names of all resources begin with. tpu-stack-STACK if it is not set.",
-    )
-    architecture: Architecture = Field(
-        default=Architecture.VM,
-        description="vm (TPU VM, today's API), or node (the classic TPU node; Google denies it to "
-        "projects that are not on its list).",
-    )
-    tpu: TpuSettings = Field(default_factory=TpuSettings, description="The TPU.")
-    vm: VmSettings = Field(default_factory=VmSettings, description="The VM.")
-    bucket: BucketSettings = Field(default_factory=BucketSettings, description="The bucket.")
-    network: NetworkSettings = Field(default_factory=NetworkSettings, description="The network.")
-    training: TrainingSettings = Field(
-        default_factory=TrainingSettings, description="The training."
-    )
-    limits: LimitsSettings = Field(
-        default_factory=LimitsSettings,
-        description="When the TPU is taken down although nobody runs `pulumi destroy`.",
-    )
-    budget: BudgetSettings | None = Field(
-        default=None, description="A budget with alerts. None if it is not set."
-    )
-    enable_apis: bool = Field(
-        default=True,
-        description="Enable the Google APIs that the stack needs. false: somebody else does.",
-    )
-    labels: dict[str, str] = Field(
-        default_factory=dict, description="Labels of every resource that can have them."
-    )
+    project: Text
+    """Google Cloud project that everything is created in."""
+    zone: Text
+    """Zone of the TPU and the VM, for example us-central1-b."""
+    name_prefix: Text | None = None
+    """What the names of all resources begin with. tpu-stack-STACK if it is not set."""
+    architecture: Architecture = Architecture.VM
+    """vm (TPU VM, today's API), or node (the classic TPU node; Google denies it to projects that
+    are not on its list).
+    """
+    tpu: TpuSettings = TpuSettings()
+    """The TPU."""
+    vm: VmSettings = VmSettings()
+    """The VM."""
+    bucket: BucketSettings = BucketSettings()
+    """The bucket."""
+    network: NetworkSettings = NetworkSettings()
+    """The network."""
+    training: TrainingSettings = TrainingSettings()
+    """The training."""
+    limits: LimitsSettings = LimitsSettings()
+    """When the TPU is taken down although nobody runs `pulumi destroy`."""
+    budget: BudgetSettings | None = None
+    """A budget with alerts. None if it is not set."""
+    enable_apis: bool = True
+    """Enable the Google APIs that the stack needs. false: somebody else does."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Labels of every resource that can have them."""
 
     @property
     def region(self) -> str:

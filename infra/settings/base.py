@@ -20,11 +20,20 @@ class StrEnum(str, Enum):
 
 
 class Section(BaseModel):
-    """A group of settings: camelCase in the stack file, unknown names are errors, immutable."""
+    """A group of settings: camelCase in the stack file, unknown names are errors, immutable.
+
+    The docstring below a setting is its description.
+    """
 
     model_config = ConfigDict(
         alias_generator=to_camel,
         extra="forbid",
         frozen=True,
         protected_namespaces=(),
+        use_attribute_docstrings=True,
     )
+
+
+def one_line(description: str | None) -> str:
+    """Return a description without the line breaks that it has in the source."""
+    return " ".join((description or "").split())

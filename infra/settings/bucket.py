@@ -19,93 +19,62 @@ class LifecycleAction(StrEnum):
 class LifecycleRule(Section):
     """A rule for old objects. All of its conditions must hold."""
 
-    action: LifecycleAction = Field(
-        default=LifecycleAction.DELETE,
-        description="delete, or the storage class to move to: nearline, coldline or archive "
-        "(cheaper to keep, dearer to read).",
-    )
-    prefix: Text | None = Field(
-        default=None,
-        description="Only objects whose name begins so, for example jobs/mnist-1/tensorboard/.",
-    )
-    age_days: int | None = Field(
-        default=None, ge=1, le=36500, description="Days since the object was written (1 to 36500)."
-    )
-    noncurrent_days: int | None = Field(
-        default=None,
-        ge=1,
-        le=36500,
-        description="Only what was replaced or deleted, that many days ago (1 to 36500). With "
-        "`bucket.versioning` only.",
-    )
-    newer_versions: int | None = Field(
-        default=None,
-        ge=1,
-        le=1000,
-        description="Only what was replaced at least that often since (1 to 1000). With "
-        "`bucket.versioning` only.",
-    )
+    action: LifecycleAction = LifecycleAction.DELETE
+    """delete, or the storage class to move to: nearline, coldline or archive (cheaper to keep,
+    dearer to read).
+    """
+    prefix: Text | None = None
+    """Only objects whose name begins so, for example jobs/mnist-1/tensorboard/."""
+    age_days: int | None = Field(default=None, ge=1, le=36500)
+    """Days since the object was written (1 to 36500)."""
+    noncurrent_days: int | None = Field(default=None, ge=1, le=36500)
+    """Only what was replaced or deleted, that many days ago (1 to 36500). With `bucket.versioning`
+    only.
+    """
+    newer_versions: int | None = Field(default=None, ge=1, le=1000)
+    """Only what was replaced at least that often since (1 to 1000). With `bucket.versioning` only.
+    """
 
 
 class EncryptionSettings(Section):
     """The key of the bucket's objects. All of it may be left out: `encryption: {}`."""
 
-    key: Text | None = Field(
-        default=None,
-        description="A key that is there already, in the bucket's region: "
-        "projects/P/locations/REGION/keyRings/R/cryptoKeys/K. One of the stack's own if it is not "
-        "set.",
-    )
-    rotation_days: int | None = Field(
-        default=None,
-        ge=1,
-        le=36500,
-        description="After how many days the stack's own key gets a new version (1 to 36500; 90 "
-        "if it is not set). What older versions encrypted stays readable.",
-    )
+    key: Text | None = None
+    """A key that is there already, in the bucket's region:
+    projects/P/locations/REGION/keyRings/R/cryptoKeys/K. One of the stack's own if it is not set.
+    """
+    rotation_days: int | None = Field(default=None, ge=1, le=36500)
+    """After how many days the stack's own key gets a new version (1 to 36500; 90 if it is not set).
+    What older versions encrypted stays readable.
+    """
 
 
 class BucketSettings(Section):
     """The bucket: data, checkpoints and results; it outlives the machines."""
 
-    create: bool = Field(
-        default=True,
-        description="Make the bucket. false: use `bucket.name`, which is there already and stays; "
-        "the stack uploads to it and grants access to it.",
-    )
-    name: Text | None = Field(
-        default=None,
-        description="Name, unique in all of Google Cloud. PROJECT-PREFIX if it is not set.",
-    )
-    location: Text | None = Field(
-        default=None,
-        description="Region; must be the TPU's, which is also what it is if it is not set.",
-    )
-    force_destroy: bool = Field(
-        default=False,
-        description="Delete the bucket with everything in it on `pulumi destroy`. "
-        "Otherwise the bucket and its objects are left standing.",
-    )
-    protect: bool = Field(
-        default=False,
-        description="Refuse to delete or replace the bucket (`pulumi state unprotect`).",
-    )
-    versioning: bool = Field(
-        default=False, description="Keep the old generations of overwritten and deleted objects."
-    )
-    soft_delete_days: int | None = Field(
-        default=None,
-        ge=0,
-        le=90,
-        description="How long what was deleted can be restored, in days: 7 to 90, or 0 for not at "
-        "all. Google's default, 7, if it is not set.",
-    )
-    lifecycle: tuple[LifecycleRule, ...] = Field(
-        default=(),
-        description="What Google deletes or moves to a cheaper storage class by itself.",
-    )
-    encryption: EncryptionSettings | None = Field(
-        default=None,
-        description="A group of settings, which may be empty: {}. Encrypt with a key of Cloud KMS "
-        "that you control instead of one of Google's.",
-    )
+    create: bool = True
+    """Make the bucket. false: use `bucket.name`, which is there already and stays; the stack
+    uploads to it and grants access to it.
+    """
+    name: Text | None = None
+    """Name, unique in all of Google Cloud. PROJECT-PREFIX if it is not set."""
+    location: Text | None = None
+    """Region; must be the TPU's, which is also what it is if it is not set."""
+    force_destroy: bool = False
+    """Delete the bucket with everything in it on `pulumi destroy`. Otherwise the bucket and its
+    objects are left standing.
+    """
+    protect: bool = False
+    """Refuse to delete or replace the bucket (`pulumi state unprotect`)."""
+    versioning: bool = False
+    """Keep the old generations of overwritten and deleted objects."""
+    soft_delete_days: int | None = Field(default=None, ge=0, le=90)
+    """How long what was deleted can be restored, in days: 7 to 90, or 0 for not at all. Google's
+    default, 7, if it is not set.
+    """
+    lifecycle: tuple[LifecycleRule, ...] = ()
+    """What Google deletes or moves to a cheaper storage class by itself."""
+    encryption: EncryptionSettings | None = None
+    """A group of settings, which may be empty: {}. Encrypt with a key of Cloud KMS that you control
+    instead of one of Google's.
+    """

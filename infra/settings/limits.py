@@ -10,22 +10,16 @@ from infra.settings.base import Section
 class LimitsSettings(Section):
     """The limits: when a TPU that is unused or too old is taken down."""
 
-    time_to_live_hours: float | None = Field(
-        default=None,
-        ge=0.5,
-        le=8760,
-        description="How many hours a TPU lives (0.5 to 8760). Then it is deleted and the VM that "
-        "ran the training is turned off (not one with `vm.managed`); `pulumi up --refresh` brings "
-        "both back. Without end if it is not set.",
-    )
-    idle_minutes: float | None = Field(
-        default=None,
-        ge=10,
-        le=10080,
-        description="How many minutes a TPU may be READY while nothing trains (10 to 10080). Then "
-        "it is stopped, or deleted where Google stops none (several hosts, out of the queue). "
-        "Without end if it is not set.",
-    )
+    time_to_live_hours: float | None = Field(default=None, ge=0.5, le=8760)
+    """How many hours a TPU lives (0.5 to 8760). Then it is deleted and the VM that ran the training
+    is turned off (not one with `vm.managed`); `pulumi up --refresh` brings both back. Without end
+    if it is not set.
+    """
+    idle_minutes: float | None = Field(default=None, ge=10, le=10080)
+    """How many minutes a TPU may be READY while nothing trains (10 to 10080). Then it is stopped,
+    or deleted where Google stops none (several hosts, out of the queue). Without end if it is not
+    set.
+    """
 
     @property
     def any(self) -> bool:

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
 from infra.settings.base import Section, Text
 
 
 class NetworkSettings(Section):
     """The network of VM and TPU: one of the stack's own, or one that is there already."""
 
-    create: bool = Field(
-        default=True,
-        description="Make a network with a subnet, Private Google Access and Cloud NAT. "
-        "false: use `network.name`.",
-    )
-    name: Text | None = Field(
-        default=None,
-        description="Name of the network that is there already (`default` if it is not set). "
-        "Only with `network.create: false`.",
-    )
-    subnetwork: Text | None = Field(
-        default=None,
-        description="Name of its subnetwork in the TPU's region (the network's name if it is not "
-        "set). Only with `network.create: false`.",
-    )
-    subnet_range: Text | None = Field(
-        default=None,
-        description="Address range of the subnetwork, for example 10.10.0.0/20. Of the stack's own "
-        "network it is the range to make; of another it is what a TPU node must not overlap.",
-    )
+    create: bool = True
+    """Make a network with a subnet, Private Google Access and Cloud NAT. false: use `network.name`.
+    """
+    name: Text | None = None
+    """Name of the network that is there already (`default` if it is not set). Only with
+    `network.create: false`.
+    """
+    subnetwork: Text | None = None
+    """Name of its subnetwork in the TPU's region (the network's name if it is not set). Only with
+    `network.create: false`.
+    """
+    subnet_range: Text | None = None
+    """Address range of the subnetwork, for example 10.10.0.0/20. Of the stack's own network it is
+    the range to make; of another it is what a TPU node must not overlap.
+    """

@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from infra.settings import StackSettings
+from infra.settings.base import one_line
 from infra.settings.problems import UNSET, Problem, SettingsError
 
 NAMESPACE: Final = "tpu-stack"
@@ -84,7 +85,7 @@ def _problem(error: ErrorDetails, stack: str) -> Problem:
     if kind == "extra_forbidden":
         return Problem(name, value, "is a setting that does not exist", _nearest(path))
     field = _field(path)
-    described = (field.description or "").rstrip(".") if field else ""
+    described = one_line(field.description).rstrip(".") if field else ""
     if kind == "missing":
         return Problem(name, value, "is required", f"Set it: {described}")
     if kind == "value_error":

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from infra.settings import StackSettings
+from infra.settings.base import one_line
 from infra.settings.parse import NAMESPACE, PROJECT_KEY
 
 # The model calls it `project`; stack files set the provider's own key.
@@ -84,7 +85,7 @@ def pulumi_config() -> dict[str, dict[str, Any]]:
             continue
         declared[f"{NAMESPACE}:{name}"] = {
             "type": whole["type"],
-            "description": entry["description"],
+            "description": one_line(entry["description"]),
             **({} if required else {"default": default}),
         }
     return declared
@@ -107,7 +108,7 @@ def _settings(
                 tuple(whole.get("enum", ())),
                 whole.get("minimum"),
                 whole.get("maximum"),
-                entry.get("description", ""),
+                one_line(entry.get("description")),
             )
         if grouped:
             yield from _settings(whole, definitions, f"{here}.")

@@ -14,8 +14,9 @@ Minutes = Annotated[float | None, Field(ge=1, le=24 * 60)]
 class Timeouts(Section):
     """How many minutes an operation may take."""
 
-    create_minutes: Minutes = Field(default=None, description="Creation (1 to 1440; default: 20).")
-    update_minutes: Minutes = Field(
-        default=None, description="Changes in place (1 to 1440; default: 20)."
-    )
-    delete_minutes: Minutes = Field(default=None, description="Deletion (1 to 1440; default: 20).")
+    create_minutes: Minutes = None
+    """Creation (1 to 1440; default: 20)."""
+    update_minutes: Minutes = None
+    """Changes in place (1 to 1440; default: 20)."""
+    delete_minutes: Minutes = None
+    """Deletion (1 to 1440; default: 20)."""

@@ -37,132 +37,91 @@ class Workload(StrEnum):
 class QueueSettings(Section):
     """How long to queue for the TPU. All of it may be left out: `queued: {}`."""
 
-    wait_minutes: float = Field(
-        default=60.0,
-        ge=1,
-        le=7 * 24 * 60,
-        description="How many minutes `pulumi up` waits for the TPU (1 to 10080). Then it fails; "
-        "the request keeps its place, and the next `pulumi up` goes on waiting.",
-    )
-    valid_until: AwareDatetime | None = Field(
-        default=None,
-        description="When Google gives the request up, for example 2026-12-31T18:00:00Z. It "
-        "queues for as long as it takes if that is not set.",
-    )
-    reservation: Text | None = Field(
-        default=None,
-        description="Reservation to take the TPU from: its name, or "
-        "projects/PROJECT/locations/ZONE/reservations/NAME of another project. With "
-        "`tpu.capacity: reserved` only; any reservation of the project if it is not set.",
-    )
-    guaranteed_hours: float | None = Field(
-        default=None,
-        gt=0,
-        le=365 * 24,
-        description="Take only a TPU that is free for at least so many hours (at most 8760). With "
-        "`tpu.capacity: on-demand` or `reserved` only.",
-    )
-    workload: Workload | None = Field(
-        default=None,
-        description="How Google maintains several slices: throughput (all at once, for a training "
-        "that needs all of them) or availability (one after the other). With more than one of "
-        "`tpu.slices` only.",
-    )
+    wait_minutes: float = Field(default=60.0, ge=1, le=7 * 24 * 60)
+    """How many minutes `pulumi up` waits for the TPU (1 to 10080). Then it fails; the request keeps
+    its place, and the next `pulumi up` goes on waiting.
+    """
+    valid_until: AwareDatetime | None = None
+    """When Google gives the request up, for example 2026-12-31T18:00:00Z. It queues for as long as
+    it takes if that is not set.
+    """
+    reservation: Text | None = None
+    """Reservation to take the TPU from: its name, or
+    projects/PROJECT/locations/ZONE/reservations/NAME of another project. With `tpu.capacity:
+    reserved` only; any reservation of the project if it is not set.
+    """
+    guaranteed_hours: float | None = Field(default=None, gt=0, le=365 * 24)
+    """Take only a TPU that is free for at least so many hours (at most 8760). With `tpu.capacity:
+    on-demand` or `reserved` only.
+    """
+    workload: Workload | None = None
+    """How Google maintains several slices: throughput (all at once, for a training that needs all
+    of them) or availability (one after the other). With more than one of `tpu.slices` only.
+    """
 
 
 class TimeoutSettings(Timeouts):
     """How many minutes an operation on the TPU may take."""
 
-    create_minutes: Minutes = Field(
-        default=None,
-        description="Creation (1 to 1440; default: 20). A TPU that queues has "
-        "`tpu.queued.waitMinutes` instead.",
-    )
-    update_minutes: Minutes = Field(
-        default=None,
-        description="Changes in place, such as another runtime (1 to 1440; default: 20).",
-    )
-    delete_minutes: Minutes = Field(
-        default=None,
-        description="Deletion (1 to 1440; default: 20, or 30 for a TPU that queues).",
-    )
+    create_minutes: Minutes = None
+    """Creation (1 to 1440; default: 20). A TPU that queues has `tpu.queued.waitMinutes` instead."""
+    update_minutes: Minutes = None
+    """Changes in place, such as another runtime (1 to 1440; default: 20)."""
+    delete_minutes: Minutes = None
+    """Deletion (1 to 1440; default: 20, or 30 for a TPU that queues)."""
 
 
 class TpuSettings(Section):
     """The TPU: its size, its software and how it is bought."""
 
-    accelerator_type: Text = Field(
-        default="v2-8", description="Type and size of the TPU, for example v2-8 or v3-32."
-    )
-    slices: int = Field(
-        default=1,
-        ge=1,
-        le=256,
-        description="How many TPUs of that type (1 to 256). Several are called NAME-0, NAME-1 and "
-        "so on. With architecture vm only.",
-    )
-    runtime_version: Text | None = Field(
-        default=None,
-        description="Software of a TPU VM, for example tpu-vm-tf-2.18.0-pod-pjrt-v5p-and-below. "
-        "With architecture vm only, and required there.",
-    )
-    tensorflow_version: Text | None = Field(
-        default=None,
-        description="TensorFlow of a classic TPU node, for example 2.12.1. "
-        "With architecture node only, and required there.",
-    )
-    cidr_block: Text | None = Field(
-        default=None,
-        description="Private addresses of a classic TPU node, for example 10.240.1.0/29. "
-        "With architecture node only; Google picks a range if it is not set.",
-    )
-    capacity: Capacity = Field(
-        default=Capacity.ON_DEMAND,
-        description="on-demand, spot (cheaper, can be taken away), preemptible (as spot, for at "
-        "most 24 hours) or reserved.",
-    )
-    queued: QueueSettings | None = Field(
-        default=None,
-        description="A group of settings, which may be empty: {}. Queue for the TPU instead of "
-        "failing when there is no capacity. With architecture vm only.",
-    )
-    data_disks: tuple[DataDisk, ...] = Field(
-        default=(),
-        description="Disks of a TPU VM beside the one that it boots from. With architecture vm "
-        "only.",
-    )
-    boot_disk_gib: int | None = Field(
-        default=None,
-        ge=100,
-        le=65536,
-        description="Size of the disk that a TPU VM boots from, in GiB (100 to 65536; 100 if it is "
-        "not set). With `tpu.queued` only.",
-    )
-    external_ips: bool = Field(
-        default=False,
-        description="Give every host of a TPU VM a public address. Not needed for the training. "
-        "With architecture vm only.",
-    )
-    tags: tuple[Text, ...] = Field(
-        default=(),
-        description="Network tags of a TPU VM, for firewall rules of a given network. With "
-        "architecture vm only.",
-    )
-    scopes: tuple[Text, ...] = Field(
-        default=(FULL_SCOPE,),
-        description="Access scopes of a TPU VM's service account. IAM decides what it may do; the "
-        "full scope is what a trainer on the TPU VM needs. With architecture vm only.",
-    )
-    secure_boot: bool = Field(
-        default=False,
-        description="Let a TPU VM boot signed software alone (shielded VM). With architecture vm "
-        "only.",
-    )
-    autocheckpoint: bool = Field(
-        default=False,
-        description="Have the trainer told to save a checkpoint before maintenance, where its "
-        "framework can. With `tpu.queued` only.",
-    )
-    timeouts: TimeoutSettings = Field(
-        default_factory=TimeoutSettings, description="How long operations on the TPU may take."
-    )
+    accelerator_type: Text = "v2-8"
+    """Type and size of the TPU, for example v2-8 or v3-32."""
+    slices: int = Field(default=1, ge=1, le=256)
+    """How many TPUs of that type (1 to 256). Several are called NAME-0, NAME-1 and so on. With
+    architecture vm only.
+    """
+    runtime_version: Text | None = None
+    """Software of a TPU VM, for example tpu-vm-tf-2.18.0-pod-pjrt-v5p-and-below. With architecture
+    vm only, and required there.
+    """
+    tensorflow_version: Text | None = None
+    """TensorFlow of a classic TPU node, for example 2.12.1. With architecture node only, and
+    required there.
+    """
+    cidr_block: Text | None = None
+    """Private addresses of a classic TPU node, for example 10.240.1.0/29. With architecture node
+    only; Google picks a range if it is not set.
+    """
+    capacity: Capacity = Capacity.ON_DEMAND
+    """on-demand, spot (cheaper, can be taken away), preemptible (as spot, for at most 24 hours) or
+    reserved.
+    """
+    queued: QueueSettings | None = None
+    """A group of settings, which may be empty: {}. Queue for the TPU instead of failing when there
+    is no capacity. With architecture vm only.
+    """
+    data_disks: tuple[DataDisk, ...] = ()
+    """Disks of a TPU VM beside the one that it boots from. With architecture vm only."""
+    boot_disk_gib: int | None = Field(default=None, ge=100, le=65536)
+    """Size of the disk that a TPU VM boots from, in GiB (100 to 65536; 100 if it is not set). With
+    `tpu.queued` only.
+    """
+    external_ips: bool = False
+    """Give every host of a TPU VM a public address. Not needed for the training. With architecture
+    vm only.
+    """
+    tags: tuple[Text, ...] = ()
+    """Network tags of a TPU VM, for firewall rules of a given network. With architecture vm only.
+    """
+    scopes: tuple[Text, ...] = (FULL_SCOPE,)
+    """Access scopes of a TPU VM's service account. IAM decides what it may do; the full scope is
+    what a trainer on the TPU VM needs. With architecture vm only.
+    """
+    secure_boot: bool = False
+    """Let a TPU VM boot signed software alone (shielded VM). With architecture vm only."""
+    autocheckpoint: bool = False
+    """Have the trainer told to save a checkpoint before maintenance, where its framework can. With
+    `tpu.queued` only.
+    """
+    timeouts: TimeoutSettings = TimeoutSettings()
+    """How long operations on the TPU may take."""

@@ -17,38 +17,27 @@ class RunOn(StrEnum):
 class TrainingSettings(Section):
     """The training: what runs, where, on which data."""
 
-    run_on: RunOn = Field(
-        default=RunOn.VM,
-        description="vm: the VM drives the TPU by gRPC. tpu: worker 0 of the TPU VM runs the "
-        "trainer itself (architecture vm only).",
-    )
-    job: Text = Field(
-        default="train",
-        description="Name of this run; its results lie under jobs/NAME in the bucket. A job that "
-        "has finished is not run again: give the next one a new name.",
-    )
-    wheel: Text | None = Field(
-        default=None,
-        description="Wheel of the training package, relative to the project's root. The newest "
-        "dist/tpu_stack_training-*.whl if it is not set.",
-    )
-    data: Text | None = Field(
-        default=None,
-        description="Directory, relative to the project's root, whose files become objects under "
-        "data/ in the bucket.",
-    )
-    args: tuple[Text, ...] = Field(
-        default=(), description="Further arguments of `tpu-training train-and-evaluate`."
-    )
-    tensorflow_version: Text | None = Field(
-        default=None,
-        description="TensorFlow on the machine that runs the trainer. The TPU's own version if it "
-        "is not set, which is what works: they must agree.",
-    )
-    model_memory_gib: float = Field(
-        default=2.0,
-        ge=0.1,
-        le=12288,
-        description="Memory in GiB that the model needs on the VM, where it is initialised "
-        "(0.1 to 12288).",
-    )
+    run_on: RunOn = RunOn.VM
+    """vm: the VM drives the TPU by gRPC. tpu: worker 0 of the TPU VM runs the trainer itself
+    (architecture vm only).
+    """
+    job: Text = "train"
+    """Name of this run; its results lie under jobs/NAME in the bucket. A job that has finished is
+    not run again: give the next one a new name.
+    """
+    wheel: Text | None = None
+    """Wheel of the training package, relative to the project's root. The newest
+    dist/tpu_stack_training-*.whl if it is not set.
+    """
+    data: Text | None = None
+    """Directory, relative to the project's root, whose files become objects under data/ in the
+    bucket.
+    """
+    args: tuple[Text, ...] = ()
+    """Further arguments of `tpu-training train-and-evaluate`."""
+    tensorflow_version: Text | None = None
+    """TensorFlow on the machine that runs the trainer. The TPU's own version if it is not set,
+    which is what works: they must agree.
+    """
+    model_memory_gib: float = Field(default=2.0, ge=0.1, le=12288)
+    """Memory in GiB that the model needs on the VM, where it is initialised (0.1 to 12288)."""

@@ -41,33 +41,23 @@ class DiskType(StrEnum):
 class ShieldedSettings(Section):
     """Shielded VM, which protects the VM's software against unnoticed changes."""
 
-    secure_boot: bool = Field(
-        default=True, description="Boot signed software alone; drivers of one's own need false."
-    )
-    vtpm: bool = Field(default=True, description="A virtual trusted platform module.")
-    integrity_monitoring: bool = Field(
-        default=True, description="Compare every boot with the first. Needs `vm.shielded.vtpm`."
-    )
+    secure_boot: bool = True
+    """Boot signed software alone; drivers of one's own need false."""
+    vtpm: bool = True
+    """A virtual trusted platform module."""
+    integrity_monitoring: bool = True
+    """Compare every boot with the first. Needs `vm.shielded.vtpm`."""
 
 
 class ManagedSettings(Section):
     """A managed instance group of one. All of it may be left out: `managed: {}`."""
 
-    initial_delay_seconds: int = Field(
-        default=300,
-        ge=0,
-        le=3600,
-        description="How long a new VM may take until it must answer its health check (0 to 3600).",
-    )
-    check_interval_seconds: int = Field(
-        default=30, ge=5, le=300, description="How often the VM's health is asked for (5 to 300)."
-    )
-    failed_checks: int = Field(
-        default=3,
-        ge=1,
-        le=10,
-        description="After how many checks in a row that fail the VM is made anew (1 to 10).",
-    )
+    initial_delay_seconds: int = Field(default=300, ge=0, le=3600)
+    """How long a new VM may take until it must answer its health check (0 to 3600)."""
+    check_interval_seconds: int = Field(default=30, ge=5, le=300)
+    """How often the VM's health is asked for (5 to 300)."""
+    failed_checks: int = Field(default=3, ge=1, le=10)
+    """After how many checks in a row that fail the VM is made anew (1 to 10)."""
 
 
 class VmTimeoutSettings(Timeouts):
@@ -77,57 +67,43 @@ class VmTimeoutSettings(Timeouts):
 class VmSettings(Section):
     """The VM: it drives the TPU by gRPC, so it can be small if the model fits into its memory."""
 
-    machine_type: Text = Field(
-        default="n1-standard-2",
-        description="Compute Engine machine type, for example n2-highmem-8.",
-    )
-    capacity: VmCapacity = Field(
-        default=VmCapacity.ON_DEMAND,
-        description="on-demand, spot (cheaper, can be stopped by Google at any moment) or "
-        "preemptible (as spot, for at most 24 hours).",
-    )
-    termination_action: TerminationAction | None = Field(
-        default=None,
-        description="What Google does with a spot VM that it takes away: stop (the default), or "
-        "delete. With `vm.capacity: spot` only.",
-    )
-    host_maintenance: HostMaintenance | None = Field(
-        default=None,
-        description="What Google does while it maintains the machine below: migrate (the default) "
-        "or terminate. With `vm.capacity: on-demand` only; all others are terminated.",
-    )
-    managed: ManagedSettings | None = Field(
-        default=None,
-        description="A group of settings, which may be empty: {}. Let a managed instance group "
-        "keep the VM: one that was preempted, deleted or has failed comes back and trains on.",
-    )
-    image: Text = Field(
-        default="debian-cloud/debian-12",
-        description="Boot image as PROJECT/FAMILY; the start-up script is written for Debian 12.",
-    )
-    boot_disk_gib: int = Field(
-        default=50, ge=20, le=65536, description="Size of the boot disk in GiB (20 to 65536)."
-    )
-    boot_disk_type: DiskType = Field(
-        default=DiskType.BALANCED, description="pd-balanced, pd-standard or pd-ssd."
-    )
-    keep_boot_disk: bool = Field(
-        default=False,
-        description="Keep the boot disk when the VM is deleted or replaced; the next VM boots from "
-        "it, with all that was installed. `pulumi destroy` deletes it.",
-    )
-    public_ip: bool = Field(
-        default=False, description="Give the VM a public address. Not needed for the training."
-    )
-    os_login: bool = Field(
-        default=True, description="Let IAM say who may log in by SSH, instead of keys in metadata."
-    )
-    shielded: ShieldedSettings = Field(default_factory=ShieldedSettings, description="Shielded VM.")
-    ops_agent: bool = Field(
-        default=False,
-        description="Install Google's Ops Agent for metrics of memory and disk and for logs. "
-        "Training goes on without it where that fails.",
-    )
-    timeouts: VmTimeoutSettings = Field(
-        default_factory=VmTimeoutSettings, description="How long operations on the VM may take."
-    )
+    machine_type: Text = "n1-standard-2"
+    """Compute Engine machine type, for example n2-highmem-8."""
+    capacity: VmCapacity = VmCapacity.ON_DEMAND
+    """on-demand, spot (cheaper, can be stopped by Google at any moment) or preemptible (as spot,
+    for at most 24 hours).
+    """
+    termination_action: TerminationAction | None = None
+    """What Google does with a spot VM that it takes away: stop (the default), or delete. With
+    `vm.capacity: spot` only.
+    """
+    host_maintenance: HostMaintenance | None = None
+    """What Google does while it maintains the machine below: migrate (the default) or terminate.
+    With `vm.capacity: on-demand` only; all others are terminated.
+    """
+    managed: ManagedSettings | None = None
+    """A group of settings, which may be empty: {}. Let a managed instance group keep the VM: one
+    that was preempted, deleted or has failed comes back and trains on.
+    """
+    image: Text = "debian-cloud/debian-12"
+    """Boot image as PROJECT/FAMILY; the start-up script is written for Debian 12."""
+    boot_disk_gib: int = Field(default=50, ge=20, le=65536)
+    """Size of the boot disk in GiB (20 to 65536)."""
+    boot_disk_type: DiskType = DiskType.BALANCED
+    """pd-balanced, pd-standard or pd-ssd."""
+    keep_boot_disk: bool = False
+    """Keep the boot disk when the VM is deleted or replaced; the next VM boots from it, with all
+    that was installed. `pulumi destroy` deletes it.
+    """
+    public_ip: bool = False
+    """Give the VM a public address. Not needed for the training."""
+    os_login: bool = True
+    """Let IAM say who may log in by SSH, instead of keys in metadata."""
+    shielded: ShieldedSettings = ShieldedSettings()
+    """Shielded VM."""
+    ops_agent: bool = False
+    """Install Google's Ops Agent for metrics of memory and disk and for logs. Training goes on
+    without it where that fails.
+    """
+    timeouts: VmTimeoutSettings = VmTimeoutSettings()
+    """How long operations on the VM may take."""

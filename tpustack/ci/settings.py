@@ -17,17 +17,19 @@ FILE = Path("stacks") / "pipeline.yaml"
 class PullRequests(Section):
     """Stacks of requests that are labelled for one."""
 
-    like: Text = Field(description="The stack whose settings they get.")
-    hours: int = Field(default=72, ge=1, le=24 * 30, description="Their time to live.")
+    like: Text
+    """The stack whose settings they get."""
+    hours: int = Field(default=72, ge=1, le=24 * 30)
+    """Their time to live."""
 
 
 class PipelineSettings(Section):
     """Everything that the file says."""
 
-    stacks: tuple[Text, ...] = Field(min_length=1, description="In the order of deployment.")
-    pull_requests: PullRequests | None = Field(
-        default=None, description="Stacks of requests that are labelled for one."
-    )
+    stacks: tuple[Text, ...] = Field(min_length=1)
+    """In the order of deployment."""
+    pull_requests: PullRequests | None = None
+    """Stacks of requests that are labelled for one."""
 
 
 def load(root: Path) -> PipelineSettings:
