@@ -114,6 +114,11 @@ def not_found(what: str) -> ApiError:
     return ApiError(404, f"The resource '{what}' was not found")
 
 
+def failed_precondition(message: str) -> ApiError:
+    """Return the 400 for a call that the state of its resource forbids."""
+    return ApiError(400, message, status="FAILED_PRECONDITION")
+
+
 def invalid(message: str) -> ApiError:
     """Return a 400 with `message`."""
     return ApiError(400, message)

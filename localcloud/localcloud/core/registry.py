@@ -182,10 +182,13 @@ class Collection:
     permissions: str
     resources: Resources = project_resource
 
-    def method(self, *names: str, verb: str = "") -> Callable[[Handler], Handler]:
+    def method(
+        self, *names: str, verb: str = "", versions: Sequence[str] | None = None
+    ) -> Callable[[Handler], Handler]:
         """Register a handler for `names`; the permission ends in `verb`, or else in the name."""
         return self.api.method(
             *(f"{self.path}.{name}" for name in names),
             permission=f"{self.permissions}.{verb or names[0]}",
             resources=self.resources,
+            versions=versions,
         )

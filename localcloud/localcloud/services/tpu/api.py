@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from localcloud.core.call import Call
 from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError
-from localcloud.core.registry import Api
+from localcloud.core.errors import ApiError, invalid
+from localcloud.core.registry import Api, Collection
 from localcloud.core.store import Record
 from localcloud.services.tpu import catalog
 
 API = Api("tpu", ("v1", "v2", "v2alpha1"))
 V2 = ("v2", "v2alpha1")
+NODES = Collection(API, "projects.locations.nodes", "tpu.nodes")
 
 NODE = "tpu-node"
 """The store's kind of nodes; the key is the full name `projects/p/locations/z/nodes/n`."""
@@ -28,6 +29,11 @@ def place(call: Call) -> str:
     if zone not in catalog.zones():
         raise ApiError(403, f"Location {zone} is not found or access is unauthorized.")
     return f"projects/{call.project}/locations/{zone}"
+
+
+def node_name(call: Call) -> str:
+    """Return the full name of the node in the path."""
+    return f"{place(call)}/nodes/{call.params['nodesId']}"
 
 
 def zone_of(name: str) -> str:
@@ -49,14 +55,17 @@ def load(cloud: Cloud, kind: str, name: str) -> Record:
     """Return the stored resource; 404 when there is none."""
     record = cloud.store.get(kind, name)
     if record is None:
-        raise ApiError(404, f"Resource '{name}' was not found")
+        raise missing(name)
     return record
+
+
+def missing(name: str) -> ApiError:
+    """Return the 404 for a resource by its full name."""
+    return ApiError(404, f"Resource '{name}' was not found")
 
 
 def bad_state(action: str, state: str) -> ApiError:
     """Return what Google answers to an action that a node's state forbids."""
-    return ApiError(
-        400,
-        f"Cloud TPU received a bad request. {action} is not supported while in state {state}",
-        status="INVALID_ARGUMENT",
+    return invalid(
+        f"Cloud TPU received a bad request. {action} is not supported while in state {state}"
     )

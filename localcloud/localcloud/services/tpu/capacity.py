@@ -9,7 +9,7 @@ finds its reservation), `tpu-hosts` {"limit": n}: how many hosts may run at once
 from __future__ import annotations
 
 from localcloud.core.cloud import SETTING, Cloud
-from localcloud.core.errors import ApiError
+from localcloud.core.errors import ApiError, failed_precondition
 from localcloud.core.store import Record
 from localcloud.services.tpu import catalog
 from localcloud.services.tpu.api import NODE, QUEUED, zone_of
@@ -80,11 +80,8 @@ def require_stock(cloud: Cloud, record: Record) -> None:
 def _require_reservation(cloud: Cloud, zone: str, accelerator: str) -> None:
     reserved = cloud.store.get(SETTING, "reservations")
     if reserved is not None and accelerator not in reserved.get(zone, []):
-        raise ApiError(
-            400,
-            "Insufficient reserved capacity. Contact customer support to increase your "
-            "reservation.",
-            status="FAILED_PRECONDITION",
+        raise failed_precondition(
+            "Insufficient reserved capacity. Contact customer support to increase your reservation."
         )
 
 

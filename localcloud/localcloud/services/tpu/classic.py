@@ -10,31 +10,25 @@ from localcloud.core.store import Record
 from localcloud.services.compute.links import url_of
 from localcloud.services.compute.networks import require_network
 from localcloud.services.tpu import capacity, catalog, checks, cidr, nodes
-from localcloud.services.tpu.api import API, NODE, load, place, zone_of
-from localcloud.services.tpu.common import node_name
+from localcloud.services.tpu.api import NODE, NODES, load, node_name, zone_of
 from localcloud.services.tpu.locations import service_identity
 
 _V1 = ("v1",)
 
 
-@API.method("projects.locations.nodes.create", permission="tpu.nodes.create", versions=_V1)
+@NODES.method("create", versions=_V1)
 def create_node(cloud: Cloud, call: Call) -> Json:
     """Create a classic node."""
-    zone = zone_of(f"{place(call)}/")
-    name = f"{place(call)}/nodes/{call.arg('nodeId')}"
-    checks.require_name(call.arg("nodeId"), "nodeId")
-    nodes.require_new(cloud, name)
+    name = nodes.new_name(cloud, call)
     capacity.require_nodes_allowed(cloud)
-    accelerator = checks.accelerator(zone, call.body)
+    accelerator = checks.accelerator(zone_of(name), call.body)
     checks.require_common(call.body)
     _require_version(call.body.get("tensorflowVersion", ""))
     with cloud.store.locked():
-        record = nodes.new(cloud, name, _record(cloud, call, accelerator))
-        capacity.require_quota(cloud, call.project, zone, [record])
-        return nodes.begin_create(cloud, call, record)
+        return nodes.begin_create(cloud, call, name, _record(cloud, call, accelerator))
 
 
-@API.method("projects.locations.nodes.reimage", permission="tpu.nodes.reimage", versions=_V1)
+@NODES.method("reimage", versions=_V1)
 def reimage_node(cloud: Cloud, call: Call) -> Json:
     """Install another TensorFlow version on a classic node."""
     name = node_name(call)
@@ -42,7 +36,8 @@ def reimage_node(cloud: Cloud, call: Call) -> Json:
     if "tensorflowVersion" not in load(cloud, NODE, name):
         raise invalid(f"'{name}' is a TPU VM; only TPU nodes can be reimaged.")
     _require_version(version)
-    return nodes.begin_reimage(cloud, call, name, version)
+    states = ("READY", "STOPPED")
+    return nodes.begin(cloud, call, "reimage", states, "REIMAGING", tensorflowVersion=version)
 
 
 def _record(cloud: Cloud, call: Call, accelerator: catalog.Accelerator) -> Record:

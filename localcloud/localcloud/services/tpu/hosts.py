@@ -12,7 +12,7 @@ from pathlib import Path
 
 from localcloud.core import projects
 from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError
+from localcloud.core.errors import ApiError, failed_precondition
 from localcloud.core.machines import MachineSpec
 from localcloud.core.store import Record
 from localcloud.core.tokens import CLOUD_PLATFORM
@@ -35,11 +35,9 @@ def require_tensorflow(record: Record) -> None:
         ApiError: 400 naming the extra that brings it.
     """
     if serves(record) and find_spec("tensorflow") is None:
-        raise ApiError(
-            400,
+        raise failed_precondition(
             "the hosts of a local TPU are servers of TensorFlow, which is not installed beside the "
-            "local cloud: pip install 'tpu-stack-localcloud[tpu]', and start it again",
-            status="FAILED_PRECONDITION",
+            "local cloud: pip install 'tpu-stack-localcloud[tpu]', and start it again"
         )
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from localcloud.core import accounts, projects
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError
 from localcloud.core.hooks import service_enabled
+from localcloud.core.registry import Collection
 from localcloud.services import policies
 from localcloud.services.paging import page
 from localcloud.services.tpu import catalog
-from localcloud.services.tpu.api import API, V2, place
+from localcloud.services.tpu.api import API, V2, missing, place
 
 
 def service_identity(project: str) -> str:
@@ -39,58 +41,51 @@ def list_locations(cloud: Cloud, call: Call) -> Json:
     return page(call, "locations", [_location(call.project, zone) for zone in catalog.zones()])
 
 
-def _accelerator(call: Call, accelerator: catalog.Accelerator) -> Json:
-    shown: Json = {
-        "name": f"{place(call)}/acceleratorTypes/{accelerator.name}",
-        "type": accelerator.name,
-    }
-    if call.method.version != "v1":
-        config = {"type": accelerator.type, "topology": accelerator.topology}
-        shown["acceleratorConfigs"] = [config]
-    return shown
-
-
-@API.method("projects.locations.acceleratorTypes.list", permission="tpu.acceleratortypes.list")
-def list_accelerators(cloud: Cloud, call: Call) -> Json:
-    """List the TPU types of a zone."""
-    place(call)
-    found = catalog.in_zone(call.params["locationsId"])
-    return page(call, "acceleratorTypes", [_accelerator(call, one) for one in found])
-
-
-@API.method("projects.locations.acceleratorTypes.get", permission="tpu.acceleratortypes.get")
-def get_accelerator(cloud: Cloud, call: Call) -> Json:
-    """Describe a TPU type, if the zone has it."""
-    name = f"{place(call)}/acceleratorTypes/{call.params['acceleratorTypesId']}"
+def _accelerators(call: Call) -> dict[str, Json]:
+    found = {}
     for accelerator in catalog.in_zone(call.params["locationsId"]):
-        if accelerator.name == call.params["acceleratorTypesId"]:
-            return _accelerator(call, accelerator)
-    raise ApiError(404, f"Resource '{name}' was not found")
+        shown: Json = {"type": accelerator.name}
+        if call.method.version != "v1":
+            config = {"type": accelerator.type, "topology": accelerator.topology}
+            shown["acceleratorConfigs"] = [config]
+        found[accelerator.name] = shown
+    return found
 
 
-def _version(call: Call, collection: str, version: str) -> Json:
-    return {"name": f"{place(call)}/{collection}/{version}", "version": version}
+def _runtimes(call: Call) -> dict[str, Json]:
+    return {version: {"version": version} for version in catalog.runtime_versions()}
 
 
-def _serve_versions(
-    collection: str, known: tuple[str, ...], versions: tuple[str, ...] | None
+def _tensorflows(call: Call) -> dict[str, Json]:
+    return {version: {"version": version} for version in catalog.tensorflow_versions()}
+
+
+def _serve(
+    name: str, offered: Callable[[Call], dict[str, Json]], versions: tuple[str, ...] | None = None
 ) -> None:
+    """Register `get` and `list` of what a zone offers, in the collection `name`."""
+    collection = Collection(API, f"projects.locations.{name}", f"tpu.{name.lower()}")
+
+    def view(call: Call, short: str, about: Json) -> Json:
+        return {"name": f"{place(call)}/{name}/{short}", **about}
+
+    @collection.method("get", versions=versions)
     def get(cloud: Cloud, call: Call) -> Json:
-        version = call.params[f"{collection}Id"]
-        if version not in known:
-            raise ApiError(404, f"Resource '{place(call)}/{collection}/{version}' was not found")
-        return _version(call, collection, version)
+        short, at = call.params[f"{name}Id"], place(call)
+        known = offered(call)
+        if short not in known:
+            raise missing(f"{at}/{name}/{short}")
+        return view(call, short, known[short])
 
+    @collection.method("list", versions=versions)
     def list_(cloud: Cloud, call: Call) -> Json:
-        return page(call, collection, [_version(call, collection, one) for one in known])
-
-    at, permission = f"projects.locations.{collection}.", f"tpu.{collection.lower()}."
-    API.method(f"{at}get", permission=f"{permission}get", versions=versions)(get)
-    API.method(f"{at}list", permission=f"{permission}list", versions=versions)(list_)
+        place(call)
+        return page(call, name, [view(call, *item) for item in offered(call).items()])
 
 
-_serve_versions("runtimeVersions", catalog.runtime_versions(), V2)
-_serve_versions("tensorflowVersions", catalog.tensorflow_versions(), ("v1",))
+_serve("acceleratorTypes", _accelerators)
+_serve("runtimeVersions", _runtimes, V2)
+_serve("tensorflowVersions", _tensorflows, ("v1",))
 
 
 @API.method(

@@ -11,8 +11,8 @@ from localcloud.core.operations import Work, effect
 from localcloud.core.store import Record
 from localcloud.services.compute import usage
 from localcloud.services.compute.links import url_of
-from localcloud.services.tpu import capacity, hosts, operations
-from localcloud.services.tpu.api import NODE, bad_state, load
+from localcloud.services.tpu import capacity, checks, hosts, operations
+from localcloud.services.tpu.api import NODE, NODES, bad_state, load, node_name, place, zone_of
 
 deleted: Hook[[Cloud, Record], None] = Hook()
 """Runs when a node is gone, with the record that it had."""
@@ -22,6 +22,14 @@ GONE = ("PREEMPTED", "TERMINATED")
 """States in which a node does nothing but hold quota until it is deleted."""
 _SERVING = ("CREATING", "READY", "STARTING", "REIMAGING", "RESTARTING")
 _DAY = 86400.0
+
+
+def new_name(cloud: Cloud, call: Call) -> str:
+    """Return the full name that a call asks for; it must be well-formed and free."""
+    name = f"{place(call)}/nodes/{call.arg('nodeId')}"
+    checks.require_name(call.arg("nodeId"), "nodeId")
+    require_new(cloud, name)
+    return name
 
 
 def new(cloud: Cloud, name: str, record: Record) -> Record:
@@ -40,19 +48,41 @@ def require_new(cloud: Cloud, name: str) -> None:
         raise ApiError(409, f"Resource '{name}' already exists")
 
 
-def begin_create(cloud: Cloud, call: Call, record: Record) -> Json:
-    """Store a new node and start its creation."""
+def begin_create(cloud: Cloud, call: Call, name: str, record: Record) -> Json:
+    """Store a new node, if its project's quota has room for it, and start its creation."""
     with cloud.store.locked():
-        require_new(cloud, record["name"])
-        cloud.store.put(NODE, record["name"], record)
-    return _begin(cloud, call, "create", record["name"])
+        record = new(cloud, name, record)
+        capacity.require_quota(cloud, call.project, zone_of(name), [record])
+        require_new(cloud, name)
+        cloud.store.put(NODE, name, record)
+    return _start(cloud, call, "create", name)
+
+
+def begin(
+    cloud: Cloud, call: Call, verb: str, states: tuple[str, ...], meanwhile: str, **fields: str
+) -> Json:
+    """Start what a call does with a node.
+
+    Args:
+        cloud: the cloud.
+        call: names the node.
+        verb: of the effect and of the operation, such as `stop`.
+        states: those in which the node may be.
+        meanwhile: its state until the operation ends.
+        fields: what changes at once.
+    """
+    name = node_name(call)
+    record = load(cloud, NODE, name)
+    if record["state"] not in states:
+        raise bad_state(verb, record["state"])
+    cloud.store.put(NODE, name, record | {"state": meanwhile} | fields)
+    return _start(cloud, call, verb, name)
 
 
 @effect("tpu.node.create")
 def create(cloud: Cloud, name: str) -> Record:
     """Boot a new node's hosts; a node that finds no room leaves nothing behind."""
-    record = load(cloud, NODE, name)
-    _require_not_gone(record)
+    record = load_present(cloud, name)
     try:
         hosts.require_tensorflow(record)
         capacity.require_stock(cloud, record)
@@ -62,13 +92,15 @@ def create(cloud: Cloud, name: str) -> Record:
     return _with_run_limit(cloud, serve(cloud, record))
 
 
-def begin_delete(cloud: Cloud, call: Call, name: str) -> Json:
-    """Start the deletion of a node, whatever its state."""
+@NODES.method("delete")
+def delete_node(cloud: Cloud, call: Call) -> Json:
+    """Delete a node, whatever its state."""
+    name = node_name(call)
     record = load(cloud, NODE, name)
     if record["state"] == "DELETING":
         raise bad_state("delete", "DELETING")
     cloud.store.put(NODE, name, record | {"state": "DELETING"})
-    return _begin(cloud, call, "delete", name)
+    return _start(cloud, call, "delete", name)
 
 
 @effect("tpu.node.delete")
@@ -81,40 +113,33 @@ def delete(cloud: Cloud, name: str) -> None:
         deleted.run(cloud, record)
 
 
-def begin_stop(cloud: Cloud, call: Call, name: str) -> Json:
-    """Start to stop a READY node; slices of several hosts cannot be stopped."""
-    record = load(cloud, NODE, name)
-    if record["state"] != "READY":
-        raise bad_state("stop", record["state"])
-    if len(hosts.keys(record)) > 1:
+@NODES.method("stop")
+def stop_node(cloud: Cloud, call: Call) -> Json:
+    """Stop a READY node; slices of several hosts cannot be stopped."""
+    record = load(cloud, NODE, node_name(call))
+    if record["state"] == "READY" and len(hosts.keys(record)) > 1:
         raise ApiError(400, "Cloud TPU received a bad request. stop is not supported for TPU pods")
-    cloud.store.put(NODE, name, record | {"state": "STOPPING"})
-    return _begin(cloud, call, "stop", name)
+    return begin(cloud, call, "stop", ("READY",), "STOPPING")
 
 
 @effect("tpu.node.stop")
 def stop(cloud: Cloud, name: str) -> Record:
     """Halt a node's hosts."""
-    record = load(cloud, NODE, name)
-    _require_not_gone(record)
+    record = load_present(cloud, name)
     hosts.halt(cloud, record)
     return set_state(cloud, name, "STOPPED")
 
 
-def begin_start(cloud: Cloud, call: Call, name: str) -> Json:
+@NODES.method("start")
+def start_node(cloud: Cloud, call: Call) -> Json:
     """Start a STOPPED node."""
-    record = load(cloud, NODE, name)
-    if record["state"] != "STOPPED":
-        raise bad_state("start", record["state"])
-    cloud.store.put(NODE, name, record | {"state": "STARTING"})
-    return _begin(cloud, call, "start", name)
+    return begin(cloud, call, "start", ("STOPPED",), "STARTING")
 
 
 @effect("tpu.node.start")
 def start(cloud: Cloud, name: str) -> Record:
     """Boot a stopped node's hosts, if the zone still has room."""
-    record = load(cloud, NODE, name)
-    _require_not_gone(record)
+    record = load_present(cloud, name)
     try:
         capacity.require_stock(cloud, record)
     except ApiError:
@@ -123,21 +148,10 @@ def start(cloud: Cloud, name: str) -> Record:
     return _with_run_limit(cloud, serve(cloud, record))
 
 
-def begin_reimage(cloud: Cloud, call: Call, name: str, version: str) -> Json:
-    """Give a READY or STOPPED classic node another TensorFlow version."""
-    record = load(cloud, NODE, name)
-    if record["state"] not in ("READY", "STOPPED"):
-        raise bad_state("reimage", record["state"])
-    changed = record | {"state": "REIMAGING", "tensorflowVersion": version}
-    cloud.store.put(NODE, name, changed)
-    return _begin(cloud, call, "reimage", name)
-
-
 @effect("tpu.node.reimage")
 def reimage(cloud: Cloud, name: str) -> Record:
     """Boot a node's hosts with empty disks."""
-    record = load(cloud, NODE, name)
-    _require_not_gone(record)
+    record = load_present(cloud, name)
     hosts.remove(cloud, record)
     return serve(cloud, record)
 
@@ -217,12 +231,15 @@ def _plan_end(cloud: Cloud, record: Record) -> None:
     cloud.clock.at(started + _DAY, end)
 
 
-def _require_not_gone(record: Record) -> None:
+def load_present(cloud: Cloud, name: str) -> Record:
+    """Return a node that was not taken away."""
+    record = load(cloud, NODE, name)
     if record["state"] in GONE:
         raise bad_state("update", record["state"])
+    return record
 
 
-def _begin(cloud: Cloud, call: Call, verb: str, name: str) -> Json:
+def _start(cloud: Cloud, call: Call, verb: str, name: str) -> Json:
     step = "start" if verb == "reimage" else verb
     work = Work(f"tpu.node.{verb}", {"name": name}, cloud.seconds(f"tpu.{step}"))
     return operations.start(cloud, call, work, verb=verb, target=name)

@@ -9,7 +9,7 @@ from localcloud.core.errors import ApiError
 from localcloud.core.operations import Work
 from localcloud.core.store import Record
 from localcloud.services.paging import page
-from localcloud.services.tpu.api import API, place
+from localcloud.services.tpu.api import API, missing, place
 from localcloud.services.tpu.views import node_view, queued_view
 
 _PREFIX = "tpu/"
@@ -65,13 +65,17 @@ def _name(call: Call) -> str:
     return f"{place(call)}/operations/{call.params['operationsId']}"
 
 
+def _load(cloud: Cloud, call: Call) -> Record:
+    record = cloud.operations.get(_PREFIX + _name(call))
+    if record is None:
+        raise missing(_name(call))
+    return record
+
+
 @API.method("projects.locations.operations.get", permission="tpu.operations.get")
 def get_operation(cloud: Cloud, call: Call) -> Json:
     """Answer where an operation stands."""
-    record = cloud.operations.get(_PREFIX + _name(call))
-    if record is None:
-        raise ApiError(404, f"Resource '{_name(call)}' was not found")
-    return _show(call, _name(call), record)
+    return _show(call, _name(call), _load(cloud, call))
 
 
 @API.method("projects.locations.operations.list", permission="tpu.operations.list")
@@ -88,10 +92,7 @@ def list_operations(cloud: Cloud, call: Call) -> Json:
 @API.method("projects.locations.operations.cancel", permission="tpu.operations.get")
 def cancel_operation(cloud: Cloud, call: Call) -> Json:
     """Refuse: operations on TPUs cannot be called off, and Google says so in their metadata."""
-    record = cloud.operations.get(_PREFIX + _name(call))
-    if record is None:
-        raise ApiError(404, f"Resource '{_name(call)}' was not found")
-    if not record["done"]:
+    if not _load(cloud, call)["done"]:
         raise ApiError(501, "Cancellation of this operation is not supported.")
     return {}
 

@@ -34,30 +34,17 @@ def choose(cloud: Cloud, count: int, wish: list[int]) -> list[int]:
 
 def _free(port: int) -> bool:
     # Without SO_REUSEADDR or SO_REUSEPORT, on the wildcard as TensorFlow's server does.
+    if socket.has_ipv6 and _binds(socket.AF_INET6, "::", 0):
+        return _binds(socket.AF_INET6, "::", port)
+    return _binds(socket.AF_INET, "", port)
+
+
+def _binds(family: socket.AddressFamily, wildcard: str, port: int) -> bool:
     try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            probe.bind(("::", port))
-    except OSError:
-        return _free_without_ipv6(port)
-    return True
-
-
-def _free_without_ipv6(port: int) -> bool:
-    if socket.has_ipv6 and _ipv6_works():
-        return False
-    try:
-        with socket.socket() as probe:
-            probe.bind(("", port))
-    except OSError:
-        return False
-    return True
-
-
-def _ipv6_works() -> bool:
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::", 0))
+        with socket.socket(family) as probe:
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            probe.bind((wildcard, port))
     except OSError:
         return False
     return True

@@ -7,8 +7,9 @@ import re
 from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339, seconds_of
 from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError, invalid
+from localcloud.core.errors import ApiError, failed_precondition, invalid
 from localcloud.core.operations import Work, effect
+from localcloud.core.registry import Collection
 from localcloud.core.store import Record
 from localcloud.services.paging import page
 from localcloud.services.tpu import capacity, checks, nodes, operations, queue, vms
@@ -17,12 +18,12 @@ from localcloud.services.tpu.views import queued_view
 
 _TIERS = ("spot", "guaranteed", "bestEffort")
 _KEPT = ("tpu", *_TIERS, "queueingPolicy", "reservationName", "provisioningModel", "runDuration")
-_AT = "projects.locations.queuedResources."
+_QUEUED = Collection(API, "projects.locations.queuedResources", "tpu.queuedResources")
 _RESERVATION = re.compile(r"projects/[^/]+/locations/[^/]+/reservations/[a-z][-a-z0-9]{0,62}")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)s")
 
 
-@API.method(f"{_AT}create", permission="tpu.queuedResources.create", versions=V2)
+@_QUEUED.method("create", versions=V2)
 def create_queued_resource(cloud: Cloud, call: Call) -> Json:
     """Queue a request for one or more TPU VMs."""
     short = call.arg("queuedResourceId")
@@ -56,13 +57,13 @@ def _create(cloud: Cloud, name: str) -> Record | None:
     return cloud.store.get(QUEUED, name)
 
 
-@API.method(f"{_AT}get", permission="tpu.queuedResources.get", versions=V2)
+@_QUEUED.method("get", versions=V2)
 def get_queued_resource(cloud: Cloud, call: Call) -> Json:
     """Describe a queued resource."""
     return queued_view(load(cloud, QUEUED, _name(call)), call.method.version)
 
 
-@API.method(f"{_AT}list", permission="tpu.queuedResources.list", versions=V2)
+@_QUEUED.method("list", versions=V2)
 def list_queued_resources(cloud: Cloud, call: Call) -> Json:
     """List the queued resources of a zone, or of all zones for the location `-`."""
     everywhere = call.params["locationsId"] == "-"
@@ -72,7 +73,7 @@ def list_queued_resources(cloud: Cloud, call: Call) -> Json:
     return page(call, "queuedResources", shown)
 
 
-@API.method(f"{_AT}delete", permission="tpu.queuedResources.delete", versions=V2)
+@_QUEUED.method("delete", versions=V2)
 def delete_queued_resource(cloud: Cloud, call: Call) -> Json:
     """Delete a queued resource; one that is in use only with `force`, along with its nodes."""
     name = _name(call)
@@ -80,15 +81,13 @@ def delete_queued_resource(cloud: Cloud, call: Call) -> Json:
         record = load(cloud, QUEUED, name)
         state = queue.state_of(record)
         if state == "DELETING":
-            raise ApiError(400, f"'{name}' is being deleted already", status="FAILED_PRECONDITION")
+            raise failed_precondition(f"'{name}' is being deleted already")
         in_use = state not in queue.DELETABLE and queue.standing(cloud, record)
         if in_use and not call.flag("force"):
-            raise ApiError(
-                400,
+            raise failed_precondition(
                 f"Cannot delete queued resource '{name}' while it is in state {state} and its "
                 f"nodes exist ({', '.join(queue.standing(cloud, record))}). Delete the nodes "
-                "first, or set force.",
-                status="FAILED_PRECONDITION",
+                "first, or set force."
             )
         queue.set_state(cloud, name, "DELETING", initiator="USER")
     seconds = cloud.seconds("tpu.delete") if queue.standing(cloud, record) else 0.0
@@ -103,17 +102,14 @@ def _delete(cloud: Cloud, name: str) -> None:
         cloud.store.delete(QUEUED, name)
 
 
-@API.method(f"{_AT}reset", permission="tpu.queuedResources.reset", versions=V2)
+@_QUEUED.method("reset", versions=V2)
 def reset_queued_resource(cloud: Cloud, call: Call) -> Json:
     """Take a queued resource's nodes away and put it back into the queue."""
     name = _name(call)
     record = load(cloud, QUEUED, name)
     if queue.state_of(record) not in ("ACTIVE", "SUSPENDED", "FAILED"):
-        raise ApiError(
-            400,
-            f"Cannot reset queued resource '{name}' in state {queue.state_of(record)}",
-            status="FAILED_PRECONDITION",
-        )
+        state = queue.state_of(record)
+        raise failed_precondition(f"Cannot reset queued resource '{name}' in state {state}")
     return _begin(cloud, call, "reset", name, cloud.seconds("tpu.delete"))
 
 

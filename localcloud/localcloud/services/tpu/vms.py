@@ -10,17 +10,8 @@ from localcloud.core.errors import invalid
 from localcloud.core.operations import Work, effect
 from localcloud.core.store import Record
 from localcloud.services.compute.links import path_from, path_of, url_of
-from localcloud.services.tpu import (
-    capacity,
-    catalog,
-    checks,
-    disks,
-    hosts,
-    nodes,
-    operations,
-)
-from localcloud.services.tpu.api import API, NODE, V2, bad_state, load, place, zone_of
-from localcloud.services.tpu.common import node_name
+from localcloud.services.tpu import catalog, checks, disks, hosts, nodes, operations
+from localcloud.services.tpu.api import NODE, NODES, V2, bad_state, load, node_name, zone_of
 
 _ALPHA = ("v2alpha1",)
 _CHANGEABLE = ("description", "labels", "tags", "metadata", "dataDisks")
@@ -38,16 +29,12 @@ _KEPT = (
 )
 
 
-@API.method("projects.locations.nodes.create", permission="tpu.nodes.create", versions=V2)
+@NODES.method("create", versions=V2)
 def create_node(cloud: Cloud, call: Call) -> Json:
     """Create a TPU VM."""
-    name = f"{place(call)}/nodes/{call.arg('nodeId')}"
-    checks.require_name(call.arg("nodeId"), "nodeId")
-    nodes.require_new(cloud, name)
-    record = nodes.new(cloud, name, accepted(cloud, call, zone_of(name), call.body))
-    with cloud.store.locked():
-        capacity.require_quota(cloud, call.project, zone_of(name), [record])
-        return nodes.begin_create(cloud, call, record)
+    name = nodes.new_name(cloud, call)
+    record = accepted(cloud, call, zone_of(name), call.body)
+    return nodes.begin_create(cloud, call, name, record)
 
 
 def accepted(cloud: Cloud, call: Call, zone: str, body: Json, slices: int = 1) -> Record:
@@ -108,7 +95,7 @@ def _disk_urls(project: str, attached: list[Json]) -> list[str]:
     return [url_of(path_of(disk["sourceDisk"], project)) for disk in attached]
 
 
-@API.method("projects.locations.nodes.patch", permission="tpu.nodes.update", versions=V2)
+@NODES.method("patch", verb="update", versions=V2)
 def patch_node(cloud: Cloud, call: Call) -> Json:
     """Change a TPU VM's description, labels, tags, metadata or data disks."""
     name = node_name(call)
@@ -139,20 +126,14 @@ def patch_node(cloud: Cloud, call: Call) -> Json:
 @effect("tpu.node.update")
 def _update(cloud: Cloud, name: str, changes: dict[str, Any]) -> Record:
     with cloud.store.locked():
-        record = load(cloud, NODE, name)
-        if record["state"] in nodes.GONE:
-            raise bad_state("update", record["state"])
+        record = nodes.load_present(cloud, name)
         record = {key: value for key, value in (record | changes).items() if value}
         cloud.store.put(NODE, name, record)
     hosts.update(cloud, record)
     return record
 
 
-@API.method(
-    "projects.locations.nodes.getGuestAttributes",
-    permission="tpu.nodes.getGuestAttributes",
-    versions=V2,
-)
+@NODES.method("getGuestAttributes", versions=V2)
 def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
     """Answer what the guests of some or all workers have written."""
     record = load(cloud, NODE, node_name(call))
@@ -172,16 +153,8 @@ def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
     return {"guestAttributes": found}
 
 
-@API.method(
-    "projects.locations.nodes.simulateMaintenanceEvent",
-    permission="tpu.nodes.simulateMaintenanceEvent",
-    versions=_ALPHA,
-)
-@API.method(
-    "projects.locations.nodes.performMaintenance",
-    permission="tpu.nodes.performMaintenance",
-    versions=_ALPHA,
-)
+@NODES.method("simulateMaintenanceEvent", versions=_ALPHA)
+@NODES.method("performMaintenance", versions=_ALPHA)
 def maintain_node(cloud: Cloud, call: Call) -> Json:
     """Take a READY TPU VM's hosts down and up again, as maintenance does."""
     name = node_name(call)
@@ -195,9 +168,7 @@ def maintain_node(cloud: Cloud, call: Call) -> Json:
 
 @effect("tpu.node.restart")
 def _restart(cloud: Cloud, name: str) -> Record:
-    record = load(cloud, NODE, name)
-    if record["state"] in nodes.GONE:
-        raise bad_state("update", record["state"])
+    record = nodes.load_present(cloud, name)
     hosts.halt(cloud, record)
     return nodes.serve(cloud, record)
 
