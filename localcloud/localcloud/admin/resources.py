@@ -12,7 +12,7 @@ from localcloud.services.compute.api import STORE as COMPUTE
 from localcloud.services.iam.federation import POOL, PROVIDER
 from localcloud.services.kms.api import VERSION as KEY_VERSION
 from localcloud.services.monitoring.channels import CHANNEL
-from localcloud.services.pubsub.api import TOPIC
+from localcloud.services.pubsub.topics import TOPIC
 from localcloud.services.storage.records import BUCKET, live_kind
 from localcloud.services.tpu.api import NODE, QUEUED
 

@@ -48,6 +48,13 @@ class Store:
             value = self._records.get(kind, {}).get(key)
         return json.loads(value) if value is not None else None
 
+    def load(self, kind: str, key: str, missing: Exception) -> Record:
+        """Return a copy of the record; raise `missing` when there is none."""
+        record = self.get(kind, key)
+        if record is None:
+            raise missing
+        return record
+
     def put(self, kind: str, key: str, record: Record) -> None:
         """Create or replace the record."""
         value = json.dumps(record, separators=(",", ":"))

@@ -1,4 +1,7 @@
-"""Billing accounts: there is one, on which the default project is."""
+"""Billing accounts, and which of them pays for which project.
+
+There is one account, on which the default project is.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from localcloud.core.errors import ApiError
 from localcloud.core.hooks import cloud_started
 from localcloud.core.store import Record
 from localcloud.services import policies
-from localcloud.services.billing.api import ACCOUNT, ACCOUNTS, API, account_name
+from localcloud.services.billing.api import ACCOUNT, ACCOUNTS, API, account_name, account_resources
 from localcloud.services.paging import page
 
 DEFAULT_ACCOUNT = "billingAccounts/0A1B2C-3D4E5F-607182"
@@ -37,10 +40,7 @@ def start(cloud: Cloud) -> None:
 
 def load(cloud: Cloud, name: str) -> Record:
     """Return the account; 403 without one, as Google answers for a missing permission, too."""
-    record = cloud.store.get(ACCOUNT, name)
-    if record is None:
-        raise ApiError(403, "The caller does not have permission")
-    return record
+    return cloud.store.load(ACCOUNT, name, ApiError(403, "The caller does not have permission"))
 
 
 @ACCOUNTS.method("get")
@@ -61,3 +61,51 @@ def list_(cloud: Cloud, call: Call) -> Json:
 
 
 policies.serve(ACCOUNTS, lambda cloud, call: str(load(cloud, account_name(call))["name"]))
+
+
+@API.method("projects.getBillingInfo", permission="resourcemanager.projects.get")
+def get_link(cloud: Cloud, call: Call) -> Json:
+    """Return the project's billing account."""
+    if projects.find(cloud, call.project) is None:
+        raise ApiError(403, "The caller does not have permission")
+    return _view(cloud, call.project)
+
+
+@API.method(
+    "projects.updateBillingInfo", permission="resourcemanager.projects.createBillingAssignment"
+)
+def update_link(cloud: Cloud, call: Call) -> Json:
+    """Put the project on another account, or on none."""
+    name = call.body.get("billingAccountName", "")
+    if name:
+        load(cloud, name)
+        permission = "billing.resourceAssociations.create"
+        access.require(cloud, call.principal, permission, [name])
+    cloud.store.put(LINK, f"projects/{call.project}", {"billingAccountName": name})
+    return _view(cloud, call.project)
+
+
+@API.method(
+    "billingAccounts.projects.list",
+    permission="billing.resourceAssociations.list",
+    resources=account_resources,
+)
+def list_projects(cloud: Cloud, call: Call) -> Json:
+    """Return the projects on an account."""
+    found = [
+        _view(cloud, key.removeprefix("projects/"))
+        for key, link in cloud.store.items(LINK)
+        if link["billingAccountName"] == account_name(call)
+    ]
+    return page(call, "projectBillingInfo", found)
+
+
+def _view(cloud: Cloud, project: str) -> Json:
+    link = cloud.store.get(LINK, f"projects/{project}") or {}
+    account = link.get("billingAccountName", "")
+    return {
+        "name": f"projects/{project}/billingInfo",
+        "projectId": project,
+        "billingAccountName": account,
+        "billingEnabled": bool(account),
+    }

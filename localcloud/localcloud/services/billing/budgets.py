@@ -13,15 +13,10 @@ from localcloud.core.registry import Collection
 from localcloud.core.store import Record
 from localcloud.services import policies
 from localcloud.services.billing import accounts
-from localcloud.services.billing.api import (
-    BUDGET,
-    BUDGETS_API,
-    account_name,
-    budget_resources,
-)
+from localcloud.services.billing.api import BUDGET, BUDGETS_API, account_name, budget_resources
 from localcloud.services.monitoring.channels import CHANNEL
 from localcloud.services.paging import page
-from localcloud.services.pubsub.api import TOPIC
+from localcloud.services.pubsub.topics import TOPIC
 
 _BUDGETS = Collection(BUDGETS_API, "billingAccounts.budgets", "billing.budgets", budget_resources)
 _MOST_CHANNELS = 5
@@ -71,10 +66,7 @@ def delete(cloud: Cloud, call: Call) -> Json:
 
 def _load(cloud: Cloud, call: Call) -> Record:
     name = f"{account_name(call)}/budgets/{call.params['budgetsId']}"
-    record = cloud.store.get(BUDGET, name)
-    if record is None:
-        raise ApiError(404, f"Budget {name} was not found.")
-    return record
+    return cloud.store.load(BUDGET, name, ApiError(404, f"Budget {name} was not found."))
 
 
 def _put(cloud: Cloud, call: Call, name: str, wanted: Json) -> Json:

@@ -36,10 +36,7 @@ def place_of(call: Call) -> str:
 
 def load(cloud: Cloud, path: str) -> Record:
     """Return the stored resource at `path`; 404 when there is none."""
-    record = cloud.store.get(STORE, path)
-    if record is None:
-        raise not_found(path)
-    return record
+    return cloud.store.load(STORE, path, not_found(path))
 
 
 def load_named(cloud: Cloud, path: str) -> tuple[str, Record]:

@@ -29,15 +29,12 @@ def key_of(cloud: Cloud, call: Call) -> str:
     account = call.params["serviceAccountsId"]
     if "@" in account:
         found = accounts.find(cloud, account)
-        key = found[0] if found else f"projects/{project}/serviceAccounts/{account}"
-        if project in ("-", key.split("/")[1]):
-            return key
-        return f"projects/{project}/serviceAccounts/{account}"
-    for kind in (ACCOUNT, DELETED):
-        for key, record in cloud.store.items(kind):
-            if account == record.get("uniqueId") and project in ("-", key.split("/")[1]):
-                return key
-    return f"projects/{project}/serviceAccounts/{account}"
+        known = [found[0]] if found else []
+    else:
+        records = [*cloud.store.items(ACCOUNT), *cloud.store.items(DELETED)]
+        known = [key for key, record in records if record.get("uniqueId") == account]
+    here = (key for key in known if project in ("-", key.split("/")[1]))
+    return next(here, f"projects/{project}/serviceAccounts/{account}")
 
 
 def account_resources(cloud: Cloud, call: Call) -> Sequence[str]:
@@ -59,10 +56,8 @@ def find(cloud: Cloud, call: Call) -> tuple[str, Record]:
         ApiError: 404 when there is none.
     """
     key = key_of(cloud, call)
-    record = cloud.store.get(ACCOUNT, key)
-    if record is None:
-        raise ApiError(404, f"Unknown service account: {key.rpartition('/')[2]}")
-    return key, record
+    missing = ApiError(404, f"Unknown service account: {key.rpartition('/')[2]}")
+    return key, cloud.store.load(ACCOUNT, key, missing)
 
 
 def _view(record: Record) -> Json:

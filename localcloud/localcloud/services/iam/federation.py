@@ -73,10 +73,7 @@ def create_provider(cloud: Cloud, call: Call) -> Json:
 def get(cloud: Cloud, call: Call) -> Json:
     """Return one pool or provider; a deleted one is shown for thirty days."""
     key = key_of(call)
-    record = cloud.store.get(_kind(call), key)
-    if record is None:
-        raise not_found(key)
-    return record
+    return cloud.store.load(_kind(call), key, not_found(key))
 
 
 @API.method(f"{_POOLS}.list", permission="iam.workloadIdentityPools.list")

@@ -75,10 +75,8 @@ def _key(call: Call) -> str:
 
 
 def _find(cloud: Cloud, call: Call) -> Record:
-    record = cloud.store.get(access.CUSTOM_ROLE, _key(call))
-    if record is None:
-        raise ApiError(404, f"The role named {_key(call)} was not found.")
-    return record
+    missing = ApiError(404, f"The role named {_key(call)} was not found.")
+    return cloud.store.load(access.CUSTOM_ROLE, _key(call), missing)
 
 
 def _etag(cloud: Cloud) -> str:

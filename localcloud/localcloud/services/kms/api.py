@@ -88,10 +88,7 @@ def check_id(parameter: str, value: str) -> None:
 
 def load(cloud: Cloud, kind: str, name: str) -> Record:
     """Return the stored record; 404 when there is none."""
-    record = cloud.store.get(kind, name)
-    if record is None:
-        raise ApiError(404, f"{_TITLES[kind]} {name} not found.")
-    return record
+    return cloud.store.load(kind, name, ApiError(404, f"{_TITLES[kind]} {name} not found."))
 
 
 _TITLES = {RING: "KeyRing", KEY: "CryptoKey", VERSION: "CryptoKeyVersion"}

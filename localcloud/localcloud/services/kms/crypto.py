@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from localcloud.core import access
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError, invalid
+from localcloud.core.errors import ApiError, failed_precondition, invalid
 from localcloud.core.store import Record
 from localcloud.core.tokens import Principal
 from localcloud.services.kms.api import API, KEY, key_name, levels, load, resources
@@ -48,11 +48,7 @@ def enabled(cloud: Cloud, version: str) -> Record:
     """
     record = load_current(cloud, version)
     if record["state"] != "ENABLED":
-        raise ApiError(
-            400,
-            f"{version} is not enabled, current state is: {record['state']}.",
-            status="FAILED_PRECONDITION",
-        )
+        raise failed_precondition(f"{version} is not enabled, current state is: {record['state']}.")
     return record
 
 

@@ -7,18 +7,11 @@ import re
 from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError, invalid
+from localcloud.core.errors import ApiError, failed_precondition, invalid
 from localcloud.core.store import Record
+from localcloud.services import policies
 from localcloud.services.kms import versions
-from localcloud.services.kms.api import (
-    KEY,
-    KEYS,
-    RING,
-    check_id,
-    key_name,
-    load,
-    ring_name,
-)
+from localcloud.services.kms.api import KEY, KEYS, RING, check_id, key_name, load, ring_name
 from localcloud.services.paging import page
 
 _SECONDS = re.compile(r"\d+(\.\d{1,9})?s")
@@ -72,6 +65,9 @@ def get(cloud: Cloud, call: Call) -> Json:
     return view(cloud, key_name(call))
 
 
+policies.serve(KEYS, lambda cloud, call: str(load(cloud, KEY, key_name(call))["name"]))
+
+
 @KEYS.method("list")
 def list_(cloud: Cloud, call: Call) -> Json:
     """Return the keys of a key ring."""
@@ -109,7 +105,7 @@ def update_primary_version(cloud: Cloud, call: Call) -> Json:
         record = load(cloud, KEY, key_name(call))
         chosen = f"{record['name']}/cryptoKeyVersions/{call.body.get('cryptoKeyVersionId', '')}"
         if versions.load_current(cloud, chosen)["state"] != "ENABLED":
-            raise ApiError(400, f"{chosen} is not enabled.", status="FAILED_PRECONDITION")
+            raise failed_precondition(f"{chosen} is not enabled.")
         record["_primary"] = chosen
         cloud.store.put(KEY, record["name"], record)
     return view(cloud, record["name"])
@@ -118,7 +114,7 @@ def update_primary_version(cloud: Cloud, call: Call) -> Json:
 def view(cloud: Cloud, name: str) -> Json:
     """Return the key as the API shows it, with its primary version."""
     record = versions.rotated(cloud, load(cloud, KEY, name))
-    shown = {field: value for field, value in record.items() if not field.startswith("_")}
+    shown = versions.shown(record)
     if "_primary" in record:
         shown["primary"] = versions.shown(versions.load_current(cloud, record["_primary"]))
     return shown

@@ -6,15 +6,8 @@ from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
-from localcloud.services.kms.api import (
-    API,
-    RING,
-    RINGS,
-    check_id,
-    load,
-    location,
-    ring_name,
-)
+from localcloud.services import policies
+from localcloud.services.kms.api import API, RING, RINGS, check_id, load, location, ring_name
 from localcloud.services.paging import page
 
 
@@ -35,6 +28,9 @@ def create(cloud: Cloud, call: Call) -> Json:
 def get(cloud: Cloud, call: Call) -> Json:
     """Return one key ring."""
     return load(cloud, RING, ring_name(call))
+
+
+policies.serve(RINGS, lambda cloud, call: str(load(cloud, RING, ring_name(call))["name"]))
 
 
 @API.method("projects.locations.keyRings.list", permission="cloudkms.keyRings.list")

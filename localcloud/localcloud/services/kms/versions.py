@@ -7,19 +7,11 @@ import secrets
 from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339, seconds_of
 from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError, invalid
+from localcloud.core.errors import failed_precondition, invalid
 from localcloud.core.store import Record
-from localcloud.services.kms.api import (
-    KEY,
-    VERSION,
-    VERSIONS,
-    key_name,
-    load,
-    version_name,
-)
+from localcloud.services.kms.api import KEY, VERSION, VERSIONS, key_name, load, version_name
 from localcloud.services.paging import page
 
-_PATH = "projects.locations.keyRings.cryptoKeys.cryptoKeyVersions"
 _SECRET_BYTES = 32
 
 
@@ -69,7 +61,7 @@ def load_current(cloud: Cloud, name: str) -> Record:
 
 
 def shown(record: Record) -> Json:
-    """Return the version as the API shows it."""
+    """Return a key or version as the API shows it."""
     return {field: value for field, value in record.items() if not field.startswith("_")}
 
 
@@ -124,10 +116,8 @@ def _moved(cloud: Cloud, call: Call, from_: tuple[str, ...], change: Json) -> Js
     with cloud.store.locked():
         record = load_current(cloud, name)
         if record["state"] not in from_:
-            raise ApiError(
-                400,
-                f"{name} is in state {record['state']}, which must be {' or '.join(from_)}.",
-                status="FAILED_PRECONDITION",
+            raise failed_precondition(
+                f"{name} is in state {record['state']}, which must be {' or '.join(from_)}."
             )
         record.pop("destroyTime", None)
         record |= change

@@ -7,39 +7,40 @@ import re
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
+from localcloud.core.registry import Api, Collection
 from localcloud.core.store import Record
-from localcloud.services.monitoring.api import API
 from localcloud.services.paging import page
 
+API = Api("monitoring", ("v3",))
 CHANNEL = "notification-channel"
 """The store's kind of channels, by `projects/P/notificationChannels/NUMBER`."""
-_PATH = "projects.notificationChannels"
+_CHANNELS = Collection(API, "projects.notificationChannels", "monitoring.notificationChannels")
 _LABEL = {"email": "email_address", "pubsub": "topic"}
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 _FIELDS = ("type", "displayName", "description", "labels", "userLabels", "enabled")
 
 
-@API.method(f"{_PATH}.create", permission="monitoring.notificationChannels.create")
+@_CHANNELS.method("create")
 def create(cloud: Cloud, call: Call) -> Json:
     """Create a channel."""
     name = f"projects/{call.project}/notificationChannels/{cloud.operations.number()}"
     return _put(cloud, {"name": name, "enabled": True, **_sent(call)})
 
 
-@API.method(f"{_PATH}.get", permission="monitoring.notificationChannels.get")
+@_CHANNELS.method("get")
 def get(cloud: Cloud, call: Call) -> Json:
     """Return one channel."""
     return _load(cloud, call)
 
 
-@API.method(f"{_PATH}.list", permission="monitoring.notificationChannels.list")
+@_CHANNELS.method("list")
 def list_(cloud: Cloud, call: Call) -> Json:
     """Return the channels of a project."""
     found = cloud.store.items(CHANNEL, f"projects/{call.project}/")
     return page(call, "notificationChannels", [record for _, record in found])
 
 
-@API.method(f"{_PATH}.patch", permission="monitoring.notificationChannels.update")
+@_CHANNELS.method("patch", verb="update")
 def patch(cloud: Cloud, call: Call) -> Json:
     """Change a channel, but not its type."""
     record, sent = _load(cloud, call), _sent(call)
@@ -50,7 +51,7 @@ def patch(cloud: Cloud, call: Call) -> Json:
     return _put(cloud, record | changed)
 
 
-@API.method(f"{_PATH}.delete", permission="monitoring.notificationChannels.delete")
+@_CHANNELS.method("delete")
 def delete(cloud: Cloud, call: Call) -> Json:
     """Delete a channel."""
     cloud.store.delete(CHANNEL, _load(cloud, call)["name"])
@@ -60,10 +61,8 @@ def delete(cloud: Cloud, call: Call) -> Json:
 def _load(cloud: Cloud, call: Call) -> Record:
     number = call.params["notificationChannelsId"]
     name = f"projects/{call.project}/notificationChannels/{number}"
-    record = cloud.store.get(CHANNEL, name)
-    if record is None:
-        raise ApiError(404, f"Cannot find channel with channel_id={number}.")
-    return record
+    missing = ApiError(404, f"Cannot find channel with channel_id={number}.")
+    return cloud.store.load(CHANNEL, name, missing)
 
 
 def _sent(call: Call) -> Json:

@@ -1,26 +1,42 @@
-"""Topics."""
+"""Topics, and whose policies count for one."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from localcloud.core.access import POLICY
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
+from localcloud.core.registry import Api, Collection
 from localcloud.core.store import Record
 from localcloud.services import policies
 from localcloud.services.paging import page
-from localcloud.services.pubsub.api import API, TOPIC, TOPICS, topic_name
 
+API = Api("pubsub", ("v1",))
+TOPIC = "pubsub-topic"
+"""The store's kind of topics, by `projects/P/topics/T`."""
 _ID = re.compile(r"(?!goog)[A-Za-z][\w.~+%-]{2,254}", re.ASCII)
 _FIELDS = ("labels", "messageRetentionDuration", "messageStoragePolicy")
+
+
+def _name(call: Call) -> str:
+    return f"projects/{call.project}/topics/{call.params['topicsId']}"
+
+
+def _resources(cloud: Cloud, call: Call) -> Sequence[str]:
+    """Return the topic's own policy and its project's."""
+    return (_name(call), f"projects/{call.project}")
+
+
+_TOPICS = Collection(API, "projects.topics", "pubsub.topics", _resources)
 
 
 @API.method("projects.topics.create", permission="pubsub.topics.create")
 def create(cloud: Cloud, call: Call) -> Json:
     """Create a topic."""
-    name = topic_name(call)
+    name = _name(call)
     if not _ID.fullmatch(call.params["topicsId"]):
         raise invalid(f"Invalid resource name given (name={name}).")
     if others := sorted(set(call.body) - {*_FIELDS, "name"}):
@@ -28,12 +44,13 @@ def create(cloud: Cloud, call: Call) -> Json:
     record = {"name": name} | {field: call.body[field] for field in _FIELDS if field in call.body}
     with cloud.store.locked():
         if cloud.store.get(TOPIC, name) is not None:
-            raise ApiError(409, f"Resource already exists in the project (resource={_last(name)}).")
+            short = call.params["topicsId"]
+            raise ApiError(409, f"Resource already exists in the project (resource={short}).")
         cloud.store.put(TOPIC, name, record)
     return record
 
 
-@TOPICS.method("get")
+@_TOPICS.method("get")
 def get(cloud: Cloud, call: Call) -> Json:
     """Return one topic."""
     return _load(cloud, call)
@@ -46,7 +63,7 @@ def list_(cloud: Cloud, call: Call) -> Json:
     return page(call, "topics", [record for _, record in found])
 
 
-@TOPICS.method("patch", verb="update")
+@_TOPICS.method("patch", verb="update")
 def patch(cloud: Cloud, call: Call) -> Json:
     """Change what the mask names; a field that is not sent is taken away."""
     named = call.body.get("updateMask") or call.arg("updateMask")
@@ -64,7 +81,7 @@ def patch(cloud: Cloud, call: Call) -> Json:
     return record
 
 
-@TOPICS.method("delete")
+@_TOPICS.method("delete")
 def delete(cloud: Cloud, call: Call) -> Json:
     """Delete a topic with its policy."""
     name = _load(cloud, call)["name"]
@@ -73,15 +90,9 @@ def delete(cloud: Cloud, call: Call) -> Json:
     return {}
 
 
-policies.serve(TOPICS, lambda cloud, call: str(_load(cloud, call)["name"]))
+policies.serve(_TOPICS, lambda cloud, call: str(_load(cloud, call)["name"]))
 
 
 def _load(cloud: Cloud, call: Call) -> Record:
-    record = cloud.store.get(TOPIC, topic_name(call))
-    if record is None:
-        raise ApiError(404, f"Resource not found (resource={_last(topic_name(call))}).")
-    return record
-
-
-def _last(name: str) -> str:
-    return name.rpartition("/")[2]
+    missing = ApiError(404, f"Resource not found (resource={call.params['topicsId']}).")
+    return cloud.store.load(TOPIC, _name(call), missing)

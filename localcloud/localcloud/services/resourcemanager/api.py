@@ -37,7 +37,5 @@ def found(cloud: Cloud, call: Call) -> Record:
     Raises:
         ApiError: 403 when there is none, which Google doesn't tell from a missing permission.
     """
-    record = cloud.store.get(projects.PROJECT, name_of(call))
-    if record is None:
-        raise ApiError(403, "The caller does not have permission")
-    return record
+    denied = ApiError(403, "The caller does not have permission")
+    return cloud.store.load(projects.PROJECT, name_of(call), denied)

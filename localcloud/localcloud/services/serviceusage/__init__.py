@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from localcloud.core import enablement, projects
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError, error_info, invalid, not_found
+from localcloud.core.errors import ApiError, error_info, failed_precondition, invalid, not_found
 from localcloud.core.operations import Work, effect
 from localcloud.core.registry import Api, Collection
 from localcloud.core.store import Record
@@ -31,24 +31,15 @@ _SERVICES = Collection(API, "services", "serviceusage.services", _resources)
 
 def _service(call: Call) -> str:
     name = call.params.get("name") or call.params["parent"]
-    service = name.split("/")[-1]
-    if service not in enablement.catalog():
-        raise _unknown(service)
-    return service
+    return _known(name.split("/")[-1])
 
 
-def _unknown(service: str) -> ApiError:
-    return ApiError(
-        403,
-        f"Not found or permission denied for service(s): {service}.",
-        details=[
-            error_info(
-                "SERVICE_CONFIG_NOT_FOUND_OR_PERMISSION_DENIED",
-                "serviceusage.googleapis.com",
-                services=service,
-            )
-        ],
-    )
+def _known(service: str) -> str:
+    if service in enablement.catalog():
+        return service
+    reason, domain = "SERVICE_CONFIG_NOT_FOUND_OR_PERMISSION_DENIED", "serviceusage.googleapis.com"
+    message = f"Not found or permission denied for service(s): {service}."
+    raise ApiError(403, message, details=[error_info(reason, domain, services=service)])
 
 
 def _view(cloud: Cloud, project: str, service: str) -> Json:
@@ -82,18 +73,10 @@ def list_(cloud: Cloud, call: Call) -> Json:
     return page(call, "services", views, size=_PAGE)
 
 
-@API.method(
-    "services.batchGet",
-    permission="serviceusage.services.get",
-    resources=_resources,
-    versions=("v1",),
-)
+@_SERVICES.method("batchGet", verb="get", versions=("v1",))
 def batch_get(cloud: Cloud, call: Call) -> Json:
     """Return several APIs' states."""
-    names = [name.split("/")[-1] for name in call.request.query.get("names", [])]
-    for name in names:
-        if name not in enablement.catalog():
-            raise _unknown(name)
+    names = [_known(name.split("/")[-1]) for name in call.request.query.get("names", [])]
     return {"services": [_view(cloud, _project(cloud, call), name) for name in names]}
 
 
@@ -110,8 +93,7 @@ def batch_enable(cloud: Cloud, call: Call) -> Json:
     if not 0 < len(names) <= 20:
         raise invalid(f"serviceIds must name 1 to 20 services, got {len(names)}")
     for name in names:
-        if name not in enablement.catalog():
-            raise _unknown(name)
+        _known(name)
     return _start(cloud, _project(cloud, call), names, "BatchEnableServicesResponse")
 
 
@@ -126,12 +108,10 @@ def disable(cloud: Cloud, call: Call) -> Json:
         and cloud.store.get(enablement.ENABLED, enablement.key(project, name)) is not None
     ]
     if needing and not call.body.get("disableDependentServices"):
-        raise ApiError(
-            400,
+        raise failed_precondition(
             f"The service {service} is depended on by the following active service(s): "
             f"{', '.join(needing)}. Please specify disable_dependent_services=true if you want "
-            "to proceed with disabling all services.",
-            status="FAILED_PRECONDITION",
+            "to proceed with disabling all services."
         )
     for name in [*needing, service]:
         cloud.store.delete(enablement.ENABLED, enablement.key(project, name))
@@ -139,12 +119,7 @@ def disable(cloud: Cloud, call: Call) -> Json:
     return _operation(cloud, Work("report", {"response": {"service": view}}))
 
 
-@API.method(
-    "services.generateServiceIdentity",
-    permission="serviceusage.services.enable",
-    resources=_resources,
-    versions=("v1beta1",),
-)
+@_SERVICES.method("generateServiceIdentity", verb="enable", versions=("v1beta1",))
 def generate_service_identity(cloud: Cloud, call: Call) -> Json:
     """Return the account as which the API itself acts in the project."""
     service = _service(call)

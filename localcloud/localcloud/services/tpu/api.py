@@ -53,10 +53,7 @@ def last(name: str) -> str:
 
 def load(cloud: Cloud, kind: str, name: str) -> Record:
     """Return the stored resource; 404 when there is none."""
-    record = cloud.store.get(kind, name)
-    if record is None:
-        raise missing(name)
-    return record
+    return cloud.store.load(kind, name, missing(name))
 
 
 def missing(name: str) -> ApiError:

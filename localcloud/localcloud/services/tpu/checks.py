@@ -128,19 +128,13 @@ def require_room(cloud: Cloud, subnet: str, hosts: int) -> None:
     """
     record = cloud.store.get(STORE, subnet) or {}
     room = ranges(record)[0].num_addresses - _RESERVED_ADDRESSES
+    project, url = f"{'/'.join(subnet.split('/')[:2])}/", url_of(subnet)
     used = sum(
         catalog.accelerators()[node["acceleratorType"]].hosts
-        for _, node in cloud.store.items(NODE, f"{'/'.join(subnet.split('/')[:2])}/")
-        if url_of(subnet) in node["_uses"]
+        for _, node in cloud.store.items(NODE, project)
+        if url in node["_uses"]
     )
-    instances = f"{'/'.join(subnet.split('/')[:2])}/"
-    used += len(
-        [
-            user
-            for user in cloud.store.mentioning(STORE, instances, url_of(subnet))
-            if "/instances/" in user
-        ]
-    )
+    used += sum("/instances/" in user for user in cloud.store.mentioning(STORE, project, url))
     if used + hosts > room:
         raise ApiError(
             400,
