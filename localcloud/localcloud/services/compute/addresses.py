@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError, invalid
+from localcloud.core.errors import invalid
 from localcloud.services.compute import ipam
 from localcloud.services.compute.kinds import Kind, Scope
 from localcloud.services.compute.links import url_of
 from localcloud.services.compute.networks import require_network
 from localcloud.services.compute.resources import require_permission, serve
 from localcloud.services.compute.subnetworks import require_subnetwork
+from localcloud.services.compute.usage import in_use
 
 
 def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
-    record.setdefault("addressType", "EXTERNAL")
     record["status"] = "RESERVED"
     if record["addressType"] == "EXTERNAL":
         _prepare_external(cloud, path, record)
@@ -49,11 +49,7 @@ def _prepare_internal(cloud: Cloud, call: Call, path: str, record: Json) -> None
 
 def _remove(cloud: Cloud, path: str, record: Json) -> None:
     if record.get("users"):
-        raise ApiError(
-            400,
-            f"The address resource '{path}' is already being used by '{record['users'][0]}'",
-            reason="resourceInUseByAnotherResource",
-        )
+        raise in_use(path, record["users"][0])
     ipam.release(cloud, path)
 
 
@@ -64,6 +60,7 @@ def _serve(methods: str, scope: Scope) -> None:
             collection="addresses",
             parameter="address",
             scope=scope,
+            defaults={"addressType": "EXTERNAL"},
             prepare=_prepare,
             remove=_remove,
             labelled=True,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
+from localcloud.core.store import Record
 from localcloud.services.compute import images
-from localcloud.services.compute.api import API
 from localcloud.services.compute.kinds import Kind
 from localcloud.services.compute.links import last, path_from, path_of, url_of
-from localcloud.services.compute.machine_types import require_disk_type
-from localcloud.services.compute.resources import load, path_of_call, replace, serve
+from localcloud.services.compute.offered import require_disk_type
+from localcloud.services.compute.resources import changes, load, serve
 from localcloud.services.compute.usage import in_use
 
 _LARGEST_GB = 65536
@@ -119,17 +119,13 @@ def require_disk(cloud: Cloud, project: str, reference: str) -> str:
     return path
 
 
-@API.method("disks.resize", permission="compute.disks.resize")
-def resize_disk(cloud: Cloud, call: Call) -> Json:
+@changes(KIND, "resize", "resizeDisk")
+def resize_disk(cloud: Cloud, call: Call, record: Record) -> None:
     """Grow a disk; it cannot shrink."""
-    path = path_of_call(call, KIND)
-    with cloud.store.locked():
-        record = load(cloud, path)
-        size = int(call.body.get("sizeGb", 0))
-        if not int(record["sizeGb"]) <= size <= _LARGEST_GB:
-            raise invalid(
-                f"Invalid value for field 'sizeGb': '{size}'. Must be at least the current "
-                f"{record['sizeGb']} GB and at most {_LARGEST_GB} GB."
-            )
-        record["sizeGb"] = str(size)
-        return replace(cloud, call, KIND, "resizeDisk", path, record)
+    size = int(call.body.get("sizeGb", 0))
+    if not int(record["sizeGb"]) <= size <= _LARGEST_GB:
+        raise invalid(
+            f"Invalid value for field 'sizeGb': '{size}'. Must be at least the current "
+            f"{record['sizeGb']} GB and at most {_LARGEST_GB} GB."
+        )
+    record["sizeGb"] = str(size)

@@ -35,10 +35,6 @@ def _check(record: Json) -> None:
 
 def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
     record["network"] = url_of(require_network(cloud, call.project, record.get("network", "")))
-    record.setdefault("direction", "INGRESS")
-    record.setdefault("priority", 1000)
-    record.setdefault("disabled", False)
-    record.setdefault("logConfig", {"enable": False})
     ingress = record["direction"] == "INGRESS"
     if ingress and not any(
         record.get(field) for field in ("sourceRanges", "sourceTags", "sourceServiceAccounts")
@@ -61,6 +57,12 @@ serve(
         collection="firewalls",
         parameter="firewall",
         scope="global",
+        defaults={
+            "direction": "INGRESS",
+            "priority": 1000,
+            "disabled": False,
+            "logConfig": {"enable": False},
+        },
         prepare=_prepare,
         change=_change,
         also=("compute.networks.updatePolicy",),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from localcloud.core.call import Call, Json
@@ -31,6 +31,7 @@ class Kind:
         collection: in paths, such as `addresses`.
         parameter: the path's variable, such as `address`; the kind is `compute#address` then.
         scope: where it lives.
+        defaults: what a new record has where the caller says nothing.
         prepare: checks a new record (path and body) and fills in what Google fills in.
         change: checks a patched record against the one before; None for a kind without patch.
         remove: does what else goes with a deletion, or refuses it.
@@ -45,6 +46,7 @@ class Kind:
     collection: str
     parameter: str
     scope: Scope
+    defaults: Json = field(default_factory=dict)
     prepare: Prepare = _unprepared
     change: Change | None = None
     remove: Remove = _nothing

@@ -13,10 +13,18 @@ from localcloud.services.compute.api import API, STORE
 from localcloud.services.compute.fingerprints import stamp
 from localcloud.services.compute.kinds import Kind
 from localcloud.services.compute.links import path_from, path_of, shown, url_of
-from localcloud.services.compute.resources import identity, load, path_of_call, replace, serve
+from localcloud.services.compute.resources import changes, identity, load, path_of_call, serve
 
 DEFAULT = "default"
 _AUTO_RANGE = "10.128.0.0/9"
+SUBNETWORK: Json = {
+    "privateIpGoogleAccess": False,
+    "privateIpv6GoogleAccess": "DISABLE_GOOGLE_ACCESS",
+    "purpose": "PRIVATE",
+    "stackType": "IPV4_ONLY",
+    "allowSubnetCidrRoutesOverlap": False,
+}
+"""The fields of every new subnetwork whose maker says nothing else."""
 _RULES: tuple[tuple[str, str, list[Json]], ...] = (
     ("default-allow-icmp", "0.0.0.0/0", [{"IPProtocol": "icmp"}]),
     (
@@ -64,7 +72,6 @@ def subnets(cloud: Cloud, network: str) -> list[Record]:
 def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
     if "IPv4Range" in record:
         raise invalid("Legacy networks are not supported anymore; set autoCreateSubnetworks.")
-    record.setdefault("autoCreateSubnetworks", True)
     _complete(record)
     _add_routes(cloud, path, record)
     if record["autoCreateSubnetworks"]:
@@ -86,17 +93,16 @@ def _add_auto_subnets(cloud: Cloud, path: str, record: Json) -> None:
     for region in catalog.regions():
         at = f"projects/{project}/regions/{region}/subnetworks/{name}"
         range_ = catalog.auto_range(region)
-        subnet = identity(cloud, "compute#subnetwork", at, name) | {
-            "_automatic": True,
-            "network": url_of(path),
-            "ipCidrRange": range_,
-            "gatewayAddress": range_.replace(".0.0/20", ".0.1"),
-            "privateIpGoogleAccess": False,
-            "privateIpv6GoogleAccess": "DISABLE_GOOGLE_ACCESS",
-            "purpose": "PRIVATE",
-            "stackType": "IPV4_ONLY",
-            "allowSubnetCidrRoutesOverlap": False,
-        }
+        subnet = (
+            SUBNETWORK
+            | identity(cloud, "compute#subnetwork", at, name)
+            | {
+                "_automatic": True,
+                "network": url_of(path),
+                "ipCidrRange": range_,
+                "gatewayAddress": range_.replace(".0.0/20", ".0.1"),
+            }
+        )
         stamp(subnet)
         cloud.store.put(STORE, at, subnet)
         record["subnetworks"].append(url_of(at))
@@ -135,6 +141,7 @@ KIND = Kind(
     collection="networks",
     parameter="network",
     scope="global",
+    defaults={"autoCreateSubnetworks": True},
     prepare=_prepare,
     change=_change,
     remove=_remove,
@@ -143,17 +150,13 @@ KIND = Kind(
 serve(KIND)
 
 
-@API.method("networks.switchToCustomMode", permission="compute.networks.switchToCustomMode")
-def switch_to_custom_mode(cloud: Cloud, call: Call) -> Json:
+@changes(KIND, "switchToCustomMode")
+def switch_to_custom_mode(cloud: Cloud, call: Call, record: Record) -> None:
     """Make an auto mode network a custom one; its subnets stay."""
-    path = path_of_call(call, KIND)
-    with cloud.store.locked():
-        record = load(cloud, path)
-        record["autoCreateSubnetworks"] = False
-        for subnet in subnets(cloud, path):
-            subnet.pop("_automatic", None)
-            cloud.store.put(STORE, path_from(subnet["selfLink"]), subnet)
-        return replace(cloud, call, KIND, "switchToCustomMode", path, record)
+    record["autoCreateSubnetworks"] = False
+    for subnet in subnets(cloud, path_of_call(call, KIND)):
+        subnet.pop("_automatic", None)
+        cloud.store.put(STORE, path_from(subnet["selfLink"]), subnet)
 
 
 @API.method("networks.getEffectiveFirewalls", permission="compute.networks.getEffectiveFirewalls")

@@ -20,6 +20,7 @@ from localcloud.services.compute.links import shown, url_of
 from localcloud.services.compute.paging import aggregate, page
 
 _NAME = re.compile(r"(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)")
+Edit = Callable[[Cloud, Call, Record], None]
 _OUTPUT = ("id", "kind", "selfLink", "selfLinkWithId", "creationTimestamp", "params")
 
 
@@ -91,12 +92,7 @@ def serve(kind: Kind) -> None:
         _require_also(cloud, call, kind)
         if kind.labelled and call.body.get("labels"):
             require_permission(cloud, call, kind.permission("setLabels"))
-        name = call.body.get("name", "")
-        require_name(name)
-        path = f"projects/{call.project}/{place_of(call)}/{kind.collection}/{name}"
-        with cloud.store.locked():
-            require_new(cloud, path)
-            add(cloud, kind, call, path, call.body)
+        path = add(cloud, call, kind, place_of(call), call.body)
         return begin(cloud, call, kind, "insert", path, "compute.settle", "create")
 
     def get(cloud: Cloud, call: Call) -> Json:
@@ -147,13 +143,19 @@ def serve_lists(kind: Kind, view: Callable[[Record], Json] = dict) -> None:
         API.method(kind.method("aggregatedList"), permission=kind.permission("list"))(aggregated)
 
 
-def add(cloud: Cloud, kind: Kind, call: Call, path: str, body: Json) -> None:
-    """Store a new resource, checked and completed."""
+def add(cloud: Cloud, call: Call, kind: Kind, place: str, body: Json) -> str:
+    """Store a new resource in a scope (such as `zones/z`), checked and completed; its path."""
+    name = body.get("name", "")
+    require_name(name)
+    path = f"projects/{call.project}/{place}/{kind.collection}/{name}"
     sent = {key: value for key, value in body.items() if key not in _OUTPUT}
-    record = sent | identity(cloud, kind.kind, path, body["name"])
-    kind.prepare(cloud, call, path, record)
-    restamp(kind, record)
-    cloud.store.put(STORE, path, record)
+    with cloud.store.locked():
+        require_new(cloud, path)
+        record = kind.defaults | sent | identity(cloud, kind.kind, path, name)
+        kind.prepare(cloud, call, path, record)
+        restamp(kind, record)
+        cloud.store.put(STORE, path, record)
+    return path
 
 
 def restamp(kind: Kind, record: Json) -> None:
@@ -231,12 +233,30 @@ def _serve_patch(kind: Kind, change: Change) -> None:
 
 
 def _serve_labels(kind: Kind) -> None:
-    def set_labels(cloud: Cloud, call: Call) -> Json:
-        path = path_of_call(call, kind)
-        with cloud.store.locked():
-            record = load(cloud, path)
-            require_match(call.body.get("labelFingerprint"), record["labelFingerprint"], "labels")
-            record["labels"] = call.body.get("labels", {})
-            return replace(cloud, call, kind, "setLabels", path, record)
+    @changes(kind, "setLabels")
+    def set_labels(cloud: Cloud, call: Call, record: Record) -> None:
+        require_match(call.body.get("labelFingerprint"), record["labelFingerprint"], "labels")
+        record["labels"] = call.body.get("labels", {})
 
-    API.method(kind.method("setLabels"), permission=kind.permission("setLabels"))(set_labels)
+
+def changes(kind: Kind, verb: str, type_: str = "") -> Callable[[Edit], Edit]:
+    """Register `edit(cloud, call, record)` for a method that changes a resource in place.
+
+    Args:
+        kind: of the resource.
+        verb: of the method and its permission, such as `resize`.
+        type_: of the operation, where it is another than the verb.
+    """
+
+    def register(edit: Edit) -> Edit:
+        @API.method(kind.method(verb), permission=kind.permission(verb))
+        def handle(cloud: Cloud, call: Call) -> Json:
+            path = path_of_call(call, kind)
+            with cloud.store.locked():
+                record = load(cloud, path)
+                edit(cloud, call, record)
+                return replace(cloud, call, kind, type_ or verb, path, record)
+
+        return edit
+
+    return register

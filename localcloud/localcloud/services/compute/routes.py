@@ -20,7 +20,6 @@ def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
         raise invalid(f"Exactly one next hop must be given, got {hops or 'none'}.")
     if hops[0] not in ("nextHopIp", "nextHopIlb"):
         record[hops[0]] = url_of(path_of(record[hops[0]], call.project))
-    record.setdefault("priority", 1000)
 
 
 serve(
@@ -28,6 +27,7 @@ serve(
         collection="routes",
         parameter="route",
         scope="global",
+        defaults={"priority": 1000},
         prepare=_prepare,
         latency="network",
     )

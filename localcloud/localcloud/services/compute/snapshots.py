@@ -14,8 +14,6 @@ from localcloud.services.compute.resources import (
     load,
     path_of_call,
     place_of,
-    require_name,
-    require_new,
     require_permission,
     serve,
 )
@@ -31,7 +29,6 @@ def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
         "storageBytes": "0",
         "storageBytesStatus": "UP_TO_DATE",
         "storageLocations": [last(disk["zone"]).rpartition("-")[0]],
-        "snapshotType": record.get("snapshotType", "STANDARD"),
         "status": "CREATING",
     }
 
@@ -40,6 +37,7 @@ KIND = Kind(
     collection="snapshots",
     parameter="snapshot",
     scope="global",
+    defaults={"snapshotType": "STANDARD"},
     prepare=_prepare,
     labelled=True,
 )
@@ -50,14 +48,8 @@ serve(KIND)
 def create_snapshot(cloud: Cloud, call: Call) -> Json:
     """Make a snapshot of a disk."""
     require_permission(cloud, call, KIND.permission("create"))
-    name = call.body.get("name", "")
-    require_name(name)
-    path = f"projects/{call.project}/global/snapshots/{name}"
     disk = path_of_call(call, disks.KIND)
-    load(cloud, disk)
-    with cloud.store.locked():
-        require_new(cloud, path)
-        add(cloud, KIND, call, path, call.body | {"sourceDisk": disk})
+    path = add(cloud, call, KIND, "global", call.body | {"sourceDisk": disk})
     work = Work("compute.settle", {"path": path}, cloud.seconds("compute.create"))
     scope = place_of(call)
     return operations.start(cloud, call, work, scope=scope, kind="createSnapshot", target=path)

@@ -11,12 +11,13 @@ from localcloud.core.store import Record
 from localcloud.services.compute import catalog
 from localcloud.services.compute.api import API, STORE
 from localcloud.services.compute.kinds import Kind
-from localcloud.services.compute.links import last, path_from, path_of, shown, url_of
-from localcloud.services.compute.networks import require_network, subnets
+from localcloud.services.compute.links import last, path_from, path_of, url_of
+from localcloud.services.compute.networks import SUBNETWORK, require_network, subnets
 from localcloud.services.compute.paging import page
-from localcloud.services.compute.resources import load, path_of_call, replace, serve
+from localcloud.services.compute.resources import changes, load, serve
 
 _LONGEST_PREFIX = 29
+_USABLE = ("network", "ipCidrRange", "purpose", "stackType")
 
 
 def parse_range(text: str, field: str) -> IPv4Network:
@@ -109,11 +110,6 @@ def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
     _require_no_overlap(cloud, record)
     first = IPv4Network(record["ipCidrRange"])[1]
     record["gatewayAddress"] = str(first)
-    record.setdefault("privateIpGoogleAccess", False)
-    record.setdefault("privateIpv6GoogleAccess", "DISABLE_GOOGLE_ACCESS")
-    record.setdefault("purpose", "PRIVATE")
-    record.setdefault("stackType", "IPV4_ONLY")
-    record.setdefault("allowSubnetCidrRoutesOverlap", False)
     owner = load(cloud, network)
     owner["subnetworks"].append(record["selfLink"])
     cloud.store.put(STORE, network, owner)
@@ -140,6 +136,7 @@ KIND = Kind(
     collection="subnetworks",
     parameter="subnetwork",
     scope="regions",
+    defaults=SUBNETWORK,
     prepare=_prepare,
     change=_change,
     remove=_remove,
@@ -150,50 +147,32 @@ KIND = Kind(
 serve(KIND)
 
 
-@API.method("subnetworks.expandIpCidrRange", permission="compute.subnetworks.expandIpCidrRange")
-def expand_range(cloud: Cloud, call: Call) -> Json:
+@changes(KIND, "expandIpCidrRange")
+def expand_range(cloud: Cloud, call: Call, record: Record) -> None:
     """Widen a subnetwork's primary range; it cannot shrink."""
-    path = path_of_call(call, KIND)
-    with cloud.store.locked():
-        record = load(cloud, path)
-        wider = parse_range(call.body.get("ipCidrRange", ""), "ipCidrRange")
-        if not IPv4Network(record["ipCidrRange"]).subnet_of(wider):
-            raise invalid(
-                f"Invalid value for field 'ipCidrRange': '{wider}'. It must contain the current "
-                f"range {record['ipCidrRange']}."
-            )
-        record["ipCidrRange"] = str(wider)
-        _require_no_overlap(cloud, record)
-        return replace(cloud, call, KIND, "expandIpCidrRange", path, record)
+    wider = parse_range(call.body.get("ipCidrRange", ""), "ipCidrRange")
+    if not IPv4Network(record["ipCidrRange"]).subnet_of(wider):
+        raise invalid(
+            f"Invalid value for field 'ipCidrRange': '{wider}'. It must contain the current "
+            f"range {record['ipCidrRange']}."
+        )
+    record["ipCidrRange"] = str(wider)
+    _require_no_overlap(cloud, record)
 
 
-@API.method(
-    "subnetworks.setPrivateIpGoogleAccess",
-    permission="compute.subnetworks.setPrivateIpGoogleAccess",
-)
-def set_private_access(cloud: Cloud, call: Call) -> Json:
+@changes(KIND, "setPrivateIpGoogleAccess")
+def set_private_access(cloud: Cloud, call: Call, record: Record) -> None:
     """Let machines without an external address reach Google's APIs, or not."""
-    path = path_of_call(call, KIND)
-    with cloud.store.locked():
-        record = load(cloud, path)
-        record["privateIpGoogleAccess"] = call.body.get("privateIpGoogleAccess", False)
-        return replace(cloud, call, KIND, "setPrivateIpGoogleAccess", path, record)
+    record["privateIpGoogleAccess"] = call.body.get("privateIpGoogleAccess", False)
 
 
 @API.method("subnetworks.listUsable", permission="compute.subnetworks.list")
 def list_usable(cloud: Cloud, call: Call) -> Json:
     """List the subnetworks of the project that machines may use."""
     items = [
-        {
-            "subnetwork": record["selfLink"],
-            "network": record["network"],
-            "ipCidrRange": record["ipCidrRange"],
-            "purpose": record["purpose"],
-            "stackType": record["stackType"],
-        }
+        {"subnetwork": record["selfLink"], **{field: record[field] for field in _USABLE}}
         for path, record in cloud.store.items(STORE, f"projects/{call.project}/regions/")
         if "/subnetworks/" in path
     ]
     path = f"projects/{call.project}/aggregated/subnetworks/listUsable"
-    answer = page(call, "compute#usableSubnetworksAggregatedList", path, items)
-    return shown(call, answer)
+    return page(call, "compute#usableSubnetworksAggregatedList", path, items)
