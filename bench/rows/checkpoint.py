@@ -35,14 +35,10 @@ def measure() -> list[Result]:
         folder = Path(temporary)
         data = write_mnist(folder)
         disk = _run(data, str(folder / "results"), _TO_DISK, _ONE_CORE)
-        cloud = LocalCloudCommand(folder / "cloud")
-        cloud.run("start", "--port", "0")
-        try:
+        with LocalCloudCommand(folder / "cloud").running() as cloud:
             url, environment = _make_bucket(cloud), cloud.environment()
             bucket = _run(data, f"{url}/one", _TO_BUCKET, environment | _ONE_CORE)
             contended = _run(data, f"{url}/all", _TO_BUCKET, environment)
-        finally:
-            cloud.run("stop")
     return [
         *_results("bucket", bucket, goal=0.05),
         *_results("disk", disk),

@@ -40,11 +40,8 @@ def measure() -> list[Result]:
         folder = Path(temporary)
         cloud = LocalCloudCommand(folder / "cloud")
         _enable_apis(cloud)
-        cloud.run("start", "--port", "0", "--latency", "real")
-        try:
+        with cloud.running("--latency", "real"):
             seconds, timings, needs = _up(folder, cloud)
-        finally:
-            cloud.run("stop")
     chain = longest(timings, needs)
     path = sum(timings[urn].took for urn in chain)
     console = Console(soft_wrap=True, highlight=False)
@@ -78,8 +75,7 @@ def longest(timings: Mapping[str, Timing], needs: Mapping[str, list[str]]) -> li
 
 def _enable_apis(cloud: LocalCloudCommand) -> None:
     """The project is one that has been used before: its APIs are enabled, and that counts."""
-    cloud.run("start", "--port", "0")
-    try:
+    with cloud.running():
         project = cloud.status()["project"]
         answer = session(cloud).post(
             f"https://serviceusage.googleapis.com/v1/projects/{project}/services:batchEnable",
@@ -87,8 +83,6 @@ def _enable_apis(cloud: LocalCloudCommand) -> None:
             timeout=30,
         )
         answer.raise_for_status()
-    finally:
-        cloud.run("stop")
 
 
 def _up(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -14,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.result import Result
-from bench.trainer.mnist import write_mnist
+from bench.trainer.mnist import run_program, write_mnist
+from bench.turns import in_turn
 from tpustack.errors import TpustackError
 from tpustack.project import root
 
@@ -32,12 +31,11 @@ def measure() -> list[Result]:
         data = write_mnist(Path(folder))
         remote = [f"--tpu={endpoint}"]
         local = [f"--local_devices={_REPLICAS}"]
-        pairs = [(_train(data, remote), _train(data, local)) for _ in range(_PAIRS)]
-    ratio = statistics.median(first / second for first, second in pairs)
-    steps = statistics.median(first for first, _ in pairs)
+        steps = in_turn(lambda: _train(data, remote), lambda: _train(data, local), _PAIRS)
+    name = "endpoint: steps/s"
     return [
-        Result("endpoint: steps/s against in process", ratio, "ratio", goal=0.97, better="higher"),
-        Result("endpoint: steps/s", steps, "1/s", better="higher"),
+        Result(f"{name} against in process", steps.ratio, "ratio", goal=0.97, better="higher"),
+        Result(name, steps.first, "1/s", better="higher"),
     ]
 
 
@@ -61,17 +59,9 @@ def _worker(folder: Path) -> Iterator[str]:
 def _train(data: Path, where: list[str]) -> float:
     with tempfile.TemporaryDirectory() as results:
         target = ["--data", str(data), "--model-dir", results]
-        _run("train-and-evaluate", *target, *where, "--epochs=1")
+        arguments = ["train-and-evaluate", *target, *where, "--epochs=1"]
+        run_program("tpu_training", *arguments, environment=_THREADS)
         metrics = json.loads((Path(results) / "metrics.json").read_text(encoding="utf-8"))
     if metrics["replicas"] != _REPLICAS:
         raise TpustackError(f"{metrics['replicas']} replicas instead of {_REPLICAS}")
     return float(metrics["steps_per_second"])
-
-
-def _run(*arguments: str) -> None:
-    command = [sys.executable, "-m", "tpu_training", *arguments]
-    done = subprocess.run(
-        command, cwd=root(), env=os.environ | _THREADS, capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        raise TpustackError(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr}")

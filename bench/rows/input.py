@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from tpu_training.loop.state import create_train_state
 from tpu_training.models.registry import load_model
 
 from bench.result import Result
+from bench.turns import Compared, in_turn
 from tpustack.demo import dataset
 
 _PAIRS = 9
@@ -66,17 +66,20 @@ def _measure(cluster: Cluster, data: DataSet, case: Case) -> list[Result]:
     one_batch = real_batches()
     real = create_train_loop(cluster, params, state, real_batches)
     synthetic = create_train_loop(cluster, params, state, lambda: one_batch)
-    for loop in (real, synthetic):
-        _steps_per_second(loop, case.steps)
-    pairs = [
-        (_steps_per_second(real, case.steps), _steps_per_second(synthetic, case.steps))
-        for _ in range(_PAIRS)
-    ]
-    ratio = statistics.median(first / second for first, second in pairs)
-    rate = statistics.median(first for first, _ in pairs) * params.global_batch_size
+
+    def turns(rounds: int) -> Compared:
+        return in_turn(
+            lambda: _steps_per_second(real, case.steps),
+            lambda: _steps_per_second(synthetic, case.steps),
+            rounds,
+        )
+
+    turns(1)
+    steps = turns(_PAIRS)
+    rate = steps.first * params.global_batch_size
     name = f"input: {case.model}, batch {params.global_batch_size}"
     return [
-        Result(f"{name}: against data on the device", ratio, "ratio", 0.97, "higher"),
+        Result(f"{name}: against data on the device", steps.ratio, "ratio", 0.97, "higher"),
         Result(f"{name}: examples/s", rate, "1/s", better="higher"),
     ]
 

@@ -38,9 +38,7 @@ def measure(lives: int = _LIVES) -> list[Result]:
 
 
 def _live(folder: Path, seed: int) -> tuple[Life, int]:
-    cloud = LocalCloudCommand(folder / "cloud")
-    cloud.run("start", "--port", "0")
-    try:
+    with LocalCloudCommand(folder / "cloud").running() as cloud:
         environment = toolchain.environment(toolchain.find(), folder / "state")
         environment |= cloud.environment()
         project = make_project(folder)
@@ -50,7 +48,5 @@ def _live(folder: Path, seed: int) -> tuple[Life, int]:
             Backend(environment, project).select("local"), seed, _KILLS
         )
         after = cloud.status()["resources"]
-    finally:
-        cloud.run("stop")
     left = {kind: count - before.get(kind, 0) for kind, count in after.items()}
     return life, sum(abs(count) for count in left.values())

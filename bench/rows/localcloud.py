@@ -21,13 +21,11 @@ _URL = "https://storage.googleapis.com/storage/v1/b"
 
 def measure() -> list[Result]:
     """A create-get-delete loop over buckets on one connection, then 1,000 objects at rest."""
-    with tempfile.TemporaryDirectory() as folder:
-        cloud = LocalCloudCommand(Path(folder) / "cloud")
-        cloud.run("start", "--port", "0")
-        try:
-            return _measure(cloud)
-        finally:
-            cloud.run("stop")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LocalCloudCommand(Path(folder) / "cloud").running() as cloud,
+    ):
+        return _measure(cloud)
 
 
 def _measure(cloud: LocalCloudCommand) -> list[Result]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import sys
 import tempfile
 from pathlib import Path
@@ -11,6 +10,7 @@ from bench.previews import Previews
 from bench.result import Result
 from bench.sandbox import make_project, make_trainer, write_stack
 from bench.trainer.mnist import write_mnist
+from bench.turns import in_turn
 from tpustack.project import root
 
 _RUNS = 5
@@ -40,10 +40,8 @@ def against_bare(name: str, environment: Path, goal: float) -> list[Result]:
         for program in (ours, _BARE):
             previews.add(*program)
             previews.seconds(*program)
-        pairs = [(previews.seconds(*ours), previews.seconds(*_BARE)) for _ in range(_RUNS)]
-    ratio = statistics.median(first / second for first, second in pairs)
-    seconds = statistics.median(first for first, _ in pairs)
+        took = in_turn(lambda: previews.seconds(*ours), lambda: previews.seconds(*_BARE), _RUNS)
     return [
-        Result(f"{name} against a bare program", ratio, "ratio", goal=goal),
-        Result(name, seconds, "s"),
+        Result(f"{name} against a bare program", took.ratio, "ratio", goal=goal),
+        Result(name, took.first, "s"),
     ]

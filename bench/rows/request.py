@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from bench.previews import preview_environment
 from bench.result import Result
 from bench.sandbox import make_project, make_trainer, write_stack
+from bench.turns import compare
 from tpustack.ci.job import Job
 from tpustack.ci.outcome import Outcome
 from tpustack.ci.preview import preview
@@ -30,11 +30,10 @@ def measure() -> list[Result]:
         backend = Backend(preview_environment(folder / "state"), project)
         job = Job(backend, project, folder, lambda line: None)
         _run(job)
-        runs = [_run(job) for _ in range(_RUNS)]
-    ratio = statistics.median(seconds / slowest for seconds, slowest in runs)
+        took = compare([_run(job) for _ in range(_RUNS)])
     return [
-        Result("request: four previews against the slowest", ratio, "ratio", goal=1.5),
-        Result("request: four previews", statistics.median(each for each, _ in runs), "s"),
+        Result("request: four previews against the slowest", took.ratio, "ratio", goal=1.5),
+        Result("request: four previews", took.first, "s"),
     ]
 
 

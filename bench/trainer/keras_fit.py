@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -25,6 +24,8 @@ from tpu_training.loop.compiled_loop import create_train_loop
 from tpu_training.loop.state import create_train_state
 from tpu_training.models.params import Params
 from tpu_training.models.registry import load_model
+
+from bench.turns import in_turn
 
 _BATCH = 256
 _STEPS = 200
@@ -114,17 +115,9 @@ def main(folder: Path) -> None:
         trainers[number].train()
         rates[number] = _rate(trainers[number])
     best = max(rates, key=lambda number: rates[number])
-    pairs = [(_rate(ours), _rate(trainers[best])) for _ in range(_ROUNDS)]
-    print(
-        json.dumps(
-            {
-                "ratio": statistics.median(first / second for first, second in pairs),
-                "ours": statistics.median(first for first, _ in pairs),
-                "keras": statistics.median(second for _, second in pairs),
-                "steps_per_execution": best,
-            }
-        )
-    )
+    rate = in_turn(lambda: _rate(ours), lambda: _rate(trainers[best]), _ROUNDS)
+    figures = {"ratio": rate.ratio, "ours": rate.first, "keras": rate.second}
+    print(json.dumps({**figures, "steps_per_execution": best}))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,15 @@ class LocalCloudCommand:
         if done.returncode != 0:
             raise TpustackError(f"the local cloud's `{arguments[0]}` failed: {done.stderr.strip()}")
         return done.stdout
+
+    @contextlib.contextmanager
+    def running(self, *options: str) -> Iterator[LocalCloudCommand]:
+        """Start it with `options` on a free port, and stop it in the end."""
+        self.run("start", "--port", "0", *options)
+        try:
+            yield self
+        finally:
+            self.run("stop")
 
     def status(self) -> dict[str, Any]:
         """Return port, resources and processes of the running cloud."""
