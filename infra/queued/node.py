@@ -6,25 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pulumi
-from pulumi.dynamic import (
-    CreateResult,
-    DiffResult,
-    ReadResult,
-    Resource,
-    ResourceProvider,
-    UpdateResult,
-)
+from pulumi import dynamic
 
 from infra.queued.api import Json, TpuApi
 from infra.queued.state import loss, lost, place, say, standing
 
 
-class QueuedNodeProvider(ResourceProvider):
+class QueuedNodeProvider(dynamic.ResourceProvider):
     """Waits for TPU VMs. The request creates and deletes them."""
 
     serialize_as_secret_always = False
 
-    def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> DiffResult:
+    def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> dynamic.DiffResult:
         """Replace the TPU VMs for another request; the time to wait counts only once."""
         replaces = [
             key
@@ -32,28 +25,30 @@ class QueuedNodeProvider(ResourceProvider):
             if _olds.get(key) != _news.get(key)
         ]
         changed = _olds.get("waitMinutes") != _news.get("waitMinutes")
-        return DiffResult(
+        return dynamic.DiffResult(
             changes=bool(replaces) or changed, replaces=replaces, delete_before_replace=True
         )
 
-    def create(self, props: dict[str, Any]) -> CreateResult:
+    def create(self, props: dict[str, Any]) -> dynamic.CreateResult:
         """Wait until all TPU VMs are READY."""
         ready = await_ready(TpuApi(), props)
-        return CreateResult(ready[0]["name"], {**props, "endpoints": _endpoints(ready)})
+        return dynamic.CreateResult(ready[0]["name"], {**props, "endpoints": _endpoints(ready)})
 
-    def read(self, id_: str, props: dict[str, Any]) -> ReadResult:
+    def read(self, id_: str, props: dict[str, Any]) -> dynamic.ReadResult:
         """Read the TPU VMs; there are none if Google has taken one away."""
         found = standing(TpuApi(), props)
         if lost(props, found):
-            return ReadResult("", {})
-        return ReadResult(id_, {**props, "endpoints": _endpoints(found)})
+            return dynamic.ReadResult("", {})
+        return dynamic.ReadResult(id_, {**props, "endpoints": _endpoints(found)})
 
-    def update(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> UpdateResult:
+    def update(
+        self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]
+    ) -> dynamic.UpdateResult:
         """Note the new time to wait."""
-        return UpdateResult({**_news, "endpoints": _olds["endpoints"]})
+        return dynamic.UpdateResult({**_news, "endpoints": _olds["endpoints"]})
 
 
-class QueuedNode(Resource, module="tpu", name="QueuedNode"):
+class QueuedNode(dynamic.Resource, module="tpu", name="QueuedNode"):
     """The TPU VMs of one request, READY."""
 
     endpoints: pulumi.Output[list[Json]]

@@ -6,14 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pulumi
-from pulumi.dynamic import (
-    CreateResult,
-    DiffResult,
-    ReadResult,
-    Resource,
-    ResourceProvider,
-    UpdateResult,
-)
+from pulumi import dynamic
 
 from infra.queued.api import Json, TpuApi, TpuApiError
 from infra.queued.changes import asked, why
@@ -25,12 +18,12 @@ _DELETE_MINUTES = 30.0
 _UPDATE_MINUTES = 10.0
 
 
-class QueuedRequestProvider(ResourceProvider):
+class QueuedRequestProvider(dynamic.ResourceProvider):
     """Makes, changes and deletes requests. Everything goes through the TPU API."""
 
     serialize_as_secret_always = False
 
-    def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> DiffResult:
+    def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> dynamic.DiffResult:
         """Replace the request for another one, or if Google has given it up."""
         replaces = [key for key in _IDENTITY if asked(_olds, key) != asked(_news, key)]
         if _olds.get("loss"):
@@ -38,11 +31,11 @@ class QueuedRequestProvider(ResourceProvider):
         changed = any(_olds.get(key) != _news.get(key) for key in _CHANGEABLE)
         if replaces:
             say(f"{_olds['name']}: {why(_olds, _news)}. Its place in the queue is given up")
-        return DiffResult(
+        return dynamic.DiffResult(
             changes=bool(replaces) or changed, replaces=replaces, delete_before_replace=True
         )
 
-    def create(self, props: dict[str, Any]) -> CreateResult:
+    def create(self, props: dict[str, Any]) -> dynamic.CreateResult:
         """Queue a request, or adopt the one that an interrupted update has queued."""
         api = TpuApi()
         name = f"{place(props)}/queuedResources/{props['name']}"
@@ -61,20 +54,22 @@ class QueuedRequestProvider(ResourceProvider):
                 f"tpus queued-resources delete {props['name']} --zone={props['zone']} --force`) or "
                 "set another namePrefix."
             )
-        return CreateResult(name, _outputs(api, props, entry))
+        return dynamic.CreateResult(name, _outputs(api, props, entry))
 
-    def read(self, id_: str, props: dict[str, Any]) -> ReadResult:
+    def read(self, id_: str, props: dict[str, Any]) -> dynamic.ReadResult:
         """Read what became of a request: it is gone, over, or as it should be."""
         api = TpuApi()
         entry = api.get(id_)
         if entry is None:
-            return ReadResult("", {})
+            return dynamic.ReadResult("", {})
         found = [node.get("labels", {}) for node in standing(api, props) if node]
         # One TPU VM with others is enough to see that somebody has changed them.
         labels = next((seen for seen in found if seen != props["labels"]), props["labels"])
-        return ReadResult(id_, _outputs(api, props, entry) | {"labels": labels})
+        return dynamic.ReadResult(id_, _outputs(api, props, entry) | {"labels": labels})
 
-    def update(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> UpdateResult:
+    def update(
+        self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]
+    ) -> dynamic.UpdateResult:
         """Change labels in place. A new deadline counts for the next request."""
         api = TpuApi()
         if _olds.get("labels") != _news["labels"]:
@@ -90,7 +85,7 @@ class QueuedRequestProvider(ResourceProvider):
             for operation in changes:
                 api.finish(operation, _UPDATE_MINUTES)
         kept = {key: _olds[key] for key in ("created", "loss") if key in _olds}
-        return UpdateResult(dict(_news) | kept)
+        return dynamic.UpdateResult(dict(_news) | kept)
 
     def delete(self, _id: str, _props: dict[str, Any]) -> None:
         """Delete a request in any state along with its TPU VMs, and wait until all are gone."""
@@ -115,7 +110,7 @@ class QueuedRequestProvider(ResourceProvider):
         api.wait(gone, minutes, f"the deletion of {_id}")
 
 
-class QueuedRequest(Resource, module="tpu", name="QueuedResource"):
+class QueuedRequest(dynamic.Resource, module="tpu", name="QueuedResource"):
     """A request for a TPU VM.
 
     `request` is the API's QueuedResource without labels, and `queueing` its policy.
