@@ -13,6 +13,7 @@ from typing import Any
 import requests
 import yaml
 
+from infra.settings.stack_file import stack_path
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.project import root
 
@@ -54,7 +55,7 @@ def make_project(folder: Path, environment: Path = Path(sys.prefix)) -> Path:
 
 def write_stack(project: Path, trainer: Path, stack: str = "local", /, **changes: Any) -> None:
     """The repository's file of a stack with changed settings, which are named as in it."""
-    path = root() / "stacks" / f"Pulumi.{stack}.yaml"
+    path = stack_path(root(), stack)
     settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     training = {"tpu-stack:training": {"wheel": str(trainer), "tensorflowVersion": "2.19.1"}}
     settings["config"] |= training | {_key(name): value for name, value in changes.items()}

@@ -14,6 +14,11 @@ from infra.settings.problems import Problem, SettingsError
 Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+def stack_path(root: Path, stack: str) -> Path:
+    """Return the path of a stack's file in the project's folder."""
+    return root / "stacks" / f"Pulumi.{stack}.yaml"
+
+
 def stack_name(path: Path) -> str:
     """Return the stack of a file `Pulumi.STACK.yaml`."""
     return path.stem.removeprefix("Pulumi.")

@@ -14,7 +14,7 @@ from infra.checks.context import Context
 from infra.names import names_of
 from infra.settings import StackSettings
 from infra.settings.problems import SettingsError
-from infra.settings.stack_file import Loader, load_stack_file
+from infra.settings.stack_file import Loader, load_stack_file, stack_path
 from tpustack.errors import UsageError
 from tpustack.project import BACKEND
 
@@ -25,21 +25,16 @@ class StackError(Exception):
     """A reason why nothing can be done with a stack."""
 
 
-def path_of(root: Path, stack: str) -> Path:
-    """Return the path of the stack's file."""
-    return root / "stacks" / f"Pulumi.{stack}.yaml"
-
-
 def checked(
     root: Path, stack: str, catalog: Catalog, environment: Mapping[str, str]
 ) -> StackSettings:
     """Return the stack's settings. Raises StackError with everything that is wrong with them."""
     try:
-        settings = load_stack_file(path_of(root, stack))
+        settings = load_stack_file(stack_path(root, stack))
         ensure_valid(settings, Context(stack, root, catalog, names_of(settings, stack)))
     except SettingsError as error:
         raise StackError(str(error)) from None
-    if problem := missing_secret(path_of(root, stack), environment):
+    if problem := missing_secret(stack_path(root, stack), environment):
         raise StackError(problem)
     return settings
 

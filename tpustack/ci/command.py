@@ -10,10 +10,11 @@ from time import monotonic
 
 import click
 
+from infra.settings.stack_file import stack_path
 from tpustack import options
 from tpustack.ci import forge, markdown, requests, settings, touched
 from tpustack.ci import output as results
-from tpustack.ci.checks import path_of, require_backend
+from tpustack.ci.checks import require_backend
 from tpustack.ci.deploy import Deployment
 from tpustack.ci.deploy import deploy as run_deploy
 from tpustack.ci.drift import drift as run_drift
@@ -30,7 +31,7 @@ from tpustack.engine.backend import Backend
 from tpustack.errors import UsageError
 from tpustack.project import root
 from tpustack.stacks import wheel
-from tpustack.stacks.files import path_of as path_for
+from tpustack.stacks.files import path_of
 
 _STACKS = click.option(
     "--stack",
@@ -193,7 +194,7 @@ def plans(commit: str, output: Path) -> None:
 
 def _chosen(stacks: tuple[str, ...], request: int | None) -> list[str]:
     for stack in stacks:
-        path_for(stack)
+        path_of(stack)
     if request is None:
         return list(stacks)
     return [*stacks, requests.write(root(), request, settings.load(root()).pull_requests)]
@@ -233,7 +234,7 @@ def _run(
 
 
 def _needs_wheel(stack: str) -> bool:
-    path = path_of(root(), stack)
+    path = stack_path(root(), stack)
     return path.exists() and "wheel:" not in path.read_text(encoding="utf-8", errors="replace")
 
 

@@ -6,8 +6,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from infra.settings.stack_file import stack_path
 from tpustack.ci import touched
-from tpustack.ci.checks import checked, path_of
+from tpustack.ci.checks import checked
 from tpustack.ci.cost import cost_change
 from tpustack.ci.job import Job, side_by_side
 from tpustack.ci.outcome import Outcome
@@ -58,7 +59,7 @@ def _run(job: Job, backend: Backend, stack: str, refresh: bool) -> Done:
 def _before(job: Job, stack: str, base: str | None) -> str | None:
     file = f"stacks/Pulumi.{stack}.yaml"
     if base is None:
-        return path_of(job.root, stack).read_text(encoding="utf-8")
+        return stack_path(job.root, stack).read_text(encoding="utf-8")
     return touched.file_at(job.root, base, file)
 
 

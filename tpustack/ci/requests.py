@@ -10,8 +10,7 @@ from typing import Any
 
 import yaml
 
-from infra.settings.stack_file import Loader, load_stack_file
-from tpustack.ci.checks import path_of
+from infra.settings.stack_file import Loader, load_stack_file, stack_path
 from tpustack.ci.settings import FILE, PullRequests
 from tpustack.errors import UsageError
 
@@ -28,7 +27,7 @@ def write(root: Path, number: int, how: PullRequests | None) -> str:
         raise UsageError(f"{FILE} has no pullRequests, so requests get no stacks of their own")
     stack = f"pr-{number}"
     try:
-        document = yaml.load(path_of(root, how.like).read_text(encoding="utf-8"), Loader=Loader)
+        document = yaml.load(stack_path(root, how.like).read_text(encoding="utf-8"), Loader=Loader)
     except (OSError, yaml.YAMLError) as error:
         raise UsageError(
             f"{FILE}: pullRequests.like: {how.like!r} can't be read: {error}"
@@ -40,7 +39,7 @@ def write(root: Path, number: int, how: PullRequests | None) -> str:
     config["tpu-stack:bucket"] = bucket
     config["tpu-stack:labels"] = {**config.get("tpu-stack:labels", {}), "request": stack}
     text = yaml.safe_dump(document, sort_keys=False)
-    path_of(root, stack).write_text(text, encoding="utf-8")
+    stack_path(root, stack).write_text(text, encoding="utf-8")
     return stack
 
 
@@ -48,7 +47,7 @@ def project_of(root: Path, how: PullRequests | None) -> str:
     """Return the Google project of requests' stacks; empty if there are none."""
     if how is None:
         return ""
-    return load_stack_file(path_of(root, how.like)).project
+    return load_stack_file(stack_path(root, how.like)).project
 
 
 def tags(branch: str, how: PullRequests, now: datetime) -> dict[str, str]:

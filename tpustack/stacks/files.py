@@ -14,7 +14,7 @@ from infra.checks.context import Context
 from infra.names import names_of
 from infra.settings import StackSettings
 from infra.settings.problems import UNSET, Problem, SettingsError
-from infra.settings.stack_file import load_stack_file, stack_name
+from infra.settings.stack_file import load_stack_file, stack_name, stack_path
 from tpustack.errors import UsageError
 from tpustack.project import root
 
@@ -56,7 +56,7 @@ def path_of(stack: str) -> Path:
             f"{json.dumps(stack, ensure_ascii=False)} is no name of a stack (at most 100 letters, "
             "digits, hyphens, dots and underscores)"
         )
-    return root() / "stacks" / f"Pulumi.{stack}.yaml"
+    return stack_path(root(), stack)
 
 
 def all_stacks() -> list[str]:
