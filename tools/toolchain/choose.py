@@ -54,13 +54,7 @@ class Toolchain:
 
     def as_json(self, seconds: float) -> Mapping[str, object]:
         """Return what `install.py --json` prints."""
-        return {
-            "bin": str(self.bin),
-            "engine": asdict(self.engine),
-            "language_host": asdict(self.language_host),
-            "provider": asdict(self.provider),
-            "seconds": round(seconds, 1),
-        }
+        return {**asdict(self), "bin": str(self.bin), "seconds": round(seconds, 1)}
 
 
 def toolchain() -> Toolchain:
