@@ -28,7 +28,7 @@ class StackSettings(Section):
     zone: Text
     """Zone of the TPU and the VM, for example us-central1-b."""
     name_prefix: Text | None = None
-    """What the names of all resources begin with. tpu-stack-STACK if it is not set."""
+    """Prefix of the names of all resources. tpu-stack-STACK if it is not set."""
     architecture: Architecture = Architecture.VM
     """vm (TPU VM, today's API), or node (the classic TPU node; Google denies it to projects that
     are not on its list).
@@ -44,13 +44,13 @@ class StackSettings(Section):
     training: TrainingSettings = TrainingSettings()
     """The training."""
     limits: LimitsSettings = LimitsSettings()
-    """When the TPU is taken down although nobody runs `pulumi destroy`."""
+    """When the TPU is taken down without a `pulumi destroy`."""
     budget: BudgetSettings | None = None
     """A budget with alerts. None if it is not set."""
     enable_apis: bool = True
-    """Enable the Google APIs that the stack needs. false: somebody else does."""
+    """Enable the Google APIs that the stack needs. false: somebody else enables them."""
     labels: dict[str, str] = Field(default_factory=dict)
-    """Labels of every resource that can have them."""
+    """Labels for every resource that can have labels."""
 
     @property
     def region(self) -> str:

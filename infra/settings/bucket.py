@@ -24,15 +24,15 @@ class LifecycleRule(Section):
     dearer to read).
     """
     prefix: Text | None = None
-    """Only objects whose name begins so, for example jobs/mnist-1/tensorboard/."""
+    """Only objects whose names have this prefix, for example jobs/mnist-1/tensorboard/."""
     age_days: int | None = Field(default=None, ge=1, le=36500)
     """Days since the object was written (1 to 36500)."""
     noncurrent_days: int | None = Field(default=None, ge=1, le=36500)
-    """Only what was replaced or deleted, that many days ago (1 to 36500). With `bucket.versioning`
-    only.
+    """Only versions that were replaced or deleted this many days ago (1 to 36500). With
+    `bucket.versioning` only.
     """
     newer_versions: int | None = Field(default=None, ge=1, le=1000)
-    """Only what was replaced at least that often since (1 to 1000). With `bucket.versioning` only.
+    """Only versions with at least this many newer ones (1 to 1000). With `bucket.versioning` only.
     """
 
 
@@ -40,12 +40,12 @@ class EncryptionSettings(Section):
     """The key of the bucket's objects. All of it may be left out: `encryption: {}`."""
 
     key: Text | None = None
-    """A key that is there already, in the bucket's region:
-    projects/P/locations/REGION/keyRings/R/cryptoKeys/K. One of the stack's own if it is not set.
+    """An existing key in the bucket's region: projects/P/locations/REGION/keyRings/R/cryptoKeys/K.
+    The stack makes one if it is not set.
     """
     rotation_days: int | None = Field(default=None, ge=1, le=36500)
-    """After how many days the stack's own key gets a new version (1 to 36500; 90 if it is not set).
-    What older versions encrypted stays readable.
+    """Days between two versions of the stack's own key (1 to 36500; 90 if it is not set). Objects
+    encrypted with older versions stay readable.
     """
 
 
@@ -53,13 +53,13 @@ class BucketSettings(Section):
     """The bucket: data, checkpoints and results; it outlives the machines."""
 
     create: bool = True
-    """Make the bucket. false: use `bucket.name`, which is there already and stays; the stack
-    uploads to it and grants access to it.
+    """Make the bucket. false: use the existing bucket `bucket.name`, which stays; the stack uploads
+    to it and grants access to it.
     """
     name: Text | None = None
     """Name, unique in all of Google Cloud. PROJECT-PREFIX if it is not set."""
     location: Text | None = None
-    """Region; must be the TPU's, which is also what it is if it is not set."""
+    """Region; must be the TPU's, which is also the default."""
     force_destroy: bool = False
     """Delete the bucket with everything in it on `pulumi destroy`. Otherwise the bucket and its
     objects are left standing.
@@ -69,11 +69,11 @@ class BucketSettings(Section):
     versioning: bool = False
     """Keep the old generations of overwritten and deleted objects."""
     soft_delete_days: int | None = Field(default=None, ge=0, le=90)
-    """How long what was deleted can be restored, in days: 7 to 90, or 0 for not at all. Google's
+    """Days for which deleted objects can be restored: 7 to 90, or 0 for not at all. Google's
     default, 7, if it is not set.
     """
     lifecycle: tuple[LifecycleRule, ...] = ()
-    """What Google deletes or moves to a cheaper storage class by itself."""
+    """Rules by which Google deletes objects or moves them to a cheaper storage class."""
     encryption: EncryptionSettings | None = None
     """A group of settings, which may be empty: {}. Encrypt with a key of Cloud KMS that you control
     instead of one of Google's.

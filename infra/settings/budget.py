@@ -22,28 +22,24 @@ class BudgetSettings(Section):
     """A budget in Google's billing: it tells what was spent, and stops nothing."""
 
     amount: int | None = Field(default=None, ge=1, le=1_000_000_000)
-    """What may be spent in a month, in whole units of the currency (1 to 1000000000). Required in
-    this group.
-    """
+    """Monthly budget in whole units of the currency (1 to 1000000000). Required in this group."""
     currency: Text | None = None
-    """Currency of the billing account, for example EUR; Google refuses another one. The account's
-    own if it is not set.
+    """Currency of the billing account, for example EUR; Google refuses any other. The account's own
+    if it is not set.
     """
     scope: BudgetScope = BudgetScope.PROJECT
-    """project (everything in the project), or stack (only what carries the stack's label: not the
-    network, nor data that leaves the region).
+    """project (everything in the project), or stack (only resources with the stack's label: neither
+    the network nor data that leaves the region).
     """
     thresholds: tuple[Percent, ...] = (50, 90, 100)
-    """Percent of the amount at which Google tells what was spent (1 to 1000)."""
+    """Percentages of the amount at which Google reports the spending (1 to 1000)."""
     forecast_thresholds: tuple[Percent, ...] = ()
-    """Percent of the amount at which Google tells what the month is going to cost (1 to 1000)."""
+    """Percentages of the amount at which Google reports the month's forecast (1 to 1000)."""
     emails: tuple[Text, ...] = ()
-    """Addresses that are told, at most 5, beside the billing account's administrators, who are told
-    anyway.
-    """
+    """Addresses to notify, at most 5. The billing account's administrators are always notified."""
     pubsub_topic: Text | None = None
-    """Pub/Sub topic that is told: the name of one to make, or projects/PROJECT/topics/NAME of one
-    that is there already.
+    """Pub/Sub topic to notify: the name of one to make, or projects/PROJECT/topics/NAME of an
+    existing one.
     """
     billing_account: Text | None = None
     """Billing account, for example 01ABCD-234567-89EF01. The project's own if it is not set."""

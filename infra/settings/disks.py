@@ -26,19 +26,18 @@ class DataDisk(Section):
     """A disk of the stack's own (`name`), or one that is there already (`source`)."""
 
     name: Text | None = None
-    """Name of a disk to make; its full name has the TPU's before it."""
+    """Name of a disk to make; its full name begins with the TPU's name."""
     size_gib: int | None = Field(default=None, ge=10, le=65536)
-    """Size of a disk to make, in GiB (10 to 65536). It can grow later, not shrink. Required without
-    `snapshot`, whose size is taken otherwise.
+    """Size of a disk to make, in GiB (10 to 65536). It can grow later, but not shrink. Required
+    unless `snapshot` gives the size.
     """
     type: TpuDiskType | None = None
-    """Kind of a disk to make; the first that the TPU takes if it is not set (pd-balanced up to v5p,
+    """Type of a disk to make. The TPU's default if it is not set (pd-balanced up to v5p,
     hyperdisk-balanced for v6e).
     """
     snapshot: Text | None = None
-    """Snapshot that a disk to make begins with, for example projects/PROJECT/global/snapshots/NAME.
-    """
+    """Snapshot to make the disk from, for example projects/PROJECT/global/snapshots/NAME."""
     source: Text | None = None
-    """A disk that is there already: projects/PROJECT/zones/ZONE/disks/NAME, in the TPU's zone."""
+    """An existing disk in the TPU's zone: projects/PROJECT/zones/ZONE/disks/NAME."""
     mode: DiskMode = DiskMode.READ_WRITE
     """read-write (for a TPU with one host), or read-only (for any number of hosts and slices)."""

@@ -12,12 +12,12 @@ class LimitsSettings(Section):
 
     time_to_live_hours: float | None = Field(default=None, ge=0.5, le=8760)
     """How many hours a TPU lives (0.5 to 8760). Then it is deleted and the VM that ran the training
-    is turned off (not one with `vm.managed`); `pulumi up --refresh` brings both back. Without end
-    if it is not set.
+    is turned off (unless `vm.managed` is set); `pulumi up --refresh` brings both back. No limit if
+    it is not set.
     """
     idle_minutes: float | None = Field(default=None, ge=10, le=10080)
     """How many minutes a TPU may be READY while nothing trains (10 to 10080). Then it is stopped,
-    or deleted where Google stops none (several hosts, out of the queue). Without end if it is not
+    or deleted if Google can't stop it (several hosts, or out of the queue). No limit if it is not
     set.
     """
 

@@ -12,14 +12,13 @@ class NetworkSettings(Section):
     """Make a network with a subnet, Private Google Access and Cloud NAT. false: use `network.name`.
     """
     name: Text | None = None
-    """Name of the network that is there already (`default` if it is not set). Only with
-    `network.create: false`.
+    """Name of the existing network (`default` if it is not set). Only with `network.create: false`.
     """
     subnetwork: Text | None = None
     """Name of its subnetwork in the TPU's region (the network's name if it is not set). Only with
     `network.create: false`.
     """
     subnet_range: Text | None = None
-    """Address range of the subnetwork, for example 10.10.0.0/20. Of the stack's own network it is
-    the range to make; of another it is what a TPU node must not overlap.
+    """Address range of the subnetwork, for example 10.10.0.0/20. The stack's own network gets this
+    range; in an existing network, a TPU node must not overlap it.
     """

@@ -42,8 +42,8 @@ class QueueSettings(Section):
     its place, and the next `pulumi up` goes on waiting.
     """
     valid_until: AwareDatetime | None = None
-    """When Google gives the request up, for example 2026-12-31T18:00:00Z. It queues for as long as
-    it takes if that is not set.
+    """When Google gives up the request, for example 2026-12-31T18:00:00Z. Without it, the request
+    queues for as long as it takes.
     """
     reservation: Text | None = None
     """Reservation to take the TPU from: its name, or
@@ -51,8 +51,8 @@ class QueueSettings(Section):
     reserved` only; any reservation of the project if it is not set.
     """
     guaranteed_hours: float | None = Field(default=None, gt=0, le=365 * 24)
-    """Take only a TPU that is free for at least so many hours (at most 8760). With `tpu.capacity:
-    on-demand` or `reserved` only.
+    """Take only a TPU that is available for at least this many hours (at most 8760). With
+    `tpu.capacity: on-demand` or `reserved` only.
     """
     workload: Workload | None = None
     """How Google maintains several slices: throughput (all at once, for a training that needs all
@@ -93,34 +93,35 @@ class TpuSettings(Section):
     only; Google picks a range if it is not set.
     """
     capacity: Capacity = Capacity.ON_DEMAND
-    """on-demand, spot (cheaper, can be taken away), preemptible (as spot, for at most 24 hours) or
-    reserved.
+    """on-demand, spot (cheaper, can be taken away), preemptible (like spot, for at most 24 hours)
+    or reserved.
     """
     queued: QueueSettings | None = None
     """A group of settings, which may be empty: {}. Queue for the TPU instead of failing when there
     is no capacity. With architecture vm only.
     """
     data_disks: tuple[DataDisk, ...] = ()
-    """Disks of a TPU VM beside the one that it boots from. With architecture vm only."""
+    """Disks of a TPU VM beside its boot disk. With architecture vm only."""
     boot_disk_gib: int | None = Field(default=None, ge=100, le=65536)
-    """Size of the disk that a TPU VM boots from, in GiB (100 to 65536; 100 if it is not set). With
-    `tpu.queued` only.
+    """Size of a TPU VM's boot disk in GiB (100 to 65536; 100 if it is not set). With `tpu.queued`
+    only.
     """
     external_ips: bool = False
     """Give every host of a TPU VM a public address. Not needed for the training. With architecture
     vm only.
     """
     tags: tuple[Text, ...] = ()
-    """Network tags of a TPU VM, for firewall rules of a given network. With architecture vm only.
+    """Network tags of a TPU VM, for firewall rules of an existing network. With architecture vm
+    only.
     """
     scopes: tuple[Text, ...] = (FULL_SCOPE,)
-    """Access scopes of a TPU VM's service account. IAM decides what it may do; the full scope is
-    what a trainer on the TPU VM needs. With architecture vm only.
+    """Access scopes of a TPU VM's service account. IAM decides what it may do; a trainer on the TPU
+    VM needs the full scope. With architecture vm only.
     """
     secure_boot: bool = False
-    """Let a TPU VM boot signed software alone (shielded VM). With architecture vm only."""
+    """Let a TPU VM boot only signed software (Shielded VM). With architecture vm only."""
     autocheckpoint: bool = False
-    """Have the trainer told to save a checkpoint before maintenance, where its framework can. With
+    """Tell the trainer to save a checkpoint before maintenance, if its framework can. With
     `tpu.queued` only.
     """
     timeouts: TimeoutSettings = TimeoutSettings()

@@ -22,8 +22,8 @@ class TrainingSettings(Section):
     (architecture vm only).
     """
     job: Text = "train"
-    """Name of this run; its results lie under jobs/NAME in the bucket. A job that has finished is
-    not run again: give the next one a new name.
+    """Name of this run; its results are under jobs/NAME in the bucket. A finished job is not run
+    again: give the next one a new name.
     """
     wheel: Text | None = None
     """Wheel of the training package, relative to the project's root. The newest
@@ -36,8 +36,8 @@ class TrainingSettings(Section):
     args: tuple[Text, ...] = ()
     """Further arguments of `tpu-training train-and-evaluate`."""
     tensorflow_version: Text | None = None
-    """TensorFlow on the machine that runs the trainer. The TPU's own version if it is not set,
-    which is what works: they must agree.
+    """TensorFlow on the machine that runs the trainer; it must agree with the TPU's. The TPU's own
+    version if it is not set.
     """
     model_memory_gib: float = Field(default=2.0, ge=0.1, le=12288)
     """Memory in GiB that the model needs on the VM, where it is initialised (0.1 to 12288)."""

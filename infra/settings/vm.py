@@ -42,7 +42,7 @@ class ShieldedSettings(Section):
     """Shielded VM, which protects the VM's software against unnoticed changes."""
 
     secure_boot: bool = True
-    """Boot signed software alone; drivers of one's own need false."""
+    """Boot only signed software; your own drivers need false."""
     vtpm: bool = True
     """A virtual trusted platform module."""
     integrity_monitoring: bool = True
@@ -53,11 +53,11 @@ class ManagedSettings(Section):
     """A managed instance group of one. All of it may be left out: `managed: {}`."""
 
     initial_delay_seconds: int = Field(default=300, ge=0, le=3600)
-    """How long a new VM may take until it must answer its health check (0 to 3600)."""
+    """Seconds until a new VM must answer its health check (0 to 3600)."""
     check_interval_seconds: int = Field(default=30, ge=5, le=300)
-    """How often the VM's health is asked for (5 to 300)."""
+    """Seconds between two health checks (5 to 300)."""
     failed_checks: int = Field(default=3, ge=1, le=10)
-    """After how many checks in a row that fail the VM is made anew (1 to 10)."""
+    """How many checks in a row must fail before the VM is recreated (1 to 10)."""
 
 
 class VmTimeoutSettings(Timeouts):
@@ -70,7 +70,7 @@ class VmSettings(Section):
     machine_type: Text = "n1-standard-2"
     """Compute Engine machine type, for example n2-highmem-8."""
     capacity: VmCapacity = VmCapacity.ON_DEMAND
-    """on-demand, spot (cheaper, can be stopped by Google at any moment) or preemptible (as spot,
+    """on-demand, spot (cheaper, can be stopped by Google at any moment) or preemptible (like spot,
     for at most 24 hours).
     """
     termination_action: TerminationAction | None = None
@@ -78,12 +78,12 @@ class VmSettings(Section):
     `vm.capacity: spot` only.
     """
     host_maintenance: HostMaintenance | None = None
-    """What Google does while it maintains the machine below: migrate (the default) or terminate.
-    With `vm.capacity: on-demand` only; all others are terminated.
+    """What Google does during maintenance of the VM's host: migrate (the default) or terminate.
+    With `vm.capacity: on-demand` only; other VMs are terminated.
     """
     managed: ManagedSettings | None = None
-    """A group of settings, which may be empty: {}. Let a managed instance group keep the VM: one
-    that was preempted, deleted or has failed comes back and trains on.
+    """A group of settings, which may be empty: {}. Let a managed instance group keep the VM: after
+    a preemption, deletion or failure it comes back and resumes training.
     """
     image: Text = "debian-cloud/debian-12"
     """Boot image as PROJECT/FAMILY; the start-up script is written for Debian 12."""
@@ -92,18 +92,18 @@ class VmSettings(Section):
     boot_disk_type: DiskType = DiskType.BALANCED
     """pd-balanced, pd-standard or pd-ssd."""
     keep_boot_disk: bool = False
-    """Keep the boot disk when the VM is deleted or replaced; the next VM boots from it, with all
-    that was installed. `pulumi destroy` deletes it.
+    """Keep the boot disk when the VM is deleted or replaced; the next VM boots from it, with
+    everything that was installed. `pulumi destroy` deletes it.
     """
     public_ip: bool = False
     """Give the VM a public address. Not needed for the training."""
     os_login: bool = True
-    """Let IAM say who may log in by SSH, instead of keys in metadata."""
+    """Let IAM decide who may log in by SSH, instead of keys in metadata."""
     shielded: ShieldedSettings = ShieldedSettings()
     """Shielded VM."""
     ops_agent: bool = False
-    """Install Google's Ops Agent for metrics of memory and disk and for logs. Training goes on
-    without it where that fails.
+    """Install Google's Ops Agent for memory and disk metrics and for logs. If that fails, training
+    goes on without it.
     """
     timeouts: VmTimeoutSettings = VmTimeoutSettings()
     """How long operations on the VM may take."""

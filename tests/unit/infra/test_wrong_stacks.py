@@ -192,14 +192,14 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "a queue's end without a zone",
         config(tpu={**VM, "queued": {"validUntil": "2026-12-31T18:00:00"}}),
         'tpu.queued.validUntil: "2026-12-31T18:00:00" is not a time with its zone, such as Z at '
-        "its end. It is: When Google gives the request up, for example 2026-12-31T18:00:00Z. It "
-        "queues for as long as it takes if that is not set.",
+        "its end. It is: When Google gives up the request, for example 2026-12-31T18:00:00Z. "
+        "Without it, the request queues for as long as it takes.",
     ),
     (
         "a queue's end that is no time",
         config(tpu={**VM, "queued": {"validUntil": "tomorrow"}}),
-        'tpu.queued.validUntil: "tomorrow" is not a time. It is: When Google gives the request up, '
-        "for example 2026-12-31T18:00:00Z. It queues for as long as it takes if that is not set.",
+        'tpu.queued.validUntil: "tomorrow" is not a time. It is: When Google gives up the request, '
+        "for example 2026-12-31T18:00:00Z. Without it, the request queues for as long as it takes.",
     ),
     (
         "slices of a node",
@@ -319,8 +319,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "disks that are no list",
         config(tpu={**VM, "dataDisks": {"name": "corpus"}}),
-        'tpu.dataDisks: {"name": "corpus"} is not a list. It is: Disks of a TPU VM beside the one '
-        "that it boots from. With architecture vm only.",
+        'tpu.dataDisks: {"name": "corpus"} is not a list. It is: Disks of a TPU VM beside its '
+        "boot disk. With architecture vm only.",
     ),
     (
         "a disk with a misspelled size",
