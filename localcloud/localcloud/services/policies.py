@@ -33,7 +33,8 @@ def write(cloud: Cloud, resource: str, sent: Json) -> Json:
         ApiError: 400 for a role, member or account that does not exist; 409 when the policy was
             changed since the caller read it.
     """
-    policy = sent.get("policy", {})
+    # Compute Engine also takes bindings and etag beside `policy`, the older form of the request.
+    policy = sent.get("policy", sent)
     with cloud.store.locked():
         known = read(cloud, resource)
         etag = policy.get("etag")
@@ -98,6 +99,15 @@ def serve(collection: Collection, find: Callable[[Cloud, Call], str]) -> None:
     collection.method("getIamPolicy")(get)
     collection.method("setIamPolicy")(set_)
     collection.api.method(f"{collection.path}.testIamPermissions")(test)
+
+
+def add_account(cloud: Cloud, project: str, email: str, role: str, **fields: str) -> None:
+    """Make an account that Google gives to a project, once, with its role."""
+    name = f"projects/{project}/serviceAccounts/{email}"
+    if cloud.store.get(accounts.ACCOUNT, name) is None:
+        record = {"name": name, "projectId": project, "email": email, **fields}
+        cloud.store.put(accounts.ACCOUNT, name, record)
+        grant(cloud, f"projects/{project}", role, f"serviceAccount:{email}")
 
 
 def forget_member(cloud: Cloud, member: str, unique_id: str) -> None:

@@ -10,6 +10,7 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import DEVELOPER, Cloud
 from localcloud.core.errors import ApiError
 from localcloud.core.hooks import cloud_started
+from localcloud.core.registry import Collection
 from localcloud.core.store import Record
 from localcloud.services import policies
 from localcloud.services.billing.api import ACCOUNT, ACCOUNTS, API, account_name, account_resources
@@ -18,6 +19,9 @@ from localcloud.services.paging import page
 DEFAULT_ACCOUNT = "billingAccounts/0A1B2C-3D4E5F-607182"
 LINK = "billing-link"
 """The store's kind of projects' billing accounts, by `projects/ID`."""
+_ASSOCIATIONS = Collection(
+    API, "billingAccounts.projects", "billing.resourceAssociations", account_resources
+)
 
 
 @cloud_started
@@ -85,11 +89,7 @@ def update_link(cloud: Cloud, call: Call) -> Json:
     return _view(cloud, call.project)
 
 
-@API.method(
-    "billingAccounts.projects.list",
-    permission="billing.resourceAssociations.list",
-    resources=account_resources,
-)
+@_ASSOCIATIONS.method("list")
 def list_projects(cloud: Cloud, call: Call) -> Json:
     """Return the projects on an account."""
     found = [

@@ -143,9 +143,9 @@ def wait_operation(cloud: Cloud, call: Call) -> Json:
 @API.method("globalOperations.list", permission="compute.globalOperations.list")
 def list_operations(cloud: Cloud, call: Call) -> Json:
     """List the operations of a scope."""
-    prefix = f"{_PREFIX}projects/{call.project}/{_scope(call)}/operations/"
-    items = [_show(call, key, record) for key, record in cloud.operations.items(prefix)]
     path = f"projects/{call.project}/{_scope(call)}/operations"
+    records = cloud.operations.items(f"{_PREFIX}{path}/")
+    items = [_show(call, key, record) for key, record in records]
     return page(call, "compute#operationList", path, items)
 
 

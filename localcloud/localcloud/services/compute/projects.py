@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from localcloud.core import accounts, enablement, projects
+from localcloud.core import enablement, projects
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import not_found
@@ -89,19 +89,15 @@ def _begin(cloud: Cloud, project: str) -> None:
 
 
 def _add_default_account(cloud: Cloud, project: str) -> None:
-    email = default_service_account(project)
-    name = f"projects/{project}/serviceAccounts/{email}"
     number = str(cloud.operations.number())
-    account = {
-        "name": name,
-        "projectId": project,
-        "uniqueId": number,
-        "email": email,
-        "displayName": "Compute Engine default service account",
-        "etag": "MDEwMjE5MjA=",
-        "oauth2ClientId": number,
-    }
-    if cloud.store.get(accounts.ACCOUNT, name) is None:
-        cloud.store.put(accounts.ACCOUNT, name, account)
-        # Google does the same unless an organization's policy forbids it.
-        policies.grant(cloud, f"projects/{project}", "roles/editor", f"serviceAccount:{email}")
+    # Google gives it the role of an editor unless an organization's policy forbids it.
+    policies.add_account(
+        cloud,
+        project,
+        default_service_account(project),
+        "roles/editor",
+        uniqueId=number,
+        displayName="Compute Engine default service account",
+        etag="MDEwMjE5MjA=",
+        oauth2ClientId=number,
+    )

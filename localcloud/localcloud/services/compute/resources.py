@@ -167,7 +167,13 @@ def restamp(kind: Kind, record: Json) -> None:
 
 
 def begin(
-    cloud: Cloud, call: Call, kind: Kind, type_: str, path: str, effect_name: str, step: str
+    cloud: Cloud,
+    call: Call,
+    kind: Kind,
+    type_: str,
+    path: str,
+    effect_name: str = "compute.settle",
+    step: str = "update",
 ) -> Json:
     """Start the operation of a change to the resource at `path`."""
     work = Work(effect_name, {"path": path}, cloud.seconds(f"{kind.latency}.{step}"))
@@ -178,7 +184,7 @@ def replace(cloud: Cloud, call: Call, kind: Kind, type_: str, path: str, record:
     """Store a changed resource and answer the operation that changed it."""
     restamp(kind, record)
     cloud.store.put(STORE, path, record)
-    return begin(cloud, call, kind, type_, path, "compute.settle", "update")
+    return begin(cloud, call, kind, type_, path)
 
 
 @effect("compute.settle")

@@ -44,9 +44,8 @@ def require_quota(cloud: Cloud, project: str, zone: str, wanted: list[Record]) -
     limits = cloud.setting("quota")
     needed: dict[str, int] = {}
     for record in wanted:
-        accelerator = catalog.accelerators()[record["acceleratorType"]]
-        metric = accelerator.metric(preemptible=preemptible(record))
-        needed[metric] = needed.get(metric, 0) + accelerator.size
+        metric, amount = _held(record)
+        needed[metric] = needed.get(metric, 0) + amount
     for metric, amount in needed.items():
         limit = limits.get(metric)
         if limit is not None and _used(cloud, project, zone, metric) + amount > limit:
@@ -113,14 +112,13 @@ def _used(cloud: Cloud, project: str, zone: str, metric: str) -> int:
         # So does what a queued resource asks for, also after it failed or was suspended.
         standing = {record["name"] for record in held}
         held += [node for node in queued["_nodes"] if node["name"] not in standing]
-    return sum(
-        accelerator.size
-        for record in held
-        if (accelerator := catalog.accelerators()[record["acceleratorType"]]).metric(
-            preemptible=preemptible(record)
-        )
-        == metric
-    )
+    return sum(amount for counted, amount in map(_held, held) if counted == metric)
+
+
+def _held(record: Record) -> tuple[str, int]:
+    """Return the quota that a node counts against, and with how much."""
+    accelerator = catalog.accelerators()[record["acceleratorType"]]
+    return accelerator.metric(preemptible=preemptible(record)), accelerator.size
 
 
 def _quota_exceeded(metric: str, limit: int, project: str, zone: str) -> ApiError:

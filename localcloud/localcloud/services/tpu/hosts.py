@@ -113,6 +113,7 @@ def spec(cloud: Cloud, record: Record, index: int, chosen: list[int]) -> Machine
         f"--ready={_ready_file(cloud, record, index)}",
     ]
     classic = isinstance(account, str)
+    interface = {"ip": ports.ADDRESS, "network": record["_network"], "accessConfigs": []}
     return MachineSpec(
         key=keys(record)[index],
         project=project_of(record["name"]),
@@ -128,7 +129,7 @@ def spec(cloud: Cloud, record: Record, index: int, chosen: list[int]) -> Machine
         daemons={"tpu-runtime": worker} if serves(record) else {},
         environment={"TF_CPP_MIN_LOG_LEVEL": "1"},
         programs=_programs(worker),
-        details={"networkInterfaces": [_interface(record)]},
+        details={"networkInterfaces": [interface]},
     )
 
 
@@ -178,11 +179,6 @@ def _programs(worker: list[str]) -> dict[str, str]:
         "python3": f'case "$1 $2" in "{module}") shift 2; exec {command} "$@";; esac\n'
         f"exec '{sys.executable}' \"$@\"",
     }
-
-
-def _interface(record: Record) -> Record:
-    interface: Record = {"ip": ports.ADDRESS, "network": record["_network"], "accessConfigs": []}
-    return interface
 
 
 def _reserve_ports(cloud: Cloud, record: Record) -> list[int]:

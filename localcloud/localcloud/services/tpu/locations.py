@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from localcloud.core import accounts, projects
+from localcloud.core import projects
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.hooks import service_enabled
@@ -99,10 +99,4 @@ def generate_service_identity(cloud: Cloud, call: Call) -> Json:
 
 @service_enabled["tpu.googleapis.com"]
 def _begin(cloud: Cloud, project: str) -> None:
-    email = service_identity(project)
-    name = f"projects/{project}/serviceAccounts/{email}"
-    if cloud.store.get(accounts.ACCOUNT, name) is None:
-        record = {"name": name, "projectId": project, "email": email}
-        cloud.store.put(accounts.ACCOUNT, name, record)
-        member = f"serviceAccount:{email}"
-        policies.grant(cloud, f"projects/{project}", "roles/tpu.serviceAgent", member)
+    policies.add_account(cloud, project, service_identity(project), "roles/tpu.serviceAgent")

@@ -9,6 +9,7 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
 from localcloud.core.operations import Work, effect
 from localcloud.core.store import Record
+from localcloud.services.compute.instances.guest import attributes
 from localcloud.services.compute.links import path_from, path_of, url_of
 from localcloud.services.tpu import catalog, checks, disks, hosts, nodes, operations
 from localcloud.services.tpu.api import NODE, NODES, V2, bad_state, load, node_name, zone_of
@@ -16,15 +17,8 @@ from localcloud.services.tpu.api import NODE, NODES, V2, bad_state, load, node_n
 _ALPHA = ("v2alpha1",)
 _CHANGEABLE = ("description", "labels", "tags", "metadata", "dataDisks")
 _KEPT = (
-    "description",
-    "labels",
-    "tags",
-    "metadata",
-    "dataDisks",
-    "cidrBlock",
-    "shieldedInstanceConfig",
-    "bootDiskConfig",
-    "autocheckpointEnabled",
+    *_CHANGEABLE,
+    *("cidrBlock", "shieldedInstanceConfig", "bootDiskConfig", "autocheckpointEnabled"),
     "networkConfigs",
 )
 
@@ -144,12 +138,9 @@ def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
         if not worker.isdigit() or int(worker) >= len(hosts.keys(record)):
             raise invalid(f"'{record['name']}' has no worker {worker!r}.")
         written = cloud.machines.guest_attributes(hosts.keys(record)[int(worker)])
-        items = [
-            {"namespace": key.partition("/")[0], "key": key.partition("/")[2], "value": value}
-            for key, value in written.items()
-            if f"{key}/".startswith(f"{query}/" if query else "")
-        ]
-        found.append({"queryPath": query, "queryValue": {"items": items}})
+        below = f"{query}/" if query else ""
+        chosen = {key: value for key, value in written.items() if f"{key}/".startswith(below)}
+        found.append({"queryPath": query, "queryValue": attributes(chosen)})
     return {"guestAttributes": found}
 
 

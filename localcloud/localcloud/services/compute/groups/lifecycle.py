@@ -198,7 +198,7 @@ def change(cloud: Cloud, call: Call, body: Json) -> Json:
     health.watch(cloud, path)
     if record["updatePolicy"]["type"] == "PROACTIVE":
         roll(cloud, path, list(record["_members"]))
-    return begin(cloud, call, KIND, "patch", path, "compute.settle", "update")
+    return begin(cloud, call, KIND, "patch", path)
 
 
 def roll(cloud: Cloud, path: str, names: list[str]) -> None:

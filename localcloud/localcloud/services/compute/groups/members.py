@@ -15,12 +15,11 @@ from localcloud.services.compute.groups.records import (
     instance_path,
     load_group,
     member,
-    names,
     path_of_call,
     save,
     template_of,
 )
-from localcloud.services.compute.links import shown
+from localcloud.services.compute.links import last, shown
 from localcloud.services.compute.resources import begin, require_name, require_new
 
 _UPDATE = KIND.permission("update")
@@ -28,13 +27,13 @@ _UPDATE = KIND.permission("update")
 
 def _changed(cloud: Cloud, call: Call, type_: str, path: str) -> Json:
     """Answer an operation that is done when the group knows what to do, not when it has done it."""
-    return begin(cloud, call, KIND, type_, path, "compute.settle", "update")
+    return begin(cloud, call, KIND, type_, path)
 
 
 def _chosen(cloud: Cloud, call: Call, path: str) -> list[str]:
     """Return the group's instances that the request names."""
     known = load_group(cloud, path)["_members"]
-    chosen = names(call.body.get("instances", []))
+    chosen = [last(reference) for reference in call.body.get("instances", [])]
     for name in chosen:
         if name not in known:
             raise invalid(

@@ -19,7 +19,6 @@ from localcloud.services.compute import resources
 from localcloud.services.compute.api import STORE
 from localcloud.services.compute.fingerprints import fingerprint
 from localcloud.services.compute.kinds import Kind
-from localcloud.services.compute.links import last
 from localcloud.services.compute.resources import load
 
 COLLECTION = "instanceGroupManagers"
@@ -112,8 +111,3 @@ def template_of(record: Record) -> str:
     """Return the URL of the template that new instances of the group are made from."""
     template: str = record["versions"][0]["instanceTemplate"]
     return template
-
-
-def names(references: list[str]) -> list[str]:
-    """Return the names of instances that a request names by URL, path or name."""
-    return [last(reference) for reference in references]

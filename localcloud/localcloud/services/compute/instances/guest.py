@@ -36,6 +36,13 @@ def get_serial_port_output(cloud: Cloud, call: Call) -> Json:
     )
 
 
+def attributes(found: dict[str, str]) -> Json:
+    """Return guest attributes, by `NAMESPACE/KEY`, as the APIs show them."""
+    parts = [(*name.split("/"), value) for name, value in found.items()]
+    named = [dict(zip(("namespace", "key", "value"), part, strict=True)) for part in parts]
+    return {"items": named}
+
+
 @INSTANCES.method("getGuestAttributes")
 def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
     """Return guest attributes: one by `variableKey`, or a namespace's by `queryPath`."""
@@ -58,9 +65,6 @@ def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
         chosen = {name: value for name, value in found.items() if name.startswith(query)}
         if not chosen:
             raise not_found(f"{path}/guestAttributes/{query}")
-        values = [dict(zip(("namespace", "key"), name.split("/"), strict=True)) for name in chosen]
-        for value, text in zip(values, chosen.values(), strict=True):
-            value["value"] = text
-        answer |= {"queryPath": query, "queryValue": {"items": values}}
+        answer |= {"queryPath": query, "queryValue": attributes(chosen)}
     answer["selfLink"] = url_of(f"{path}/guestAttributes/{variable or query}")
     return shown(call, answer)

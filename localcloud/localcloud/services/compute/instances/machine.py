@@ -14,6 +14,7 @@ from localcloud.services.compute.api import STORE
 from localcloud.services.compute.links import last, path_from
 
 _MTU = 1460
+_DISK_FIELDS = ("deviceName", "index", "interface", "mode", "type")
 
 
 def spec(cloud: Cloud, record: Record) -> MachineSpec:
@@ -44,17 +45,8 @@ def _details(cloud: Cloud, project: str, record: Record) -> dict[str, Any]:
     details: dict[str, Any] = {
         "cpuPlatform": record["cpuPlatform"],
         "description": record.get("description", ""),
-        "disks": [
-            {
-                "deviceName": disk["deviceName"],
-                "index": disk["index"],
-                "interface": disk["interface"],
-                "mode": disk["mode"],
-                "type": disk["type"],
-            }
-            for disk in record["disks"]
-        ],
-        "image": _image(cloud, record),
+        "disks": [{name: disk[name] for name in _DISK_FIELDS} for disk in record["disks"]],
+        "image": path_from(_boot_disk(cloud, record).get("sourceImage", "")),
         "networkInterfaces": [
             _interface(cloud, project, number, interface)
             for number, interface in enumerate(record["networkInterfaces"])
@@ -76,11 +68,6 @@ def _boot_disk(cloud: Cloud, record: Record) -> Record:
         if disk["boot"]:
             return cloud.store.get(STORE, path_from(disk["source"])) or {}
     return {}
-
-
-def _image(cloud: Cloud, record: Record) -> str:
-    image = _boot_disk(cloud, record).get("sourceImage", "")
-    return path_from(image)
 
 
 def _interface(cloud: Cloud, project: str, number: int, interface: Json) -> Json:

@@ -24,9 +24,7 @@ def set_iam_policy(cloud: Cloud, call: Call) -> Json:
     """Replace the policy; an etag must be the current one."""
     path = path_of_call(call)
     load(cloud, path)
-    # Bindings and etag beside `policy` are the older form of the request.
-    old = {"policy": {k: call.body[k] for k in ("bindings", "etag") if k in call.body}}
-    return policies.write(cloud, path, call.body if "policy" in call.body else old)
+    return policies.write(cloud, path, call.body)
 
 
 @API.method("instances.testIamPermissions")

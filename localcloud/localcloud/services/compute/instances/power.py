@@ -8,6 +8,7 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
 from localcloud.core.hooks import machine_powered_off
 from localcloud.core.operations import effect
+from localcloud.core.store import Record
 from localcloud.services.compute.api import STORE
 from localcloud.services.compute.instances import capacity, lifecycle, machine
 from localcloud.services.compute.instances.records import (
@@ -20,6 +21,19 @@ from localcloud.services.compute.instances.records import (
 from localcloud.services.compute.resources import begin, load
 
 
+def _load(cloud: Cloud, call: Call, what: str, *statuses: str) -> Record:
+    """Return the instance of a call that needs it to have one of `statuses`."""
+    record = load(cloud, path_of_call(call))
+    if record["status"] not in statuses:
+        raise ApiError(
+            400,
+            f"The resource '{record['name']}' is not ready: {what} is not possible while its "
+            f"status is {record['status']}.",
+            reason="resourceNotReady",
+        )
+    return record
+
+
 def _begin(cloud: Cloud, call: Call, type_: str, step: str) -> Json:
     path = path_of_call(call)
     return begin(cloud, call, KIND, type_, path, f"compute.instance.{type_}", step)
@@ -28,9 +42,7 @@ def _begin(cloud: Cloud, call: Call, type_: str, step: str) -> Json:
 @INSTANCES.method("start")
 def start_instance(cloud: Cloud, call: Call) -> Json:
     """Boot a stopped instance; one that runs is left alone."""
-    record = load(cloud, path_of_call(call))
-    if record["status"] not in ("TERMINATED", "RUNNING"):
-        raise _not_ready(record, "start")
+    record = _load(cloud, call, "start", "TERMINATED", "RUNNING")
     if record["status"] == "TERMINATED":
         set_status(cloud, path_of_call(call), "PROVISIONING")
     return _begin(cloud, call, "start", "start")
@@ -52,9 +64,7 @@ def _start(cloud: Cloud, path: str) -> None:
 @INSTANCES.method("stop")
 def stop_instance(cloud: Cloud, call: Call) -> Json:
     """Halt an instance; one that is off is left alone."""
-    record = load(cloud, path_of_call(call))
-    if record["status"] not in ("TERMINATED", "RUNNING"):
-        raise _not_ready(record, "stop")
+    record = _load(cloud, call, "stop", "TERMINATED", "RUNNING")
     if record["status"] == "RUNNING":
         set_status(cloud, path_of_call(call), "STOPPING")
     return _begin(cloud, call, "stop", "stop")
@@ -69,9 +79,7 @@ def _stop(cloud: Cloud, path: str) -> None:
 @INSTANCES.method("reset")
 def reset_instance(cloud: Cloud, call: Call) -> Json:
     """Boot a running instance again without asking its processes first."""
-    record = load(cloud, path_of_call(call))
-    if record["status"] != "RUNNING":
-        raise _not_ready(record, "reset")
+    _load(cloud, call, "reset", "RUNNING")
     return _begin(cloud, call, "reset", "start")
 
 
@@ -84,14 +92,9 @@ def _reset(cloud: Cloud, path: str) -> None:
 @INSTANCES.method("simulateMaintenanceEvent")
 def simulate_maintenance_event(cloud: Cloud, call: Call) -> Json:
     """Preempt a spot instance; an ordinary one migrates, which its guest does not notice."""
-    record = load(cloud, path_of_call(call))
-    if record["status"] != "RUNNING":
-        raise _not_ready(record, "simulateMaintenanceEvent")
+    record = _load(cloud, call, "simulateMaintenanceEvent", "RUNNING")
     if not record["scheduling"]["preemptible"]:
-        path = path_of_call(call)
-        return begin(
-            cloud, call, KIND, "simulateMaintenanceEvent", path, "compute.settle", "update"
-        )
+        return begin(cloud, call, KIND, "simulateMaintenanceEvent", path_of_call(call))
     return _begin(cloud, call, "preempted", "stop")
 
 
@@ -115,12 +118,3 @@ def _went_off(cloud: Cloud, key: str) -> None:
 def _stopped(cloud: Cloud, path: str) -> None:
     set_status(cloud, path, "TERMINATED", lastStopTimestamp=rfc3339(cloud.clock.now()))
     ended.run(cloud, path)
-
-
-def _not_ready(record: Json, what: str) -> ApiError:
-    return ApiError(
-        400,
-        f"The resource '{record['name']}' is not ready: {what} is not possible while its status is "
-        f"{record['status']}.",
-        reason="resourceNotReady",
-    )

@@ -15,14 +15,13 @@ from localcloud.services.compute.api import API, STORE
 from localcloud.services.compute.fingerprints import stamp
 from localcloud.services.compute.instances import machine
 from localcloud.services.compute.kinds import Kind
-from localcloud.services.compute.resources import begin, load
+from localcloud.services.compute.resources import Edit, begin, load
 
 KIND = Kind(
     collection="instances",
     parameter="instance",
     scope="zones",
 )
-Edit = Callable[[Cloud, Call, Record], None]
 started: Hook[[Cloud, str], None] = Hook()
 """Runs when the instance at a path was created or started."""
 ended: Hook[[Cloud, str], None] = Hook()
@@ -76,7 +75,7 @@ def changes(name: str) -> Callable[[Edit], Edit]:
                 save(cloud, path, record)
             # Not under the store's lock: a machine that is halting may still call APIs.
             cloud.machines.update(machine.spec(cloud, record))
-            return begin(cloud, call, KIND, name, path, "compute.settle", "update")
+            return begin(cloud, call, KIND, name, path)
 
         return edit
 
