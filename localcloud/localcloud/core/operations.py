@@ -106,6 +106,10 @@ class Operations:
         """Return the operation's record, or None."""
         return self._store.get(_KIND, key)
 
+    def load(self, key: str, missing: Exception) -> Record:
+        """Return the operation's record; raise `missing` when there is none."""
+        return self._store.load(_KIND, key, missing)
+
     def items(self, prefix: str) -> list[tuple[str, Record]]:
         """Return operations whose key begins with `prefix`."""
         return self._store.items(_KIND, prefix)

@@ -1,11 +1,13 @@
-"""Reserved addresses, regional and global."""
+"""Reserved addresses, regional and global; one that an instance uses says so and must stay."""
 
 from __future__ import annotations
 
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
+from localcloud.core.store import Record
 from localcloud.services.compute import ipam
+from localcloud.services.compute.api import STORE
 from localcloud.services.compute.kinds import Kind, Scope
 from localcloud.services.compute.links import url_of
 from localcloud.services.compute.networks import require_network
@@ -70,3 +72,30 @@ def _serve(methods: str, scope: Scope) -> None:
 
 _serve("addresses", "regions")
 _serve("globalAddresses", "global")
+
+
+def find(cloud: Cloud, prefix: str, address: str, **fields: str) -> str:
+    """Return the path of the reserved address below `prefix` with these fields, or empty."""
+    for path, record in cloud.store.items(STORE, prefix):
+        fits = "/addresses/" in path and record.get("address") == address
+        if fits and all(record.get(name) == value for name, value in fields.items()):
+            return path
+    return ""
+
+
+def take(cloud: Cloud, path: str, instance: str) -> None:
+    """Mark the address at `path` as used by an instance."""
+    record = cloud.store.get(STORE, path) or {}
+    used = {"status": "IN_USE", "users": [url_of(instance)]}
+    cloud.store.put(STORE, path, record | used)
+
+
+def give_back(cloud: Cloud, instance: str, address: str = "") -> None:
+    """Mark the addresses that an instance used as free: all, or only `address`."""
+    project = "/".join(instance.split("/")[:2])
+    for path, record in cloud.store.items(STORE, f"{project}/regions/"):
+        if "/addresses/" not in path or record.get("users") != [url_of(instance)]:
+            continue
+        if not address or record["address"] == address:
+            free: Record = {key: value for key, value in record.items() if key != "users"}
+            cloud.store.put(STORE, path, free | {"status": "RESERVED"})

@@ -11,7 +11,7 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.services.compute.api import API
 from localcloud.services.compute.kinds import Kind
-from localcloud.services.compute.resources import load, path_of_call, replace, serve
+from localcloud.services.compute.resources import load, replace, serve
 
 _DEFAULTS: Json = {
     "checkIntervalSec": 5,
@@ -76,7 +76,7 @@ serve(KIND)
 @API.method("healthChecks.update", permission=KIND.permission("update"))
 def update_health_check(cloud: Cloud, call: Call) -> Json:
     """Replace all settings of a health check."""
-    path = path_of_call(call, KIND)
+    path = KIND.path(call)
     with cloud.store.locked():
         before = load(cloud, path)
         kept = ("id", "kind", "selfLink", "creationTimestamp", "name")

@@ -6,7 +6,7 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.services.compute import images
-from localcloud.services.compute.fingerprints import fingerprint
+from localcloud.services.compute.fingerprints import stamp
 from localcloud.services.compute.instances import checks
 from localcloud.services.compute.kinds import Kind
 from localcloud.services.compute.links import path_of, url_of
@@ -54,8 +54,7 @@ def _complete(cloud: Cloud, project: str, properties: Json) -> None:
             interface["network"] = url_of(require_network(cloud, project, interface["network"]))
         if interface.get("subnetwork"):
             interface["subnetwork"] = url_of(path_of(interface["subnetwork"], project))
-        interface.pop("fingerprint", None)
-        interface["fingerprint"] = fingerprint(interface)
+        stamp(interface)
 
 
 KIND = Kind(

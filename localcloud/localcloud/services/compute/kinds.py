@@ -8,6 +8,7 @@ from typing import Literal
 
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
+from localcloud.services.compute import catalog
 
 Prepare = Callable[[Cloud, Call, str, Json], None]
 Change = Callable[[Cloud, Call, Json, Json], None]
@@ -15,12 +16,19 @@ Scope = Literal["global", "regions", "zones"]
 Remove = Callable[[Cloud, str, Json], None]
 
 
-def _nothing(cloud: Cloud, path: str, record: Json) -> None:
-    """Let a resource go that takes nothing along."""
+def _nothing(*_: object) -> None:
+    """Leave a resource as it is, for kinds without anything to prepare or to remove."""
 
 
-def _unprepared(cloud: Cloud, call: Call, path: str, record: Json) -> None:
-    """Leave a new record as it is, for kinds with an insert of their own."""
+def place_of(call: Call) -> str:
+    """Return the scope that the path names: `zones/z`, `regions/r` or `global`."""
+    if "zone" in call.params:
+        catalog.require_zone(call.params["zone"])
+        return f"zones/{call.params['zone']}"
+    if "region" in call.params:
+        catalog.require_region(call.params["region"])
+        return f"regions/{call.params['region']}"
+    return "global"
 
 
 @dataclass(frozen=True)
@@ -47,7 +55,7 @@ class Kind:
     parameter: str
     scope: Scope
     defaults: Json = field(default_factory=dict)
-    prepare: Prepare = _unprepared
+    prepare: Prepare = _nothing
     change: Change | None = None
     remove: Remove = _nothing
     labelled: bool = False
@@ -68,3 +76,8 @@ class Kind:
     def permission(self, verb: str) -> str:
         """Return the IAM permission for `verb`."""
         return f"compute.{self.method(verb)}"
+
+    def path(self, call: Call) -> str:
+        """Return the path of the resource that a call names."""
+        name = call.params.get(self.parameter) or call.params["resource"]
+        return f"projects/{call.project}/{place_of(call)}/{self.collection}/{name}"

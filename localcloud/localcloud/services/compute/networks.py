@@ -13,7 +13,7 @@ from localcloud.services.compute.api import API, STORE
 from localcloud.services.compute.fingerprints import stamp
 from localcloud.services.compute.kinds import Kind
 from localcloud.services.compute.links import path_from, path_of, shown, url_of
-from localcloud.services.compute.resources import changes, identity, load, path_of_call, serve
+from localcloud.services.compute.resources import changes, identity, load, serve
 
 DEFAULT = "default"
 _AUTO_RANGE = "10.128.0.0/9"
@@ -154,7 +154,7 @@ serve(KIND)
 def switch_to_custom_mode(cloud: Cloud, call: Call, record: Record) -> None:
     """Make an auto mode network a custom one; its subnets stay."""
     record["autoCreateSubnetworks"] = False
-    for subnet in subnets(cloud, path_of_call(call, KIND)):
+    for subnet in subnets(cloud, KIND.path(call)):
         subnet.pop("_automatic", None)
         cloud.store.put(STORE, path_from(subnet["selfLink"]), subnet)
 
@@ -162,7 +162,7 @@ def switch_to_custom_mode(cloud: Cloud, call: Call, record: Record) -> None:
 @API.method("networks.getEffectiveFirewalls", permission="compute.networks.getEffectiveFirewalls")
 def get_effective_firewalls(cloud: Cloud, call: Call) -> Json:
     """List the firewall rules of a network."""
-    path = path_of_call(call, KIND)
+    path = KIND.path(call)
     load(cloud, path)
     rules = [
         rule

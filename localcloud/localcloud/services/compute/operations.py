@@ -111,10 +111,8 @@ def _key(call: Call) -> str:
 
 def _read(cloud: Cloud, call: Call) -> Json:
     key = _key(call)
-    record = cloud.operations.get(key)
-    if record is None:
-        raise not_found(key.removeprefix(_PREFIX))
-    return _show(call, key, record)
+    missing = not_found(key.removeprefix(_PREFIX))
+    return _show(call, key, cloud.operations.load(key, missing))
 
 
 @API.method("zoneOperations.get", permission="compute.zoneOperations.get")

@@ -15,24 +15,13 @@ from localcloud.core.store import Record
 from localcloud.services.compute import catalog, operations, usage
 from localcloud.services.compute.api import API, STORE
 from localcloud.services.compute.fingerprints import require_match, stamp, stamp_labels
-from localcloud.services.compute.kinds import Change, Kind
+from localcloud.services.compute.kinds import Change, Kind, place_of
 from localcloud.services.compute.links import shown, url_of
 from localcloud.services.compute.paging import aggregate, page
 
 _NAME = re.compile(r"(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)")
 Edit = Callable[[Cloud, Call, Record], None]
 _OUTPUT = ("id", "kind", "selfLink", "selfLinkWithId", "creationTimestamp", "params")
-
-
-def place_of(call: Call) -> str:
-    """Return the scope that the path names: `zones/z`, `regions/r` or `global`."""
-    if "zone" in call.params:
-        catalog.require_zone(call.params["zone"])
-        return f"zones/{call.params['zone']}"
-    if "region" in call.params:
-        catalog.require_region(call.params["region"])
-        return f"regions/{call.params['region']}"
-    return "global"
 
 
 def load(cloud: Cloud, path: str) -> Record:
@@ -96,11 +85,11 @@ def serve(kind: Kind) -> None:
         return begin(cloud, call, kind, "insert", path, "compute.settle", "create")
 
     def get(cloud: Cloud, call: Call) -> Json:
-        return shown(call, load_named(cloud, path_of_call(call, kind))[1])
+        return shown(call, load_named(cloud, kind.path(call))[1])
 
     def delete(cloud: Cloud, call: Call) -> Json:
         _require_also(cloud, call, kind)
-        path = path_of_call(call, kind)
+        path = kind.path(call)
         with cloud.store.locked():
             record = load(cloud, path)
             usage.require_unused(cloud, path)
@@ -206,12 +195,6 @@ def _require_also(cloud: Cloud, call: Call, kind: Kind) -> None:
         require_permission(cloud, call, permission)
 
 
-def path_of_call(call: Call, kind: Kind) -> str:
-    """Return the path of the resource that a call names."""
-    name = call.params.get(kind.parameter) or call.params["resource"]
-    return f"projects/{call.project}/{place_of(call)}/{kind.collection}/{name}"
-
-
 def _scope_of(path: str) -> str:
     parts = path.split("/")[2:4]
     return "/".join(parts) if parts[0] != "global" else "global"
@@ -225,7 +208,7 @@ def _places(kind: Kind) -> list[str]:
 def _serve_patch(kind: Kind, change: Change) -> None:
     def patch(cloud: Cloud, call: Call) -> Json:
         _require_also(cloud, call, kind)
-        path = path_of_call(call, kind)
+        path = kind.path(call)
         with cloud.store.locked():
             before = load(cloud, path)
             if kind.stamped:
@@ -257,7 +240,7 @@ def changes(kind: Kind, verb: str, type_: str = "") -> Callable[[Edit], Edit]:
     def register(edit: Edit) -> Edit:
         @API.method(kind.method(verb), permission=kind.permission(verb))
         def handle(cloud: Cloud, call: Call) -> Json:
-            path = path_of_call(call, kind)
+            path = kind.path(call)
             with cloud.store.locked():
                 record = load(cloud, path)
                 edit(cloud, call, record)

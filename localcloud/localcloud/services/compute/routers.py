@@ -9,7 +9,7 @@ from localcloud.services.compute.api import API
 from localcloud.services.compute.kinds import Kind
 from localcloud.services.compute.links import path_of, shown, url_of
 from localcloud.services.compute.networks import require_network
-from localcloud.services.compute.resources import load, path_of_call, require_name, serve
+from localcloud.services.compute.resources import load, require_name, serve
 
 _NAT_DEFAULTS: Json = {
     "type": "PUBLIC",
@@ -67,7 +67,7 @@ serve(_KIND)
 @API.method("routers.getRouterStatus", permission="compute.routers.get")
 def get_router_status(cloud: Cloud, call: Call) -> Json:
     """Answer what a router does: its NATs, without the addresses that no traffic uses here."""
-    record = load(cloud, path_of_call(call, _KIND))
+    record = load(cloud, _KIND.path(call))
     status: Json = {"network": record["network"]}
     if record.get("nats"):
         status["natStatus"] = [
@@ -80,5 +80,5 @@ def get_router_status(cloud: Cloud, call: Call) -> Json:
 @API.method("routers.getNatMappingInfo", permission="compute.routers.get")
 def get_nat_mapping_info(cloud: Cloud, call: Call) -> Json:
     """Answer an empty list: machines of the local cloud reach the network without NAT."""
-    load(cloud, path_of_call(call, _KIND))
+    load(cloud, _KIND.path(call))
     return {"kind": "compute#vmEndpointNatMappingsList", "id": call.params["router"]}

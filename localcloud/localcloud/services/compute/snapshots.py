@@ -7,16 +7,9 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.operations import Work
 from localcloud.services.compute import disks, operations
 from localcloud.services.compute.api import API
-from localcloud.services.compute.kinds import Kind
+from localcloud.services.compute.kinds import Kind, place_of
 from localcloud.services.compute.links import last, url_of
-from localcloud.services.compute.resources import (
-    add,
-    load,
-    path_of_call,
-    place_of,
-    require_permission,
-    serve,
-)
+from localcloud.services.compute.resources import add, load, require_permission, serve
 
 
 def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
@@ -48,7 +41,7 @@ serve(KIND)
 def create_snapshot(cloud: Cloud, call: Call) -> Json:
     """Make a snapshot of a disk."""
     require_permission(cloud, call, KIND.permission("create"))
-    disk = path_of_call(call, disks.KIND)
+    disk = disks.KIND.path(call)
     path = add(cloud, call, KIND, "global", call.body | {"sourceDisk": disk})
     work = Work("compute.settle", {"path": path}, cloud.seconds("compute.create"))
     scope = place_of(call)

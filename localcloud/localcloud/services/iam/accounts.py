@@ -167,22 +167,13 @@ def undelete(cloud: Cloud, call: Call) -> Json:
 
 
 @_ACCOUNTS.method("disable")
-def disable(cloud: Cloud, call: Call) -> Json:
-    """Disable the account: its tokens stop working."""
-    return _switch(cloud, call, disabled=True)
-
-
 @_ACCOUNTS.method("enable")
-def enable(cloud: Cloud, call: Call) -> Json:
-    """Enable the account: its tokens work again."""
-    return _switch(cloud, call, disabled=False)
-
-
-def _switch(cloud: Cloud, call: Call, *, disabled: bool) -> Json:
+def switch(cloud: Cloud, call: Call) -> Json:
+    """Disable the account, whose tokens stop working, or enable it again."""
     with cloud.store.locked():
         key, record = find(cloud, call)
         record.pop("disabled", None)
-        if disabled:
+        if call.method.name.endswith(".disable"):
             record["disabled"] = True
         cloud.store.put(ACCOUNT, key, record)
     return {}

@@ -133,9 +133,7 @@ def undelete(cloud: Cloud, call: Call) -> Json:
 def get_operation(cloud: Cloud, call: Call) -> Json:
     """Return an operation by its name."""
     name = call.params["name"]
-    record = cloud.operations.get(f"iam/{name}")
-    if record is None:
-        raise not_found(name)
+    record = cloud.operations.load(f"iam/{name}", not_found(name))
     return {"name": name, "done": True, "response": record["response"]}
 
 

@@ -6,7 +6,7 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
 from localcloud.services import policies
-from localcloud.services.resourcemanager.api import API, PROJECTS, found, name_of
+from localcloud.services.resourcemanager.projects import API, PROJECTS, found, name_of
 
 _PUBLIC = frozenset({"allUsers", "allAuthenticatedUsers"})
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from localcloud.core import access
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
-from localcloud.core.errors import invalid
+from localcloud.core.errors import ApiError, invalid
 from localcloud.core.projects import PROJECT
+from localcloud.core.registry import Api, Collection
 from localcloud.core.store import Record
 from localcloud.services.paging import page
-from localcloud.services.resourcemanager.api import API, PROJECTS, found
 
 _TERM = re.compile(r"(\w+)\s*[:=]\s*(\S+)")
 _FIELDS = {
@@ -23,6 +24,36 @@ _FIELDS = {
     "lifecycleState": "lifecycleState",
     "state": "lifecycleState",
 }
+
+
+# Google asks for the API in the project of the caller's credentials, not in the one in the path;
+# a developer's token belongs to a client of Google's own, where it is enabled.
+API = Api("cloudresourcemanager", ("v1", "v3"), gated=False)
+
+
+def name_of(call: Call) -> str:
+    """Return the project's name, `projects/ID`."""
+    named = {"projectId", "projectsId", "resource"} & set(call.params)
+    short = call.params[named.pop()].removeprefix("projects/")
+    return f"projects/{short}"
+
+
+def resources(cloud: Cloud, call: Call) -> Sequence[str]:
+    """Whose policy counts: the project's."""
+    return (name_of(call),)
+
+
+PROJECTS = Collection(API, "projects", "resourcemanager.projects", resources)
+
+
+def found(cloud: Cloud, call: Call) -> Record:
+    """Return the project's record.
+
+    Raises:
+        ApiError: 403 when there is none, which Google doesn't tell from a missing permission.
+    """
+    denied = ApiError(403, "The caller does not have permission")
+    return cloud.store.load(PROJECT, name_of(call), denied)
 
 
 def _v3(record: Record) -> Json:

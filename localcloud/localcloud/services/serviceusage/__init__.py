@@ -135,9 +135,7 @@ def generate_service_identity(cloud: Cloud, call: Call) -> Json:
 def get_operation(cloud: Cloud, call: Call) -> Json:
     """Return an operation by its name."""
     name = call.params["name"]
-    record = cloud.operations.get(f"serviceusage/{name}")
-    if record is None:
-        raise not_found(name)
+    record = cloud.operations.load(f"serviceusage/{name}", not_found(name))
     return _operation_view(name, record)
 
 

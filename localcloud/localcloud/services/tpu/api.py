@@ -46,11 +46,6 @@ def project_of(name: str) -> str:
     return name.split("/")[1]
 
 
-def last(name: str) -> str:
-    """Return the short name in a full one."""
-    return name.rpartition("/")[2]
-
-
 def load(cloud: Cloud, kind: str, name: str) -> Record:
     """Return the stored resource; 404 when there is none."""
     return cloud.store.load(kind, name, missing(name))

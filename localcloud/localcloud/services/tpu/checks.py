@@ -19,8 +19,8 @@ from localcloud.services.tpu.api import NODE
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL = re.compile(r"[a-z][-_a-z0-9]{0,62}")
-_LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}")
 _TAG = _NAME
+_LABEL_VALUE = re.compile(r"[-_a-z0-9]{0,63}")
 _MOST_LABELS = 64
 _LONGEST_DESCRIPTION = 512
 # Google keeps the first two and the last two addresses of every range.

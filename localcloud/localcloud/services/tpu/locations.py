@@ -52,12 +52,8 @@ def _accelerators(call: Call) -> dict[str, Json]:
     return found
 
 
-def _runtimes(call: Call) -> dict[str, Json]:
-    return {version: {"version": version} for version in catalog.runtime_versions()}
-
-
-def _tensorflows(call: Call) -> dict[str, Json]:
-    return {version: {"version": version} for version in catalog.tensorflow_versions()}
+def _versions(known: tuple[str, ...]) -> dict[str, Json]:
+    return {version: {"version": version} for version in known}
 
 
 def _serve(
@@ -84,8 +80,8 @@ def _serve(
 
 
 _serve("acceleratorTypes", _accelerators)
-_serve("runtimeVersions", _runtimes, V2)
-_serve("tensorflowVersions", _tensorflows, ("v1",))
+_serve("runtimeVersions", lambda call: _versions(catalog.runtime_versions()), V2)
+_serve("tensorflowVersions", lambda call: _versions(catalog.tensorflow_versions()), ("v1",))
 
 
 @API.method(

@@ -66,10 +66,7 @@ def _name(call: Call) -> str:
 
 
 def _load(cloud: Cloud, call: Call) -> Record:
-    record = cloud.operations.get(_PREFIX + _name(call))
-    if record is None:
-        raise missing(_name(call))
-    return record
+    return cloud.operations.load(_PREFIX + _name(call), missing(_name(call)))
 
 
 @API.method("projects.locations.operations.get", permission="tpu.operations.get")

@@ -10,12 +10,7 @@ from localcloud.core.store import Record
 from localcloud.services.compute import health_checks
 from localcloud.services.compute.api import STORE
 from localcloud.services.compute.groups import actions
-from localcloud.services.compute.groups.records import (
-    COLLECTION,
-    instance_path,
-    note,
-    save,
-)
+from localcloud.services.compute.groups.records import COLLECTION, instance_path, note, save
 from localcloud.services.compute.links import path_from
 
 

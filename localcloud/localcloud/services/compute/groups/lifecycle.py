@@ -19,19 +19,18 @@ from localcloud.services.compute.groups.records import (
     load_group,
     lock,
     member,
-    path_of_call,
     save,
     template_of,
 )
 from localcloud.services.compute.instance_templates import require_template
 from localcloud.services.compute.instances import accounts, checks
 from localcloud.services.compute.instances import lifecycle as instances
+from localcloud.services.compute.kinds import place_of
 from localcloud.services.compute.links import last, path_of, url_of
 from localcloud.services.compute.resources import (
     begin,
     identity,
     load,
-    place_of,
     require_name,
     require_new,
     require_permission,
@@ -175,7 +174,7 @@ def patch_group(cloud: Cloud, call: Call) -> Json:
 
 def change(cloud: Cloud, call: Call, body: Json) -> Json:
     """Change the group that a call names by the settings in `body`, its fingerprint among them."""
-    path = path_of_call(call)
+    path = KIND.path(call)
     with cloud.store.locked():
         record = load_group(cloud, path)
         require_match(body.get("fingerprint"), record["fingerprint"], "resource")
@@ -217,7 +216,7 @@ def roll(cloud: Cloud, path: str, names: list[str]) -> None:
 @API.method("instanceGroupManagers.delete", permission=KIND.permission("delete"))
 def delete_group(cloud: Cloud, call: Call) -> Json:
     """Delete a group with its instances."""
-    path = path_of_call(call)
+    path = KIND.path(call)
     with cloud.store.locked():
         record = load_group(cloud, path)
         record["_deleting"] = True

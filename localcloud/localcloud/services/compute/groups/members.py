@@ -15,7 +15,6 @@ from localcloud.services.compute.groups.records import (
     instance_path,
     load_group,
     member,
-    path_of_call,
     save,
     template_of,
 )
@@ -23,6 +22,7 @@ from localcloud.services.compute.links import last, shown
 from localcloud.services.compute.resources import begin, require_name, require_new
 
 _UPDATE = KIND.permission("update")
+_ACTIONS = {"deleteInstances": "DELETING", "recreateInstances": "RECREATING"}
 
 
 def _changed(cloud: Cloud, call: Call, type_: str, path: str) -> Json:
@@ -43,22 +43,13 @@ def _chosen(cloud: Cloud, call: Call, path: str) -> list[str]:
     return chosen
 
 
-def _act_on(cloud: Cloud, call: Call, type_: str, action: str) -> Json:
-    path = path_of_call(call)
-    chosen = _chosen(cloud, call, path)
-    operation = _changed(cloud, call, type_, path)
-    for name in chosen:
-        actions.begin(cloud, path, name, action)
-    return operation
-
-
 @API.method("instanceGroupManagers.createInstances", permission=_UPDATE)
 def create_instances(cloud: Cloud, call: Call) -> Json:
     """Add instances with names of the caller's own, which they keep however often they are made."""
-    path = path_of_call(call)
+    path = KIND.path(call)
     sent: list[Json] = call.body.get("instances", [])
-    with cloud.store.locked():
-        record = load_group(cloud, path)
+
+    def edit(record: Record) -> None:
         for config in sent:
             require_name(config.get("name", ""))
             require_new(cloud, instance_path(path, config["name"]))
@@ -67,8 +58,8 @@ def create_instances(cloud: Cloud, call: Call) -> Json:
         for config in sent:
             record["_members"][config["name"]] = member(template_of(record), "CREATING")
             record["_configs"][config["name"]] = _config(config)
-        save(cloud, path, record)
-    operation = _changed(cloud, call, "createInstances", path)
+
+    operation = _edit(cloud, call, "createInstances", path, edit)
     for config in sent:
         actions.begin(cloud, path, config["name"], "CREATING")
     return operation
@@ -84,21 +75,21 @@ def _config(sent: Json) -> Json:
 
 
 @API.method("instanceGroupManagers.deleteInstances", permission=_UPDATE)
-def delete_instances(cloud: Cloud, call: Call) -> Json:
-    """Delete instances; the group gets smaller."""
-    return _act_on(cloud, call, "deleteInstances", "DELETING")
-
-
 @API.method("instanceGroupManagers.recreateInstances", permission=_UPDATE)
-def recreate_instances(cloud: Cloud, call: Call) -> Json:
-    """Recreate instances."""
-    return _act_on(cloud, call, "recreateInstances", "RECREATING")
+def act_on_instances(cloud: Cloud, call: Call) -> Json:
+    """Delete instances, and the group gets smaller, or recreate them."""
+    path, verb = KIND.path(call), call.method.name.partition(".")[2]
+    chosen = _chosen(cloud, call, path)
+    operation = _changed(cloud, call, verb, path)
+    for name in chosen:
+        actions.begin(cloud, path, name, _ACTIONS[verb])
+    return operation
 
 
 @API.method("instanceGroupManagers.abandonInstances", permission=_UPDATE)
 def abandon_instances(cloud: Cloud, call: Call) -> Json:
     """Take instances out of the group and leave them as they are."""
-    path = path_of_call(call)
+    path = KIND.path(call)
     for name in _chosen(cloud, call, path):
         actions.forget(cloud, path, name)
     return _changed(cloud, call, "abandonInstances", path)
@@ -107,7 +98,7 @@ def abandon_instances(cloud: Cloud, call: Call) -> Json:
 @API.method("instanceGroupManagers.applyUpdatesToInstances", permission=_UPDATE)
 def apply_updates(cloud: Cloud, call: Call) -> Json:
     """Let instances follow the group's template now."""
-    path = path_of_call(call)
+    path = KIND.path(call)
     every = bool(call.body.get("allInstances"))
     chosen = list(load_group(cloud, path)["_members"]) if every else _chosen(cloud, call, path)
     if call.body.get("minimalAction") == "REPLACE":
@@ -121,7 +112,7 @@ def apply_updates(cloud: Cloud, call: Call) -> Json:
 @API.method("instanceGroupManagers.resize", permission=_UPDATE)
 def resize_group(cloud: Cloud, call: Call) -> Json:
     """Make the group larger or smaller."""
-    path = path_of_call(call)
+    path = KIND.path(call)
     record = load_group(cloud, path)
     size = call.number("size") or 0
     if size < 0:
@@ -137,7 +128,7 @@ def resize_group(cloud: Cloud, call: Call) -> Json:
 @API.method("instanceGroupManagers.setInstanceTemplate", permission=_UPDATE)
 def set_template(cloud: Cloud, call: Call) -> Json:
     """Give later instances another template."""
-    record = load_group(cloud, path_of_call(call))
+    record = load_group(cloud, KIND.path(call))
     versions = [{"instanceTemplate": call.body.get("instanceTemplate", "")}]
     body = {"versions": versions, "fingerprint": record["fingerprint"]}
     return lifecycle.change(cloud, call, body)
@@ -146,7 +137,7 @@ def set_template(cloud: Cloud, call: Call) -> Json:
 @API.method("instanceGroupManagers.listPerInstanceConfigs", permission=KIND.permission("get"))
 def list_configs(cloud: Cloud, call: Call) -> Json:
     """Return what the group keeps of each instance that has a name of the caller's own."""
-    configs = load_group(cloud, path_of_call(call))["_configs"]
+    configs = load_group(cloud, KIND.path(call))["_configs"]
     return shown(call, {"items": [configs[name] for name in sorted(configs)]} if configs else {})
 
 
@@ -154,7 +145,7 @@ def list_configs(cloud: Cloud, call: Call) -> Json:
 @API.method("instanceGroupManagers.patchPerInstanceConfigs", permission=_UPDATE)
 def update_configs(cloud: Cloud, call: Call) -> Json:
     """Replace instances' configs, which take effect when the instances are recreated."""
-    path = path_of_call(call)
+    path = KIND.path(call)
 
     def edit(record: Record) -> None:
         for sent in call.body.get("perInstanceConfigs", []):
@@ -168,7 +159,7 @@ def update_configs(cloud: Cloud, call: Call) -> Json:
 @API.method("instanceGroupManagers.deletePerInstanceConfigs", permission=_UPDATE)
 def delete_configs(cloud: Cloud, call: Call) -> Json:
     """Delete instances' configs; the instances stay."""
-    path = path_of_call(call)
+    path = KIND.path(call)
 
     def edit(record: Record) -> None:
         for name in call.body.get("names", []):

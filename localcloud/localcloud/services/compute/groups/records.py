@@ -11,11 +11,9 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator
 
-from localcloud.core.call import Call
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import not_found
 from localcloud.core.store import Record
-from localcloud.services.compute import resources
 from localcloud.services.compute.api import STORE
 from localcloud.services.compute.fingerprints import fingerprint
 from localcloud.services.compute.kinds import Kind
@@ -40,11 +38,6 @@ KIND = Kind(
     parameter="instanceGroupManager",
     scope="zones",
 )
-
-
-def path_of_call(call: Call) -> str:
-    """Return the path of the group that a call names."""
-    return resources.path_of_call(call, KIND)
 
 
 def load_group(cloud: Cloud, path: str) -> Record:

@@ -12,12 +12,12 @@ from localcloud.services.compute.groups.records import (
     KIND,
     instance_path,
     load_group,
-    path_of_call,
     template_of,
 )
+from localcloud.services.compute.kinds import place_of
 from localcloud.services.compute.links import path_from, shown, url_of
 from localcloud.services.compute.paging import page
-from localcloud.services.compute.resources import place_of, serve_lists
+from localcloud.services.compute.resources import serve_lists
 
 _ACTIONS = (
     *("none", "creating", "creatingWithoutRetries", "recreating", "deleting", "abandoning"),
@@ -49,7 +49,7 @@ def whole(record: Record) -> Json:
 @API.method("instanceGroupManagers.get", permission=KIND.permission("get"))
 def get_group(cloud: Cloud, call: Call) -> Json:
     """Describe a managed instance group."""
-    return shown(call, whole(load_group(cloud, path_of_call(call))))
+    return shown(call, whole(load_group(cloud, KIND.path(call))))
 
 
 serve_lists(KIND, whole)
@@ -58,7 +58,7 @@ serve_lists(KIND, whole)
 @API.method("instanceGroupManagers.listManagedInstances", permission=KIND.permission("get"))
 def list_managed_instances(cloud: Cloud, call: Call) -> Json:
     """Return what the group does with each of its instances, and how they are."""
-    group = path_of_call(call)
+    group = KIND.path(call)
     record = load_group(cloud, group)
     found = [_managed(cloud, group, record, name) for name in sorted(record["_members"])]
     return shown(call, {"managedInstances": found} if found else {})
@@ -92,7 +92,7 @@ def _managed(cloud: Cloud, group: str, record: Record, name: str) -> Json:
 @API.method("instanceGroupManagers.listErrors", permission=KIND.permission("get"))
 def list_errors(cloud: Cloud, call: Call) -> Json:
     """Return why the group could not have its instances."""
-    group = path_of_call(call)
+    group = KIND.path(call)
     record = load_group(cloud, group)
     items = [
         {

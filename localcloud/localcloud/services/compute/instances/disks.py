@@ -11,7 +11,7 @@ from localcloud.services.compute.api import STORE
 from localcloud.services.compute.disks import complete, require_disk
 from localcloud.services.compute.fingerprints import stamp_labels
 from localcloud.services.compute.instances import checks
-from localcloud.services.compute.instances.records import changes, path_of_call
+from localcloud.services.compute.instances.records import KIND, changes
 from localcloud.services.compute.links import last, path_from, url_of
 from localcloud.services.compute.resources import identity, load, require_name, require_new
 from localcloud.services.compute.usage import holders, in_use
@@ -138,7 +138,7 @@ def _find(record: Record, device: str) -> Json:
 @changes("attachDisk")
 def attach_disk(cloud: Cloud, call: Call, record: Record) -> None:
     """Attach an existing disk."""
-    path = path_of_call(call)
+    path = KIND.path(call)
     sent = checks.tidy(call.body)
     if not sent.get("source"):
         raise invalid("Invalid value for field 'resource.source': ''. Name the disk to attach.")

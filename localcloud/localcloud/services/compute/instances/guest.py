@@ -5,7 +5,7 @@ from __future__ import annotations
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid, not_found
-from localcloud.services.compute.instances.records import INSTANCES, path_of_call
+from localcloud.services.compute.instances.records import INSTANCES, KIND
 from localcloud.services.compute.links import shown, url_of
 from localcloud.services.compute.resources import load
 
@@ -15,7 +15,7 @@ _PORTS = ("1", "2", "3", "4")
 @INSTANCES.method("getSerialPortOutput")
 def get_serial_port_output(cloud: Cloud, call: Call) -> Json:
     """Return the output of a serial port from byte `start` on; only port 1 is written to."""
-    path = path_of_call(call)
+    path = KIND.path(call)
     load(cloud, path)
     start = call.number("start") or 0
     port = call.arg("port", "1")
@@ -46,7 +46,7 @@ def attributes(found: dict[str, str]) -> Json:
 @INSTANCES.method("getGuestAttributes")
 def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
     """Return guest attributes: one by `variableKey`, or a namespace's by `queryPath`."""
-    path = path_of_call(call)
+    path = KIND.path(call)
     record = load(cloud, path)
     items = {i["key"]: i.get("value", "") for i in record["metadata"].get("items", [])}
     if items.get("enable-guest-attributes", "").upper() != "TRUE":

@@ -7,11 +7,10 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
-from localcloud.services.compute import catalog, ipam
+from localcloud.services.compute import addresses, catalog, ipam
 from localcloud.services.compute.api import STORE
-from localcloud.services.compute.fingerprints import fingerprint, require_match
-from localcloud.services.compute.instances import reserved
-from localcloud.services.compute.instances.records import changes, path_of_call
+from localcloud.services.compute.fingerprints import require_match, stamp
+from localcloud.services.compute.instances.records import KIND, changes
 from localcloud.services.compute.links import last, path_from
 from localcloud.services.compute.networks import require_network
 from localcloud.services.compute.subnetworks import require_subnetwork
@@ -53,7 +52,6 @@ def plan(cloud: Cloud, call: Call, zone: str, sent: list[Json]) -> list[Json]:
 
 def address(cloud: Cloud, path: str, planned: list[Json]) -> list[Json]:
     """Give planned interfaces their addresses; `path` is the instance, which holds them."""
-    done = []
     for interface in planned:
         subnet = cloud.store.get(STORE, path_from(interface["subnetwork"])) or {}
         wanted = interface.get("networkIP", "")
@@ -62,8 +60,8 @@ def address(cloud: Cloud, path: str, planned: list[Json]) -> list[Json]:
         configs = interface.pop("accessConfigs", [])
         if configs:
             interface["accessConfigs"] = [access_config(cloud, path, c) for c in configs]
-        done.append(restamped(interface))
-    return done
+        stamp(interface)
+    return planned
 
 
 def access_config(cloud: Cloud, path: str, sent: Json) -> Json:
@@ -71,7 +69,7 @@ def access_config(cloud: Cloud, path: str, sent: Json) -> Json:
     wanted = sent.get("natIP", "")
     if wanted:
         region = _region(path)
-        holder = reserved.find(cloud, region, wanted, addressType="EXTERNAL")
+        holder = addresses.find(cloud, region, wanted, addressType="EXTERNAL")
         if not holder:
             raise invalid(
                 "Invalid value for field 'accessConfigs[0].natIP': The specified external IP "
@@ -88,15 +86,9 @@ def access_config(cloud: Cloud, path: str, sent: Json) -> Json:
     }
 
 
-def restamped(interface: Json) -> Json:
-    """Return the interface with a fresh fingerprint."""
-    plain = {key: value for key, value in interface.items() if key != "fingerprint"}
-    return plain | {"fingerprint": fingerprint(plain)}
-
-
 def _reserved(cloud: Cloud, path: str, subnet: Record, wanted: str) -> str:
-    """Take the reserved internal address `wanted`; its path, or empty when it is not reserved."""
-    holder = reserved.find(cloud, _region(path), wanted, subnetwork=subnet["selfLink"])
+    """Take the reserved internal address `wanted`; its path, or empty when it is not addresses."""
+    holder = addresses.find(cloud, _region(path), wanted, subnetwork=subnet["selfLink"])
     if holder:
         _take(cloud, holder, path)
     return holder
@@ -106,7 +98,7 @@ def _take(cloud: Cloud, holder: str, path: str) -> None:
     users = (cloud.store.get(STORE, holder) or {}).get("users", [])
     if users:
         raise in_use(holder, path_from(users[0]))
-    reserved.take(cloud, holder, path)
+    addresses.take(cloud, holder, path)
 
 
 def _region(path: str) -> str:
@@ -130,7 +122,7 @@ def _find(record: Record, name: str) -> int:
 @changes("addAccessConfig")
 def add_access_config(cloud: Cloud, call: Call, record: Record) -> None:
     """Give an interface an external address."""
-    path = path_of_call(call)
+    path = KIND.path(call)
     interface = record["networkInterfaces"][_find(record, call.arg("networkInterface"))]
     if interface.get("accessConfigs"):
         raise invalid("At most one access config currently supported.")
@@ -147,7 +139,7 @@ def delete_access_config(cloud: Cloud, call: Call, record: Record) -> None:
     if len(left) == len(configs):
         raise invalid(f"Invalid value for field 'accessConfig': '{name}'. Not found.")
     interface.pop("accessConfigs")
-    reserved.give_back(cloud, path_from(record["selfLink"]), configs[0]["natIP"])
+    addresses.give_back(cloud, path_from(record["selfLink"]), configs[0]["natIP"])
 
 
 @changes("updateNetworkInterface")
@@ -161,4 +153,5 @@ def update_network_interface(cloud: Cloud, call: Call, record: Record) -> None:
         if sent and path_from(sent).rpartition("/projects/")[2] not in before[field]:
             raise ApiError(501, f"the local cloud cannot change '{field}' of an existing interface")
     kept = {k: before[k] for k in ("network", "subnetwork", "networkIP", "name", "kind")}
-    record["networkInterfaces"][number] = restamped(before | call.body | kept)
+    record["networkInterfaces"][number] = changed = before | call.body | kept
+    stamp(changed)

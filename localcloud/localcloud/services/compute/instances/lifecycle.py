@@ -9,7 +9,7 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.operations import effect
 from localcloud.core.store import Record
-from localcloud.services.compute import catalog, instance_templates, ipam
+from localcloud.services.compute import addresses, catalog, instance_templates, ipam
 from localcloud.services.compute.api import API, STORE
 from localcloud.services.compute.fingerprints import stamp_labels
 from localcloud.services.compute.instances import (
@@ -19,23 +19,21 @@ from localcloud.services.compute.instances import (
     disks,
     interfaces,
     machine,
-    reserved,
 )
 from localcloud.services.compute.instances.records import (
     INSTANCES,
     KIND,
     ended,
-    path_of_call,
     save,
     set_status,
     started,
 )
+from localcloud.services.compute.kinds import place_of
 from localcloud.services.compute.links import last, path_from, shown, url_of
 from localcloud.services.compute.resources import (
     begin,
     identity,
     load,
-    place_of,
     require_name,
     require_new,
     require_permission,
@@ -157,7 +155,7 @@ def boot(cloud: Cloud, path: str) -> None:
 @INSTANCES.method("get")
 def get_instance(cloud: Cloud, call: Call) -> Json:
     """Describe an instance; the views BASIC and FULL are the same here."""
-    return shown(call, load(cloud, path_of_call(call)))
+    return shown(call, load(cloud, KIND.path(call)))
 
 
 serve_lists(KIND)
@@ -166,7 +164,7 @@ serve_lists(KIND)
 @INSTANCES.method("delete")
 def delete_instance(cloud: Cloud, call: Call) -> Json:
     """Halt an instance and delete it, with the disks that say so."""
-    path = path_of_call(call)
+    path = KIND.path(call)
     with cloud.store.locked():
         record = load(cloud, path)
         if record["deletionProtection"]:
@@ -201,4 +199,4 @@ def _forget(cloud: Cloud, path: str, record: Record) -> None:
 def _release(cloud: Cloud, path: str, record: Record) -> None:
     disks.release_all(cloud, record)
     ipam.release(cloud, path)
-    reserved.give_back(cloud, path)
+    addresses.give_back(cloud, path)

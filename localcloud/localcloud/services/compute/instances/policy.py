@@ -6,7 +6,7 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.services import policies
 from localcloud.services.compute.api import API
-from localcloud.services.compute.instances.records import INSTANCES, path_of_call
+from localcloud.services.compute.instances.records import INSTANCES, KIND
 from localcloud.services.compute.instances.records import policies as resources_of
 from localcloud.services.compute.resources import load
 
@@ -14,7 +14,7 @@ from localcloud.services.compute.resources import load
 @INSTANCES.method("getIamPolicy")
 def get_iam_policy(cloud: Cloud, call: Call) -> Json:
     """Return the policy that is set on the instance itself."""
-    path = path_of_call(call)
+    path = KIND.path(call)
     load(cloud, path)
     return policies.read(cloud, path)
 
@@ -22,7 +22,7 @@ def get_iam_policy(cloud: Cloud, call: Call) -> Json:
 @INSTANCES.method("setIamPolicy")
 def set_iam_policy(cloud: Cloud, call: Call) -> Json:
     """Replace the policy; an etag must be the current one."""
-    path = path_of_call(call)
+    path = KIND.path(call)
     load(cloud, path)
     return policies.write(cloud, path, call.body)
 
@@ -30,5 +30,5 @@ def set_iam_policy(cloud: Cloud, call: Call) -> Json:
 @API.method("instances.testIamPermissions")
 def test_iam_permissions(cloud: Cloud, call: Call) -> Json:
     """Return which of the named permissions the caller has on the instance."""
-    load(cloud, path_of_call(call))
+    load(cloud, KIND.path(call))
     return policies.granted(cloud, call.principal, list(resources_of(cloud, call)), call.body)

@@ -11,19 +11,13 @@ from localcloud.core.operations import effect
 from localcloud.core.store import Record
 from localcloud.services.compute.api import STORE
 from localcloud.services.compute.instances import capacity, lifecycle, machine
-from localcloud.services.compute.instances.records import (
-    INSTANCES,
-    KIND,
-    ended,
-    path_of_call,
-    set_status,
-)
+from localcloud.services.compute.instances.records import INSTANCES, KIND, ended, set_status
 from localcloud.services.compute.resources import begin, load
 
 
 def _load(cloud: Cloud, call: Call, what: str, *statuses: str) -> Record:
     """Return the instance of a call that needs it to have one of `statuses`."""
-    record = load(cloud, path_of_call(call))
+    record = load(cloud, KIND.path(call))
     if record["status"] not in statuses:
         raise ApiError(
             400,
@@ -35,7 +29,7 @@ def _load(cloud: Cloud, call: Call, what: str, *statuses: str) -> Record:
 
 
 def _begin(cloud: Cloud, call: Call, type_: str, step: str) -> Json:
-    path = path_of_call(call)
+    path = KIND.path(call)
     return begin(cloud, call, KIND, type_, path, f"compute.instance.{type_}", step)
 
 
@@ -44,7 +38,7 @@ def start_instance(cloud: Cloud, call: Call) -> Json:
     """Boot a stopped instance; one that runs is left alone."""
     record = _load(cloud, call, "start", "TERMINATED", "RUNNING")
     if record["status"] == "TERMINATED":
-        set_status(cloud, path_of_call(call), "PROVISIONING")
+        set_status(cloud, KIND.path(call), "PROVISIONING")
     return _begin(cloud, call, "start", "start")
 
 
@@ -66,7 +60,7 @@ def stop_instance(cloud: Cloud, call: Call) -> Json:
     """Halt an instance; one that is off is left alone."""
     record = _load(cloud, call, "stop", "TERMINATED", "RUNNING")
     if record["status"] == "RUNNING":
-        set_status(cloud, path_of_call(call), "STOPPING")
+        set_status(cloud, KIND.path(call), "STOPPING")
     return _begin(cloud, call, "stop", "stop")
 
 
@@ -94,7 +88,7 @@ def simulate_maintenance_event(cloud: Cloud, call: Call) -> Json:
     """Preempt a spot instance; an ordinary one migrates, which its guest does not notice."""
     record = _load(cloud, call, "simulateMaintenanceEvent", "RUNNING")
     if not record["scheduling"]["preemptible"]:
-        return begin(cloud, call, KIND, "simulateMaintenanceEvent", path_of_call(call))
+        return begin(cloud, call, KIND, "simulateMaintenanceEvent", KIND.path(call))
     return _begin(cloud, call, "preempted", "stop")
 
 

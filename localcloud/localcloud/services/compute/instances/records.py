@@ -10,7 +10,6 @@ from localcloud.core.errors import ApiError
 from localcloud.core.hooks import Hook
 from localcloud.core.registry import Collection
 from localcloud.core.store import Record
-from localcloud.services.compute import resources
 from localcloud.services.compute.api import API, STORE
 from localcloud.services.compute.fingerprints import stamp
 from localcloud.services.compute.instances import machine
@@ -28,14 +27,9 @@ ended: Hook[[Cloud, str], None] = Hook()
 """Runs when the instance at a path was stopped or deleted, or went off by itself."""
 
 
-def path_of_call(call: Call) -> str:
-    """Return the path of the instance that a call names."""
-    return resources.path_of_call(call, KIND)
-
-
 def policies(cloud: Cloud, call: Call) -> Sequence[str]:
     """Return the resources whose policies may grant a permission on the instance."""
-    return (path_of_call(call), f"projects/{call.project}")
+    return (KIND.path(call), f"projects/{call.project}")
 
 
 INSTANCES = Collection(API, "instances", "compute.instances", policies)
@@ -68,7 +62,7 @@ def changes(name: str) -> Callable[[Edit], Edit]:
     def register(edit: Edit) -> Edit:
         @INSTANCES.method(name)
         def handle(cloud: Cloud, call: Call) -> Json:
-            path = path_of_call(call)
+            path = KIND.path(call)
             with cloud.store.locked():
                 record = load(cloud, path)
                 edit(cloud, call, record)

@@ -9,10 +9,7 @@ from localcloud.core.store import Record
 from localcloud.services.compute import catalog
 from localcloud.services.compute.fingerprints import require_match, stamp_labels
 from localcloud.services.compute.instances import accounts, checks
-from localcloud.services.compute.instances.records import (
-    changes,
-    require_stopped,
-)
+from localcloud.services.compute.instances.records import changes, require_stopped
 from localcloud.services.compute.links import last, url_of
 
 
