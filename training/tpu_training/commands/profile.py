@@ -23,6 +23,9 @@ def add(modes: Any) -> None:
     parser.add_argument(
         "--worker", required=True, help="grpc://HOST:PORT, several separated by commas"
     )
+    parser.add_argument(
+        "--output", required=True, help="gs:// URL, or a directory on the worker's own machine"
+    )
     parser.add_argument("--seconds", type=float, default=2.0, help="duration of the profile (2)")
 
 
