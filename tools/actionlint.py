@@ -1,6 +1,6 @@
 """Run actionlint, built from its Go module when it is not in the cache yet.
 
-`python tools/actionlint.py` checks the workflows of this repository; what is given goes to it.
+`python tools/actionlint.py` checks the workflows of this repository; it passes its arguments on.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Make sure that this machine has the Pulumi engine, its Python host and the gcp provider.
 
-Prints the folder to put on PATH; everything else that it says goes to standard error.
-Needs no package beyond Python itself, so that it can run before anything is installed.
+Print the folder to put on PATH to standard output, and everything else to standard error. It needs
+only Python itself, so that it can run before anything is installed.
 """
 
 from __future__ import annotations

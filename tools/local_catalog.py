@@ -1,7 +1,7 @@
 """Write the local cloud's data files on TPUs and machine types from the catalog: `make catalog`.
 
-The local cloud is a package of its own and must not import `infra`, so it gets what it offers as
-files. Nothing of it is to be edited there.
+The local cloud is a package of its own and must not import `infra`, so it reads what it offers
+from files. Never edit them by hand.
 """
 
 from __future__ import annotations
