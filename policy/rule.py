@@ -105,9 +105,7 @@ class ResourceRule(Rule):
         """Return the rule as the engine knows it."""
 
         def validate(args: ResourceValidationArgs, report: ReportViolation) -> None:
-            resource = Resource(
-                args.resource_type, args.name, args.urn, plain(args.props), args.opts.protect
-            )
+            resource = _resource(args)
             config = args.get_config()
             wrong = self.misnamed(config) if resource.type == STACK_TYPE else []
             for message in [*wrong, *self.violations(resource, config)]:
@@ -152,5 +150,5 @@ def _cure(name: str, options: Sequence[str]) -> str:
     return f"There are: {', '.join(options)}."
 
 
-def _resource(of: PolicyResource) -> Resource:
+def _resource(of: PolicyResource | ResourceValidationArgs) -> Resource:
     return Resource(of.resource_type, of.name, of.urn, plain(of.props), of.opts.protect)

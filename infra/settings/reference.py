@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from infra.settings import StackSettings
@@ -20,14 +20,14 @@ class Setting:
 
     path: str
     """As in a stack file below `tpu-stack:`, e.g. `tpu.acceleratorType`."""
-    kind: str
+    type: str
     """string, integer, number, boolean, object, list of string, …"""
     required: bool
     default: Any
     """None: nothing is set."""
     choices: tuple[str, ...]
-    lowest: float | None
-    highest: float | None
+    minimum: float | None
+    maximum: float | None
     description: str
 
     @property
@@ -37,16 +37,7 @@ class Setting:
 
     def as_json(self) -> dict[str, Any]:
         """Return the setting for programs."""
-        return {
-            "path": self.path,
-            "type": self.kind,
-            "required": self.required,
-            "default": self.default,
-            "choices": list(self.choices),
-            "minimum": self.lowest,
-            "maximum": self.highest,
-            "description": self.description,
-        }
+        return asdict(self)
 
 
 def all_settings() -> list[Setting]:

@@ -34,20 +34,14 @@ def load_stack_file(path: Path) -> StackSettings:
         document = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader) or {}
     except FileNotFoundError:
         there = sorted(stack_name(other) for other in path.parent.glob("Pulumi.*.yaml"))
-        problem = Problem(
-            "stack", stack, f"has no file {path.name}", f"There are: {', '.join(there) or 'none'}"
-        )
-        raise SettingsError(stack, [problem]) from None
+        cure = f"There are: {', '.join(there) or 'none'}"
+        raise _refusal(stack, f"has no file {path.name}", cure) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        problem = Problem("stack", stack, f"has a file that can't be read: {reason}", "Correct it")
-        raise SettingsError(stack, [problem]) from None
+        raise _refusal(stack, f"has a file that can't be read: {reason}", "Correct it") from None
     except yaml.YAMLError as error:
         where = str(error).replace("\n", " ")
-        problem = Problem(
-            "stack", stack, f"has a file that is no YAML: {where}", "Correct the file"
-        )
-        raise SettingsError(stack, [problem]) from None
+        raise _refusal(stack, f"has a file that is no YAML: {where}", "Correct the file") from None
     config = document.get("config") if isinstance(document, dict) else None
     if config is not None and not isinstance(config, dict):
         problem = Problem(
@@ -55,3 +49,7 @@ def load_stack_file(path: Path) -> StackSettings:
         )
         raise SettingsError(stack, [problem])
     return parse(config or {}, stack)
+
+
+def _refusal(stack: str, why: str, cure: str) -> SettingsError:
+    return SettingsError(stack, [Problem("stack", stack, why, cure)])

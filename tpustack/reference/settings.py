@@ -54,11 +54,11 @@ before the program runs, and says only the first thing that is wrong; `tpustack 
 
 def facts(setting: Setting) -> str:
     """Return type, choices, range and default in a few words."""
-    words = [setting.kind]
+    words = [setting.type]
     if setting.choices:
         words.append(f"one of {', '.join(setting.choices)}")
-    if setting.lowest is not None and setting.highest is not None:
-        words.append(f"{setting.lowest:g} to {setting.highest:g}")
+    if setting.minimum is not None and setting.maximum is not None:
+        words.append(f"{setting.minimum:g} to {setting.maximum:g}")
     if setting.required:
         words.append("required")
     elif default := _default(setting):
@@ -81,12 +81,12 @@ def _table(settings: Sequence[Setting]) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for setting in settings:
         allowed = ", ".join(f"`{choice}`" for choice in setting.choices)
-        if setting.lowest is not None and setting.highest is not None:
-            allowed = f"{setting.lowest:g} to {setting.highest:g}"
+        if setting.minimum is not None and setting.maximum is not None:
+            allowed = f"{setting.minimum:g} to {setting.maximum:g}"
         default = f"`{text}`" if (text := _default(setting)) else ""
         cells = (
             f"`{setting.path}`",
-            setting.kind,
+            setting.type,
             allowed,
             "required" if setting.required else default,
             setting.description.replace("|", "\\|"),

@@ -47,7 +47,7 @@ def test_every_setting_has_a_type_and_a_description_and_what_is_not_required_may
     None
 ):
     for setting in all_settings():
-        assert setting.kind, setting.path
+        assert setting.type, setting.path
         assert len(setting.description) > 10, setting.path
     required = {setting.path for setting in all_settings() if setting.required}
     assert required == {"gcp:project", "zone"}
@@ -60,8 +60,8 @@ def wrong_values() -> list[tuple[str, object]]:
     for setting in all_settings():
         if setting.choices:
             wrong.append((setting.path, "nosuch"))
-        if setting.lowest is not None and setting.highest is not None:
-            wrong += [(setting.path, setting.lowest - 1), (setting.path, setting.highest + 1)]
+        if setting.minimum is not None and setting.maximum is not None:
+            wrong += [(setting.path, setting.minimum - 1), (setting.path, setting.maximum + 1)]
     return wrong
 
 
