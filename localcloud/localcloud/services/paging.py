@@ -21,6 +21,11 @@ def page(call: Call, field: str, items: list[Json], *, size: int = 100) -> Json:
     token = call.arg("pageToken")
     if size < 0 or (token and not token.isdigit()):
         raise invalid("Request contains an invalid argument: pageSize or pageToken.")
+    return cut(field, items, token, size)
+
+
+def cut(field: str, items: list[Json], token: str, size: int) -> Json:
+    """Return `size` items from the one on that `token` names, and the token of the next page."""
     begin = int(token or 0)
     result: Json = {field: items[begin : begin + size]} if items[begin : begin + size] else {}
     if begin + size < len(items):

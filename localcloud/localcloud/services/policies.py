@@ -78,19 +78,26 @@ def granted(cloud: Cloud, principal: Principal, resources: list[str], sent: Json
     return {"permissions": have} if have else {}
 
 
-def serve(collection: Collection, find: Callable[[Cloud, Call], str]) -> None:
+def serve(
+    collection: Collection,
+    find: Callable[[Cloud, Call], str],
+    require: Callable[[list[Json]], None] = lambda bindings: None,
+) -> None:
     """Register the three methods for the IAM policies of a collection's resources.
 
     Args:
         collection: whose `getIamPolicy`, `setIamPolicy` and `testIamPermissions` are served.
         find: gets the full name of the resource in the path, which must exist.
+        require: refuses bindings that the resource can't have.
     """
 
     def get(cloud: Cloud, call: Call) -> Json:
         return read(cloud, find(cloud, call))
 
     def set_(cloud: Cloud, call: Call) -> Json:
-        return write(cloud, find(cloud, call), call.body)
+        name = find(cloud, call)
+        require(call.body.get("policy", {}).get("bindings", []))
+        return write(cloud, name, call.body)
 
     def test(cloud: Cloud, call: Call) -> Json:
         resources = list(collection.resources(cloud, call))

@@ -36,13 +36,9 @@ ACCOUNTS = Collection(API, "billingAccounts", "billing.accounts", account_resour
 
 
 def budget_resources(cloud: Cloud, call: Call) -> Sequence[str]:
-    """Return whose policy counts, the account's, once the API is known to be enabled."""
-    _require_budgets_api(cloud, call)
-    return account_resources(cloud, call)
+    """Return whose policy counts: the account's.
 
-
-def _require_budgets_api(cloud: Cloud, call: Call) -> None:
-    """Refuse a call whose quota project lacks the API, or that has none.
+    A call is refused whose quota project lacks the API, or that has none.
 
     A service account's calls count for its own project, a person's for the one that its client
     names: Google's command line and libraries have none unless they are told.
@@ -66,3 +62,4 @@ def _require_budgets_api(cloud: Cloud, call: Call) -> None:
             reason="SERVICE_DISABLED",
         )
     access.require_service(cloud, named, "billingbudgets.googleapis.com")
+    return account_resources(cloud, call)

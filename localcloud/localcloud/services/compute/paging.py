@@ -7,6 +7,7 @@ import re
 from localcloud.core.call import Call, Json
 from localcloud.core.errors import invalid
 from localcloud.services.compute.links import shown, url_of
+from localcloud.services.paging import cut
 
 _MOST = 500
 _TERM = re.compile(r"""\(?\s*([\w.]+)\s*(!=|=|:|eq|ne)\s*("[^"]*"|'[^']*'|[^\s()]+)\s*\)?""")
@@ -26,13 +27,8 @@ def page(call: Call, kind: str, path: str, items: list[Json]) -> Json:
     token = call.arg("pageToken")
     if token and not token.isdigit():
         raise invalid(f"Invalid value for field 'pageToken': '{token}'.")
-    begin = int(token or 0)
-    result: Json = {"kind": kind, "id": path, "selfLink": url_of(path)}
-    if chosen[begin : begin + size]:
-        result["items"] = chosen[begin : begin + size]
-    if begin + size < len(chosen):
-        result["nextPageToken"] = str(begin + size)
-    return shown(call, result)
+    result = {"kind": kind, "id": path, "selfLink": url_of(path)}
+    return shown(call, result | cut("items", chosen, token, size))
 
 
 def aggregate(
