@@ -12,11 +12,11 @@ import requests
 from localcloud.app import LocalCloud
 from localcloud.core import enablement
 from localcloud.core.clock import VirtualClock
-from localcloud.machines.fake import FakeMachines
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client, session
 
 from infra.startup.limit_enforcer import LimitEnforcer, Place
+from tests.unit.localcloud.fake_machines import FakeMachines
 
 PROJECT, ZONE = "tpu-stack-local", "us-central1-b"
 PARENT = f"projects/{PROJECT}/locations/{ZONE}"

@@ -13,9 +13,10 @@ from localcloud.core import enablement, projects
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import DEVELOPER, Cloud, Latency
 from localcloud.core.tokens import Principal
-from localcloud.machines.fake import FakeMachines
 from localcloud.testing import Client
 from localcloud.testing import session as session_for
+
+from tests.unit.localcloud.fake_machines import FakeMachines
 
 PROJECT = projects.DEFAULT_PROJECT
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
-from localcloud.machines.fake import FakeMachines
 from localcloud.testing import Client, machine
+
+from tests.unit.localcloud.fake_machines import FakeMachines
 
 ZONE = "projects/tpu-stack-local/zones/us-central1-b"
 INSTANCES = f"compute.googleapis.com/compute/v1/{ZONE}/instances"

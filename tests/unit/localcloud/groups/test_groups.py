@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
-from localcloud.machines.fake import FakeMachines
 from localcloud.testing import Client
 
+from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.localcloud.groups.conftest import KEY, MANAGERS, PROJECT, ZONE, Groups
 
 SPOT = {"provisioningModel": "SPOT", "preemptible": True, "automaticRestart": False}

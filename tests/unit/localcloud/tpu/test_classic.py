@@ -6,8 +6,9 @@ import pytest
 from localcloud.core import projects
 from localcloud.core.call import Json
 from localcloud.core.cloud import Cloud
-from localcloud.machines.fake import FakeMachines
 from localcloud.testing import Client
+
+from tests.unit.localcloud.fake_machines import FakeMachines
 
 PARENT = "projects/tpu-stack-local/locations/us-central1-b"
 V1 = f"tpu.googleapis.com/v1/{PARENT}"

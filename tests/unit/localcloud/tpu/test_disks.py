@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from localcloud.core.call import Json
-from localcloud.machines.fake import FakeMachines
 from localcloud.testing import Client, machine
+
+from tests.unit.localcloud.fake_machines import FakeMachines
 
 PROJECT = "projects/tpu-stack-local"
 COMPUTE = f"compute.googleapis.com/compute/v1/{PROJECT}"

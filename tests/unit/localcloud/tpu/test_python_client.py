@@ -9,7 +9,8 @@ import pytest
 import requests
 from googleapiclient.discovery import build
 from googleapiclient.errors import HttpError
-from localcloud.machines.fake import FakeMachines
+
+from tests.unit.localcloud.fake_machines import FakeMachines
 
 PARENT = "projects/tpu-stack-local/locations/us-central1-b"
 VM = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.17.0-pod-pjrt"}

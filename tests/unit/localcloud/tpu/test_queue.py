@@ -7,9 +7,10 @@ from localcloud.app import LocalCloud
 from localcloud.core.call import Json
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Cloud, Latency
-from localcloud.machines.fake import FakeMachines
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client
+
+from tests.unit.localcloud.fake_machines import FakeMachines
 
 PARENT = "projects/tpu-stack-local/locations/us-central1-b"
 V2 = f"tpu.googleapis.com/v2/{PARENT}"

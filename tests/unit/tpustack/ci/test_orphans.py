@@ -11,9 +11,9 @@ import pytest
 from localcloud.app import LocalCloud
 from localcloud.core import enablement
 from localcloud.core.clock import VirtualClock
-from localcloud.machines.fake import FakeMachines
 from localcloud.testing import Client, machine
 
+from tests.unit.localcloud.fake_machines import FakeMachines
 from tpustack.ci.job import Job
 from tpustack.ci.outcome import Outcome
 from tpustack.ci.sweep import sweep_orphans
