@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
+import contextlib
 import os
+import sched
 import selectors
 import signal
-import time
 from collections.abc import Callable
 
 from localcloud.machines.supervisor.processes import reap
@@ -15,24 +14,12 @@ from localcloud.machines.supervisor.processes import reap
 Callback = Callable[[], None]
 
 
-class Timer:
-    """A callback that is still to come."""
-
-    def __init__(self, callback: Callback) -> None:
-        self.callback: Callback | None = callback
-
-    def cancel(self) -> None:
-        """Never call it."""
-        self.callback = None
-
-
 class Loop:
     """Calls back, one thing after the other, until it is stopped."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._timers: list[tuple[float, int, Timer]] = []
-        self._sequence = itertools.count()
+        self._timers = sched.scheduler()
         self._children: dict[int, Callable[[int], None]] = {}
         self._running = True
         self._wakeup, write = os.pipe()
@@ -51,11 +38,14 @@ class Loop:
         """Watch `descriptor` no longer."""
         self._selector.unregister(descriptor)
 
-    def later(self, seconds: float, callback: Callback) -> Timer:
+    def later(self, seconds: float, callback: Callback) -> sched.Event:
         """Call back once, in `seconds`."""
-        timer = Timer(callback)
-        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._sequence), timer))
-        return timer
+        return self._timers.enter(seconds, 0, callback)
+
+    def cancel(self, timer: sched.Event) -> None:
+        """Call back no more, if that is still to come."""
+        with contextlib.suppress(ValueError):
+            self._timers.cancel(timer)
 
     def child(self, pid: int, callback: Callable[[int], None]) -> None:
         """Call back with the exit code of a child, which is negative for a signal."""
@@ -63,23 +53,16 @@ class Loop:
 
     def run(self) -> None:
         """Serve until `stop`."""
+        pause: float | None = 0.0
         while self._running:
-            for key, _ in self._selector.select(self._due()):
+            for key, _ in self._selector.select(pause):
                 callback: Callback = key.data
                 callback()
-            while self._timers and self._timers[0][0] <= time.monotonic():
-                timer = heapq.heappop(self._timers)[2]
-                if timer.callback is not None:
-                    timer.callback()
+            pause = self._timers.run(blocking=False)
 
     def stop(self) -> None:
         """Let `run` return after the callback that runs now."""
         self._running = False
-
-    def _due(self) -> float | None:
-        if not self._timers:
-            return None
-        return max(0.0, self._timers[0][0] - time.monotonic())
 
     def _woken(self) -> None:
         os.read(self._wakeup, 4096)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sched
 import signal
 import subprocess
 import time
@@ -12,7 +13,7 @@ from functools import partial
 
 from localcloud.machines.supervisor import processes
 from localcloud.machines.supervisor.console import Console
-from localcloud.machines.supervisor.loop import Callback, Loop, Timer
+from localcloud.machines.supervisor.loop import Callback, Loop
 from localcloud.machines.supervisor.output import Output
 from localcloud.machines.supervisor.unit_file import UnitSpec, expand
 
@@ -50,8 +51,8 @@ class Unit:
         self._invocation = ""
         self._starts: deque[float] = deque()
         self._stopping = False
-        self._restart: Timer | None = None
-        self._kill: Timer | None = None
+        self._restart: sched.Event | None = None
+        self._kill: sched.Event | None = None
         self._output: Output | None = None
         self._waiting: list[tuple[Callback, bool]] = []
 
@@ -178,7 +179,7 @@ class Unit:
 
     def _settle(self) -> None:
         if self._kill is not None:
-            self._kill.cancel()
+            self._loop.cancel(self._kill)
             self._kill = None
         if not self._stopping and self._wants_restart():
             self.state = "activating"
@@ -240,7 +241,7 @@ class Unit:
 
     def _cancel_restart(self) -> None:
         if self._restart is not None:
-            self._restart.cancel()
+            self._loop.cancel(self._restart)
             self._restart = None
 
     def _tell(self) -> None:
