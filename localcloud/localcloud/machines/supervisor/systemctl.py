@@ -32,78 +32,56 @@ def run(system: System, reply: Reply, arguments: list[str]) -> None:
         system.reload()
         reply.done()
         return
-    if parsed.verb not in _VERBS:
+    if parsed.verb not in (*_QUESTIONS, *_ACTIONS):
         raise UnitError(f"Unknown command verb {parsed.verb}. (the local machine's systemctl)")
     if parsed.verb == "reset-failed" and not parsed.units:
         parsed.units = list(system.units)
     if not parsed.units:
         raise UnitError("Too few arguments.")
-    _VERBS[parsed.verb](system, reply, [full_name(name) for name in parsed.units], parsed.now)
-
-
-def _start(system: System, reply: Reply, names: list[str], now: bool) -> None:
-    units = _loaded(system, reply, names)
-    for unit in units or []:
-        unit.start()
-    if units is not None:
-        _when_all(units, lambda: _started(reply, units))
-
-
-def _stop(system: System, reply: Reply, names: list[str], now: bool) -> None:
-    units = _loaded(system, reply, names)
-    for unit in units or []:
-        unit.stop()
-    if units is not None:
-        _when_all(units, reply.done)
-
-
-def _restart(system: System, reply: Reply, names: list[str], now: bool) -> None:
-    units = _loaded(system, reply, names)
-    if units is None:
+    names = [full_name(name) for name in parsed.units]
+    if parsed.verb in _QUESTIONS:
+        states, code = _QUESTIONS[parsed.verb](system, names)
+        reply.done("".join(f"{state}\n" for state in states), code=code)
         return
+    try:
+        units = [system.find(name) for name in names]
+    except UnitError as error:
+        reply.fail(str(error), _UNKNOWN if parsed.verb == "status" else _NO_SUCH_UNIT)
+        return
+    _ACTIONS[parsed.verb](system, reply, units, parsed.now)
 
-    def begin() -> None:
-        for unit in units:
-            unit.start()
-        _when_all(units, lambda: _started(reply, units))
 
+def _start(system: System, reply: Reply, units: list[Unit], now: bool) -> None:
+    for unit in units:
+        unit.start()
+    _when_all(units, lambda: _started(reply, units))
+
+
+def _stop(system: System, reply: Reply, units: list[Unit], now: bool) -> None:
     for unit in units:
         unit.stop()
-    _when_all(units, begin)
+    _when_all(units, reply.done)
 
 
-def _status(system: System, reply: Reply, names: list[str], now: bool) -> None:
-    units = _loaded(system, reply, names, code=_UNKNOWN)
-    if units is None:
-        return
+def _restart(system: System, reply: Reply, units: list[Unit], now: bool) -> None:
+    for unit in units:
+        unit.stop()
+    _when_all(units, lambda: _start(system, reply, units, now))
+
+
+def _status(system: System, reply: Reply, units: list[Unit], now: bool) -> None:
     told = "\n".join(_describe(system, unit) for unit in units)
     up = all(unit.state in ("active", "activating") for unit in units)
     reply.done(told, code=0 if up else _NOT_RUNNING)
 
 
-def _is_active(system: System, reply: Reply, names: list[str], now: bool) -> None:
-    states = [system.units[name].state if name in system.units else "inactive" for name in names]
-    code = 0 if "active" in states else _NOT_RUNNING
-    reply.done("".join(f"{state}\n" for state in states), code=code)
-
-
-def _is_failed(system: System, reply: Reply, names: list[str], now: bool) -> None:
-    states = [system.units[name].state if name in system.units else "inactive" for name in names]
-    code = 0 if "failed" in states else 1
-    reply.done("".join(f"{state}\n" for state in states), code=code)
-
-
-def _reset(system: System, reply: Reply, names: list[str], now: bool) -> None:
-    for unit in _loaded(system, reply, names) or []:
+def _reset(system: System, reply: Reply, units: list[Unit], now: bool) -> None:
+    for unit in units:
         unit.reset()
-    if all(name in system.units for name in names):
-        reply.done()
+    reply.done()
 
 
-def _enable(system: System, reply: Reply, names: list[str], now: bool) -> None:
-    units = _loaded(system, reply, names)
-    if units is None:
-        return
+def _enable(system: System, reply: Reply, units: list[Unit], now: bool) -> None:
     for unit in units:
         if not unit.spec.wanted:
             raise UnitError(f"The unit {unit.spec.name} has no [Install] section to enable it by.")
@@ -113,44 +91,50 @@ def _enable(system: System, reply: Reply, names: list[str], now: bool) -> None:
     reply.done()
 
 
-def _disable(system: System, reply: Reply, names: list[str], now: bool) -> None:
-    for unit in _loaded(system, reply, names) or []:
+def _disable(system: System, reply: Reply, units: list[Unit], now: bool) -> None:
+    for unit in units:
         system.enable(unit.spec.name, on=False)
         if now:
             unit.stop()
-    if all(name in system.units for name in names):
-        reply.done()
+    reply.done()
 
 
-def _is_enabled(system: System, reply: Reply, names: list[str], now: bool) -> None:
-    states = ["enabled" if name in system.enabled() else "disabled" for name in names]
-    code = int("disabled" in states)
-    reply.done("".join(f"{state}\n" for state in states), code=code)
-
-
-_VERBS: dict[str, Callable[[System, Reply, list[str], bool], None]] = {
+_ACTIONS: dict[str, Callable[[System, Reply, list[Unit], bool], None]] = {
     "start": _start,
     "stop": _stop,
     "restart": _restart,
     "status": _status,
-    "is-active": _is_active,
-    "is-failed": _is_failed,
     "reset-failed": _reset,
     "enable": _enable,
     "disable": _disable,
+}
+
+
+def _is_active(system: System, names: list[str]) -> tuple[list[str], int]:
+    states = _states(system, names)
+    return states, 0 if "active" in states else _NOT_RUNNING
+
+
+def _is_failed(system: System, names: list[str]) -> tuple[list[str], int]:
+    states = _states(system, names)
+    return states, 0 if "failed" in states else 1
+
+
+def _is_enabled(system: System, names: list[str]) -> tuple[list[str], int]:
+    states = ["enabled" if name in system.enabled() else "disabled" for name in names]
+    return states, int("disabled" in states)
+
+
+# Each answers with a state for every unit, which need not exist, and the exit code.
+_QUESTIONS: dict[str, Callable[[System, list[str]], tuple[list[str], int]]] = {
+    "is-active": _is_active,
+    "is-failed": _is_failed,
     "is-enabled": _is_enabled,
 }
 
 
-def _loaded(
-    system: System, reply: Reply, names: list[str], code: int = _NO_SUCH_UNIT
-) -> list[Unit] | None:
-    """Return the units, or None after the answer that one of them is missing."""
-    try:
-        return [system.find(name) for name in names]
-    except UnitError as error:
-        reply.fail(str(error), code)
-        return None
+def _states(system: System, names: list[str]) -> list[str]:
+    return [system.units[name].state if name in system.units else "inactive" for name in names]
 
 
 def _when_all(units: list[Unit], callback: Callable[[], None]) -> None:
@@ -162,7 +146,7 @@ def _when_all(units: list[Unit], callback: Callable[[], None]) -> None:
         if left == 0:
             callback()
 
-    for unit in list(units):
+    for unit in units:
         unit.when_settled(settled)
 
 
