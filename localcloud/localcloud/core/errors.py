@@ -4,35 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-_STATUS = {
-    400: "INVALID_ARGUMENT",
-    401: "UNAUTHENTICATED",
-    403: "PERMISSION_DENIED",
-    404: "NOT_FOUND",
-    409: "ALREADY_EXISTS",
-    411: "INVALID_ARGUMENT",
-    412: "FAILED_PRECONDITION",
-    416: "OUT_OF_RANGE",
-    429: "RESOURCE_EXHAUSTED",
-    500: "INTERNAL",
-    501: "UNIMPLEMENTED",
-    503: "UNAVAILABLE",
-    504: "DEADLINE_EXCEEDED",
-}
-_REASON = {
-    400: "invalid",
-    401: "authError",
-    403: "forbidden",
-    404: "notFound",
-    409: "conflict",
-    411: "required",
-    412: "conditionNotMet",
-    416: "requestedRangeNotSatisfiable",
-    429: "rateLimitExceeded",
-    500: "backendError",
-    501: "notImplemented",
-    503: "backendError",
-    504: "backendError",
+# By HTTP status: the canonical status, and the short reason in `errors[]`.
+_DEFAULTS = {
+    400: ("INVALID_ARGUMENT", "invalid"),
+    401: ("UNAUTHENTICATED", "authError"),
+    403: ("PERMISSION_DENIED", "forbidden"),
+    404: ("NOT_FOUND", "notFound"),
+    409: ("ALREADY_EXISTS", "conflict"),
+    411: ("INVALID_ARGUMENT", "required"),
+    412: ("FAILED_PRECONDITION", "conditionNotMet"),
+    416: ("OUT_OF_RANGE", "requestedRangeNotSatisfiable"),
+    429: ("RESOURCE_EXHAUSTED", "rateLimitExceeded"),
+    500: ("INTERNAL", "backendError"),
+    501: ("UNIMPLEMENTED", "notImplemented"),
+    503: ("UNAVAILABLE", "backendError"),
+    504: ("DEADLINE_EXCEEDED", "backendError"),
 }
 # google.rpc.Code of the canonical statuses, for errors inside long-running operations.
 RPC_CODE = {
@@ -78,8 +64,9 @@ class ApiError(Exception):
         super().__init__(message)
         self.code = code
         self.message = message
-        self.status = status or _STATUS.get(code, "UNKNOWN")
-        self.reason = reason or _REASON.get(code, "unknown")
+        usual_status, usual_reason = _DEFAULTS.get(code, ("UNKNOWN", "unknown"))
+        self.status = status or usual_status
+        self.reason = reason or usual_reason
         self.details = details or []
 
     def body(self) -> dict[str, Any]:
