@@ -41,11 +41,11 @@ class Admin:
         try:
             body = self._answer(request)
         except ApiError as error:
-            return _json(error.body(), error.code)
+            return Response.of_json(error.body(), error.code)
         except (KeyError, TypeError, ValueError) as error:
             problem = invalid(f"{request.verb} {request.path} got a malformed body: {error!r}")
-            return _json(problem.body(), problem.code)
-        return _json(body)
+            return Response.of_json(problem.body(), problem.code)
+        return Response.of_json(body)
 
     def _answer(self, request: Request) -> Json:
         key = request.headers.get("Local-Cloud", "")
@@ -176,7 +176,3 @@ class Admin:
     def _set(self, sent: Json) -> Json:
         settings.change(self._cloud, sent["name"], sent["value"])
         return {}
-
-
-def _json(body: Json, status: int = 200) -> Response:
-    return Response(status, json.dumps(body).encode(), {"Content-Type": "application/json"})

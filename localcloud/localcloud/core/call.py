@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any
+from urllib.parse import parse_qs
 
 from localcloud.core.errors import invalid
 from localcloud.core.tokens import Principal
@@ -15,6 +17,23 @@ if TYPE_CHECKING:
     from localcloud.core.discovery import Method
 
 Json = dict[str, Any]
+
+
+def parse_json(text: bytes) -> Json:
+    """Return the JSON object in a body; an empty one for an empty body.
+
+    Raises:
+        ApiError: 400 when it is none.
+    """
+    if not text.strip():
+        return {}
+    try:
+        loaded = json.loads(text)
+    except ValueError as error:
+        raise invalid(f"Invalid JSON payload received. {error}") from None
+    if not isinstance(loaded, dict):
+        raise invalid("Invalid JSON payload received. Expected an object.")
+    return loaded
 
 
 @dataclass
@@ -34,6 +53,11 @@ class Request:
         """Return the whole body."""
         return b"".join(iter(partial(self.stream.read, 1 << 20), b""))
 
+    def form(self) -> dict[str, str]:
+        """Return the fields of a body that is a form; the last value of each."""
+        sent = parse_qs(self.read().decode("utf-8", "replace"))
+        return {name: values[-1] for name, values in sent.items()}
+
 
 @dataclass
 class Response:
@@ -44,6 +68,12 @@ class Response:
     headers: dict[str, str] = field(default_factory=dict)
     length: int | None = None
     """Bytes of an iterable body."""
+
+    @classmethod
+    def of_json(cls, body: Json, status: int = 200) -> Response:
+        """Return a response with `body` as JSON."""
+        headers = {"Content-Type": "application/json; charset=UTF-8"}
+        return cls(status, json.dumps(body, separators=(",", ":")).encode(), headers)
 
 
 @dataclass

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 
 from localcloud.core import access, accounts, fields, projects, schema
-from localcloud.core.call import Call, Json, Request, Response
+from localcloud.core.call import Call, Json, Request, Response, parse_json
 from localcloud.core.cloud import Cloud
 from localcloud.core.discovery import Match, Method, document
 from localcloud.core.errors import ApiError
@@ -39,7 +38,7 @@ class Dispatcher:
         except ApiError as error:
             if error.code >= 500 or (error.code == 404 and name == "-"):
                 self._report("%s %s%s: %s", request.verb, request.host, request.path, error.message)
-            response = _json(error.body(), error.code)
+            response = Response.of_json(error.body(), error.code)
         except ConnectionError:
             # The client went away in the middle of its body: nobody is left to answer to.
             raise
@@ -47,7 +46,7 @@ class Dispatcher:
             self.problems += 1
             log.exception("%s %s%s failed", request.verb, request.host, request.path)
             message = f"the local cloud failed: {type(error).__name__}: {error}"
-            response = _json(ApiError(500, message).body(), 500)
+            response = Response.of_json(ApiError(500, message).body(), 500)
         took = (time.perf_counter() - started) * 1000
         requests_log.info(
             "%s %s %s %s %.0f ms", response.status, name, request.verb, request.path, took
@@ -124,15 +123,7 @@ class Dispatcher:
             self._refuse(call, problems)
 
     def _read_body(self, request: Request, method: Method) -> Json:
-        raw = request.read()
-        if not raw.strip():
-            return {}
-        try:
-            body = json.loads(raw)
-        except ValueError as error:
-            raise ApiError(400, f"Invalid JSON payload received. {error}") from None
-        if not isinstance(body, dict):
-            raise ApiError(400, "Invalid JSON payload received. Expected an object.")
+        body = parse_json(request.read())
         if method.request is None:
             if body:
                 self._report("%s takes no body but got %s", method.id, sorted(body))
@@ -159,9 +150,9 @@ class Dispatcher:
         mask = call.arg("fields")
         if mask:
             with suppress(ValueError):
-                return _json(fields.apply(fields.parse(mask), result))
+                return Response.of_json(fields.apply(fields.parse(mask), result))
             self._refuse(call, [f"Invalid field selection {mask}"])
-        return _json(result)
+        return Response.of_json(result)
 
     def _refuse(self, call: Call, problems: list[str]) -> None:
         self._report("request of %s refused: %s", call.method.id, "; ".join(problems))
@@ -170,11 +161,3 @@ class Dispatcher:
     def _report(self, text: str, *arguments: object) -> None:
         self.problems += 1
         log.error(text, *arguments)
-
-
-def _json(body: Json, status: int = 200) -> Response:
-    return Response(
-        status,
-        json.dumps(body, separators=(",", ":")).encode(),
-        {"Content-Type": "application/json; charset=UTF-8"},
-    )

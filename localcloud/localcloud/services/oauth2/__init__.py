@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from urllib.parse import parse_qs
-
 from localcloud.core.call import Call, Json, Response
 from localcloud.core.cloud import DEVELOPER, Cloud
 from localcloud.core.errors import ApiError
@@ -60,7 +57,7 @@ def tokeninfo(cloud: Cloud, call: Call) -> Json:
 @API.raw("POST", "/(?:oauth2/v3/)?tokeninfo", like="tokeninfo", hosts=_TOKEN_HOSTS, upload=True)
 def token_info(cloud: Cloud, call: Call) -> Response:
     """Return what the token in the query or the form says, as the newer endpoint words it."""
-    token = call.arg("access_token") or _form(call).get("access_token", "")
+    token = call.arg("access_token") or call.request.form().get("access_token", "")
     try:
         claims = cloud.tokens.claims(token, now=cloud.clock.now())
     except ApiError:
@@ -85,7 +82,7 @@ def token_info(cloud: Cloud, call: Call) -> Response:
 )
 def token(cloud: Cloud, call: Call) -> Response:
     """Issue an access token for a refresh token; no other grant is served."""
-    form = _form(call)
+    form = call.request.form()
     grant = form.get("grant_type", "")
     if grant != "refresh_token":
         return _refused(
@@ -110,15 +107,11 @@ def token(cloud: Cloud, call: Call) -> Response:
     )
 
 
-def _form(call: Call) -> dict[str, str]:
-    sent = parse_qs(call.request.read().decode("utf-8", "replace"))
-    return {name: values[-1] for name, values in sent.items()}
-
-
 def _refused(error: str, description: str) -> Response:
     return _answer({"error": error, "error_description": description}, 400)
 
 
 def _answer(body: Json, status: int = 200) -> Response:
-    headers = {"Content-Type": "application/json; charset=UTF-8", "Cache-Control": "no-store"}
-    return Response(status, json.dumps(body).encode(), headers)
+    response = Response.of_json(body, status)
+    response.headers["Cache-Control"] = "no-store"
+    return response

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from localcloud.core import projects
+from localcloud.core import access, projects
 from localcloud.core.call import Call
 from localcloud.core.cloud import Cloud
 from localcloud.core.registry import Api, Collection, Resources
@@ -26,6 +26,11 @@ def resources_of(cloud: Cloud, bucket: str, principal: Principal) -> Sequence[st
         # Public access prevention outweighs bindings that were there before it.
         return ()
     return (f"buckets/{bucket}", f"projects/{found.project}")
+
+
+def require(cloud: Cloud, principal: Principal, bucket: str, permission: str) -> None:
+    """Raise Google's 403 when a caller lacks a permission on a bucket."""
+    access.require(cloud, principal, permission, resources_of(cloud, bucket, principal))
 
 
 def bucket_in(parameter: str) -> Resources:

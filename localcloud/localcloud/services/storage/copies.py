@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import replace
 
-from localcloud.core import access
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
@@ -49,7 +48,7 @@ def move(cloud: Cloud, call: Call) -> Json:
         raise invalid("The source and the destination of a move must differ.")
     with cloud.store.locked():
         source = _source(cloud, call, bucket)
-        _require(cloud, call, bucket, "storage.objects.delete")
+        api.require(cloud, call.principal, bucket, "storage.objects.delete")
         versions.protect(cloud, records.require_bucket(cloud, bucket), source)
         version = _copied(cloud, call, bucket)
         versions.delete(cloud, records.require_bucket(cloud, bucket), source)
@@ -68,7 +67,7 @@ def compose(cloud: Cloud, call: Call) -> Json:
             f"The number of source components provided ({len(wanted)}) is not between 1 and "
             f"{_SOURCES}."
         )
-    _require(cloud, call, bucket, "storage.objects.get")
+    api.require(cloud, call.principal, bucket, "storage.objects.get")
     write = Write(
         bucket=bucket,
         name=call.params["destinationObject"],
@@ -94,7 +93,7 @@ def compose(cloud: Cloud, call: Call) -> Json:
             components=sum(source.components or 1 for source in sources),
         )
     if call.body.get("deleteSourceObjects"):
-        _require(cloud, call, bucket, "storage.objects.delete")
+        api.require(cloud, call.principal, bucket, "storage.objects.delete")
         _delete(cloud, bucket, [source for source in sources if source.name != version.name])
     return render.object_resource(version)
 
@@ -119,7 +118,7 @@ def _copied(cloud: Cloud, call: Call, destination: str) -> Version:
     refuse_acl(call, records.require_bucket(cloud, destination))
     encryption.refuse_key_in_call(call)
     source_bucket = call.params.get("sourceBucket", destination)
-    _require(cloud, call, source_bucket, "storage.objects.get")
+    api.require(cloud, call.principal, source_bucket, "storage.objects.get")
     with cloud.store.locked():
         source = _source(cloud, call, source_bucket)
         write = _same(call, source, destination, call.params["destinationObject"])
@@ -172,8 +171,3 @@ def _delete(cloud: Cloud, bucket: str, sources: list[Version]) -> None:
             if records.find(cloud, bucket, source.name, source.generation) is not None:
                 versions.protect(cloud, found, source)
                 versions.delete(cloud, found, source)
-
-
-def _require(cloud: Cloud, call: Call, bucket: str, permission: str) -> None:
-    resources = api.resources_of(cloud, bucket, call.principal)
-    access.require(cloud, call.principal, permission, resources)

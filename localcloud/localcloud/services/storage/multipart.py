@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from email.message import Message
 from email.parser import BytesHeaderParser
 from typing import IO
 
-from localcloud.core.call import Json
+from localcloud.core.call import Json, parse_json
 from localcloud.core.errors import invalid
 from localcloud.services.storage.content import CHUNK
 
@@ -63,13 +62,7 @@ class RelatedBody:
         text = bytearray()
         while not (line := self._line()).startswith(self._mark):
             text += line
-        try:
-            loaded = json.loads(text or b"{}")
-        except ValueError as error:
-            raise invalid(f"Invalid JSON payload received. {error}") from None
-        if not isinstance(loaded, dict):
-            raise invalid("Invalid JSON payload received. Expected an object.")
-        return loaded
+        return parse_json(bytes(text))
 
     def _headers(self) -> Message:
         text = bytearray()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from localcloud.core import access
 from localcloud.core.call import Call, Json, Response
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
@@ -122,8 +121,7 @@ def find(cloud: Cloud, call: Call) -> Version:
     else:
         found = records.find(cloud, bucket, name, generation)
     if found is None:
-        resources = api.resources_of(cloud, bucket, call.principal)
-        access.require(cloud, call.principal, "storage.objects.list", resources)
+        api.require(cloud, call.principal, bucket, "storage.objects.list")
         raise records.missing(bucket, name)
     return found
 

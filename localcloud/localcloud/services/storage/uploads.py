@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 from localcloud.core import schema
-from localcloud.core.call import Call, Json, Response
+from localcloud.core.call import Call, Json, Response, parse_json
 from localcloud.core.cloud import Cloud
 from localcloud.core.discovery import document
 from localcloud.core.errors import ApiError, invalid
@@ -70,17 +69,12 @@ def _multipart(cloud: Cloud, call: Call) -> Json:
 
 
 def _body(call: Call) -> Json:
-    raw = call.request.read()
-    try:
-        body = json.loads(raw) if raw.strip() else {}
-    except ValueError as error:
-        raise invalid(f"Invalid JSON payload received. {error}") from None
+    body = parse_json(call.request.read())
     _check_object(call, body)
     content_type = call.request.headers.get("X-Upload-Content-Type", "")
     if content_type and not body.get("contentType"):
         body["contentType"] = content_type
-    checked: Json = body
-    return checked
+    return body
 
 
 def _check_object(call: Call, body: object) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from localcloud.core import access
 from localcloud.core.call import Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.tokens import Principal
@@ -86,7 +85,6 @@ class Write:
         live = records.find(cloud, self.bucket, self.name)
         self.conditions.check(live)
         if live is not None:
-            resources = api.resources_of(cloud, self.bucket, self.principal)
-            access.require(cloud, self.principal, "storage.objects.delete", resources)
+            api.require(cloud, self.principal, self.bucket, "storage.objects.delete")
             versions.protect(cloud, bucket, live)
         return bucket

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from urllib.parse import unquote
 from xml.sax.saxutils import escape
 
-from localcloud.core import access
 from localcloud.core.call import Call, Response
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
@@ -66,7 +65,7 @@ def _answered_in_xml(handler: Handler) -> Handler:
 @_answered_in_xml
 def get(cloud: Cloud, call: Call) -> Response:
     """Return an object's bytes, or only the headers."""
-    _require(cloud, call, "storage.objects.get")
+    api.require(cloud, call.principal, call.params["bucket"], "storage.objects.get")
     with cloud.store.locked():
         version = objects.find(cloud, call)
         tag = download.md5_etag(version)
@@ -79,7 +78,7 @@ def get(cloud: Cloud, call: Call) -> Response:
 @_answered_in_xml
 def put(cloud: Cloud, call: Call) -> Response:
     """Create or replace an object."""
-    _require(cloud, call, "storage.objects.create")
+    api.require(cloud, call.principal, call.params["bucket"], "storage.objects.create")
     headers = call.request.headers
     body = {field: headers[name] for name, field in _FIELDS.items() if headers.get(name)}
     metadata = {
@@ -105,11 +104,6 @@ def put(cloud: Cloud, call: Call) -> Response:
     answer = download.media_headers(version, download.md5_etag(version))
     kept = {name: value for name, value in answer.items() if name == "ETag" or "goog" in name}
     return Response(200, headers=kept)
-
-
-def _require(cloud: Cloud, call: Call, permission: str) -> None:
-    resources = api.resources_of(cloud, call.params["bucket"], call.principal)
-    access.require(cloud, call.principal, permission, resources)
 
 
 def _number(call: Call, header: str) -> int | None:

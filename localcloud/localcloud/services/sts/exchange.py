@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from typing import Any
-from urllib.parse import parse_qs
 
 from localcloud.core import access, projects
 from localcloud.core.call import Call, Json, Response
@@ -39,7 +38,7 @@ def token(cloud: Cloud, call: Call) -> Response:
         return _refused("invalid_grant", str(error))
     except ApiError as error:
         return _refused("invalid_request", error.message)
-    return _answer(
+    return Response.of_json(
         {
             "access_token": cloud.token(principal, lifetime=_LIFETIME),
             "issued_token_type": _ACCESS_TOKEN,
@@ -121,18 +120,13 @@ def _mapped(provider: Json, said: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _form(call: Call) -> dict[str, str]:
     """Return the fields, which clients send as a form or, in camel case, as JSON."""
-    raw = call.request.read().decode("utf-8", "replace")
     if "json" not in call.request.headers.get("Content-Type", ""):
-        return {name: values[-1] for name, values in parse_qs(raw).items()}
+        return call.request.form()
     fields = ("grantType", "audience", "scope", "subjectToken", "subjectTokenType")
     snake = ("grant_type", "audience", "scope", "subject_token", "subject_token_type")
-    sent = json.loads(raw)
+    sent = json.loads(call.request.read())
     return {name: sent[field] for name, field in zip(snake, fields, strict=True) if field in sent}
 
 
 def _refused(error: str, description: str) -> Response:
-    return _answer({"error": error, "error_description": description}, 400)
-
-
-def _answer(body: Json, status: int = 200) -> Response:
-    return Response(status, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    return Response.of_json({"error": error, "error_description": description}, 400)
