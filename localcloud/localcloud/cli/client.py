@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import http.client
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from localcloud.core.cloud import admin_key
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 class CommandError(Exception):

@@ -6,12 +6,9 @@ import argparse
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from localcloud.cli.client import ask
-
-if TYPE_CHECKING:
-    from localcloud.cli.lifecycle import Commands
+from localcloud.cli.client import Commands, ask
 
 _LOCAL = "127.0.0.1,localhost,::1"
 

@@ -15,13 +15,9 @@ import threading
 import time
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from localcloud.cli import lock
-from localcloud.cli.client import CommandError, ask, run_file, running
-
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+from localcloud.cli.client import CommandError, Commands, ask, run_file, running
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0

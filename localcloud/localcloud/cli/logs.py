@@ -6,12 +6,8 @@ import argparse
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from localcloud.cli.client import ask
-
-if TYPE_CHECKING:
-    from localcloud.cli.lifecycle import Commands
+from localcloud.cli.client import Commands, ask
 
 _FILES = {"cloud": "localcloud.log", "requests": "requests.log"}
 

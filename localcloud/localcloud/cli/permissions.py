@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
 
-from localcloud.cli.client import ask
-
-if TYPE_CHECKING:
-    from localcloud.cli.lifecycle import Commands
+from localcloud.cli.client import Commands, ask
 
 
 def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:

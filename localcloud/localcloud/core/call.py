@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qs
 
 from localcloud.core.errors import invalid
@@ -36,6 +36,17 @@ def parse_json(text: bytes) -> Json:
     return loaded
 
 
+class Stream(Protocol):
+    """A body that is read piece by piece."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Return up to `size` bytes, all for a negative one; nothing at the end.
+
+        Raises:
+            ConnectionError: when the client closed before the end.
+        """
+
+
 @dataclass
 class Request:
     """An HTTP request as it came in: path still percent-encoded, body not yet read."""
@@ -45,7 +56,7 @@ class Request:
     path: str
     query: dict[str, list[str]]
     headers: Mapping[str, str]
-    stream: IO[bytes]
+    stream: Stream
     length: int
     """Bytes of the body, or -1 for a chunked one, which `stream` decodes and ends by itself."""
 

@@ -94,12 +94,6 @@ class Store:
         with self._lock:
             return {kind: len(records) for kind, records in self._records.items() if records}
 
-    def clear(self) -> None:
-        """Forget everything."""
-        with self._lock:
-            self._records.clear()
-            self._db.execute("DELETE FROM record")
-
     def close(self) -> None:
         """Close the database."""
         with self._lock:

@@ -3,43 +3,18 @@
 from __future__ import annotations
 
 import io
-from abc import abstractmethod
-from typing import IO, cast
-
-Source = IO[bytes] | io.BufferedIOBase
 
 
-class _Body(io.RawIOBase):
-    def readable(self) -> bool:
-        """Say that it can be read."""
-        return True
-
-    @abstractmethod
-    def read(self, size: int | None = -1) -> bytes:
-        """Return up to `size` bytes; nothing at the end of the body.
-
-        Raises:
-            ConnectionError: when the client closed before the end.
-        """
-
-    def readinto(self, buffer: object) -> int:
-        """Fill `buffer` by `read`."""
-        view = memoryview(cast(bytearray, buffer)).cast("B")
-        data = self.read(len(view))
-        view[: len(data)] = data
-        return len(data)
-
-
-class LimitedBody(_Body):
+class LimitedBody:
     """The next `length` bytes of a stream."""
 
-    def __init__(self, stream: Source, length: int) -> None:
+    def __init__(self, stream: io.BufferedIOBase, length: int) -> None:
         self._stream = stream
         self._left = length
 
-    def read(self, size: int | None = -1) -> bytes:
-        """See `_Body.read`."""
-        want = self._left if size is None or size < 0 else min(size, self._left)
+    def read(self, size: int = -1, /) -> bytes:
+        """See `Stream.read`."""
+        want = self._left if size < 0 else min(size, self._left)
         data = self._stream.read(want) if want else b""
         self._left -= len(data)
         # Hand out what came before the end; the next read raises for the missing rest.
@@ -48,23 +23,22 @@ class LimitedBody(_Body):
         return data
 
 
-class ChunkedBody(_Body):
+class ChunkedBody:
     """A body in chunked transfer coding (RFC 9112, section 7.1), decoded while it is read."""
 
-    def __init__(self, stream: Source) -> None:
+    def __init__(self, stream: io.BufferedIOBase) -> None:
         self._stream = stream
         self._left = 0
         self._ended = False
 
-    def read(self, size: int | None = -1) -> bytes:
-        """See `_Body.read`."""
-        whole = size is None or size < 0
+    def read(self, size: int = -1, /) -> bytes:
+        """See `Stream.read`."""
         parts = bytearray()
-        while not self._ended and (whole or len(parts) < (size or 0)):
+        while not self._ended and (size < 0 or len(parts) < size):
             if not self._left:
                 self._next_chunk()
                 continue
-            want = self._left if whole else min(self._left, (size or 0) - len(parts))
+            want = self._left if size < 0 else min(self._left, size - len(parts))
             data = self._stream.read(want)
             if len(data) < want:
                 raise ConnectionError("the client closed inside a chunk")

@@ -9,10 +9,10 @@ import socket
 import ssl
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler
-from typing import IO, Protocol, cast
+from typing import Protocol, cast
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
-from localcloud.core.call import Request, Response
+from localcloud.core.call import Request, Response, Stream
 from localcloud.server.bodies import ChunkedBody, LimitedBody
 from localcloud.server.egress import Egress, shuttle
 
@@ -133,17 +133,17 @@ class Connection(BaseHTTPRequestHandler):
         except OSError as error:
             return Response(502, f"cannot reach {request.host}: {error}\n".encode())
 
-    def _body(self) -> tuple[IO[bytes], int]:
+    def _body(self) -> tuple[Stream, int]:
         # TensorFlow sends "Transfer-Encoding: identity" beside a Content-Length; only "chunked"
         # changes how a body is read (RFC 9112, section 6.1).
         self._acknowledge()
         if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
-            return cast("IO[bytes]", ChunkedBody(self.rfile)), -1
+            return ChunkedBody(self.rfile), -1
         announced = self.headers.get("Content-Length", "0").strip()
         if not announced.isdecimal():
             raise ValueError(f"Content-Length {announced!r} is no number of bytes")
         length = int(announced)
-        return cast("IO[bytes]", LimitedBody(self.rfile, length)), length
+        return LimitedBody(self.rfile, length), length
 
     def _acknowledge(self) -> None:
         # urllib3, under Google's Python clients, turns Nagle's algorithm on for proxies: it sends

@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,9 @@ _PROGRAMS: dict[str, Callable[[System, Reply, list[str]], None]] = {
     "systemctl": systemctl.run,
     "journalctl": journalctl.run,
     "shutdown": power.shutdown,
-    "poweroff": power.poweroff,
-    "halt": power.poweroff,
-    "reboot": power.reboot,
+    "poweroff": partial(power.end, "poweroff"),
+    "halt": partial(power.end, "poweroff"),
+    "reboot": partial(power.end, "reboot"),
 }
 
 

@@ -18,25 +18,15 @@ def shutdown(system: System, reply: Reply, arguments: list[str]) -> None:
     ask(system, reply, "reboot" if parsed.reboot else "poweroff")
 
 
-def poweroff(system: System, reply: Reply, arguments: list[str]) -> None:
-    """Turn off."""
-    _plain("poweroff", arguments)
-    ask(system, reply, "poweroff")
-
-
-def reboot(system: System, reply: Reply, arguments: list[str]) -> None:
-    """Turn off and on again."""
-    _plain("reboot", arguments)
-    ask(system, reply, "reboot")
+def end(mode: str, system: System, reply: Reply, arguments: list[str]) -> None:
+    """Turn off (`poweroff`), or off and on again (`reboot`)."""
+    parser = Arguments(mode)
+    parser.add_argument("--force", "-f", action="store_true")
+    parser.parse_args(arguments)
+    ask(system, reply, mode)
 
 
 def ask(system: System, reply: Reply, mode: str) -> None:
     """Answer the command, then tell the emulator, which halts the machine."""
     reply.done()
     system.ask_power(mode)
-
-
-def _plain(program: str, arguments: list[str]) -> None:
-    parser = Arguments(program)
-    parser.add_argument("--force", "-f", action="store_true")
-    parser.parse_args(arguments)

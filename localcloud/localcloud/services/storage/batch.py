@@ -10,7 +10,7 @@ import uuid
 from email.message import Message
 from email.parser import BytesParser
 from http import HTTPStatus
-from typing import IO, cast
+from typing import cast
 from urllib.parse import parse_qs, urlsplit
 
 from localcloud.core.call import Call, Request, Response
@@ -76,6 +76,6 @@ def _request(outer: Request, part: Message) -> Request:
         path=target.path,
         query=parse_qs(target.query, keep_blank_values=True),
         headers={name.title(): str(value) for name, value in inner.items()},
-        stream=cast("IO[bytes]", io.BytesIO(body)),
+        stream=io.BytesIO(body),
         length=len(body),
     )

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import google_crc32c
 
+from localcloud.core.call import Stream
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 
@@ -173,7 +173,7 @@ class Contents:
         return folder
 
 
-def chunks_of(stream: IO[bytes]) -> Iterator[bytes]:
+def chunks_of(stream: Stream) -> Iterator[bytes]:
     """Return the bytes of a stream; if it breaks off, less than a chunk is lost."""
     while chunk := stream.read(_ARRIVING):
         yield chunk

@@ -105,9 +105,8 @@ def restore(cloud: Cloud, call: Call) -> Json:
     generation = call.number("generation")
     if generation is None:
         raise invalid("Required parameter: generation")
-    key = records.version_key(name, generation)
     with cloud.store.locked():
-        found = records.load(cloud, records.deleted_kind(bucket), key)
+        found = records.find_deleted(cloud, bucket, name, generation)
         if found is None:
             raise records.missing(bucket, name)
         version = _duplicate(cloud, found, _same(call, found, bucket, name))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from email.message import Message
 from email.parser import BytesHeaderParser
-from typing import IO
 
-from localcloud.core.call import Json, parse_json
+from localcloud.core.call import Json, Stream, parse_json
 from localcloud.core.errors import invalid
 from localcloud.services.storage.content import CHUNK
 
@@ -25,7 +24,7 @@ class RelatedBody:
         ApiError: 400 when the body is no such upload.
     """
 
-    def __init__(self, content_type: str, stream: IO[bytes]) -> None:
+    def __init__(self, content_type: str, stream: Stream) -> None:
         self._stream = stream
         self._buffer = bytearray()
         header = Message()

@@ -116,8 +116,7 @@ def find(cloud: Cloud, call: Call) -> Version:
     if call.flag("softDeleted"):
         if generation is None:
             raise invalid("Required parameter: generation, to get a soft-deleted object.")
-        key = records.version_key(name, generation)
-        found = records.load(cloud, records.deleted_kind(bucket), key)
+        found = records.find_deleted(cloud, bucket, name, generation)
     else:
         found = records.find(cloud, bucket, name, generation)
     if found is None:
@@ -146,8 +145,7 @@ def _split(keys: list[str]) -> list[tuple[str, int]]:
 def _listed(cloud: Cloud, call: Call, bucket: str, entry: listing.Position) -> Version:
     name, _, generation = entry
     if call.flag("softDeleted"):
-        key = records.version_key(name, generation)
-        found = records.load(cloud, records.deleted_kind(bucket), key)
+        found = records.find_deleted(cloud, bucket, name, generation)
         if found is not None:
             return found
     return records.require(cloud, bucket, name, generation or None)

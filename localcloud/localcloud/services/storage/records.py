@@ -182,6 +182,11 @@ def find(cloud: Cloud, bucket: str, name: str, generation: int | None = None) ->
         return load(cloud, noncurrent_kind(bucket), version_key(name, generation))
 
 
+def find_deleted(cloud: Cloud, bucket: str, name: str, generation: int) -> Version | None:
+    """Return the soft-deleted version of a generation, or None."""
+    return load(cloud, deleted_kind(bucket), version_key(name, generation))
+
+
 def missing(bucket: str, name: str) -> ApiError:
     """Return the 404 for an object."""
     return ApiError(404, f"No such object: {bucket}/{name}")

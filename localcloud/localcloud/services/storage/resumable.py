@@ -12,11 +12,10 @@ import uuid
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO
 from urllib.parse import urlencode
 from weakref import WeakValueDictionary
 
-from localcloud.core.call import Call, Json, Response
+from localcloud.core.call import Call, Json, Response, Stream
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
@@ -158,7 +157,7 @@ def _take(cloud: Cloud, call: Call, upload: str, record: Record) -> Json | Respo
     return render.object_resource(version)
 
 
-def _append(path: Path, stream: IO[bytes], content: ContentRange) -> Digest | None:
+def _append(path: Path, stream: Stream, content: ContentRange) -> Digest | None:
     """Write the request's bytes; their digest if nothing came before them."""
     first = position = content.first or 0
     size = path.stat().st_size

@@ -13,7 +13,7 @@ from localcloud.services.storage import encryption, records, render, resumable
 from localcloud.services.storage.acl import refuse_acl
 from localcloud.services.storage.api import OBJECTS
 from localcloud.services.storage.conditions import Conditions
-from localcloud.services.storage.content import Contents, chunks_of
+from localcloud.services.storage.content import chunks_of
 from localcloud.services.storage.multipart import RelatedBody
 from localcloud.services.storage.object_fields import hashes, header_hashes
 from localcloud.services.storage.writes import Write
@@ -49,10 +49,7 @@ def _media(cloud: Cloud, call: Call) -> Json:
         if headers.get(header)
     }
     write = _write(call, body)
-    write.check(cloud)
-    with Contents(cloud).draft() as draft:
-        draft.fill(chunks_of(call.request.stream))
-        return render.object_resource(write.finish(cloud, draft.path, draft.digest.result()))
+    return render.object_resource(write.take(cloud, chunks_of(call.request.stream)))
 
 
 def _multipart(cloud: Cloud, call: Call) -> Json:
@@ -61,11 +58,7 @@ def _multipart(cloud: Cloud, call: Call) -> Json:
     body = related.metadata
     if related.content_type and not body.get("contentType"):
         body = body | {"contentType": related.content_type}
-    write = _write(call, body)
-    write.check(cloud)
-    with Contents(cloud).draft() as draft:
-        draft.fill(related.chunks())
-        return render.object_resource(write.finish(cloud, draft.path, draft.digest.result()))
+    return render.object_resource(_write(call, body).take(cloud, related.chunks()))
 
 
 def _body(call: Call) -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,6 +43,13 @@ class Write:
         object_fields.writable(self.body)
         object_fields.storage_class(self.body, "STANDARD")
         self._admit(cloud)
+
+    def take(self, cloud: Cloud, chunks: Iterable[bytes]) -> Version:
+        """Check, write the bytes, and make them the object's live version; see `finish`."""
+        self.check(cloud)
+        with Contents(cloud).draft() as draft:
+            draft.fill(chunks)
+            return self.finish(cloud, draft.path, draft.digest.result())
 
     def finish(
         self, cloud: Cloud, path: Path, checksums: Checksums, *, components: int | None = None

@@ -15,7 +15,7 @@ from localcloud.core.errors import ApiError
 from localcloud.services.storage import api, download, objects
 from localcloud.services.storage.api import API
 from localcloud.services.storage.conditions import Conditions
-from localcloud.services.storage.content import Contents, chunks_of
+from localcloud.services.storage.content import chunks_of
 from localcloud.services.storage.object_fields import header_hashes
 from localcloud.services.storage.writes import Write
 
@@ -97,10 +97,7 @@ def put(cloud: Cloud, call: Call) -> Response:
         ),
         hashes=header_hashes(call.request),
     )
-    write.check(cloud)
-    with Contents(cloud).draft() as draft:
-        draft.fill(chunks_of(call.request.stream))
-        version = write.finish(cloud, draft.path, draft.digest.result())
+    version = write.take(cloud, chunks_of(call.request.stream))
     answer = download.media_headers(version, download.md5_etag(version))
     kept = {name: value for name, value in answer.items() if name == "ETag" or "goog" in name}
     return Response(200, headers=kept)
