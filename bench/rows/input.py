@@ -12,6 +12,9 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
+
+from bench.result import Result
+from bench.turns import Compared, in_turn
 from tpu_training.cluster.cluster import Cluster, connect
 from tpu_training.cluster.endpoint.target import NoTpu
 from tpu_training.cluster.endpoint.wait import Wait
@@ -21,9 +24,6 @@ from tpu_training.data.input.pipeline import training_batches
 from tpu_training.loop.compiled_loop import create_train_loop
 from tpu_training.loop.state import create_train_state
 from tpu_training.models.registry import load_model
-
-from bench.result import Result
-from bench.turns import Compared, in_turn
 from tpustack.demo import dataset
 
 _PAIRS = 9

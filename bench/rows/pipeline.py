@@ -11,14 +11,14 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
 from sklearn.datasets import load_sample_images
+
+from bench.result import Result
 from tpu_training.data.convert.convert import convert
 from tpu_training.data.convert.source import Options
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.input.deal import finish
 from tpu_training.data.input.pipeline import training_rows
 from tpu_training.models.params import CACHE_NONE, Params
-
-from bench.result import Result
 
 _IMAGES = 1200
 _SIZE = 224

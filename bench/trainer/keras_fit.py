@@ -14,6 +14,8 @@ from typing import Any
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 import tensorflow as tf
+
+from bench.turns import in_turn
 from tpu_training.cluster.cluster import connect
 from tpu_training.cluster.endpoint.target import NoTpu
 from tpu_training.cluster.endpoint.wait import Wait
@@ -24,8 +26,6 @@ from tpu_training.loop.compiled_loop import create_train_loop
 from tpu_training.loop.state import create_train_state
 from tpu_training.models.params import Params
 from tpu_training.models.registry import load_model
-
-from bench.turns import in_turn
 
 _BATCH = 256
 _STEPS = 200

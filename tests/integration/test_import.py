@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import requests
-from localcloud.testing import machine
 
 from infra.components.machine import Job, job_metadata
+from localcloud.testing import machine
 from tpustack.engine.stack import Stack
 
 from .imports import BUCKET, PROJECT, carry_out, documented, enable

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import requests
-from localcloud.testing import machine
 
 from infra.components.machine import startup_script
+from localcloud.testing import machine
 from tpustack.cloud.local import LocalCloudCommand
 
 PROJECT = "https://compute.googleapis.com/compute/v1/projects/tpu-stack-local"

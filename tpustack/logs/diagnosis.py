@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpu_training.errors.catalog import KnownError, innocent_lines, known_errors
-
 from tpustack.logs.text import Joined, Log
 
 _LONGEST_TEXT = 200

@@ -7,10 +7,10 @@ import shutil
 from fnmatch import fnmatchcase
 
 import requests
-from localcloud.core.access import predefined_roles
-from localcloud.core.cloud import DEVELOPER
 
 from bootstrap.components.accounts import DEPLOYER_ROLES
+from localcloud.core.access import predefined_roles
+from localcloud.core.cloud import DEVELOPER
 from tests.integration.ci.conftest import OUTPUT, MakeCheckout
 from tpustack.cloud.local import LocalCloudCommand
 

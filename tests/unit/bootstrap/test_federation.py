@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
+
 from localcloud.admin import settings
 from localcloud.app import LocalCloud
 from localcloud.core import enablement, projects
 from localcloud.core.clock import VirtualClock
 from localcloud.testing import Client, session
-
 from tests.unit.bootstrap.conftest import Resources, of
 from tests.unit.localcloud.sts.test_exchange import encoded, signed
 

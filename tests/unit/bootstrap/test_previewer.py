@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from bootstrap.components.accounts import PREVIEWER_ROLES
 from localcloud.app import LocalCloud
 from localcloud.core import enablement
 from localcloud.core.access import predefined_roles
 from localcloud.core.clock import VirtualClock
 from localcloud.services import all_apis
 from localcloud.testing import Client
-
-from bootstrap.components.accounts import PREVIEWER_ROLES
 
 # What reads and changes nothing, by the last word of a permission.
 READS = re.compile(r"(get|list|query|search|download|view|read|check|test|export)[A-Za-z]*")

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pulumi
 import pytest
+
+from infra import enabled
+from infra.apis import apis_of
+from infra.settings.parse import parse
 from localcloud.app import LocalCloud
 from localcloud.core import enablement
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import DEVELOPER
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.core.tokens import Principal
-
-from infra import enabled
-from infra.apis import apis_of
-from infra.settings.parse import parse
 
 from .conftest import config
 

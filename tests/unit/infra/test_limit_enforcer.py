@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import requests
+
+from infra.startup.limit_enforcer import LimitEnforcer, Place
 from localcloud.app import LocalCloud
 from localcloud.core import enablement
 from localcloud.core.clock import VirtualClock
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client, session
-
-from infra.startup.limit_enforcer import LimitEnforcer, Place
 from tests.unit.localcloud.fake_machines import FakeMachines
 
 PROJECT, ZONE = "tpu-stack-local", "us-central1-b"

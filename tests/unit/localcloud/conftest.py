@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import requests
+
 from localcloud.app import LocalCloud
 from localcloud.core import enablement, projects
 from localcloud.core.clock import VirtualClock
@@ -15,7 +16,6 @@ from localcloud.core.cloud import DEVELOPER, Cloud, Latency
 from localcloud.core.tokens import Principal
 from localcloud.testing import Client
 from localcloud.testing import session as session_for
-
 from tests.unit.localcloud.fake_machines import FakeMachines
 
 PROJECT = projects.DEFAULT_PROJECT

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+
 from localcloud.cli.main import main
 
 ROOT = Path(__file__).parents[3] / "localcloud"

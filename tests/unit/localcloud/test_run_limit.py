@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.testing import Client, machine
-
 from tests.unit.localcloud.fake_machines import FakeMachines
 
 ZONE = "projects/tpu-stack-local/zones/us-central1-b"

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import click
 import pytest
+
 from localcloud.cli import main as localcloud
 from tpu_training.commands.cli import parse
 from tpu_training.errors import InputError
-
 from tpustack.__main__ import cli
 
 from .conftest import PAGES, REPOSITORY, code_blocks, prose

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tpu_training.errors.catalog import KnownError, known_errors
 
+from tpu_training.errors.catalog import KnownError, known_errors
 from tpustack.errors import TpustackError
 from tpustack.logs import stack as stack_logs
 from tpustack.logs.diagnosis import diagnose

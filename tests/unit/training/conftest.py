@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import pytest
+
 from tpu_training.data.convert.convert import convert
 from tpu_training.data.convert.source import Options
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tensorflow as tf
+
 from tpu_training.checkpoints import folder as checkpoint_folder
 from tpu_training.checkpoints.checkpoints import Checkpoints
 from tpu_training.checkpoints.record import JobRecord

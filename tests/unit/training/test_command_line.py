@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tpu_training.__main__ import main
 
 JOB = ["train", "--data=/data", "--model-dir=/model"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
+
 from tpu_training.data.convert.convert import convert
 from tpu_training.data.corruption import (
     readable_part,

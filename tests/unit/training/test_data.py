@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from tpu_training.data.convert.convert import convert
 from tpu_training.data.convert.sources.idx import read_idx
 from tpu_training.data.manifest import parse_manifest

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tpu_training.cluster.doctor import Environment, examine
 from tpu_training.cluster.endpoint.lookup import choose_local
 from tpu_training.cluster.endpoint.target import Addresses, LocalTpu, NamedTpu, NoTpu, Target

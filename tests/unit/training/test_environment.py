@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tpu_training.cluster.endpoint.target import (
     Addresses,
     LocalTpu,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import tensorflow as tf
+
 from tpu_training.__main__ import main
 from tpu_training.checkpoints.model_description import read_description
 from tpu_training.errors import InputError

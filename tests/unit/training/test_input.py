@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tensorflow as tf
+
 from tpu_training.data.convert.convert import convert
 from tpu_training.data.data_set import DataSet, check_readable, open_data
 from tpu_training.data.input.pipeline import evaluation_rows, training_rows

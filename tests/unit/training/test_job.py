@@ -13,6 +13,7 @@ from pathlib import Path
 from subprocess import Popen
 
 import pytest
+
 from tpu_training.errors import DataError, InputError
 from tpu_training.errors.catalog import find_known_error
 

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+
 from tpu_training.errors.catalog import KnownError, find_known_error, known_errors
 from tpu_training.errors.translate import translate
 

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tensorflow as tf
+
 from tpu_training.checkpoints.checkpoints import Checkpoints
 from tpu_training.checkpoints.record import JobRecord
 from tpu_training.data.data_set import DataSet, corrupt_files, open_data

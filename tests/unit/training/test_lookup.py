@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+
 from tpu_training.cluster.endpoint import cloud_tpu
 from tpu_training.cluster.endpoint.cloud_tpu import CloudTpuApi, DeniedForNow, NotYet, Tpu, TpuName
 from tpu_training.cluster.endpoint.credentials import MetadataTokens

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tpu_training.__main__ import main
 from tpu_training.job.job import Job
 from tpu_training.job.lr_range_test.curve import Curve, Point, Verdict, exponential_rates, judge

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import tensorflow as tf
+
 from tpu_training.data import files
 from tpu_training.errors import InputError
 

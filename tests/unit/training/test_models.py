@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from tpu_training.errors import InputError
 from tpu_training.models.params import Params, build_params, describe_params
 from tpu_training.models.registry import built_in_models, load_model

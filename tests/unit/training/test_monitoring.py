@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import tensorflow as tf
+
 from tpu_training.data.data_set import open_data
 from tpu_training.data.input.timed import TimedInput
 from tpu_training.errors import EndpointError, InputError

@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from tpu_training.errors import InputError
 from tpu_training.models.registry import load_model
 from tpu_training.models.spec import DataSpec

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tensorflow as tf
+
 from tpu_training.loop.optimizers.create import create_optimizer
 from tpu_training.loop.optimizers.schedules import create_schedule
 from tpu_training.models.params import Params

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+
 from tpu_training.commands.cli import parse
 
 PAGES = sorted((Path(__file__).parents[3] / "training" / "docs").glob("*.md"))

@@ -6,6 +6,7 @@ from typing import get_type_hints
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tpu_training.errors import InputError, ParamsError
 from tpu_training.models.params import Params, build_params, describe_params
 

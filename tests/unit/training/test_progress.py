@@ -4,6 +4,7 @@ import io
 import logging
 
 import pytest
+
 from tpu_training.loop.callbacks import LoopReport
 from tpu_training.monitoring.progress import Progress
 from tpu_training.monitoring.terminal import ProgressBar, TerminalHandler

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from tpu_training.models.params import build_params
 from tpu_training.models.registry import load_model
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import tensorflow as tf
+
 from tpu_training.__main__ import main
 from tpu_training.monitoring.report.charts import line_chart, share_chart, stacked_chart
 from tpu_training.monitoring.report.events import read_series

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import requests
 import tensorflow as tf
+
 from tpu_training.__main__ import main
 from tpu_training.data.convert.wordpiece import Tokenizer
 from tpu_training.data.manifest import parse_manifest

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tensorflow as tf
+
 from tpu_training.data.convert.convert import Storage, convert
 from tpu_training.data.convert.source import Options
 from tpu_training.data.data_set import open_data

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tensorflow as tf
+
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.input.pipeline import training_batches
 from tpu_training.errors import InputError

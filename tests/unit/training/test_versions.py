@@ -4,6 +4,7 @@ import logging
 
 import pytest
 import tensorflow as tf
+
 from tpu_training.cluster.cluster import _warn_of_other_version
 from tpu_training.cluster.endpoint.target import Addresses
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+
 from tpu_training.cluster.endpoint.probe import wait_for_workers, why_silent
 from tpu_training.cluster.endpoint.wait import Wait
 from tpu_training.errors import EndpointError

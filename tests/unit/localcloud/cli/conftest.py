@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from localcloud.cli import lock
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

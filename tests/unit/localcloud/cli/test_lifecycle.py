@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import requests
+
 from localcloud.cli.client import run_file, running
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

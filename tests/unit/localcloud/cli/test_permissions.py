@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from localcloud.app import LocalCloud
 from localcloud.cli import main
 from localcloud.testing import Client

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from localcloud.testing import Client
 
 HOST = "compute.googleapis.com/compute/beta"

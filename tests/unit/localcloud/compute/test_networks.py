@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from localcloud.core.cloud import Cloud, Latency
 from localcloud.testing import Client
 

@@ -5,6 +5,7 @@ import time
 from functools import partial
 
 import pytest
+
 from localcloud.core.clock import Clock, VirtualClock, rfc3339
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from localcloud.app import LocalCloud
 from localcloud.core import fields
 from localcloud.testing import Client

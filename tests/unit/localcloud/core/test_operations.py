@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from localcloud.core import operations
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Cloud

@@ -4,6 +4,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.core.discovery import document

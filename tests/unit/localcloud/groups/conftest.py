@@ -7,10 +7,10 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+
 from localcloud.core import projects
 from localcloud.core.call import Json
 from localcloud.testing import Client, machine
-
 from tests.unit.localcloud.fake_machines import FakeMachines
 
 PROJECT = f"compute.googleapis.com/compute/beta/projects/{projects.DEFAULT_PROJECT}"

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
+
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.testing import Client
-
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.localcloud.groups.conftest import KEY, MANAGERS, PROJECT, ZONE, Groups
 

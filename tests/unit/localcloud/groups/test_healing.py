@@ -4,7 +4,6 @@ from localcloud.app import LocalCloud
 from localcloud.core.call import Json
 from localcloud.core.clock import VirtualClock
 from localcloud.services.compute.groups import health
-
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.localcloud.groups.conftest import KEY, PROJECT, Groups, Page
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from localcloud.core import projects
-from localcloud.core.cloud import Cloud, Latency
-from localcloud.testing import Client
 
 from infra.deployer import WAIT, groups, permissions_of
 from infra.settings.parse import parse
+from localcloud.core import projects
+from localcloud.core.cloud import Cloud, Latency
+from localcloud.testing import Client
 
 PROJECT = projects.DEFAULT_PROJECT
 COMPUTE = f"compute.googleapis.com/compute/v1/projects/{PROJECT}"

@@ -3,6 +3,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 import pytest
+
 from localcloud.core import access, projects
 from localcloud.services import all_apis
 from localcloud.testing import Client

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from localcloud.core import projects
 from localcloud.core.call import Json
 from localcloud.core.clock import Clock

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
+
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Cloud, Latency
-
 from tests.unit.localcloud.instances.conftest import Instances
 
 

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
+
 from localcloud.app import LocalCloud
 from localcloud.testing import Client
-
 from tests.unit.localcloud.instances.conftest import ZONE, Instances
 
 

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
+
 from localcloud.app import LocalCloud
 from localcloud.core.call import Json
-
 from tests.unit.localcloud.instances.conftest import ZONE, Instances
 from tests.unit.localcloud.machines.conftest import until
 

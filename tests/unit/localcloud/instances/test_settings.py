@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import pytest
+
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.accounts import ACCOUNT
 from localcloud.testing import Client
-
 from tests.unit.localcloud.instances.conftest import ZONE, Instances
 
 pytestmark = pytest.mark.server

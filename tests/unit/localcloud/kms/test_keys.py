@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 
 import pytest
+
 from localcloud.core import projects
 from localcloud.core.clock import VirtualClock, rfc3339
 from localcloud.core.cloud import DEVELOPER

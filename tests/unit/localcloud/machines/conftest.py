@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.clock import Clock

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
+
 from localcloud.core import projects
 from localcloud.core.tokens import CLOUD_PLATFORM
 from localcloud.testing import Client
-
 from tests.unit.localcloud.machines.conftest import Guest, spec, until
 
 pytestmark = pytest.mark.server

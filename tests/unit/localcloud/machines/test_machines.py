@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from localcloud.app import LocalCloud
 
+from localcloud.app import LocalCloud
 from tests.unit.localcloud.machines.conftest import Guest, spec, until
 
 pytestmark = pytest.mark.server

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import requests
+
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Cloud

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from localcloud.core.call import Request, Response
 from localcloud.server.authority import Authority
 from localcloud.server.listener import Listener

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from localcloud.server.listener import Listener
 
 Connect = Callable[..., socket.socket]

@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import requests
+
 from localcloud.core.call import Response
 from localcloud.server.authority import Authority
 from localcloud.server.listener import Listener

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import requests
+
 from localcloud.app import LocalCloud
 from localcloud.core.call import Json
 from localcloud.core.projects import DEFAULT_PROJECT

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import pytest
+
 from localcloud.core import access, projects
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Cloud
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.testing import Client
-
 from tests.unit.localcloud.storage.conftest import HOST, Bucket
 
 BUCKETS = f"{HOST}/storage/v1/b"

@@ -13,10 +13,10 @@ import google.oauth2.credentials
 import pytest
 from google.api_core.exceptions import Conflict, NotFound, PreconditionFailed
 from google.cloud import storage  # type: ignore[import-untyped]
+
 from localcloud.core.cloud import Cloud
 from localcloud.core.faults import Fault
 from localcloud.core.projects import DEFAULT_PROJECT
-
 from tests.unit.localcloud.storage.conftest import HOST, Bucket
 
 Run = Callable[..., str]

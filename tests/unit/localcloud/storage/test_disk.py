@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.services.storage import content, records
 from localcloud.testing import Client
-
 from tests.unit.localcloud.storage.conftest import HOST, Bucket
 
 Files = Callable[[], list[Path]]

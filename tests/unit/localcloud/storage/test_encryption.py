@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
+
 from localcloud.core import projects
 from localcloud.testing import Client
-
 from tests.unit.localcloud.storage.conftest import HOST, Bucket
 
 PROJECT = projects.DEFAULT_PROJECT

@@ -3,10 +3,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Cloud
 from localcloud.services.storage import records, upkeep
-
 from tests.unit.localcloud.storage.conftest import Bucket
 
 DAY = 86400.0

@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
 from localcloud.services.storage import records
 from localcloud.services.storage.listing import Listing, Position, compile_glob
 from localcloud.services.storage.records import Version
-
 from tests.unit.localcloud.storage.conftest import Bucket
 
 names = st.text(alphabet="ab/é", min_size=1, max_size=6)

@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import google_crc32c
 import pytest
-from localcloud.testing import session
 
+from localcloud.testing import session
 from tests.unit.localcloud.storage.conftest import HOST, Bucket
 
 

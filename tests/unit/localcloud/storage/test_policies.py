@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 import requests
+
 from localcloud.core.access import POLICY
 from localcloud.core.cloud import Cloud
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.services import policies
 from localcloud.testing import Client, session
-
 from tests.unit.localcloud.storage.conftest import HOST, Bucket
 
 TRAINER = "user:trainer@example.com"

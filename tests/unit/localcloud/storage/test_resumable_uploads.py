@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import requests
+
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.services.storage import records, resumable
 from localcloud.testing import Client
-
 from tests.unit.localcloud.storage.conftest import Bucket
 
 QUANTUM = 1 << 18

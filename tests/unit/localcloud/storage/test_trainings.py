@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from localcloud.core.cloud import Cloud
 from localcloud.core.faults import Fault
 from localcloud.core.tokens import Principal
-
 from tests.unit.localcloud.storage.conftest import Bucket
 
 pytestmark = pytest.mark.training

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 
 import google_crc32c
-from localcloud.core.clock import VirtualClock
 
+from localcloud.core.clock import VirtualClock
 from tests.unit.localcloud.storage.conftest import Bucket
 
 

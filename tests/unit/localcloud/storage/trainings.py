@@ -12,9 +12,8 @@ import json
 import logging
 import sys
 
-from tpu_training.__main__ import main
-
 from tests.unit.localcloud.storage import tensorflow_client
+from tpu_training.__main__ import main
 
 if __name__ == "__main__":
     for line in sys.stdin:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+
 from localcloud.app import LocalCloud
 from localcloud.core.cloud import Cloud
 from localcloud.testing import Client
-
 from tests.unit.localcloud.fake_machines import FakeMachines
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+
 from localcloud.core import projects
 from localcloud.core.call import Json
 from localcloud.core.cloud import Cloud
 from localcloud.testing import Client
-
 from tests.unit.localcloud.fake_machines import FakeMachines
 
 PARENT = "projects/tpu-stack-local/locations/us-central1-b"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from localcloud.core.call import Json
 from localcloud.testing import Client, machine
-
 from tests.unit.localcloud.fake_machines import FakeMachines
 
 PROJECT = "projects/tpu-stack-local"

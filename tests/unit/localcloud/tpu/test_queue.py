@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+
 from localcloud.app import LocalCloud
 from localcloud.core.call import Json
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Cloud, Latency
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client
-
 from tests.unit.localcloud.fake_machines import FakeMachines
 
 PARENT = "projects/tpu-stack-local/locations/us-central1-b"

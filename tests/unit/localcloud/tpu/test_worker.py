@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from localcloud.app import LocalCloud
 from localcloud.core import enablement
 from localcloud.core.clock import Clock

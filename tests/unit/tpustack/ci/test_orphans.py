@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+
 from localcloud.app import LocalCloud
 from localcloud.core import enablement
 from localcloud.core.clock import VirtualClock
 from localcloud.testing import Client, machine
-
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tpustack.ci.job import Job
 from tpustack.ci.outcome import Outcome

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 import requests
+
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.accounts import ACCOUNT
 from localcloud.core.machines import MachineSpec
 from localcloud.core.tokens import CLOUD_PLATFORM
-
 from tests.unit.localcloud.machines.conftest import spec, until
 
 pytestmark = pytest.mark.server
