@@ -15,6 +15,8 @@ import requests
 
 import localcloud
 
+pytestmark = pytest.mark.server
+
 SOURCE = Path(__file__).parents[3] / "localcloud"
 LIBRARIES = Path(sysconfig.get_paths()["purelib"])
 # Editable installs lead to the checkout, and TensorFlow is an extra.

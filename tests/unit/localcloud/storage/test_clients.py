@@ -21,6 +21,9 @@ from tests.unit.localcloud.storage.conftest import HOST, Bucket
 
 Run = Callable[..., str]
 
+# Clients as processes of their own, of a server that answers them.
+pytestmark = pytest.mark.server
+
 
 @pytest.fixture
 def run(client_environment: dict[str, str], tmp_path: Path) -> Run:
