@@ -125,7 +125,7 @@ def test_the_end_of_a_program_is_no_error_of_its_own_where_the_reason_is_known()
     assert diagnosis.unknown == ()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(
         st.one_of(

@@ -169,7 +169,7 @@ def test_all_wrong_options_are_named_at_once_and_nothing_is_written(
 
 
 @given(place=st.sampled_from(PLACES), capacity=st.sampled_from(["on-demand", "spot", "reserved"]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_everything_that_the_catalog_offers_is_accepted(
     place: tuple[str, str], capacity: str
 ) -> None:

@@ -45,7 +45,7 @@ def pages(wanted: Listing, keys: list[tuple[str, int]], size: int) -> list[Posit
         found += page
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(
     objects=st.sets(names, max_size=20),
     prefix=parts,
