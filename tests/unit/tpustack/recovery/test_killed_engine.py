@@ -59,8 +59,8 @@ def repair(engine: SmallEngine) -> None:
         assert not is_interrupted(engine.state)
 
 
-# The same lives in every run. Of 4,000 others, one with three kills and no repair between them loses
-# a resource: an open defect, which must not fail a run by chance.
+# The same lives in every run. Of 4,000 others, one with three kills and no repair between them
+# loses a resource: an open defect, which must not fail a run by chance.
 @settings(derandomize=True)
 @given(lives(), st.booleans())
 def test_the_next_update_does_what_is_left_and_nothing_is_lost_or_left_over(
