@@ -45,6 +45,15 @@ def in_prose(page: str) -> Iterator[tuple[str, str]]:
         yield from PROGRAM.findall(code.replace("\n", " "))
 
 
+def refusals(commands: Iterator[tuple[str, str]], *, whole: bool) -> dict[str, str]:
+    """Map each command that its program would not take to the reason."""
+    return {
+        f"{program} {arguments}": why
+        for program, arguments in commands
+        if (why := refusal(program, arguments, whole=whole))
+    }
+
+
 def refusal(program: str, arguments: str, *, whole: bool) -> str | None:
     """Say why the program would not take the arguments; unless `whole`, some may be missing."""
     words = shlex.split(arguments if whole else re.sub(r"\S*….*", "", arguments))
@@ -104,12 +113,7 @@ def test_every_command_in_a_block_of_a_page_is_taken(
     page: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(REPOSITORY)
-    refused = {
-        f"{program} {arguments}": why
-        for program, arguments in in_blocks(page)
-        if (why := refusal(program, arguments, whole=True))
-    }
-    assert refused == {}
+    assert refusals(in_blocks(page), whole=True) == {}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -117,12 +121,7 @@ def test_every_command_that_the_prose_of_a_page_names_exists(
     page: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(REPOSITORY)
-    refused = {
-        f"{program} {arguments}": why
-        for program, arguments in in_prose(page)
-        if (why := refusal(program, arguments, whole=False))
-    }
-    assert refused == {}
+    assert refusals(in_prose(page), whole=False) == {}
 
 
 def test_commands_are_found_where_pages_have_them() -> None:
