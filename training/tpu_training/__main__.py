@@ -4,14 +4,16 @@ import logging
 import os
 import signal
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Sequence
 
-from tpu_training.commands.cli import parse
+from tpu_training.commands.cli import parse, prepare
 from tpu_training.errors import Interrupted, TrainingError
 from tpu_training.job.hang_timer import HangTimer
 from tpu_training.job.job import Job
+from tpu_training.job.notices import hear_notices
 from tpu_training.job.start import run_job
 from tpu_training.loop.shutdown import ShutdownRequest
 from tpu_training.monitoring.terminal import TerminalHandler
@@ -21,13 +23,17 @@ _EXIT_CTRL_C = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    debug = "--debug" in (sys.argv if arguments is None else arguments)
+    begun = time.monotonic()
+    given = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in given
+    # A model file imports TensorFlow while the command line is parsed.
+    _set_up_logging(debug)
     try:
-        command = parse(sys.argv[1:] if arguments is None else arguments)
-        _set_up_logging(debug)
+        prepare(given)
+        command = parse(given)
         if not isinstance(command, Job):
             return command()
-        print(f"training finished {_run(command)}", flush=True)
+        print(f"training finished {_run(command, begun)}", flush=True)
     except KeyboardInterrupt:
         print("training interrupted: Ctrl-C", file=sys.stderr)
         return _EXIT_CTRL_C
@@ -42,13 +48,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(job: Job) -> str:
+def _run(job: Job, begun: float) -> str:
     shutdown, hang_timer = ShutdownRequest(), HangTimer()
     shutdown.install()
     hang_timer.install()
+    hear_notices(shutdown)
     # SIGUSR1 requests a profile. Before training starts it must not end the process.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    return run_job(job, shutdown, hang_timer)
+    return run_job(job, shutdown, hang_timer, begun).summary
 
 
 def _translate(error: Exception) -> TrainingError:
@@ -63,6 +70,7 @@ def _set_up_logging(debug: bool) -> None:
     handler = TerminalHandler(sys.stdout) if terminal else logging.StreamHandler(sys.stdout)
     logging.basicConfig(format="%(message)s", handlers=[handler])
     logging.getLogger("tpu_training").setLevel(logging.INFO)
+    logging.getLogger("tensorflow").setLevel(logging.NOTSET if debug else logging.ERROR)
     if not debug:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         warnings.simplefilter("ignore")

@@ -4,11 +4,14 @@ They are written in the background; a restart reads the newest complete one.
 """
 
 import logging
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Protocol
 
 import tensorflow as tf
 
+from tpu_training.checkpoints.averages import has_averages
+from tpu_training.checkpoints.lease.hold import Lease, NoLease
 from tpu_training.checkpoints.reader import (
     ANOTHER_DIRECTORY,
     checkpoint_paths,
@@ -19,11 +22,21 @@ from tpu_training.checkpoints.record import Best, JobRecord, best_of
 from tpu_training.checkpoints.writer import CheckpointWriter
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.errors import CheckpointError
+from tpu_training.models.params import Params
+from tpu_training.models.task import Task
 
-# A checkpoint that differs in one of these would fit only by accident.
-_IDENTITY = ("model=", "optimizer=")
+# A checkpoint that differs in one of these would fit only by accident: an optimizer's moments are
+# those of the variables that are trained.
+_IDENTITY = ("model=", "optimizer=", "freeze=")
 
 logger = logging.getLogger(__name__)
+
+
+class Average(Protocol):
+    """A module that can start anew."""
+
+    def reset(self) -> None:
+        """Start with the model's weights."""
 
 
 class Trained(Protocol):
@@ -38,8 +51,16 @@ class Trained(Protocol):
         """The optimizer with its moments."""
 
     @property
+    def average(self) -> Average | None:
+        """The average of its weights, if there is one."""
+
+    @property
     def step(self) -> tf.Variable:
         """The number of steps done."""
+
+    @property
+    def task(self) -> Task:
+        """What it learns."""
 
 
 class Checkpoints:
@@ -50,17 +71,29 @@ class Checkpoints:
     """
 
     def __init__(
-        self, model_dir: str, state: Trained, record: JobRecord, keep: int, cluster: Cluster
+        self,
+        model_dir: str,
+        state: Trained,
+        record: JobRecord,
+        keep: int,
+        cluster: Cluster,
+        lease: Lease | None = None,
     ) -> None:
-        """Keep the last `keep` checkpoints of `state` under `model_dir`."""
+        """Keep the last `keep` checkpoints of `state` under `model_dir`, held by `lease`."""
+        self._lease = lease or NoLease()
         folder = model_dir.rstrip("/")
         self.directory = f"{folder}/checkpoints"
         self._best_directory = f"{folder}/best"
         self.record = record
-        self._checkpoint = tf.train.Checkpoint(
-            model=state.model, optimizer=state.optimizer, step=state.step, record=record
-        )
+        parts = {"model": state.model, "optimizer": state.optimizer, "step": state.step}
+        self._without_average = tf.train.Checkpoint(record=record, **parts)
+        self._average = state.average
+        with_average = {"average": state.average} if state.average else {}
+        self._checkpoint = tf.train.Checkpoint(record=record, **parts, **with_average)
         self._cluster = cluster
+        self._task = state.task
+        self.saved_step = 0
+        """The step of the newest checkpoint that is whole."""
         self._keep = {self.directory: keep, self._best_directory: 1}
 
     def __enter__(self) -> "Checkpoints":
@@ -78,15 +111,19 @@ class Checkpoints:
 
     def save(self, step: int) -> None:
         """Save the state of `step` in the background; see CheckpointWriter.save."""
-        self._writer.save(self.directory, step)
+        self._writer.save(self.directory, step, self._note)
 
-    def keep_best(self, step: int, accuracy: float, loss: float) -> Best:
-        """Save the state of `step` when its `accuracy` is the best yet; return the best one."""
-        if not self.record.best or accuracy > self.record.best["accuracy"]:
+    def _note(self, step: int) -> None:
+        self.saved_step = step
+
+    def keep_best(self, step: int, figures: Mapping[str, float]) -> Best:
+        """Save the state of `step` when its `figures` are the best yet; return the best ones."""
+        if not self.record.best or self._task.better(figures, self.record.best):
             self.wait()  # The pending checkpoint must record the best one before it.
-            self.record.best = {"step": step, "accuracy": accuracy, "loss": loss}
+            self.record.best = {"step": step, **figures}
             self._writer.save(self._best_directory, step)
-            logger.info("best until now: step=%d accuracy=%.4f", step, accuracy)
+            best = self._task.best
+            logger.info("best until now: step=%d %s=%.4f", step, best, figures[best])
         return self.record.best
 
     def wait(self) -> None:
@@ -97,7 +134,7 @@ class Checkpoints:
     @cached_property
     def _writer(self) -> CheckpointWriter:
         """Create the writer on first use: a job that only evaluates needs no copy."""
-        return CheckpointWriter(self._checkpoint, self._cluster, self._keep)
+        return CheckpointWriter(self._checkpoint, self._cluster, self._keep, self._lease.confirm)
 
     def restore_latest(self) -> str | None:
         """Restore the newest complete checkpoint and return its path; None if there is none.
@@ -107,8 +144,9 @@ class Checkpoints:
         """
         path = newest_whole(self.directory)
         if path:
+            self.saved_step = int(path.rpartition("-")[2])
             self._refuse_another_identity(path)
-            restore(self._checkpoint, path, self._cluster.this_process, self._had(path))
+            self._restore(path)
             if had := self._had(path):
                 logger.warning(
                     "checkpoint: %s %s; training continues with the new values", path, had
@@ -117,6 +155,14 @@ class Checkpoints:
             best = tf.train.latest_checkpoint(self._best_directory)
             self.record.best = best_of(best) if best else None
         return path
+
+    def _restore(self, path: str) -> None:
+        """Restore `path`; an average that is not there starts with the restored weights."""
+        begins = self._average is not None and not has_averages(path)
+        checkpoint = self._without_average if begins else self._checkpoint
+        restore(checkpoint, path, self._cluster.this_process, self._shaped(path))
+        if self._average is not None and begins:
+            self._average.reset()
 
     def describe_latest(self) -> str:
         """Describe the checkpoint from which a restart would continue."""
@@ -129,8 +175,20 @@ class Checkpoints:
         differences = self.record.differences(path)
         return f"was trained with {', '.join(differences)}" if differences else ""
 
+    def _shaped(self, path: str) -> str:
+        """Say which of the model's own parameters, on which shapes depend, have changed."""
+        changed = (had.partition("=") for had in self.record.differences(path))
+        own = ["".join(had) for had in changed if had[0] not in Params.__dataclass_fields__]
+        return f"was trained with {', '.join(own)}" if own else ""
+
     def _refuse_another_identity(self, path: str) -> None:
         if any(had.startswith(_IDENTITY) for had in self.record.differences(path)):
             raise CheckpointError(
                 f"{path} belongs to another model: it {self._had(path)}; {ANOTHER_DIRECTORY}"
+            )
+        if had := self.record.has_seen_more(path):
+            fraction = self.record.params["validation_fraction"]
+            raise CheckpointError(
+                f"--validation_fraction={fraction:g}: {path} {had}, so it has learned from what "
+                f"would now be held out; give the same values, or {ANOTHER_DIRECTORY}"
             )

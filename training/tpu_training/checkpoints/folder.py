@@ -2,11 +2,13 @@
 
 import os
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 
 import tensorflow as tf
 
 from tpu_training.checkpoints.reader import checkpoint_paths
+from tpu_training.errors import LeaseError
 
 _STATE_FILE = "checkpoint"
 _CHUNK_BYTES = 8 << 20
@@ -21,8 +23,9 @@ class CheckpointFolder:
     checkpoint therefore has no index; reader.py verifies the tensors, too.
     """
 
-    def __init__(self, directory: str, keep: int) -> None:
-        """Keep the last `keep` checkpoints in `directory`."""
+    def __init__(self, directory: str, keep: int, confirm: Callable[[], None]) -> None:
+        """Keep the last `keep` checkpoints in `directory`; `confirm` before each change of it."""
+        self._confirm = confirm
         self._directory = directory
         self._keep = keep
         self._kept: list[str] | None = None
@@ -39,14 +42,29 @@ class CheckpointFolder:
             local = tf.train.CheckpointManager(checkpoint, here, max_to_keep=1)
             name = os.path.basename(local.save(checkpoint_number=step, options=options))
             files = [file for file in os.listdir(here) if file.startswith(f"{name}.")]
-            for file in sorted(files, key=lambda file: file.endswith(".index")):
-                _copy(f"{here}/{file}", f"{self._directory}/{file}")
+            self._take_in(here, sorted(files, key=lambda file: file.endswith(".index")))
         kept = [*(other for other in self._kept if other != name), name]
         outdated, self._kept = kept[: -self._keep], kept[-self._keep :]
+        self._confirm()
         self._write_state(self._kept)
         for old in outdated:
+            self._confirm()
             self._delete(old)
         return f"{self._directory}/{name}"
+
+    def _take_in(self, source: str, files: list[str]) -> None:
+        """Copy `files` from the folder `source`; remove them again when one can't be written."""
+        try:
+            for file in files:
+                self._confirm()
+                _copy(f"{source}/{file}", f"{self._directory}/{file}")
+        except LeaseError:
+            raise  # Files of these names may be somebody else's by now.
+        except BaseException:
+            for file in reversed(files):
+                with suppress(tf.errors.OpError):
+                    tf.io.gfile.remove(f"{self._directory}/{file}")
+            raise
 
     def _write_state(self, names: list[str]) -> None:
         """Write the state file from which tf.train.latest_checkpoint learns the newest."""

@@ -2,27 +2,31 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tpu_training.checkpoints.reader import checkpoint_paths
 from tpu_training.data import files
-from tpu_training.errors import InputError
+from tpu_training.errors import CheckpointError, InputError
 from tpu_training.models.params import Params, build_params
 from tpu_training.models.registry import ModelDefinition, load_model
 from tpu_training.models.spec import DataSpec
+from tpu_training.tasks.choose import with_task
 
 _FILE_NAME = "model.json"
 
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """A model's name or file, its parameters, and its training data."""
+    """A model's name or file, its parameters, its task and its training data."""
 
     model: str
     params: Mapping[str, Any]
     spec: DataSpec
     data: str
+    class_names: tuple[str, ...] = ()
+    task: str = ""
 
     def write(self, model_dir: str) -> None:
         """Write it to `model_dir`."""
@@ -31,17 +35,25 @@ class ModelDescription:
 
     def definition(self, other: str | None = None) -> tuple[ModelDefinition, Params]:
         """Load the model's code, from the file `other` if it was moved."""
-        definition = load_model(other or self.model)
+        definition = with_task(load_model(other or self.model), self.task)
         return definition, build_params(self.params, (), kind=definition.params)
 
 
 def describe_model(
-    definition: ModelDefinition, params: Params, spec: DataSpec, data: str
+    definition: ModelDefinition,
+    params: Params,
+    spec: DataSpec,
+    data: str,
+    class_names: tuple[str, ...] = (),
 ) -> ModelDescription:
     """Describe the model that is about to be trained, with its changed parameters only."""
-    fields = dataclasses.fields(params)
-    changed = {f.name: getattr(params, f.name) for f in fields if _differs(params, f)}
-    return ModelDescription(definition.name, changed, spec, data)
+    usual = dataclasses.asdict(build_params({"optimizer": params.optimizer}, (), kind=type(params)))
+    given = dataclasses.asdict(params)
+    changed = {name: value for name, value in given.items() if value != usual[name]}
+    if params.optimizer != definition.params.optimizer:
+        changed["optimizer"] = params.optimizer
+    task = definition.task if isinstance(definition.task, str) else definition.task.file
+    return ModelDescription(definition.name, changed, spec, data, class_names, task)
 
 
 def read_description(model_dir: str) -> ModelDescription:
@@ -63,15 +75,49 @@ def read_description(model_dir: str) -> ModelDescription:
         return ModelDescription(
             model=str(content["model"]),
             params=dict(content["params"]),
-            spec=DataSpec(**spec | {"shape": tuple(spec["shape"])}),
+            spec=DataSpec(
+                **spec | {name: tuple(spec.get(name, ())) for name in ("shape", "outputs")}
+            ),
+            task=str(content.get("task", "")),
             data=str(content["data"]),
+            class_names=tuple(map(str, content.get("class_names", ()))),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} is broken ({type(error).__name__}: {error})") from error
 
 
-def _differs(params: Params, field: "dataclasses.Field[Any]") -> bool:
-    return bool(getattr(params, field.name) != field.default)
+def refuse_other_data(model_dir: str, spec: DataSpec, data: str) -> None:
+    """Raise CheckpointError if the model in `model_dir` was trained for other examples than `spec`.
+
+    What has no checkpoint yet may be trained on anything.
+    """
+    if not checkpoint_paths(f"{model_dir.rstrip('/')}/checkpoints"):
+        return
+    try:
+        had = read_description(model_dir)
+    except InputError:
+        return
+    if differences := [*_differences(had.spec, spec)]:
+        raise CheckpointError(
+            f"--data={data} does not fit the model in --model-dir={model_dir}, which was trained "
+            f"on {had.data}: {', '.join(differences)}; give the data set that it was trained on, "
+            "or another --model-dir"
+        )
+
+
+def _differences(had: DataSpec, now: DataSpec) -> Iterator[str]:
+    if had.kind != now.kind:
+        yield f"{had.kind}s, here {now.kind}s"
+        return
+    if had.shape != now.shape:
+        flag = " (--image_size)" if had.kind == "image" and had.shape[2] == now.shape[2] else ""
+        yield f"{had.kind}s of the shape {had.shape}, here {now.shape}{flag}"
+    if had.classes != now.classes:
+        yield f"{had.classes} classes, here {now.classes}"
+    if had.targets != now.targets:
+        yield f"{had.targets} to learn, here {now.targets}"
+    if had.vocabulary != now.vocabulary:
+        yield f"a vocabulary of {had.vocabulary} tokens, here {now.vocabulary}"
 
 
 def _path(model_dir: str) -> str:

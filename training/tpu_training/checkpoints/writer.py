@@ -1,6 +1,7 @@
 """Write checkpoints in the background, one at a time."""
 
 import logging
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import tensorflow as tf
@@ -17,19 +18,29 @@ class CheckpointWriter:
     """A background thread, the copy of the state that it writes, and its target folders."""
 
     def __init__(
-        self, checkpoint: tf.train.Checkpoint, cluster: Cluster, keep: dict[str, int]
+        self,
+        checkpoint: tf.train.Checkpoint,
+        cluster: Cluster,
+        keep: dict[str, int],
+        confirm: Callable[[], None],
     ) -> None:
-        """Write `checkpoint` to the folders in `keep`, which maps each to how many it keeps."""
+        """Write `checkpoint` to the folders in `keep`, which maps each to how many it keeps.
+
+        Before each change `confirm` raises an error if another job has the folders now.
+        """
         self._snapshot = Snapshot(checkpoint, cluster)
         self._options = tf.train.CheckpointOptions(experimental_io_device=cluster.this_process)
-        self._folders = {path: CheckpointFolder(path, count) for path, count in keep.items()}
+        self._folders = {
+            path: CheckpointFolder(path, count, confirm) for path, count in keep.items()
+        }
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
 
-    def save(self, folder: str, step: int) -> None:
+    def save(self, folder: str, step: int, done: Callable[[int], None] = lambda step: None) -> None:
         """Copy the state of `step` now and write it to `folder` while training continues.
 
-        Waits for the previous write first and raises its error.
+        Calls `done` with the step once it is whole. Waits for the previous write first and raises
+        its error.
 
         Raises:
             DivergedError: A variable is not finite; nothing is written.
@@ -40,7 +51,7 @@ class CheckpointWriter:
                 f"a weight is no longer finite at step {step}, though the loss still is; "
                 "lower --learning_rate; the last checkpoint stays as it is"
             )
-        self._writing = self._thread.submit(self._write, self._folders[folder], step)
+        self._writing = self._thread.submit(self._write, self._folders[folder], step, done)
 
     def wait(self) -> None:
         """Wait for a pending write; raise its error."""
@@ -48,7 +59,8 @@ class CheckpointWriter:
         if writing:
             writing.result()
 
-    def _write(self, folder: CheckpointFolder, step: int) -> None:
+    def _write(self, folder: CheckpointFolder, step: int, done: Callable[[int], None]) -> None:
         self._snapshot.fill()
         path = folder.add(self._snapshot.checkpoint, step, self._options)
+        done(step)
         logger.info("checkpoint: saved %s", path)

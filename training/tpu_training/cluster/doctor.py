@@ -20,6 +20,7 @@ from tpu_training.cluster.endpoint.target import (
     find_target,
 )
 from tpu_training.cluster.endpoint.wait import Wait
+from tpu_training.cluster.library import check_library
 from tpu_training.cluster.machine import Machine, find_machine
 from tpu_training.cluster.platforms import Platform, find_platforms
 from tpu_training.errors import TrainingError
@@ -94,6 +95,8 @@ def examine(
     try:
         target = find_target(tpu, project, zone, environ)
         workers = choose_local(look_up(target, _ASK_ONCE), machine, split_cpu=False)
+        if isinstance(workers, LocalTpu):
+            check_library(environ)
     except TrainingError as error:
         problems.append(str(error))
     answers = {a: probe(a) for a in workers.addresses} if isinstance(workers, Addresses) else {}
@@ -165,6 +168,4 @@ def _hints(target: Target, machine: Machine, environ: Mapping[str, str]) -> list
             "this is one host of a slice (TPU_WORKER_HOSTNAMES): name all workers with "
             "--tpu=grpc://HOST:8470,… in their order, or the slice with --tpu=NAME"
         )
-    if not machine.reads_buckets and machine.tensorflow:
-        hints.append("gs:// paths need one more package: pip install 'tensorflow[gcs-filesystem]'")
     return hints

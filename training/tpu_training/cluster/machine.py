@@ -1,15 +1,18 @@
 """Detect this machine's CPUs, GPUs, TPU chips and TensorFlow.
 
-Reads files only, which is fast and claims no device: a TPU's chips belong to the first process that
-opens them.
+Reads files, and where there are TPU chips the metadata server. This is fast and claims no device:
+a TPU's chips belong to the first process that opens them.
 """
 
 import importlib.metadata
-import importlib.util
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tpu_training.cluster.endpoint.metadata import MetadataServer
+from tpu_training.cluster.library import installed_library
+from tpu_training.cluster.slice import Attributes, Slice, find_slice
 
 # https://github.com/jax-ml/jax/blob/167d72d/jax/_src/hardware_utils.py; gVNIC has the same vendor.
 _GOOGLE_VENDOR = "0x1ae0"
@@ -22,20 +25,21 @@ _TPU_DEVICES = {
     "0x0076": "tpu7x",
 }
 _TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tf-nightly")
-_GS_PLUGINS = ("tensorflow-io-gcs-filesystem", "tensorflow-gcs-filesystem")
-# Since this version gs:// needs a separate plug-in.
-_GS_PLUGIN_SINCE = (2, 20)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Device counts, and in `libraries` the installed TensorFlow distributions' versions."""
+    """Device counts, and in `libraries` the installed TensorFlow distributions' versions.
+
+    `slice` is the slice of several hosts that this is one of.
+    """
 
     cpus: int = 1
     gpus: int = 0
     tpu_chips: int = 0
     tpu_generation: str = ""
     has_libtpu: bool = False
+    slice: Slice | None = None
     is_google_vm: bool = False
     libraries: Mapping[str, str] = field(default_factory=dict)
 
@@ -49,14 +53,6 @@ class Machine:
         """TensorFlow's version; None if it is not installed."""
         return next((self.libraries[name] for name in _TENSORFLOWS if name in self.libraries), None)
 
-    @property
-    def reads_buckets(self) -> bool:
-        """Whether this TensorFlow can open gs:// paths."""
-        if self.tensorflow is None:
-            return False
-        version = tuple(int(part) for part in self.tensorflow.split(".")[:2])
-        return version < _GS_PLUGIN_SINCE or any(name in self.libraries for name in _GS_PLUGINS)
-
     def __str__(self) -> str:
         """Format as `4 CPUs, no GPU, 4 TPU chips (v4)`."""
         generation = f" ({self.tpu_generation})" if self.tpu_generation else ""
@@ -68,17 +64,26 @@ class Machine:
         return ", ".join(counts)
 
 
-def find_machine(root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> Machine:
-    """Detect this machine's devices; `root` replaces the file system's root in tests."""
+def find_machine(
+    root: Path = Path("/"),
+    environ: Mapping[str, str] = os.environ,
+    metadata: Attributes | None = None,
+) -> Machine:
+    """Detect this machine's devices.
+
+    `root` replaces the file system's root in tests, `metadata` the metadata server.
+    """
     generations = _tpu_generations(root)
+    metadata = metadata or MetadataServer.from_environment(environ)
     return Machine(
         cpus=_usable_cpus(),
         gpus=_gpus(root),
         tpu_chips=len(generations),
         tpu_generation=generations[0] if generations else "",
         has_libtpu=_has_libtpu(root, environ),
+        slice=find_slice(metadata, environ) if generations else None,
         is_google_vm="Google" in _read(root / "sys/class/dmi/id/product_name"),
-        libraries=_versions((*_TENSORFLOWS, *_GS_PLUGINS)),
+        libraries=_versions(_TENSORFLOWS),
     )
 
 
@@ -105,9 +110,11 @@ def _tpu_generations(root: Path) -> list[str]:
 
 
 def _has_libtpu(root: Path, environ: Mapping[str, str]) -> bool:
-    named = environ.get("TPU_LIBRARY_PATH")
-    files = [Path(named)] if named else [root / "lib/libtpu.so", root / "usr/lib/libtpu.so"]
-    return any(path.exists() for path in files) or importlib.util.find_spec("libtpu") is not None
+    """Return whether there is a libtpu for TensorFlow; one for `compile` alone is none."""
+    if named := environ.get("TPU_LIBRARY_PATH"):
+        return Path(named).exists()
+    in_image = (root / "lib/libtpu.so", root / "usr/lib/libtpu.so")
+    return any(path.exists() for path in in_image) or installed_library() is not None
 
 
 def _versions(distributions: tuple[str, ...]) -> dict[str, str]:

@@ -1,15 +1,20 @@
 """The arguments that describe a job: its TPU, model, data, results and parameters."""
 
 import argparse
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from tpu_training.errors import InputError, ParamsError
+from tpu_training.errors import ParamsError
 from tpu_training.job.job import Job
-from tpu_training.models.params import build_params
-from tpu_training.models.registry import DEFAULT_MODEL, built_in_models, load_model
+from tpu_training.models.given import read_config, split_overrides
+from tpu_training.models.params import Params, build_params
+from tpu_training.models.registry import (
+    DEFAULT_MODEL,
+    ModelDefinition,
+    built_in_models,
+    load_model,
+)
+from tpu_training.tasks.choose import built_in_tasks, with_task
 
 
 def add_job_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,9 +37,19 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"{', '.join(built_in_models())}, or a file NAME.py of your own (default: "
         f"{DEFAULT_MODEL}); with --help, list its parameters",
     )
+    add_task(parser)
     parser.add_argument("--data", required=True, help="directory or gs:// URL of the data set")
     parser.add_argument("--model-dir", required=True, help="directory or gs:// URL for the results")
     parser.add_argument("--config", help="YAML or JSON file with parameters")
+
+
+def add_task(parser: argparse.ArgumentParser) -> None:
+    """Add --task."""
+    parser.add_argument(
+        "--task",
+        help=f"{', '.join(built_in_tasks())}, or a file NAME.py of your own (default: the model "
+        "file's, or what the data set's targets are for)",
+    )
 
 
 def build_job(mode: str, known: argparse.Namespace, rest: Sequence[str]) -> Job:
@@ -43,17 +58,9 @@ def build_job(mode: str, known: argparse.Namespace, rest: Sequence[str]) -> Job:
     Raises:
         InputError: With every problem at once.
     """
-    overrides, problems = _split_overrides(rest)
-    flags = ("tpu", "tpu-zone", "tpu-project", "model", "data", "model-dir", "config", "debug")
-    config = _read_config(known.config)
-    named = config.pop("model", DEFAULT_MODEL)
-    model = load_model(known.model or str(named))
-    try:
-        params = build_params(config, overrides, flags, model.params)
-    except ParamsError as error:
-        raise ParamsError([*problems, *error.problems]) from error
-    if problems:
-        raise ParamsError(problems)
+    where = ("debug", "tpu", "tpu-zone", "tpu-project")
+    flags = (*where, "model", "task", "data", "model-dir", "config")
+    model, params, _ = build_model(known, rest, flags)
     return Job(
         mode=mode,
         tpu=known.tpu,
@@ -66,48 +73,26 @@ def build_job(mode: str, known: argparse.Namespace, rest: Sequence[str]) -> Job:
     )
 
 
-def _split_overrides(rest: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
-    """Split each `--name=value`; also return a problem for each argument of another form."""
-    problems, overrides = [], []
-    for argument in rest:
-        name, equals, value = argument.partition("=")
-        if name.startswith("--") and equals:
-            overrides.append((name.removeprefix("--"), value))
-        else:
-            problems.append(f"{argument}: expected --name=value")
-    return overrides, problems
+def build_model(
+    known: argparse.Namespace, rest: Sequence[str], flags: Sequence[str]
+) -> tuple[ModelDefinition, Params, dict[str, Any]]:
+    """Return the model, its parameters, and those that were given.
 
+    `flags` are the command's own, for suggestions.
 
-def _read_config(path: str | None) -> dict[str, Any]:
-    if path is None:
-        return {}
+    Raises:
+        InputError: With every problem at once.
+    """
+    overrides, problems = split_overrides(rest)
+    config = read_config(known.config)
+    named = config.pop("model", DEFAULT_MODEL)
+    named_task = config.pop("task", None)
+    model = load_model(known.model or str(named))
+    model = with_task(model, getattr(known, "task", None) or named_task)
     try:
-        text = Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--config={path}: can't be read ({error})") from error
-    content = _parse_json(text, path) if path.endswith(".json") else _parse_yaml(text, path)
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise InputError(f"--config={path}: expected `name: value` lines, found {content!r}")
-    return content
-
-
-def _parse_json(text: str, path: str) -> object:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise InputError(f"--config={path}: is not JSON ({error})") from error
-
-
-def _parse_yaml(text: str, path: str) -> object:
-    try:
-        import yaml
-    except ImportError as error:
-        raise InputError(
-            f"--config={path}: needs PyYAML, which is not installed; use a .json file instead"
-        ) from error
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"--config={path}: is not YAML ({error})") from error
+        params = build_params(config, overrides, flags, model.params)
+    except ParamsError as error:
+        raise ParamsError([*problems, *error.problems]) from error
+    if problems:
+        raise ParamsError(problems)
+    return model, params, {**config, **dict(overrides)}

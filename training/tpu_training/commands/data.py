@@ -22,14 +22,21 @@ def add(modes: Any) -> None:
     convert.add_argument(
         "--source",
         required=True,
-        help="folder with MNIST's IDX files, folder with one folder of images per class, CSV file, "
-        "folder written by Hugging Face's save_to_disk or by TensorFlow Datasets, or the word "
-        "digits",
+        help="folder with MNIST's IDX files, folder with one folder of images per class, folder "
+        "with images/ and masks/, CSV file, .txt file, .conll file, folder written by Hugging "
+        "Face's save_to_disk or by TensorFlow Datasets, Parquet files, WebDataset's tar files, a "
+        "Python file with a function dataset(split, context), tfds:NAME, or the word digits",
     )
     convert.add_argument("--output", required=True, help="local directory to write to")
     convert.add_argument("--name", help="name of the data set (default: from the source)")
     convert.add_argument("--feature", metavar="COLUMN", help="column of the images or texts")
     convert.add_argument("--label", metavar="COLUMN", help="column of the labels")
+    convert.add_argument(
+        "--target", metavar="COLUMNS", help="of a CSV file: numbers to learn, instead of a label"
+    )
+    convert.add_argument(
+        "--labels", metavar="COLUMNS", help="likewise: several labels, columns of 0 and 1"
+    )
     convert.add_argument(
         "--test-fraction",
         metavar="PART",
@@ -37,7 +44,13 @@ def add(modes: Any) -> None:
         help="part for testing if the source has no test split (default: 0.1)",
     )
     convert.add_argument(
-        "--seed", default="0", help="seed of that split and of the order (default: 0)"
+        "--validation-fraction",
+        metavar="PART",
+        help="part of the training examples for a split validation (default: none, or the "
+        "source's own)",
+    )
+    convert.add_argument(
+        "--seed", default="0", help="seed of those splits and of the order (default: 0)"
     )
     convert.add_argument(
         "--encoding",
@@ -74,12 +87,26 @@ def _build_convert(known: argparse.Namespace) -> Command:
             f"it with `gcloud storage cp DIRECTORY/* {known.output.rstrip('/')}/`"
         )
     fraction = _number("--test-fraction", known.test_fraction, 0.0, 1.0)
+    length = _whole("--text-length", known.text_length, 2)
+    if sum(value is not None for value in (known.label, known.target, known.labels)) > 1:
+        raise InputError("--label, --target and --labels exclude each other; give one of them")
+    given = known.validation_fraction
     options = Options(
-        known.name, known.feature, known.label, fraction, _whole("--seed", known.seed, 0)
+        known.name,
+        known.feature,
+        known.label,
+        fraction,
+        _whole("--seed", known.seed, 0),
+        target=_names(known.target),
+        labels=_names(known.labels),
+        length=length,
+        validation_fraction=0.0
+        if given is None
+        else _number("--validation-fraction", given, 0.0, 1.0),
     )
     storage = Storage(
         known.encoding,
-        _whole("--text-length", known.text_length, 2),
+        length,
         known.vocabulary,
         _whole("--vocabulary-size", known.vocabulary_size, 8),
     )
@@ -88,7 +115,7 @@ def _build_convert(known: argparse.Namespace) -> Command:
         from tpu_training.data.convert.convert import convert
 
         manifest = convert(known.source, known.output, options, storage)
-        print(f"training finished data={manifest.name} output={known.output}", flush=True)
+        print(f"data convert finished data={manifest.name} output={known.output}", flush=True)
         return 0
 
     return run
@@ -101,6 +128,10 @@ def _inspect(data: str, as_json: bool, grid: str | None) -> int:
     found = inspect(data, grid)
     print(json.dumps(found.as_json(), indent=2) if as_json else found, flush=True)
     return 0
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (text or "").split(",") if name.strip())
 
 
 def _number(flag: str, text: str, low: float, high: float) -> float:

@@ -11,6 +11,8 @@ from tpu_training.job.job import Job
 from tpu_training.job.start import find_workers
 
 _FEWEST_STEPS = 20
+# The trust ratio of lars divides its rates by about 1000.
+_HIGHEST, _LARS_HIGHEST = 10.0, 100.0
 
 
 def add(modes: Any) -> None:
@@ -21,13 +23,17 @@ def add(modes: Any) -> None:
         _build,
         help="find a good learning rate (Leslie Smith's test)",
         description="Train a new model, raising the learning rate with each step until the loss "
-        "diverges, and suggest a rate. Writes a plot, a CSV and a JSON file to lr_range_test/ in "
-        "the model directory, and the same for TensorBoard. Takes the parameters of train.",
+        "diverges; then train shortly at rates around the lowest loss, and suggest the best. "
+        "Writes a plot, a CSV and a JSON file to lr_range_test/ in the model directory, and the "
+        "same for TensorBoard. Takes the parameters of train.",
     )
     add_job_arguments(parser)
     parser.add_argument("--min-rate", type=float, default=1e-6, help="first rate (1e-6)")
-    parser.add_argument("--max-rate", type=float, default=10.0, help="last rate (10)")
+    parser.add_argument("--max-rate", type=float, help="last rate (10, with lars 100)")
     parser.add_argument("--sweep-steps", type=int, default=150, help="number of steps (150)")
+    parser.add_argument(
+        "--trial-steps", type=int, default=100, help="steps of each training after that (100)"
+    )
     parser.add_argument(
         "--smoothing", type=float, default=0.9, help="smoothing of the loss, 0 to below 1 (0.9)"
     )
@@ -36,13 +42,15 @@ def add(modes: Any) -> None:
 
 def _build(known: argparse.Namespace) -> Command:
     problems = []
-    if not 0 < known.min_rate < known.max_rate:
+    highest = _HIGHEST if known.max_rate is None else known.max_rate
+    if not 0 < known.min_rate < highest <= _LARS_HIGHEST:
         problems.append(
-            f"--min-rate={known.min_rate:g} --max-rate={known.max_rate:g}: expected two rates "
-            "above 0, the first one lower"
+            f"--min-rate={known.min_rate:g} --max-rate={highest:g}: expected two rates above 0, "
+            f"the first one lower, the second at most {_LARS_HIGHEST:g}"
         )
-    if known.sweep_steps < _FEWEST_STEPS:
-        problems.append(f"--sweep-steps={known.sweep_steps}: must be at least {_FEWEST_STEPS}")
+    for flag, steps in (("sweep", known.sweep_steps), ("trial", known.trial_steps)):
+        if steps < _FEWEST_STEPS:
+            problems.append(f"--{flag}-steps={steps}: must be at least {_FEWEST_STEPS}")
     if not 0 <= known.smoothing < 1:
         problems.append(f"--smoothing={known.smoothing:g}: must be at least 0 and below 1")
     if problems:
@@ -61,6 +69,7 @@ def _test(job: Job, known: argparse.Namespace) -> int:
     from tpu_training.job.lr_range_test.run import connect_and_run
     from tpu_training.job.lr_range_test.sweep import Sweep
 
-    sweep = Sweep(known.min_rate, known.max_rate, known.sweep_steps, known.smoothing)
+    highest = known.max_rate or (_LARS_HIGHEST if job.params.optimizer == "lars" else _HIGHEST)
+    sweep = Sweep(known.min_rate, highest, known.sweep_steps, known.smoothing, known.trial_steps)
     verdict = connect_and_run(workers, wait, job, sweep, plot=not known.no_plot)
     return EXIT_FAILURE if verdict.suggestion is None else 0

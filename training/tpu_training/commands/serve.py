@@ -1,7 +1,11 @@
 """`tpu-training serve`: answer TensorFlow Serving's REST requests from a SavedModel."""
 
 import argparse
+import ipaddress
 import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -10,6 +14,7 @@ from tpu_training.errors import InputError
 
 # TensorFlow Serving's REST port.
 _PORT = 8501
+LOOPBACK = str(ipaddress.IPv4Address(socket.INADDR_LOOPBACK))
 
 
 def add(modes: Any) -> None:
@@ -42,16 +47,17 @@ def _build(known: argparse.Namespace) -> Command:
 
 def _serve(saved_model: str, name: str, host: str | None, port: int) -> int:
     """Serve until SIGTERM or Ctrl-C."""
+    host = host or LOOPBACK
+    # Before TensorFlow takes seconds to load.
+    with _named(host, port), socket.create_server((host, port)):
+        pass
     from tpu_training.serving.predictor import Predictor
     from tpu_training.serving.rest import RestApi
-    from tpu_training.serving.server import LOOPBACK, create_server
+    from tpu_training.serving.server import create_server
 
     predictor = Predictor(saved_model)
-    host = host or LOOPBACK
-    try:
+    with _named(host, port):
         server = create_server(RestApi(name, predictor), host, port)
-    except OSError as error:
-        raise InputError(f"--host={host} --port={port}: {error.strerror}") from error
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with server:
         print(
@@ -64,3 +70,12 @@ def _serve(saved_model: str, name: str, host: str | None, port: int) -> int:
         except KeyboardInterrupt:
             print("serving ended", flush=True)
     return 0
+
+
+@contextmanager
+def _named(host: str, port: int) -> Iterator[None]:
+    """Turn what the system says of an address into wrong input."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"--host={host} --port={port}: {error.strerror or error}") from error

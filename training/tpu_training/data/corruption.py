@@ -2,13 +2,11 @@
 
 import dataclasses
 import logging
-from collections.abc import Mapping
 
 import tensorflow as tf
 
 from tpu_training.data import files
-from tpu_training.data.data_set import DataSet, corrupt_files
-from tpu_training.data.input.shards import Readable
+from tpu_training.data.data_set import DataSet, belongs, corrupt_files, stored_files
 from tpu_training.data.manifest import ENCODED, DataFile, Split
 from tpu_training.data.preprocessing import ops
 from tpu_training.data.preprocessing.parse import parse_examples
@@ -57,17 +55,16 @@ def without_unreadable_records(data: DataSet, limit: int) -> DataSet | None:
     """
     found: dict[str, Scan] = {}
     reason = ""
-    for split_name, split in data.manifest.splits.items():
-        for number, file in enumerate(split.files):
-            records = data.shards(split_name).read(tf.constant(number))
-            good = _readable(records, data)
-            if len(good) == file.examples:
-                continue
-            places = data.damaged.get(file.name) or _scan(data, file).whole
-            bad = [place for n, place in enumerate(places) if n not in good]
-            whole = tuple(place for n, place in enumerate(places) if n in good)
-            found[file.name] = Scan(whole, tuple(start - HEAD_BYTES for start, _ in bad), 0)
-            reason = reason or _why(records, min(set(range(len(places))) - good), data)
+    for file in stored_files(data):
+        records = data.read_file(file.name)
+        good = _readable(records, data)
+        if len(good) == file.examples:
+            continue
+        places = data.damaged.get(file.name) or _scan(data, file).whole
+        bad = [place for n, place in enumerate(places) if n not in good]
+        whole = tuple(place for n, place in enumerate(places) if n in good)
+        found[file.name] = Scan(whole, tuple(start - HEAD_BYTES for start, *_ in bad), 0)
+        reason = reason or _why(records, min(set(range(len(places))) - good), data)
     return _without(data, found, limit, reason) if found else None
 
 
@@ -85,19 +82,21 @@ def _without(data: DataSet, found: dict[str, Scan], limit: int, reason: str) -> 
             limit,
         )
     damaged = {**data.damaged, **{name: here.whole for name, here in found.items()}}
-    splits = {name: _recount(split, damaged) for name, split in data.manifest.splits.items()}
-    manifest = dataclasses.replace(data.manifest, splits=splits)
-    return DataSet(data.directory, manifest, damaged, left_out)
+    part = dataclasses.replace(data, damaged=damaged, left_out=left_out)
+    splits = {name: _recount(part, name) for name in data.manifest.splits}
+    return dataclasses.replace(part, manifest=dataclasses.replace(data.manifest, splits=splits))
 
 
-def _recount(split: Split, damaged: Mapping[str, Readable]) -> Split:
-    """`split` with as many examples as are left of its damaged files."""
-    counts = [len(damaged.get(file.name, range(file.examples))) for file in split.files]
-    recounted = [
-        dataclasses.replace(file, examples=count)
-        for file, count in zip(split.files, counts, strict=True)
-    ]
-    return Split(sum(counts), tuple(recounted))
+def _recount(data: DataSet, name: str) -> Split:
+    """Return the split called `name` with as many examples as are left of its damaged files."""
+    recounted = []
+    split = data.manifest.split(name)
+    for file in split.files:
+        places = belongs(data, name, file.name, data.damaged.get(file.name, ()))
+        count = len(places) if file.name in data.damaged else file.examples
+        recounted.append(dataclasses.replace(file, examples=count))
+    examples = sum(file.examples for file in recounted)
+    return dataclasses.replace(split, examples=examples, files=tuple(recounted))
 
 
 def _scan(data: DataSet, file: DataFile) -> Scan:

@@ -1,14 +1,24 @@
 """Open a data set in a directory or bucket and check that it is complete and readable."""
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data import files
 from tpu_training.data.input.shards import Readable, Shards
-from tpu_training.data.manifest import FILE_NAME, DataFile, Manifest, parse_manifest
+from tpu_training.data.manifest import (
+    FILE_NAME,
+    VALIDATION,
+    DataFile,
+    Manifest,
+    no_manifest,
+    parse_manifest,
+)
 from tpu_training.errors import DataError, InputError
 
 
@@ -20,12 +30,15 @@ class DataSet:
         damaged: The readable records of each file whose corrupt ones are skipped; the manifest
             counts only the readable ones.
         left_out: The number of skipped records in all files.
+        held: The numbers of the records in each training file that are held out; the manifest
+            counts them as the split `validation`, of the same files.
     """
 
     directory: str
     manifest: Manifest
     damaged: Mapping[str, Readable] = field(default_factory=dict)
     left_out: int = 0
+    held: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
 
     def paths(self, split: str) -> list[str]:
         """Return the paths of the files of `split`."""
@@ -33,13 +46,45 @@ class DataSet:
 
     def shards(self, split: str) -> Shards:
         """Return the files of `split` for the input pipeline."""
-        content = self.manifest.split(split)
+        files_here = self.manifest.split(split).files
+        names = [file.name for file in files_here]
+        stored = {file.name: file.examples for file in stored_files(self)}
+        shares = [file.bytes * file.examples // max(stored[file.name], 1) for file in files_here]
+        damaged = {
+            name: belongs(self, split, name, places) for name, places in self.damaged.items()
+        }
         return Shards(
             tuple(self.paths(split)),
-            tuple(file.examples for file in content.files),
-            content.bytes,
-            {f"{self.directory}/{name}": places for name, places in self.damaged.items()},
+            tuple(file.examples for file in files_here),
+            sum(shares),
+            {f"{self.directory}/{name}": places for name, places in damaged.items()},
+            {f"{self.directory}/{n}": self.held[n] for n in names if n in self.held},
+            split != VALIDATION,
         )
+
+    def read_file(self, name: str) -> tf.data.Dataset:
+        """Return every readable record of the file called `name`, of whichever split."""
+        path = f"{self.directory}/{name}"
+        places = {path: self.damaged[name]} if name in self.damaged else {}
+        return Shards((path,), (0,), 0, places).read(tf.constant(0))
+
+
+def stored_files(data: DataSet) -> Iterator[DataFile]:
+    """Yield each file once, with the number of all its records, of whichever split."""
+    counts: dict[str, DataFile] = {}
+    for split in data.manifest.splits.values():
+        for file in split.files:
+            before = counts[file.name].examples if file.name in counts else 0
+            counts[file.name] = dataclasses.replace(file, examples=before + file.examples)
+    yield from counts.values()
+
+
+def belongs(data: DataSet, split: str, name: str, places: Readable) -> Readable:
+    """Return those of the records at `places` in the file `name` that belong to `split`."""
+    if name not in data.held:
+        return places
+    held = set(data.held[name].tolist())
+    return tuple(place for place in places if (place[2] in held) == (split == VALIDATION))
 
 
 def open_data(directory: str) -> DataSet:
@@ -52,14 +97,11 @@ def open_data(directory: str) -> DataSet:
     path = f"{directory}/{FILE_NAME}"
     text = files.read_text(path)
     if text is None:
-        raise DataError(
-            f"--data={directory}: contains no {FILE_NAME}; write the data set with "
-            "`tpu-training data convert` and copy it there"
-        )
+        raise no_manifest(directory)
     data = DataSet(directory, parse_manifest(text, path))
     problems = []
     for split in data.manifest.splits.values():
-        for file in split.files:
+        for file in (*split.files, *([split.index] if split.index else [])):
             size = files.size(f"{directory}/{file.name}")
             if size is None:
                 problems.append(f"{file.name} is missing")
@@ -96,7 +138,6 @@ def corrupt_files(data: DataSet) -> list[DataFile]:
     """Return the files whose SHA-256 is not the manifest's; reads all of them."""
     return [
         file
-        for split in data.manifest.splits.values()
-        for file in split.files
+        for file in stored_files(data)
         if files.sha256(f"{data.directory}/{file.name}") != file.sha256
     ]

@@ -13,6 +13,7 @@ from tpu_training.data.preprocessing import ops
 from tpu_training.data.preprocessing.parse import parse_examples
 from tpu_training.errors import InputError
 from tpu_training.errors.extras import require_plots
+from tpu_training.models.spec import CLASS
 
 _ROWS, _COLUMNS = 10, 10
 # Classes that have not shown up by then stay empty.
@@ -27,8 +28,8 @@ def draw_grid(data: DataSet, path: str) -> None:
     Raises InputError for texts, without matplotlib and where `path` can't be written.
     """
     manifest = data.manifest
-    if manifest.spec.kind != "image":
-        raise InputError(f"--grid={path}: the data set {manifest.name} holds no images")
+    if manifest.spec.kind != "image" or manifest.spec.targets != CLASS:
+        raise InputError(f"--grid={path}: the data set {manifest.name} holds no images of classes")
     require_plots(f"--grid={path}")
     from matplotlib.figure import Figure
 

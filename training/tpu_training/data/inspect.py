@@ -19,6 +19,7 @@ from tpu_training.data.input.shards import Shards
 from tpu_training.data.manifest import ENCODED, Manifest
 from tpu_training.data.preprocessing import ops
 from tpu_training.data.preprocessing.parse import parse_examples
+from tpu_training.models.spec import LABELS, NOTHING, NUMBERS, DataSpec
 
 _BATCH = 512
 
@@ -28,7 +29,8 @@ class SplitContent:
     """The contents of a split.
 
     Attributes:
-        classes: The number of examples of each class.
+        classes: The number of examples of each class, or of tokens or pixels that have it, or of
+            examples with each label; nothing for other targets.
         smallest: The least height and width of images, or length of texts in token ids.
         largest: The greatest, likewise.
         mean_length: The mean length of texts; 0 for images.
@@ -59,6 +61,7 @@ class Inspection:
             "encoding": self.manifest.encoding,
             "shape": list(spec.shape),
             "vocabulary_size": spec.vocabulary,
+            "targets": spec.targets,
             "classes": spec.classes,
             "class_names": list(self.manifest.class_names),
             "checksums": "verified",
@@ -78,6 +81,8 @@ class Inspection:
                 f"{name}: {split.examples} examples in {split.files} files, "
                 f"{split.bytes / 2**20:.1f} MiB, {_sizes(split)}; checksums verified"
             )
+        if spec.targets in (NUMBERS, NOTHING):
+            return "\n".join([*lines, f"targets: {spec.targets}"])
         lines.append("class".ljust(24) + "".join(name.rjust(10) for name in names))
         for number in range(spec.classes):
             label = self.manifest.class_names[number] if self.manifest.class_names else str(number)
@@ -109,13 +114,15 @@ def inspect(directory: str, grid: str | None) -> Inspection:
 def _look(data: DataSet, name: str) -> SplitContent:
     manifest, split = data.manifest, data.manifest.split(name)
     classes = np.zeros(manifest.spec.classes, np.int64)
+    examples = 0
     sizes: list[npt.NDArray[np.int32]] = []
     for batch_sizes, labels in _sizes_and_labels(data.shards(name), manifest):
-        classes += np.bincount(labels, minlength=len(classes))
+        examples += len(labels)
+        classes += _count(labels, manifest.spec)
         sizes.append(batch_sizes)
     every = np.concatenate(sizes)
     return SplitContent(
-        examples=int(classes.sum()),
+        examples=examples,
         files=len(split.files),
         bytes=split.bytes,
         classes=tuple(classes.tolist()),
@@ -123,6 +130,14 @@ def _look(data: DataSet, name: str) -> SplitContent:
         largest=tuple(every.max(axis=0).tolist()),
         mean_length=round(float(every.mean()), 1) if manifest.spec.kind == "text" else 0.0,
     )
+
+
+def _count(targets: npt.NDArray[Any], spec: DataSpec) -> npt.NDArray[np.int64]:
+    if spec.targets in (NUMBERS, NOTHING):
+        return np.zeros(spec.classes, np.int64)
+    if spec.targets == LABELS:
+        return np.asarray(targets.sum(axis=0), np.int64)
+    return np.bincount(targets[targets >= 0].astype(np.int64), minlength=spec.classes)
 
 
 def _sizes_and_labels(shards: Shards, manifest: Manifest) -> Any:
@@ -135,7 +150,7 @@ def _sizes_and_labels(shards: Shards, manifest: Manifest) -> Any:
         if manifest.encoding == ENCODED:
             sizes = tf.map_fn(ops.image_size, features, fn_output_signature=tf.int32)
             return sizes, labels
-        return tf.tile([tf.shape(features)[1:3]], (tf.size(labels), 1)), labels
+        return tf.tile([tf.shape(features)[1:3]], (tf.shape(labels)[0], 1)), labels
 
     records = shards.read_all().batch(_BATCH)
     return records.map(measure, num_parallel_calls=tf.data.AUTOTUNE).as_numpy_iterator()

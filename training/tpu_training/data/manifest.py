@@ -7,14 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpu_training.errors import DataError, InputError
-from tpu_training.models.spec import DataSpec
+from tpu_training.models.spec import CLASS, MASK, TARGETS, DataSpec
 
 FILE_NAME = "manifest.json"
 # How features are stored: unsigned bytes of one shape, JPEG or PNG files, token ids.
 RAW, ENCODED, TOKENS = "raw", "encoded", "tokens"
+# The names of targets in a tf.train.Example: of a class, and of everything else.
+LABEL, TARGETS_FIELD = "label", "targets"
+# The byte of a pixel in a mask that is not counted, as in PASCAL VOC's.
+NO_CLASS = 255
 _DTYPES = {RAW: "uint8", ENCODED: "uint8", TOKENS: "int32"}
 _KINDS = {RAW: "image", ENCODED: "image", TOKENS: "text"}
-_FORMAT = 2
+# The newer one has other targets than classes.
+_FORMAT, _WITH_TARGETS = 2, 3
+TRAIN, VALIDATION, TEST = "train", "validation", "test"
 # An older format: raw images only, with their shape as `image_shape`.
 _OLD_FORMAT = 1
 _CURE = "write it again with `tpu-training data convert`"
@@ -32,10 +38,14 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Split:
-    """The files of one part of the data set: `train` or `test`."""
+    """The files of one part of the data set: `train`, `test` or `validation`.
+
+    `index` is the file with the length of each record, for reading them in any order.
+    """
 
     examples: int
     files: tuple[DataFile, ...]
+    index: DataFile | None = None
 
     @property
     def bytes(self) -> int:
@@ -45,11 +55,11 @@ class Split:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A data set of images or texts with one label each.
+    """A data set of images or texts with a class or other targets each.
 
     Attributes:
         spec: The examples as stored; height and width are 0 if the images differ in size.
-        class_names: A name for each class, or empty.
+        class_names: A name for each class, label or number; or empty.
         vocabulary: The name of the vocabulary file beside the manifest, for texts.
     """
 
@@ -76,6 +86,11 @@ class Manifest:
         """
         if self.spec.kind != "image":
             return self.spec
+        if image_size and self.spec.targets == MASK and self.spec.shape[:2] != (image_size,) * 2:
+            raise InputError(
+                f"--image_size={image_size}: the masks of the data set {self.name} can't be "
+                "resized; omit it, or convert images and masks of that size"
+            )
         if image_size:
             shape = (image_size, image_size, self.spec.shape[2])
             return dataclasses.replace(self.spec, shape=shape)
@@ -89,10 +104,11 @@ class Manifest:
     def to_json(self) -> str:
         """Return the content of the manifest file."""
         content = {
-            "format": _FORMAT,
+            "format": _FORMAT if self.spec.targets == CLASS else _WITH_TARGETS,
             "name": self.name,
             "encoding": self.encoding,
             "shape": self.spec.shape,
+            "targets": self.spec.targets,
             "classes": self.spec.classes,
             "class_names": self.class_names,
             "vocabulary": self.vocabulary,
@@ -102,11 +118,28 @@ class Manifest:
         return json.dumps(content, indent=2) + "\n"
 
 
+def no_manifest(directory: str) -> DataError:
+    """Return the error for a `directory` that holds no data set."""
+    if directory.endswith((".py", ".parquet", ".tar")) or directory.startswith("tfds:"):
+        return DataError(
+            f"--data={directory}: is read by `tpu-training data convert --source={directory} "
+            "--output=DIRECTORY`; give the training that directory"
+        )
+    return DataError(
+        f"--data={directory}: contains no {FILE_NAME}; write the data set with "
+        "`tpu-training data convert` and copy it there"
+    )
+
+
 def stored_spec(
-    encoding: str, shape: tuple[int, ...], classes: int, vocabulary_size: int = 0
+    encoding: str,
+    shape: tuple[int, ...],
+    classes: int,
+    vocabulary_size: int = 0,
+    targets: str = CLASS,
 ) -> DataSpec:
     """Return the spec of examples stored in `encoding`."""
-    return DataSpec(_KINDS[encoding], shape, _DTYPES[encoding], classes, vocabulary_size)
+    return DataSpec(_KINDS[encoding], shape, _DTYPES[encoding], classes, vocabulary_size, targets)
 
 
 def parse_manifest(text: str, path: str) -> Manifest:
@@ -131,7 +164,7 @@ def parse_manifest(text: str, path: str) -> Manifest:
 
 
 def _parse(content: Mapping[str, Any], path: str) -> Manifest:
-    if content["format"] not in (_FORMAT, _OLD_FORMAT):
+    if content["format"] not in (_FORMAT, _WITH_TARGETS, _OLD_FORMAT):
         raise DataError(f"{path} has format {content['format']}, expected {_FORMAT}; {_CURE}")
     old = content["format"] == _OLD_FORMAT
     encoding = RAW if old else content["encoding"]
@@ -140,10 +173,13 @@ def _parse(content: Mapping[str, Any], path: str) -> Manifest:
     shape = tuple(int(size) for size in content["image_shape" if old else "shape"])
     if len(shape) != (1 if encoding == TOKENS else 3):
         raise ValueError(f"shape {shape} of {_KINDS[encoding]}s")
+    targets = str(content.get("targets", CLASS))
+    if targets not in TARGETS:
+        raise ValueError(f"targets {targets}, expected one of {', '.join(TARGETS)}")
     vocabulary_size = 0 if old else int(content["vocabulary_size"])
     return Manifest(
         name=str(content["name"]),
-        spec=stored_spec(encoding, shape, int(content["classes"]), vocabulary_size),
+        spec=stored_spec(encoding, shape, int(content["classes"]), vocabulary_size, targets),
         encoding=encoding,
         splits={name: _parse_split(split) for name, split in content["splits"].items()},
         class_names=tuple(map(str, content.get("class_names", ()))),
@@ -152,8 +188,15 @@ def _parse(content: Mapping[str, Any], path: str) -> Manifest:
 
 
 def _parse_split(content: Mapping[str, Any]) -> Split:
-    files = tuple(
-        DataFile(str(f["name"]), int(f["examples"]), int(f["bytes"]), str(f["sha256"]))
-        for f in content["files"]
+    files = tuple(_parse_file(file) for file in content["files"])
+    index = content.get("index")
+    return Split(int(content["examples"]), files, index and _parse_file(index))
+
+
+def _parse_file(content: Mapping[str, Any]) -> DataFile:
+    return DataFile(
+        str(content["name"]),
+        int(content["examples"]),
+        int(content["bytes"]),
+        str(content["sha256"]),
     )
-    return Split(int(content["examples"]), files)

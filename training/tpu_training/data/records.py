@@ -15,17 +15,19 @@ import tensorflow as tf
 
 _LENGTH_BYTES, _CRC_BYTES = 8, 4
 HEAD_BYTES = _LENGTH_BYTES + _CRC_BYTES
+# What a record takes besides its content.
+RECORD_BYTES = HEAD_BYTES + _CRC_BYTES
 
 
 @dataclass(frozen=True)
 class Scan:
-    """Offset and length of the content of each whole record, and the offsets of the others.
+    """Offset, length and number of the content of each whole record; the others' offsets.
 
     Where a length itself is corrupt, nothing behind it can be found: `lost` counts the records that
     should have come there, besides the one whose offset is in `corrupt`.
     """
 
-    whole: tuple[tuple[int, int], ...]
+    whole: tuple[tuple[int, int, int], ...]
     corrupt: tuple[int, ...]
     lost: int
 
@@ -39,16 +41,16 @@ def scan(content: bytes, examples: int) -> Scan:
     """Look through a file that should hold `examples` records."""
     places = list(_places(content))
     right = _written_again(content, places)
-    whole: list[tuple[int, int]] = []
+    whole: list[tuple[int, int, int]] = []
     corrupt: list[int] = []
     end = 0
-    for start, length in places:
+    for number, (start, length) in enumerate(places):
         if right[end:start] != content[end:start]:
             break
         stop = start + length
         end = stop + _CRC_BYTES
         if right[stop:end] == content[stop:end]:
-            whole.append((start, length))
+            whole.append((start, length, number))
         else:
             corrupt.append(start - HEAD_BYTES)
     if end < len(content) or len(whole) + len(corrupt) < examples:

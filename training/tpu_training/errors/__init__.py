@@ -41,6 +41,14 @@ class CheckpointError(InputError):
     """A checkpoint belongs to another model."""
 
 
+class LeaseError(TrainingError):
+    """Another process trains in the same model directory."""
+
+
+class LoweringError(InputError):
+    """A step holds something that a TPU's compiler does not take."""
+
+
 class EndpointError(TrainingError):
     """The TPU's endpoint can't be found or does not answer."""
 
@@ -55,6 +63,11 @@ class AccessError(TrainingError):
 
 class DivergedError(TrainingError):
     """The loss is no longer a finite number."""
+
+    def __init__(self, message: str, steps: tuple[int, int] | None = None) -> None:
+        """Say `message`; `steps` are the first and the last between which it happened, if known."""
+        self.steps = steps
+        super().__init__(message)
 
 
 class Interrupted(TrainingError):

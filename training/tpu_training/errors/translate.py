@@ -4,6 +4,7 @@ import re
 
 from tpu_training.errors import InputError, TrainingError
 from tpu_training.errors.catalog import find_known_error
+from tpu_training.errors.user_lines import user_line
 
 # Cloud Storage's answers and names in graphs contain slashes, too, but not after a blank.
 _PATHS = tuple(re.compile(start + r"[^\s'\";:,]+") for start in ("gs://", r"(?<![^\s'\"(:])/"))
@@ -18,13 +19,17 @@ def translate(error: Exception) -> TrainingError:
     text = _NOISE.sub("", f"{type(error).__name__}: {error}")
     known = find_known_error(text)
     shown = describe(error)
+    line = user_line(error)
+    if known is None and line:
+        return InputError(f"{line}: {type(error).__name__}: {shown}")
     if known is None:
         return TrainingError(
             f"{type(error).__name__}: {shown} (not a known error; --debug shows where it occurred)"
         )
     kind = InputError if known.wrong_input else TrainingError
-    where = next((found for path in _PATHS if (found := path.search(text))), None)
-    place = f" ({where[0]})" if where and where[0] not in shown else ""
+    paths = (found[0] for path in _PATHS if (found := path.search(text)))
+    where = line or next(paths, "")
+    place = f" ({where})" if where not in shown else ""
     link = f"; see {known.link}" if known.link else ""
     return kind(f"{known.cause}{place}: {known.cure}{link} [{shown}]")
 

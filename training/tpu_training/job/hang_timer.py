@@ -55,6 +55,9 @@ class HangTimer(Callback):
         self._deadline: float | None = None
         self._killed_at: float | None = None
         self._installed = False
+        self._step: int | None = None
+        self.saved_step: Callable[[], int] = lambda: 0
+        """Returns the step of the last whole checkpoint."""
         self._bell, self._ringer = socket.socketpair()
 
     def install(self) -> None:
@@ -77,6 +80,7 @@ class HangTimer(Callback):
 
     def between_loops(self, step: int, report: LoopReport) -> None:
         """Record a finished loop as progress."""
+        self._step = step
         self.reset()
 
     def _set_deadline(self, more: float) -> None:
@@ -97,11 +101,7 @@ class HangTimer(Callback):
         """End the process if the time is up; return whether it was."""
         now = self._clock()
         if self._killed_at is not None and now >= self._killed_at:
-            self._end(
-                f"training interrupted: received SIGTERM {self._grace_seconds:.0f} s ago and "
-                "TensorFlow did not respond; the last checkpoint is kept, start again to resume",
-                EXIT_START_AGAIN,
-            )
+            self._end(*self._unanswered())
         elif self._deadline is not None and now >= self._deadline:
             known = find_known_error("no loop of steps was finished for")
             assert known
@@ -113,3 +113,19 @@ class HangTimer(Callback):
         else:
             return False
         return True
+
+    def _unanswered(self) -> tuple[str, int]:
+        """Return what to say at the end of the grace, and the exit code that is true."""
+        why = f"received SIGTERM {self._grace_seconds:.0f} s ago and TensorFlow did not respond"
+        saved = self.saved_step()
+        lost = max(0, self._step - saved) if self._step is not None else 0
+        if not lost:
+            return (
+                f"training interrupted: {why}; all finished steps are saved, start again to resume",
+                EXIT_START_AGAIN,
+            )
+        return (
+            f"training failed: {why}; {lost} steps after the last checkpoint, of step {saved}, are "
+            "lost; start again to resume from it",
+            EXIT_FAILURE,
+        )

@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass
 
+from tpu_training.loop.callbacks import Callback
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition
+
+MODES = ("train", "evaluate", "train-and-evaluate")
 
 
 @dataclass(frozen=True)
 class Job:
-    """A parsed job."""
+    """A job as the command line or a program describes it."""
 
     mode: str
     tpu: str | None
@@ -18,6 +21,7 @@ class Job:
     model_dir: str
     model: ModelDefinition
     params: Params
+    callbacks: tuple[Callback, ...] = ()
 
     @property
     def trains(self) -> bool:

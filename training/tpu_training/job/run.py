@@ -1,11 +1,17 @@
 """Run a job with TensorFlow: connect, train, evaluate, write the results."""
 
+import dataclasses
 import logging
+import time
+from contextlib import closing
 
 import tensorflow as tf
 
+from tpu_training.checkpoints.averages import restore_averages
 from tpu_training.checkpoints.checkpoints import Checkpoints
-from tpu_training.checkpoints.model_description import describe_model
+from tpu_training.checkpoints.initial.load import load_initial_weights
+from tpu_training.checkpoints.lease.hold import Lease, hold
+from tpu_training.checkpoints.model_description import describe_model, refuse_other_data
 from tpu_training.checkpoints.record import JobRecord
 from tpu_training.cluster.cluster import Cluster, connect
 from tpu_training.cluster.endpoint.target import Addresses, LocalTpu, NoTpu
@@ -13,21 +19,31 @@ from tpu_training.cluster.endpoint.wait import Wait
 from tpu_training.data import files
 from tpu_training.data.corruption import readable_part
 from tpu_training.data.data_set import DataSet, check_readable, open_data
-from tpu_training.errors import InputError
+from tpu_training.data.validation import hold_out, with_fraction
+from tpu_training.errors import DivergedError, InputError
+from tpu_training.job.divergence import explain
+from tpu_training.job.doubtful import check_doubtful, write_doubtful
+from tpu_training.job.evaluations import Evaluations
 from tpu_training.job.hang_timer import HangTimer
 from tpu_training.job.job import Job
 from tpu_training.job.metrics import Metrics
-from tpu_training.loop.evaluate import create_evaluation
+from tpu_training.job.observers import Relay, create_observers, peak_flops
+from tpu_training.job.plan import log_plan
+from tpu_training.job.result import Result
+from tpu_training.loop.callbacks import History, started
+from tpu_training.loop.held import Held
 from tpu_training.loop.shutdown import ShutdownRequest
 from tpu_training.loop.state import create_train_state, total_steps
 from tpu_training.loop.train import train
+from tpu_training.monitoring.ledger import Ledger
 from tpu_training.monitoring.model_summaries import ModelSummaries
 from tpu_training.monitoring.profiler import ProfileCapture, parse_steps
 from tpu_training.monitoring.progress import Progress
 from tpu_training.monitoring.report.write import write_report
 from tpu_training.monitoring.scalars import Scalars
 from tpu_training.monitoring.step_times import StepTimes
-from tpu_training.monitoring.summaries import write_scalars
+from tpu_training.monitoring.summaries import Summaries
+from tpu_training.monitoring.utilisation import Utilisation
 
 logger = logging.getLogger(__name__)
 
@@ -38,71 +54,101 @@ def run_on(
     wait: Wait,
     shutdown: ShutdownRequest,
     hang_timer: HangTimer,
-) -> str:
-    """Run `job` on `workers` and return a summary line."""
+    loading: float = 0.0,
+    begun: float | None = None,
+) -> Result:
+    """Run `job` on `workers`; `loading` is the time that loading took, since `begun`."""
+    begun = time.monotonic() if begun is None else begun
     parse_steps(job.params.profile_steps)
     data = open_data(job.data)
+    if job.trains:
+        job = dataclasses.replace(job, params=with_fraction(job.params, data.manifest))
+        data = hold_out(data, job.params)
     files.check_bucket(job.model_dir, "--model-dir")
     hang_timer.watch(job.params.hang_timeout, first=wait.tries * wait.interval)
     cluster = connect(workers, wait, job.params.local_devices)
     check_readable(data, cluster)
     job.params.part_batch_size(cluster.replicas)
     job.params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
-    while True:
-        try:
-            return _run(cluster, job, data, shutdown, hang_timer)
-        except tf.errors.OpError as error:
-            # Restart from the last checkpoint: an aborted loop may have applied half a step.
-            data = readable_part(data, job.params.skip_corrupt_records, error)
+    with hold(job.model_dir, job.trains) as lease:
+        while True:
+            try:
+                return _run(cluster, job, data, shutdown, hang_timer, loading, begun, lease)
+            except DivergedError as error:
+                raise explain(error, cluster, job, data) from error
+            except tf.errors.OpError as error:
+                # Restart from the last checkpoint: an aborted loop may have applied half a step.
+                data = readable_part(data, job.params.skip_corrupt_records, error)
 
 
 def _run(
-    cluster: Cluster, job: Job, data: DataSet, shutdown: ShutdownRequest, hang_timer: HangTimer
-) -> str:
+    cluster: Cluster,
+    job: Job,
+    data: DataSet,
+    shutdown: ShutdownRequest,
+    hang_timer: HangTimer,
+    loading: float,
+    begun: float,
+    lease: Lease,
+) -> Result:
     """Train, evaluate and write the results, as the mode requires."""
+    observers, peak = create_observers(job) if job.trains else [], peak_flops(job, cluster)
+    relay = Relay(observers)
+    spec = data.manifest.input_spec(job.params.image_size)
+    refuse_other_data(job.model_dir, spec, job.data)
     state = create_train_state(
         cluster, job.model, job.params, data.manifest, total_steps(job.params, data.manifest)
     )
     record = JobRecord(job.model.name, job.params)
-    checkpoints = Checkpoints(job.model_dir, state, record, job.params.keep_checkpoints, cluster)
+    checkpoints = Checkpoints(
+        job.model_dir, state, record, job.params.keep_checkpoints, cluster, lease
+    )
     restored = checkpoints.restore_latest()
+    hang_timer.saved_step = lambda: checkpoints.saved_step
     if restored is None and not job.trains:
         raise InputError(
             f"--model-dir={job.model_dir}: contains no checkpoint to evaluate; train first"
         )
+    if restored and not job.trains and state.average is None:
+        restore_averages(state.model, restored)
     if job.trains:
-        spec = data.manifest.input_spec(job.params.image_size)
-        describe_model(job.model, job.params, spec, job.data).write(job.model_dir)
-    metrics = Metrics.of(cluster, job, data)
-    with tf.device(cluster.this_process):
-        writer = tf.summary.create_file_writer(f"{job.model_dir.rstrip('/')}/tensorboard")
+        check_doubtful(job, data, state, cluster)
+        if restored is None:
+            load_initial_weights(cluster, job.params, state.model)
+            if state.average:
+                state.average.reset()
+        log_plan(job.params, data, int(state.step.numpy()))
+        names = data.manifest.class_names
+        describe_model(job.model, job.params, spec, job.data, names).write(job.model_dir)
+    metrics, history = Metrics.of(cluster, job, data), History()
+    summaries = Summaries(f"{job.model_dir.rstrip('/')}/tensorboard")
+    evaluations = Evaluations(cluster, job, data, state, checkpoints, metrics, summaries, relay)
 
-    evaluate = create_evaluation(cluster, job.params, data, state) if job.evaluates else None
+    def validate(step: int) -> None:
+        evaluations.validate(step)
+        hang_timer.reset()
 
-    def evaluate_now(step: int) -> None:
-        if evaluate:
-            evaluation = evaluate()
-            write_scalars(writer, step, evaluation.scalars)
-            metrics.add_evaluation(evaluation)
-            if job.trains:
-                best = checkpoints.keep_best(step, evaluation.accuracy, evaluation.loss)
-                metrics.add_best(best)
-            hang_timer.reset()
-
-    try:
+    with closing(summaries), started(observers, int(state.step.numpy())):
         if job.trains:
+            speed = Utilisation(summaries, peak)
             progress = Progress(job.params.global_batch_size)
+            times = StepTimes(summaries, loading)
             callbacks = [
+                Held(lease),
                 hang_timer,
                 progress,
-                Scalars(writer, progress),
-                StepTimes(writer),
-                ModelSummaries(cluster, job.params, data, state, writer),
+                Scalars(summaries, progress),
+                times,
+                Ledger(job.model_dir, times, begun),
+                speed,
+                ModelSummaries(cluster, job.params, data, state, summaries),
+                history,
                 ProfileCapture(
                     f"{job.model_dir.rstrip('/')}/tensorboard",
                     cluster.workers,
                     parse_steps(job.params.profile_steps),
                 ),
+                relay,
             ]
             with shutdown:
                 result = train(
@@ -113,15 +159,20 @@ def _run(
                     checkpoints,
                     callbacks,
                     shutdown,
-                    evaluate_now,
+                    validate,
+                    evaluations.exhausted,
                 )
             metrics.add_training(result, progress)
-        evaluate_now(int(state.step.numpy()))
+            metrics.values.update(speed.figures)
+        step = int(state.step.numpy())
+        validate(step)
+        evaluations.test(step)
+        write_doubtful(cluster, job, data, state)
+        hang_timer.reset()
         checkpoints.wait()
-    finally:
-        writer.close()
-    summary = metrics.write(job.model_dir)
+    lease.confirm()
+    summary, values = metrics.write(job.model_dir)
     if job.trains:
         with tf.device(cluster.this_process):
             logger.info("report: %s", write_report(job.model_dir))
-    return summary
+    return Result(summary, values, history.rows, state.model, job.model_dir, state.task)

@@ -1,40 +1,91 @@
 """Start a job: find its workers, then load TensorFlow and run."""
 
 import importlib.util
+import logging
 import os
+import sys
+import time
 
 from tpu_training.cluster.endpoint.lookup import choose_local, resolve
-from tpu_training.cluster.endpoint.target import Addresses, LocalTpu, NoTpu, find_target
+from tpu_training.cluster.endpoint.target import (
+    Addresses,
+    LocalTpu,
+    NamedTpu,
+    NoTpu,
+    find_target,
+)
 from tpu_training.cluster.endpoint.wait import Wait
+from tpu_training.cluster.library import (
+    check_library,
+    installed_library,
+    leave_tpu_alone,
+    use_tpu_here,
+)
 from tpu_training.cluster.machine import find_machine
+from tpu_training.errors import InputError
 from tpu_training.errors.catalog import NO_TENSORFLOW
 from tpu_training.job.hang_timer import HangTimer
 from tpu_training.job.job import Job
+from tpu_training.job.local_files import check_local_files
+from tpu_training.job.result import Result
 from tpu_training.loop.shutdown import ShutdownRequest
 
+logger = logging.getLogger(__name__)
 
-def run_job(job: Job, shutdown: ShutdownRequest, hang_timer: HangTimer) -> str:
-    """Run `job` and return a summary line. Raises TrainingError or TensorFlow's errors."""
+
+def run_job(job: Job, shutdown: ShutdownRequest, hang_timer: HangTimer, begun: float) -> Result:
+    """Run `job`, of a program that started at `begun`, a time of time.monotonic().
+
+    Raises TrainingError or TensorFlow's errors.
+    """
+    # With a model file of one's own TensorFlow was loaded before.
+    loading = time.monotonic() - begun
     workers, wait = find_workers(job)
+    found = time.monotonic()
+    if "tensorflow" not in sys.modules:
+        logger.info("loading TensorFlow, which takes some seconds")
     from tpu_training.job.run import run_on
 
-    return run_on(workers, job, wait, shutdown, hang_timer)
+    loading += time.monotonic() - found
+    return run_on(workers, job, wait, shutdown, hang_timer, loading, begun)
 
 
 def find_workers(job: Job) -> tuple[Addresses | LocalTpu | NoTpu, Wait]:
     """Return the workers of `job` and how long to wait for them; wait for a TPU to be READY.
 
-    Reports a missing TensorFlow, a wrong name or a missing role before TensorFlow takes seconds to
-    load and before any waiting.
+    Reports a missing TensorFlow, wrong names, data, directories and a missing role before
+    TensorFlow takes seconds to load and before any waiting.
     """
     if importlib.util.find_spec("tensorflow") is None:
         raise ModuleNotFoundError(NO_TENSORFLOW, name="tensorflow")
     params = job.params
     wait = Wait(params.connect_tries, params.connect_interval)
     target = find_target(job.tpu, job.tpu_project, job.tpu_zone, os.environ)
+    check_local_files(job)
     split_cpu = params.local_devices > 0
     workers = choose_local(resolve(target, wait), find_machine(), split_cpu)
-    if isinstance(workers, Addresses):
-        # The TPU belongs to another machine: TensorFlow must not look for one here.
-        os.environ.setdefault("TPU_LOAD_LIBRARY", "0")
+    if isinstance(workers, LocalTpu):
+        check_library(os.environ)
     return workers, wait
+
+
+def prepare_tensorflow(tpu: str | None, trains: bool) -> None:
+    """Set what TensorFlow reads while it is imported, which the import of an own model may be.
+
+    Args:
+        tpu: What --tpu says, if anything.
+        trains: Whether the command trains; others leave a TPU to those that do.
+    """
+    try:
+        target = find_target(tpu, None, None, os.environ) if trains else NoTpu()
+    except InputError:
+        # It is reported with all other problems of the command line.
+        return
+    if isinstance(target, Addresses | NamedTpu):
+        leave_tpu_alone(os.environ)
+        return
+    machine = find_machine()
+    if machine.tpu_chips and (machine.slice or not trains):
+        leave_tpu_alone(os.environ)
+    elif isinstance(target, LocalTpu) or machine.has_usable_tpu:
+        use_tpu_here(os.environ, installed_library())

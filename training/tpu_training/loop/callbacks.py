@@ -1,6 +1,6 @@
 """Callbacks: the host's work between two loops of steps."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -11,22 +11,26 @@ class LoopReport:
 
     Attributes:
         loss: The mean over the loop's examples.
-        accuracy: Likewise.
+        metrics: The task's metrics over them, by name.
         learning_rate: The rate of the loop's last step.
         seconds: The duration of the loop.
         checkpoint_seconds: The time spent on a checkpoint after the loop.
         input_seconds: The part of `seconds` spent waiting for input.
+        flops: A step's operations in matrix products and convolutions; see loop/flops.py.
+        gradient_norm: The mean of the steps' norms of the gradient, before clipping.
     """
 
     step: int
     last_step: int
     count: int
     loss: float
-    accuracy: float
+    metrics: Mapping[str, float]
     learning_rate: float
     seconds: float
     checkpoint_seconds: float
     input_seconds: float = 0.0
+    flops: float = 0.0
+    gradient_norm: float = 0.0
 
 
 class Callback:
@@ -38,8 +42,24 @@ class Callback:
     def between_loops(self, step: int, report: LoopReport) -> None:
         """React to a finished loop, after starting a due checkpoint."""
 
+    def after_evaluation(self, step: int, figures: Mapping[str, float]) -> None:
+        """React to an evaluation with `figures` such as `test/loss`, after the last loop, too."""
+
     def close(self) -> None:
         """Clean up at the end, whatever ended the training."""
+
+
+class History(Callback):
+    """Keeps the course of a training: a row for each loop."""
+
+    def __init__(self) -> None:
+        """Start without rows."""
+        self.rows: list[dict[str, float]] = []
+
+    def between_loops(self, step: int, report: LoopReport) -> None:
+        """Add a row."""
+        rates = {"learning_rate": report.learning_rate}
+        self.rows.append({"step": step, "loss": report.loss, **rates, **report.metrics})
 
 
 @contextmanager

@@ -1,99 +1,159 @@
-"""Evaluate exactly over the whole test set."""
+"""Evaluate exactly over a whole split: the test set, or the one for validation."""
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.data_set import DataSet
 from tpu_training.data.input.deal import NextBatch
 from tpu_training.data.input.pipeline import evaluation_batches
+from tpu_training.data.manifest import TEST
 from tpu_training.errors import DataError
+from tpu_training.loop.averaging import averaged
 from tpu_training.loop.graphs import repeat
+from tpu_training.loop.replica_step import create_sums
 from tpu_training.loop.state import TrainState
+from tpu_training.loop.tally import Tables
 from tpu_training.models.params import Params
 
 # TensorFlow's words for a data set that ends before its announced number of batches.
 _TOO_FEW = "was expected to contain"
+# So many sums in float32 lose no digit that is shown; the host adds those in double precision.
+_MOST_STEPS = 1000
+
+# features, labels, weights -> the sums of the losses and of the metrics' numbers, the number of
+# examples and the metrics' counts
+ReplicaEvaluation = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+# number of steps -> the same, over all of them
+_Loop = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Mean loss and accuracy over `examples` test examples."""
+    """Mean loss and metrics over the `examples` examples of `split`.
+
+    `tables` are the metrics that are no numbers, such as a `confusion`: examples by true and by
+    predicted class.
+    """
 
     loss: float
-    accuracy: float
+    metrics: dict[str, float]
     examples: int
+    tables: Tables
+    split: str = TEST
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The loss and the metrics by name."""
+        return {"loss": self.loss, **self.metrics}
 
     @property
     def scalars(self) -> dict[str, float]:
         """The values by their TensorBoard tags."""
-        return {"test/loss": self.loss, "test/accuracy": self.accuracy}
+        return {f"{self.split}/{name}": value for name, value in self.figures.items()}
 
 
 def create_evaluation(
-    cluster: Cluster, params: Params, data: DataSet, state: TrainState
+    cluster: Cluster, params: Params, data: DataSet, state: TrainState, split: str = TEST
 ) -> Callable[[], Evaluation]:
-    """Return a function that evaluates the state's current model; its first call compiles it.
+    """Return a function that evaluates the state's current model, its averaged
+    weights where there are some; its first call compiles it.
 
-    Every test example counts exactly once. The function raises DataError if the number of examples
-    in the files differs from the manifest's.
+    Every example of `split` counts exactly once. The function raises DataError if the files hold
+    another number of examples than the manifest says.
     """
-    expected = data.manifest.split("test").examples
+    expected = data.manifest.split(split).examples
 
     @functools.cache
-    def compiled() -> Callable[[], tf.Tensor]:
-        next_batch, steps = evaluation_batches(data, cluster, params)
-        return _create_loop(cluster, params, state, next_batch, steps)
+    def compiled() -> tuple[_Loop, int]:
+        next_batch, steps = evaluation_batches(data, cluster, params, split)
+        return _create_loop(cluster, params, state, next_batch), steps
 
     def evaluate() -> Evaluation:
+        held: int | str
         try:
-            with cluster.on_loop_device():
-                loss, right, count = compiled()().numpy().tolist()
+            with averaged(cluster, state.average):
+                numbers, counts = _sum_up(cluster, *compiled())
+            held = int(counts[0])
         except tf.errors.FailedPreconditionError as error:
             if _TOO_FEW not in str(error):
                 raise
-            count = math.nan
-        if count != expected:
-            held = "other" if math.isnan(count) else f"{count:.0f}"
+            held = "other"
+        if held != expected:
             raise DataError(
-                f"the test files in {data.directory} hold {held} examples, the manifest says "
+                f"the {split} files in {data.directory} hold {held} examples, the manifest says "
                 f"{expected}; copy the data set there again"
             )
-        return Evaluation(loss / expected, right / expected, expected)
+        metrics, tables = state.evaluated.figures(numbers[1:], counts[1:])
+        return Evaluation(float(numbers[0]) / expected, metrics, expected, tables, split)
 
     return evaluate
 
 
+def _sum_up(
+    cluster: Cluster, loop: _Loop, steps: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Return the sums of the numbers of `steps` batches, and of their counts."""
+    numbers, counts = np.zeros((), np.float64), np.zeros((), np.int64)
+    with cluster.on_loop_device():
+        for begin in range(0, steps, _MOST_STEPS):
+            more = loop(tf.constant(min(_MOST_STEPS, steps - begin)))
+            numbers, counts = numbers + more[0].numpy(), counts + more[1].numpy()
+    return numbers, counts
+
+
 def _create_loop(
-    cluster: Cluster, params: Params, state: TrainState, next_batch: NextBatch, steps: int
-) -> Callable[[], tf.Tensor]:
-    """Compile a function that sums loss, correct answers and weights over `steps` batches."""
+    cluster: Cluster, params: Params, state: TrainState, next_batch: NextBatch
+) -> _Loop:
+    """Compile a function that sums up a number of batches.
+
+    The replicas add to variables of their own, so that nothing leaves the devices in a step. Counts
+    are integers: float32 knows no odd number above 16.7 million.
+    """
     strategy = cluster.strategy
+    replica_evaluation = create_replica_evaluation(params, state)
+    tally = state.evaluated
+    with strategy.scope():
+        numbers = create_sums((1 + tally.numbers,), tally.dtype)
+        counts = create_sums((1 + tally.counts,), tf.int64)
+
+    def replica_step(*batch: tf.Tensor) -> None:
+        for sums, more in zip((numbers, counts), replica_evaluation(*batch), strict=True):
+            sums.assign_add(more)
+
+    def step(_: tf.Tensor, nothing: tuple[()]) -> tuple[()]:
+        strategy.run(replica_step, next_batch())
+        return nothing
+
+    def loop(count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        for sums in (numbers, counts):
+            sums.assign(tf.zeros(sums.shape, sums.dtype), read_value=False)
+        repeat(count, (), step)
+        return numbers.read_value(), counts.read_value()
+
+    compiled: _Loop = tf.function(loop, autograph=False)
+    return compiled
+
+
+def create_replica_evaluation(params: Params, state: TrainState) -> ReplicaEvaluation:
+    """Return the evaluation of one replica's share of a batch, as sums over its examples."""
     unsmoothed = dataclasses.replace(params, label_smoothing=0.0)
 
     def replica_step(
         features: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        logits = state.forward(features, training=False)
-        losses = state.losses(logits, labels, unsmoothed)
-        right = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), labels)
-        return (
-            tf.reduce_sum(losses * weights),
-            tf.reduce_sum(tf.cast(right, tf.float32) * weights),
-            tf.reduce_sum(weights),
-        )
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        inputs, targets = state.prepare(features, labels, False)
+        outputs = state.forward(inputs, training=False)
+        losses = state.losses(outputs, targets, unsmoothed)
+        loss = tf.cast(tf.reduce_sum(losses * weights), state.evaluated.dtype)
+        examples = tf.reduce_sum(tf.cast(weights, tf.int64))
+        numbers, counts = state.evaluated.count(outputs, targets, weights)
+        return tf.concat([loss[None], numbers], 0), tf.concat([examples[None], counts], 0)
 
-    def step(_: tf.Tensor, sums: tf.Tensor) -> tf.Tensor:
-        parts = strategy.run(replica_step, next_batch())
-        reduced = [strategy.reduce(tf.distribute.ReduceOp.SUM, part, axis=None) for part in parts]
-        return sums + tf.stack(reduced)
-
-    loop: Callable[[], tf.Tensor] = tf.function(
-        lambda: repeat(steps, tf.zeros(3), step), autograph=False
-    )
-    return loop
+    return replica_step

@@ -13,15 +13,21 @@ Values = TypeVar("Values")
 
 
 def repeat(
-    count: int | tf.Tensor, start: Values, step: Callable[[tf.Tensor, Values], Values]
+    count: int | tf.Tensor,
+    start: Values,
+    step: Callable[[tf.Tensor, Values], Values],
+    name: str | None = None,
 ) -> Values:
-    """Apply `step(number, values)` to `start` `count` times, in one loop on the device."""
+    """Apply `step(number, values)` to `start` `count` times, in one loop on the device.
+
+    The loop's operation is called `name`.
+    """
 
     def body(number: tf.Tensor, values: Values) -> tuple[tf.Tensor, Values]:
         return number + 1, step(number, values)
 
     first = (tf.constant(0), start)
-    result: Values = tf.while_loop(lambda number, _: number < count, body, first)[1]
+    result: Values = tf.while_loop(lambda number, _: number < count, body, first, name=name)[1]
     return result
 
 

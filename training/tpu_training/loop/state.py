@@ -2,29 +2,44 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
 
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.manifest import Manifest
+from tpu_training.loop.averaging import WeightAverage
 from tpu_training.loop.graphs import with_autograph
+from tpu_training.loop.mixing import Mix, create_mix
 from tpu_training.loop.optimizers.base import Optimizer
+from tpu_training.loop.optimizers.choice import choose_variables, creations
 from tpu_training.loop.optimizers.create import create_optimizer
+from tpu_training.loop.optimizers.keras import compiled_optimizer
 from tpu_training.loop.optimizers.schedules import create_schedule
+from tpu_training.loop.randaugment import Augment, create_augment
 from tpu_training.loop.seeds import derive_seed
-from tpu_training.models.losses import softmax_cross_entropy
+from tpu_training.loop.tally import Tally, create_tally
+from tpu_training.models.contract import check_model, checked_forward, checked_losses
+from tpu_training.models.create import create_model
+from tpu_training.models.keras.module import KerasModule
+from tpu_training.models.keras.task import compiled_task
 from tpu_training.models.params import Params
-from tpu_training.models.registry import Losses, ModelDefinition
+from tpu_training.models.registry import ModelDefinition
+from tpu_training.models.task import Losses, Prepare, Task
+from tpu_training.tasks.choose import task_of
 
 
 @dataclass(frozen=True)
 class TrainState:
     """The variables of a training job, mirrored over the cluster's replicas.
 
-    `forward` maps (features, training) to logits in a graph, with AutoGraph if the model needs it.
-    `losses` is the loss function; see models/losses.py.
+    `variables` are those of the model that are trained; the ids of those that must keep their
+    values are in `frozen`. If the job wants that, `average` follows them, `augment` changes
+    examples and `mix` mixes them.
+    `forward` maps (features, training) to outputs in a graph, with AutoGraph if the model needs it.
+    `losses` and `prepare` are the task's, and `counted` and `evaluated` count its metrics in
+    training and in evaluations; see models/task.py.
     """
 
     model: tf.Module
@@ -32,6 +47,15 @@ class TrainState:
     step: tf.Variable
     losses: Losses
     forward: Callable[..., tf.Tensor]
+    task: Task
+    prepare: Prepare
+    counted: Tally
+    evaluated: Tally
+    variables: Sequence[tf.Variable]
+    frozen: frozenset[int] = frozenset()
+    average: WeightAverage | None = None
+    mix: Mix | None = None
+    augment: Augment | None = None
 
 
 def create_train_state(
@@ -44,11 +68,19 @@ def create_train_state(
     """Initialise the state on the cluster's devices, for a run of `steps` steps."""
     schedule = create_schedule(params, steps)
     resolved = dataclasses.replace(params, precision=compute_dtype(params, cluster).name)
+    data_spec = manifest.input_spec(params.image_size)
+    task = task_of(definition, data_spec)
+    spec = task.model_spec(data_spec)
     with cluster.strategy.scope():
-        model = definition.create_model(
-            resolved, manifest.input_spec(params.image_size), derive_seed(params.seed, "weights")
+        with creations() as order:
+            model = create_model(definition, resolved, spec, derive_seed(params.seed, "weights"))
+        check_model(model, definition.create_model)
+        chosen = choose_variables(params, model, order)
+        optimizer = compiled_optimizer(params, model, chosen.trained) or create_optimizer(
+            params, chosen.trained, schedule, chosen.rate_factors
         )
-        optimizer = create_optimizer(params, model.trainable_variables, schedule)
+        decay = params.ema_decay
+        average = WeightAverage(model, chosen.frozen, decay) if decay else None
         step = tf.Variable(
             0,
             dtype=tf.int64,
@@ -56,10 +88,37 @@ def create_train_state(
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
             name="step",
         )
-    losses = definition.losses or softmax_cross_entropy
-    if definition.own:
-        return TrainState(model, optimizer, step, with_autograph(losses), with_autograph(model))
-    return TrainState(model, optimizer, step, losses, model)
+    if isinstance(model, KerasModule):
+        task = compiled_task(task, model, data_spec, named=bool(definition.task))
+        model.freeze(chosen.frozen)
+    losses = definition.losses or task.losses
+    forward = model
+    if definition.own and not isinstance(model, KerasModule):
+        forward = checked_forward(with_autograph(model), model, spec)
+    if (definition.losses and definition.own) or task.own:
+        losses = checked_losses(with_autograph(losses), losses)
+    return TrainState(
+        model,
+        optimizer,
+        step,
+        losses,
+        forward,
+        task,
+        task.prepare(data_spec) if task.prepare else _unchanged,
+        create_tally(task, data_spec, spec, training=True),
+        create_tally(task, data_spec, spec, training=False),
+        chosen.trained,
+        chosen.frozen,
+        average,
+        create_mix(params, data_spec),
+        create_augment(params, data_spec),
+    )
+
+
+def _unchanged(
+    features: tf.Tensor, targets: tf.Tensor, training: bool
+) -> tuple[tf.Tensor, tf.Tensor]:
+    return features, targets
 
 
 def total_steps(params: Params, manifest: Manifest) -> int:

@@ -5,16 +5,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import tensorflow as tf
-
 from tpu_training.checkpoints.checkpoints import Checkpoints
+from tpu_training.checkpoints.schedule import CheckpointSchedule
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.data_set import DataSet
 from tpu_training.data.input.pipeline import training_batches
-from tpu_training.data.input.timed import TimedInput
 from tpu_training.errors import DivergedError, Interrupted
 from tpu_training.loop.callbacks import Callback, LoopReport, started
-from tpu_training.loop.compiled_loop import create_train_loop
+from tpu_training.loop.compiled_loop import create_train_loop, run_loop
+from tpu_training.loop.flops import count_flops
+from tpu_training.loop.pace import Pace
 from tpu_training.loop.shutdown import ShutdownRequest
 from tpu_training.loop.state import TrainState, total_steps
 from tpu_training.models.params import Params
@@ -36,11 +36,13 @@ def train(
     checkpoints: Checkpoints,
     callbacks: Sequence[Callback],
     shutdown: ShutdownRequest,
-    evaluate_now: Callable[[int], None] = lambda step: None,
+    validate: Callable[[int], None] = lambda step: None,
+    exhausted: Callable[[int], bool] = lambda step: False,
 ) -> TrainResult:
     """Train from the state's step to the last one.
 
-    Calls `evaluate_now` with the step every `evaluation_interval` steps, except at the last one.
+    Calls `validate` with the step every `evaluation_interval` steps, except at the last one, and
+    ends early when `exhausted` then says so.
 
     Raises:
         DivergedError: The loss is not finite; the last checkpoint is kept.
@@ -48,46 +50,63 @@ def train(
     """
     steps = total_steps(params, data.manifest)
     step = int(state.step.numpy())
-    batches = TimedInput(training_batches(data, cluster, params, step), cluster)
-    loop = create_train_loop(cluster, params, state, batches)
-    loss = math.nan
+    loop = create_train_loop(cluster, params, state, training_batches(data, cluster, params, step))
+    loss, flops, pace = math.nan, math.nan, Pace()
+    schedule = CheckpointSchedule(params.checkpoint_interval, checkpoints.record.history)
+    if step and _is_due(step, params.evaluation_interval, steps):
+        validate(step)  # The earlier run may have ended before it did.
     with checkpoints, started(callbacks, step):
-        while step < steps:
+        while step < steps and not exhausted(step):
             # Loops end when something is due, so that intervals hold for every loop length.
             intervals = (params.checkpoint_interval, params.evaluation_interval)
-            until_due = min(interval - step % interval for interval in intervals if interval)
-            count = min(params.steps_per_loop, steps - step, until_due)
+            until_due = [interval - step % interval for interval in intervals if interval]
+            count = min(params.steps_per_loop, pace.most, steps - step, *until_due)
             begun = time.monotonic()
-            with cluster.on_loop_device():
-                loss, accuracy = (float(mean) for mean in loop(tf.constant(count)))
-            ended = time.monotonic()
+            figures = run_loop(cluster, loop, count)
+            loss, ended = figures.loss, time.monotonic()
+            flops = count_flops(cluster, loop, params) if math.isnan(flops) else flops
             if not math.isfinite(loss):
                 raise DivergedError(
                     f"the loss became {loss} between step {step} and {step + count}; lower "
                     f"--learning_rate={params.learning_rate:g} or raise "
                     f"--warmup_fraction={params.warmup_fraction:g}; "
-                    f"{checkpoints.describe_latest()}"
+                    f"{checkpoints.describe_latest()}",
+                    (step, step + count),
                 )
             step += count
-            if step == steps or step % params.checkpoint_interval == 0 or shutdown.requested:
+            pace.add(count, ended - begun)
+            evaluates = _is_due(step, params.evaluation_interval, steps)
+            notice = shutdown.take_notice()
+            saves = step == steps or bool(notice) or schedule.is_due(step, evaluates)
+            if saves:
+                schedule.begin()
                 checkpoints.save(step)
+                schedule.saved(time.monotonic() - ended)
             saved = time.monotonic()
             report = LoopReport(
                 step=step,
                 last_step=steps,
                 count=count,
-                loss=loss,
-                accuracy=accuracy,
-                learning_rate=float(state.optimizer.rate(step - 1)),
                 seconds=ended - begun,
                 checkpoint_seconds=saved - ended,
-                input_seconds=batches.seconds_since_last_call(),
+                loss=loss,
+                metrics=state.counted.figures_of(figures.sums),
+                flops=flops,
+                gradient_norm=figures.gradient_norm,
+                learning_rate=figures.learning_rate,
+                input_seconds=figures.input_seconds,
             )
             for callback in callbacks:
                 callback.between_loops(step, report)
             if shutdown.requested and step < steps:
                 checkpoints.wait()
-                raise Interrupted(f"received SIGTERM; step {step} is saved, start again to resume")
-            if params.evaluation_interval and step % params.evaluation_interval == 0 < steps - step:
-                evaluate_now(step)
+                raise Interrupted(f"{shutdown.reason}; step {step} is saved, start again to resume")
+            if evaluates:
+                validate(step)
+                if exhausted(step) and not saves:
+                    checkpoints.save(step)
     return TrainResult(step, loss)
+
+
+def _is_due(step: int, interval: int, steps: int) -> bool:
+    return bool(interval) and step % interval == 0 < steps - step

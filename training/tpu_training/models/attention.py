@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tpu_training.models.layers import Dense
+from tpu_training.models.layers import Dense, random_normal
 from tpu_training.models.step_context import next_seed
 
 # BERT's initialisation (arXiv:1810.04805, its published code).
@@ -17,8 +17,7 @@ class Embedding(tf.Module):  # type: ignore[misc]
     def __init__(self, rows: int, size: int, seed: int) -> None:
         """Initialise `rows` vectors of `size` numbers."""
         super().__init__()
-        table = tf.random.stateless_normal((rows, size), seed=(seed, 2), stddev=_DEVIATION)
-        self.table = tf.Variable(table, name="table")
+        self.table = tf.Variable(random_normal((rows, size), _DEVIATION, seed), name="table")
 
     def __call__(self, ids: tf.Tensor) -> tf.Tensor:
         """Map int32 ids (…) to float32 vectors (…, size)."""
@@ -36,13 +35,19 @@ class SelfAttention(tf.Module):  # type: ignore[misc]
         self.project = Dense(size, 3 * size, seed)
         self.combine = Dense(size, size, seed + 1)
 
-    def __call__(self, x: tf.Tensor, present: tf.Tensor) -> tf.Tensor:
-        """Map (batch, length, size); `present` (batch, length) is False at padding."""
+    def __call__(self, x: tf.Tensor, present: tf.Tensor, causal: bool = False) -> tf.Tensor:
+        """Map (batch, length, size); `present` (batch, length) is False at padding.
+
+        With `causal` each place attends to itself and those before it.
+        """
         length, width = x.shape[1], self._size // self._heads
         mixed = tf.reshape(self.project(x), (-1, length, 3, self._heads, width))
         query, key, value = tf.unstack(tf.transpose(mixed, (2, 0, 3, 1, 4)))
         scores = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32) * width**-0.5
         scores += tf.where(present, 0.0, _MASKED)[:, None, None, :]
+        if causal:
+            places = tf.range(length)
+            scores += tf.where(places[:, None] >= places, 0.0, _MASKED)
         weights = tf.cast(tf.nn.softmax(scores), x.dtype)
         heads = tf.transpose(tf.matmul(weights, value), (0, 2, 1, 3))
         return self.combine(tf.reshape(heads, (-1, length, self._size)))

@@ -1,9 +1,8 @@
 """Basic layers on plain tf.Module, for models of this package and of users.
 
-Keras models are not supported. Keras 2 (TensorFlow 2.12) and Keras 3 (2.16 and later) name and wrap
-variables differently, while a checkpoint must load under both. Keras 3's variables are not
-tf.Variables, which the optimizers update, and Keras' dropout and batch normalisation do not use the
-seeds and averages of step_context.py.
+They are not Keras': Keras 2 (TensorFlow 2.12) and Keras 3 (2.16 and later) name and wrap variables
+differently, while a checkpoint of a built-in model must load under both. A user's Keras model is
+adapted as a whole; see keras/.
 
 Weights are float32; arithmetic uses the type of the input.
 """
@@ -51,11 +50,17 @@ def normalise(images: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     return tf.cast(tf.cast(images, tf.float32) / _HALF_RANGE - 1.0, dtype)
 
 
-def _he_normal(shape: tuple[int, ...], inputs: int, seed: int) -> tf.Tensor:
-    """Draw weights that depend only on the seed, on CPUs and GPUs of one TensorFlow version.
+def random_normal(shape: tuple[int, ...], deviation: float, seed: int) -> tf.Tensor:
+    """Draw first weights, which depend only on the seed and the version of TensorFlow.
 
-    Other devices and versions may draw other numbers:
-    https://www.tensorflow.org/api_docs/python/tf/random/stateless_normal
+    The algorithm is named, because TensorFlow's choice depends on the device that draws
+    (https://www.tensorflow.org/api_docs/python/tf/random/Algorithm). Dropout, drawn in each step,
+    is left to that choice: on a TPU Philox takes many times the work of the TPU's own generator.
     """
-    deviation = (2.0 / inputs) ** 0.5
-    return tf.random.stateless_normal(shape, seed=(seed, len(shape)), stddev=deviation)
+    return tf.random.stateless_normal(
+        shape, seed=(seed, len(shape)), stddev=deviation, alg="philox"
+    )
+
+
+def _he_normal(shape: tuple[int, ...], inputs: int, seed: int) -> tf.Tensor:
+    return random_normal(shape, (2.0 / inputs) ** 0.5, seed)

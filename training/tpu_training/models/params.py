@@ -5,30 +5,34 @@ import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 
 from tpu_training.errors import InputError, ParamsError
+from tpu_training.models.declare import param as param
+from tpu_training.models.fine_tuning import FineTuning
+from tpu_training.models.observing import Observing
+from tpu_training.models.regularisation import Regularisation
 
 NO_AUGMENTATION, PAD_CROP_FLIP, RESIZED_CROP_FLIP = "none", "pad_crop_flip", "resized_crop_flip"
 CACHE_AUTO, CACHE_MEMORY, CACHE_NONE = "auto", "memory", "none"
 EXACT, FAST = "exact", "fast"
-
-
-def param(
-    default: Any,
-    description: str,
-    low: float = -math.inf,
-    high: float = math.inf,
-    choices: tuple[str, ...] = (),
-) -> Any:
-    """Declare a parameter; the range includes `low` and `high`."""
-    metadata = {"description": description, "low": low, "high": high, "choices": choices}
-    return dataclasses.field(default=default, metadata=metadata)
+LARGEST_IMAGE = 4096
+# The types of parameters, as messages call them.
+KINDS = {int: "a whole number", float: "a number", str: "a word"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Params:
-    """The parameters of every model; a model's own Params adds to them."""
+class Params(FineTuning, Regularisation, Observing):
+    """The parameters of every model; a model's own Params adds to them.
+
+    `by_optimizer` has the defaults of parameters that an optimizer other than the model's own
+    wants, such as its rate.
+    """
+
+    by_optimizer: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        # A tenth of Adam's rate: arXiv:2302.06675, section 5.
+        "lion": {"learning_rate": 0.0004},
+    }
 
     epochs: float = param(3.0, "passes over the training set", 0.001, 100_000)
     global_batch_size: int = param(256, "examples per step over all replicas", 1, 1 << 20)
@@ -39,7 +43,9 @@ class Params:
         1, "parts into which a replica splits its batch, to save memory", 1, 4096
     )
     optimizer: str = param(
-        "adam", "adam (with weight decay: AdamW), sgd or lars", choices=("adam", "sgd", "lars")
+        "adam",
+        "adam (with weight decay: AdamW), lion, muon, sgd, nesterov (sgd with its momentum), lars",
+        choices=("adam", "lion", "muon", "sgd", "nesterov", "lars"),
     )
     learning_rate: float = param(0.004, "peak of the learning rate", 1e-9, 100.0)
     warmup_fraction: float = param(0.2, "part of the steps for the rise to the peak", 0, 0.9)
@@ -59,10 +65,25 @@ class Params:
     weight_decay: float = param(0.0, "decay of all weights but biases and normalisations", 0, 10.0)
     clip_norm: float = param(0.0, "largest global norm of the gradients; 0 does not clip", 0, 1e6)
     label_smoothing: float = param(0.0, "part of each label to spread over all classes", 0, 0.9)
-    steps_per_loop: int = param(50, "steps per call of the compiled loop", 1, 1_000_000)
-    checkpoint_interval: int = param(500, "steps between two checkpoints", 1, 1 << 40)
+    steps_per_loop: int = param(50, "most steps per call of the compiled loop", 1, 1_000_000)
+    checkpoint_interval: int = param(
+        0,
+        "steps between two checkpoints; 0: as often as their cost and failures suggest",
+        0,
+        1 << 40,
+    )
     evaluation_interval: int = param(
-        0, "train-and-evaluate: steps between two evaluations; 0: only at the end", 0, 1 << 40
+        0, "steps between two evaluations of the validation set; 0: only at the end", 0, 1 << 40
+    )
+    validation_fraction: float = param(
+        0.0,
+        "part of the training set to hold out for validation; 0: a tenth if evaluation_interval "
+        "asks for it and the data set has no split validation",
+        0,
+        0.9,
+    )
+    patience: int = param(
+        0, "evaluations without a better one after which the training ends; 0: never", 0, 1 << 20
     )
     snapshot_interval: int = param(
         1000,
@@ -78,7 +99,9 @@ class Params:
         "type of the model's arithmetic; auto is bfloat16 on TPUs, float32 elsewhere",
         choices=("auto", "float32", "bfloat16"),
     )
-    image_size: int = param(0, "height and width to resize images to; 0 keeps their size", 0, 4096)
+    image_size: int = param(
+        0, "height and width to resize images to; 0 keeps their size", 0, LARGEST_IMAGE
+    )
     augmentation: str = param(
         NO_AUGMENTATION,
         "for training images: pad_crop_flip for small ones, resized_crop_flip for photographs",
@@ -94,7 +117,7 @@ class Params:
         "order of the examples; fast takes any that is ready and is not repeatable",
         choices=(EXACT, FAST),
     )
-    data_service: str = param("", "grpc://HOST:PORT of a tf.data service to prepare batches")
+    data_service: str = param("", "tf.data services that prepare batches: grpc://HOST:PORT,…")
     skip_corrupt_records: int = param(
         0, "corrupt records to skip; one more ends the job", 0, 1 << 40
     )
@@ -174,13 +197,16 @@ def build_params(
             problems.append(f"{label}: unknown{suggest(name, [*fields, *other_flags], '--')}")
             continue
         try:
-            values[name] = _convert(value, types[name])
-            _check(values[name], fields[name].metadata)
+            values[name] = convert(value, types[name])
+            check(values[name], fields[name].metadata)
         except ValueError as error:
             problems.append(f"{label}={value}: {error}")
     if problems:
         raise ParamsError(problems)
-    return kind(**values)
+    usual = fields["optimizer"].default
+    optimizer = values.get("optimizer", usual)
+    wanted = kind.by_optimizer.get(optimizer, {}) if optimizer != usual else {}
+    return kind(**{**wanted, **values})
 
 
 def describe_params(kind: type[Params] = Params) -> str:
@@ -209,9 +235,9 @@ def suggest(name: str, known: Iterable[str], prefix: str = "") -> str:
     return f"; did you mean {prefix}{names[nearest[0]]}?"
 
 
-def _convert(value: Any, kind: type) -> Any:
+def convert(value: Any, kind: type) -> Any:
     """Convert a flag's text or a file's value to `kind`. Raises ValueError with the expectation."""
-    expected = {int: "a whole number", float: "a number", str: "a word"}[kind]
+    expected = KINDS[kind]
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(f"expected {expected}")
     try:
@@ -225,7 +251,8 @@ def _convert(value: Any, kind: type) -> Any:
     return converted
 
 
-def _check(value: Any, metadata: Mapping[str, Any]) -> None:
+def check(value: Any, metadata: Mapping[str, Any]) -> None:
+    """Raise ValueError with the expectation if `value` is out of range."""
     choices, low, high = metadata["choices"], metadata["low"], metadata["high"]
     if choices and value not in choices:
         raise ValueError(f"expected one of {', '.join(choices)}")

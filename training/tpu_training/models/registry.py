@@ -3,8 +3,10 @@
 Loads no TensorFlow unless the user's file does.
 """
 
+import functools
 import importlib
 import importlib.util
+import inspect
 import pkgutil
 import sys
 from collections.abc import Callable
@@ -15,16 +17,21 @@ from typing import Any
 
 from tpu_training import models
 from tpu_training.errors import InputError
+from tpu_training.errors.user_lines import user_line
+from tpu_training.models.fields import field_problems
+from tpu_training.models.keras import params as keras_params
 from tpu_training.models.params import Params, suggest
 from tpu_training.models.spec import DataSpec
+from tpu_training.models.task import Losses, Task
 
 DEFAULT_MODEL = "mnist_cnn"
+# The folder of models/ that holds no model but adapts those of users.
+_ADAPTER = "keras"
+_ARGUMENTS = ("params", "spec", "seed")
 
 # (params, data, seed) -> a tf.Module that maps (features, training) to float32 logits
-# (batch, classes)
+# (batch, classes), or a Keras model
 CreateModel = Callable[[Any, DataSpec, int], Any]
-# (logits, labels, params) -> the loss of each example, float32 (batch,)
-Losses = Callable[[Any, Any, Any], Any]
 
 
 @dataclass(frozen=True)
@@ -32,8 +39,9 @@ class ModelDefinition:
     """The contents of a model's file.
 
     Attributes:
-        losses: The model's loss; None stands for the softmax cross-entropy.
+        losses: The model's loss; None stands for the task's.
         own: Whether it is a user's file, whose control flow AutoGraph must compile.
+        task: The task or its name; "" stands for the usual one of the data set's targets.
     """
 
     name: str
@@ -41,17 +49,19 @@ class ModelDefinition:
     create_model: CreateModel
     losses: Losses | None = None
     own: bool = False
+    task: str | Task = ""
 
 
 def built_in_models() -> list[str]:
     """Return the names of the built-in models."""
-    return sorted(m.name for m in pkgutil.iter_modules(models.__path__) if m.ispkg)
+    folders = (module.name for module in pkgutil.iter_modules(models.__path__) if module.ispkg)
+    return sorted(name for name in folders if name != _ADAPTER)
 
 
 def load_model(name: str) -> ModelDefinition:
     """Load the model called `name`, or the file NAME.py. Raises InputError if there is none."""
     if name.endswith(".py"):
-        return _definition(name, _load_file(Path(name)), own=True)
+        return _definition(name, load_file(name, "model"), own=True)
     if name not in built_in_models():
         raise InputError(
             f"--model={name}: unknown{suggest(name, built_in_models())}; expected "
@@ -60,10 +70,12 @@ def load_model(name: str) -> ModelDefinition:
     return _definition(name, importlib.import_module(f"tpu_training.models.{name}"))
 
 
-def _load_file(path: Path) -> ModuleType:
+def load_file(name: str, flag: str) -> ModuleType:
+    """Import the user's file that `--flag` names. Raises InputError with the line of a fault."""
+    path = Path(name)
     if not path.is_file():
-        raise InputError(f"--model={path}: there is no such file")
-    name = f"training_model_{path.stem}"
+        raise InputError(f"--{flag}={path}: there is no such file")
+    name = f"training_{flag}_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec
     assert spec.loader
@@ -72,12 +84,15 @@ def _load_file(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise InputError(f"--model={path}: {type(error).__name__}: {error}") from error
+        file, _, number = user_line(error).rpartition(":")
+        line = f"line {number}: " if file == str(path) else f"{file}:{number}: " if file else ""
+        message = getattr(error, "msg", error)
+        raise InputError(f"--{flag}={path}: {line}{type(error).__name__}: {message}") from error
     return module
 
 
 def _definition(name: str, module: ModuleType, own: bool = False) -> ModelDefinition:
-    params = getattr(module, "Params", None)
+    params = getattr(module, "Params", keras_params.Params)
     create_model = getattr(module, "create_model", None)
     problems = []
     if not (isinstance(params, type) and issubclass(params, Params) and is_dataclass(params)):
@@ -86,6 +101,30 @@ def _definition(name: str, module: ModuleType, own: bool = False) -> ModelDefini
         problems.append("a function `create_model(params, spec, seed)`")
     if problems:
         raise InputError(f"--model={name}: lacks {' and '.join(problems)}")
-    assert params
     assert create_model
-    return ModelDefinition(name, params, create_model, getattr(module, "losses", None), own)
+    if own and (problems := field_problems(params)):
+        raise InputError("; ".join(f"{name}:{problem}" for problem in problems))
+    losses, task = getattr(module, "losses", None), getattr(module, "task", "")
+    create_model = with_all_arguments(name, create_model)
+    return ModelDefinition(name, params, create_model, losses, own, task)
+
+
+def with_all_arguments(name: str, create_model: Callable[..., Any]) -> CreateModel:
+    """Return `create_model`, which may leave out any of its arguments, such as `seed`."""
+    arguments = inspect.signature(create_model).parameters
+    taken = list(arguments)
+    gathers = any(argument.kind is argument.VAR_POSITIONAL for argument in arguments.values())
+    if gathers or len(taken) == len(_ARGUMENTS):
+        return create_model
+    if others := [argument for argument in taken if argument not in _ARGUMENTS]:
+        raise InputError(
+            f"--model={name}: create_model takes {', '.join(others)}; expected "
+            f"{', '.join(_ARGUMENTS)} or some of them"
+        )
+
+    @functools.wraps(create_model)
+    def create(*values: Any) -> Any:
+        given = dict(zip(_ARGUMENTS, values, strict=True))
+        return create_model(**{argument: given[argument] for argument in taken})
+
+    return create

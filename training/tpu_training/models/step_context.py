@@ -3,12 +3,16 @@
 The context exists while a step is traced, in the tracing thread; each replica has its own.
 """
 
+import dataclasses
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import tensorflow as tf
+
+# Tensors -> each summed over all replicas.
+Sum = Callable[[Sequence[tf.Tensor]], Sequence[tf.Tensor]]
 
 _local = threading.local()
 
@@ -22,18 +26,34 @@ class StepContext:
         seeds_given: How many seeds layers have taken.
         averages: The moving averages to update, each with its momentum.
         statistics: The batch statistics that they follow.
+        frozen: The ids of the variables that must not change.
+        replicas: The number of replicas.
+        sum: Sums each of several tensors over all replicas.
+        penalties: What layers add to the loss.
     """
 
     seed: tf.Tensor
+    frozen: frozenset[int] = frozenset()
+    replicas: int = 1
+    sum: Sum = list
     seeds_given: int = 0
     averages: list[tuple[tf.Variable, float]] = field(default_factory=list)
     statistics: list[tf.Tensor] = field(default_factory=list)
+    penalties: list[tf.Tensor] = field(default_factory=list)
 
 
 @contextmanager
-def step_context(seed: tf.Tensor) -> Iterator[StepContext]:
-    """Provide the context of a step with `seed`."""
-    _local.context = StepContext(seed)
+def step_context(
+    seed: tf.Tensor,
+    frozen: frozenset[int] = frozenset(),
+    replicas: int = 1,
+    sum_all: Sum = list,
+) -> Iterator[StepContext]:
+    """Provide the context of a step with `seed` that leaves the variables in `frozen` alone.
+
+    `sum_all` sums each of several tensors over all `replicas`.
+    """
+    _local.context = StepContext(seed, frozen, replicas, sum_all)
     try:
         yield _local.context
     finally:
@@ -51,6 +71,48 @@ def next_seed() -> tf.Tensor:
     return tf.random.experimental.stateless_fold_in(context.seed, context.seeds_given)
 
 
+def repeatable(function: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Return `function`, which from its second call on gets the seeds of the first one.
+
+    What it records then is forgotten. It may be called after the context has ended, as gradients
+    are.
+    """
+    context = _current()
+    begun: list[int] = []
+
+    def call(x: tf.Tensor) -> tf.Tensor:
+        if not begun:
+            begun.append(context.seeds_given)
+            return function(x)
+        before = getattr(_local, "context", None)
+        _local.context = dataclasses.replace(
+            context, seeds_given=begun[0], averages=[], statistics=[]
+        )
+        try:
+            return function(x)
+        finally:
+            _local.context = before
+
+    return call
+
+
+def all_replicas(values: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Return the means of `values` over all replicas; gradients flow through them."""
+    context = _current()
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def sum_up(*parts: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        return tuple(context.sum(parts)), lambda *upstream: tuple(context.sum(upstream))
+
+    summed: tuple[tf.Tensor, ...] = sum_up(*values)
+    return [total / context.replicas for total in summed]
+
+
+def is_frozen(variable: tf.Variable) -> bool:
+    """Return whether `variable` must keep its value in this step."""
+    return id(variable) in _current().frozen
+
+
 def record_statistic(average: tf.Variable, value: tf.Tensor, momentum: float) -> None:
     """Let `average` follow `value`, the statistic of this replica's part of the batch.
 
@@ -58,8 +120,20 @@ def record_statistic(average: tf.Variable, value: tf.Tensor, momentum: float) ->
     average = momentum * average + (1 - momentum) * value, so that all copies stay equal.
     """
     context = _current()
+    if id(average) in context.frozen:
+        return
     context.averages.append((average, momentum))
     context.statistics.append(value)
+
+
+def record_penalty(value: tf.Tensor) -> None:
+    """Add `value`, a number, to the mean loss of this replica's part of the batch."""
+    _current().penalties.append(value)
+
+
+def in_step() -> bool:
+    """Return whether a training step is being traced."""
+    return getattr(_local, "context", None) is not None
 
 
 def update_averages(
@@ -83,5 +157,7 @@ def update_averages(
 def _current() -> StepContext:
     context: StepContext | None = getattr(_local, "context", None)
     if context is None:
-        raise RuntimeError("next_seed and record_statistic work only inside the training loop")
+        raise RuntimeError(
+            "next_seed, is_frozen and record_statistic work only inside the training loop"
+        )
     return context

@@ -1,10 +1,11 @@
-"""Show progress: a bar on a terminal, else a parseable line per loop."""
+"""Show progress: a bar on a terminal or in a notebook, else a parseable line per loop."""
 
 import logging
 import sys
 from typing import TextIO
 
 from tpu_training.loop.callbacks import Callback, LoopReport
+from tpu_training.monitoring.notebook import NotebookBar, in_notebook
 from tpu_training.monitoring.terminal import ProgressBar
 
 logger = logging.getLogger(__name__)
@@ -20,7 +21,7 @@ class Progress(Callback):
     def __init__(self, global_batch_size: int, stream: TextIO | None = None) -> None:
         """Count steps of `global_batch_size` examples; show them on `stream` (default: stdout)."""
         stream = stream or sys.stdout
-        self._bar = ProgressBar(stream) if stream.isatty() else None
+        self._bar = _bar(stream)
         self._global_batch_size = global_batch_size
         self._loops = 0
         self._steps = 0
@@ -61,6 +62,12 @@ class Progress(Callback):
         )
 
     def close(self) -> None:
-        """Keep the bar's last state on the terminal."""
+        """Keep the bar's last state."""
         if self._bar:
             self._bar.close()
+
+
+def _bar(stream: TextIO) -> ProgressBar | NotebookBar | None:
+    if stream.isatty():
+        return ProgressBar(stream)
+    return NotebookBar() if in_notebook() else None

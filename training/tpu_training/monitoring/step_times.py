@@ -4,10 +4,8 @@ import logging
 import time
 from collections.abc import Callable
 
-import tensorflow as tf
-
 from tpu_training.loop.callbacks import Callback, LoopReport
-from tpu_training.monitoring.summaries import write_scalars
+from tpu_training.monitoring.summaries import Summaries
 
 PARTS = ("compute", "input", "checkpoint", "idle")
 TAG = "seconds_per_step"
@@ -18,17 +16,21 @@ logger = logging.getLogger(__name__)
 class StepTimes(Callback):
     """Splits the time since the last loop into parts, for TensorBoard and a final log line.
 
-    The first loop, which compiles the step, counts as the separate part `start`.
+    Loading TensorFlow and the first loop, which compiles the step, count as the separate parts
+    `load` and `start`.
     """
 
     def __init__(
-        self, writer: tf.summary.SummaryWriter, clock: Callable[[], float] = time.monotonic
+        self,
+        summaries: Summaries,
+        loading: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Write to `writer`; tests replace `clock` to run in virtual time."""
-        self._writer = writer
+        """Write to `summaries`; `loading` seconds are over, and tests replace `clock`."""
+        self._summaries = summaries
         self._clock = clock
         self._last = clock()
-        self.seconds = dict.fromkeys(("start", *PARTS), 0.0)
+        self.seconds = {"load": loading} | dict.fromkeys(("start", *PARTS), 0.0)
 
     def start(self, step: int) -> None:
         """Start measuring."""
@@ -51,10 +53,8 @@ class StepTimes(Callback):
         }
         for part, seconds in parts.items():
             self.seconds[part] += seconds
-        write_scalars(
-            self._writer,
-            step,
-            {f"{TAG}/{part}": seconds / report.count for part, seconds in parts.items()},
+        self._summaries.scalars(
+            step, {f"{TAG}/{part}": seconds / report.count for part, seconds in parts.items()}
         )
 
     def close(self) -> None:

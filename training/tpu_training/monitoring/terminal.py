@@ -33,6 +33,13 @@ class ProgressBar:
         self._stream.flush()
         self._shown = True
 
+    def clear(self) -> None:
+        """Remove the bar."""
+        if self._shown:
+            self._stream.write(_CLEAR)
+            self._stream.flush()
+            self._shown = False
+
     def close(self) -> None:
         """Keep the last state and begin a new line."""
         if self._shown:

@@ -3,8 +3,9 @@
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -27,7 +28,8 @@ class _Batch:
 
     names: list[str]
     features: Array
-    labels: list[int] | None
+    labels: list[Any] | None
+    class_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -49,30 +51,66 @@ def predict_to_file(predictor: Predictor, inputs: Sequence[str], output: str) ->
     batches = (
         _data_set(predictor, inputs[0]) if _is_data_set(inputs) else _image_files(predictor, inputs)
     )
-    lines, right, examples, labelled = io.StringIO(), 0, 0, False
-    as_json = output.endswith(".jsonl")
-    rows = csv.writer(lines, lineterminator="\n")
-    if not as_json:
-        rows.writerow(["example", "class", "probability", "label"])
+    rows: list[dict[str, Any]] = []
+    right, labelled = 0, False
     for batch in batches:
         outputs = _predict(predictor, batch)
-        classes, probabilities = outputs["classes"].tolist(), outputs["probabilities"]
-        labels: Sequence[int | None] = batch.labels or [None] * len(classes)
-        for name, found, each, label in zip(
-            batch.names, classes, probabilities, labels, strict=True
-        ):
-            if as_json:
-                row = {"example": name, "class": found, "probabilities": each.tolist()}
-                lines.write(json.dumps(row if label is None else row | {"label": label}) + "\n")
-            else:
-                rows.writerow([name, found, f"{each[found]:.6f}", "" if label is None else label])
-            right += found == label
-        examples += len(classes)
-        labelled = batch.labels is not None
-    if not examples:
+        rows += _rows(batch, outputs)
+        of_classes = _gives_classes(outputs)
+        if not of_classes and not output.endswith(".jsonl"):
+            raise InputError(
+                f"--output={output}: the model gives more than a class for each example; name a "
+                ".jsonl file"
+            )
+        labelled = of_classes and batch.labels is not None
+        right += int((outputs["classes"] == batch.labels).sum()) if labelled else 0
+    if not rows:
         raise InputError(f"--input={' '.join(inputs)}: contains nothing to predict")
-    files.write_text(output, lines.getvalue())
-    return Outcome(examples, right / examples if labelled else None)
+    files.write_text(output, _as_json(rows) if output.endswith(".jsonl") else _as_csv(rows))
+    return Outcome(len(rows), right / len(rows) if labelled else None)
+
+
+def _rows(batch: _Batch, outputs: Mapping[str, Array]) -> Iterator[dict[str, Any]]:
+    """Yield what is known of each example; names only where there are some."""
+    if not _gives_classes(outputs):
+        values = {name: array.tolist() for name, array in outputs.items()}
+        if batch.labels is not None:
+            values["targets"] = batch.labels
+        for number, example in enumerate(batch.names):
+            yield {"example": example} | {name: each[number] for name, each in values.items()}
+        return
+    probabilities = outputs["probabilities"].tolist()
+    for number, found in enumerate(outputs["classes"].tolist()):
+        row = {"example": batch.names[number], "class": found}
+        if "names" in outputs:
+            row["name"] = str(outputs["names"][number])
+        row["probabilities"] = probabilities[number]
+        if batch.labels is not None:
+            label = row["label"] = batch.labels[number]
+            if batch.class_names:
+                row["label_name"] = batch.class_names[label]
+        yield row
+
+
+def _gives_classes(outputs: Mapping[str, Array]) -> bool:
+    return "classes" in outputs and outputs["classes"].ndim == 1
+
+
+def _as_json(rows: list[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def _as_csv(rows: list[dict[str, Any]]) -> str:
+    """Write a table with the probability of the predicted class alone."""
+    names = ["example", "class", "name", "probability", "label", "label_name"]
+    named = any(name in rows[0] for name in ("name", "label_name"))
+    columns = names if named else [name for name in names if not name.endswith("name")]
+    text = io.StringIO()
+    table = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+    table.writeheader()
+    for row in rows:
+        table.writerow(row | {"probability": f"{row['probabilities'][row['class']]:.6f}"})
+    return text.getvalue()
 
 
 def _predict(predictor: Predictor, batch: _Batch) -> dict[str, Array]:
@@ -96,7 +134,7 @@ def _data_set(predictor: Predictor, directory: str) -> Iterator[_Batch]:
     for batch in test_examples(data, params, _BATCH):
         names = [f"test/{position + i}" for i in range(len(batch.labels))]
         position += len(names)
-        yield _Batch(names, batch.features, batch.labels.tolist())
+        yield _Batch(names, batch.features, batch.labels.tolist(), data.manifest.class_names)
 
 
 def _image_files(predictor: Predictor, inputs: Sequence[str]) -> Iterator[_Batch]:

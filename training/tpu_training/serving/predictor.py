@@ -92,7 +92,7 @@ class Predictor:
         tensor = tf.constant(features, dtype=self.input.dtype)
         outputs = self._signature(**{self.input.name: tensor})
         count = len(features) - filling
-        return {name: output.numpy()[:count] for name, output in outputs.items()}
+        return {name: _values(output)[:count] for name, output in outputs.items()}
 
 
 def _newest(saved_model: str) -> tuple[str, str]:
@@ -113,6 +113,11 @@ def _newest(saved_model: str) -> tuple[str, str]:
             "version; write one with `tpu-training export`"
         )
     return f"{base}/{versions[0]}", str(versions[0])
+
+
+def _values(output: tf.Tensor) -> Array:
+    values: Array = output.numpy()
+    return np.char.decode(values.astype(bytes), "utf-8") if output.dtype == tf.string else values
 
 
 def _info(name: str, spec: tf.TensorSpec) -> TensorInfo:

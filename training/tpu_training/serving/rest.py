@@ -22,7 +22,13 @@ _PATH = re.compile(
     r"(?P<rest>/metadata|:\w+)?"
 )
 # TensorFlow's names of types in protocol buffers.
-_DATA_TYPES = {"uint8": "DT_UINT8", "int32": "DT_INT32", "float32": "DT_FLOAT", "int64": "DT_INT64"}
+_DATA_TYPES = {
+    "uint8": "DT_UINT8",
+    "int32": "DT_INT32",
+    "float32": "DT_FLOAT",
+    "int64": "DT_INT64",
+    "string": "DT_STRING",
+}
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,13 @@
 """The HTTP server for the REST API, with threads and keep-alive."""
 
-import ipaddress
 import json
 import logging
-import socket
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from tpu_training.serving.rest import Answer, RestApi
 
-LOOPBACK = str(ipaddress.IPv4Address(socket.INADDR_LOOPBACK))
 # About the JSON text of a batch of 256 images of 224 x 224 x 3.
 _LARGEST_BODY_BYTES = 256 << 20
 

@@ -1,8 +1,9 @@
 """Access tokens for Google's APIs."""
 
 import json
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tpu_training.cluster.endpoint.metadata import MetadataServer
 from tpu_training.errors import AccessError
@@ -28,6 +29,15 @@ def application_default_tokens() -> TokenSource:
         return _google_auth_tokens()
     except ImportError:
         return MetadataTokens(MetadataServer.from_environment())
+
+
+def bucket_tokens(environ: Mapping[str, str] = os.environ) -> TokenSource:
+    """Return a function that gives the token with which TensorFlow itself reaches buckets.
+
+    It takes this variable first (tsl/platform/cloud/google_auth_provider.cc).
+    """
+    token = environ.get("GOOGLE_AUTH_TOKEN_FOR_TESTING")
+    return (lambda: token) if token else application_default_tokens()
 
 
 class MetadataTokens:

@@ -9,14 +9,15 @@ from tpu_training.cluster.endpoint.metadata import MetadataServer
 from tpu_training.cluster.endpoint.target import Addresses, LocalTpu, NamedTpu, NoTpu, Target
 from tpu_training.cluster.endpoint.wait import Wait
 from tpu_training.cluster.machine import Machine
+from tpu_training.cluster.slice import drive_slice
 from tpu_training.errors import EndpointError, InputError, TpuStateError
 
 # A new role or a newly enabled API takes up to about a minute to propagate.
 _DENIED_GRACE_SECONDS = 60.0
 
 _CURES = {
-    "PREEMPTED": "it was preempted: delete it and create it again (`pulumi up --replace`)",
-    "TERMINATED": "it was terminated: delete it and create it again (`pulumi up --replace`)",
+    "PREEMPTED": "it was preempted: `pulumi up` deletes it and creates it again",
+    "TERMINATED": "it was terminated: `pulumi up` deletes it and creates it again",
     "FAILED": "its creation failed: look at its operation's error, delete it and create it again",
     "STOPPED": "it is stopped: start it with `gcloud compute tpus tpu-vm start`",
     "HIDDEN": "it is hidden: delete it and create it again",
@@ -44,8 +45,15 @@ def resolve(target: Target, wait: Wait) -> Addresses | LocalTpu | NoTpu:
 def choose_local(
     workers: Addresses | LocalTpu | NoTpu, machine: Machine, split_cpu: bool
 ) -> Addresses | LocalTpu | NoTpu:
-    """If no TPU is named, choose this machine's own, unless `split_cpu` asks for its CPU."""
-    if not isinstance(workers, NoTpu) or split_cpu or not machine.has_usable_tpu:
+    """If no TPU is named, choose this machine's own, unless `split_cpu` asks for its CPU.
+
+    That of one host of a slice is the slice. Raises InputError if this host can't drive it.
+    """
+    if isinstance(workers, Addresses) or split_cpu:
+        return workers
+    if machine.slice:
+        return drive_slice(machine.slice, workers)
+    if isinstance(workers, LocalTpu) or not machine.has_usable_tpu:
         return workers
     chips = f"{machine.tpu_chips} TPU chips ({machine.tpu_generation})"
     return LocalTpu(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import requests
 
 _TIMEOUT_SECONDS = 5.0
+_CHANGE_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,21 @@ class MetadataServer:
         except requests.RequestException:
             return None
         return answer.text.strip() if answer.ok else None
+
+    def wait_for_change(self, path: str, etag: str) -> tuple[str, str] | None:
+        """Return the JSON below `path` and its tag as soon as that is no longer `etag`.
+
+        Returns it as it is after a minute; None if there is no answer.
+        """
+        url = f"http://{self.host}/computeMetadata/v1/{path}"
+        query: dict[str, str | int] = {"recursive": "true", "alt": "json", "last_etag": etag}
+        query |= {"wait_for_change": "true", "timeout_sec": _CHANGE_SECONDS}
+        headers, patience = {"Metadata-Flavor": "Google"}, _CHANGE_SECONDS + _TIMEOUT_SECONDS
+        try:
+            answer = requests.get(url, params=query, headers=headers, timeout=patience)
+        except requests.RequestException:
+            return None
+        return (answer.text, answer.headers.get("ETag", "0")) if answer.ok else None
 
     def project(self) -> str | None:
         """Return the VM's project."""

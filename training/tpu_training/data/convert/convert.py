@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpu_training.data.convert.source import TEXT, Example, Options, Source
+import numpy as np
+
+from tpu_training.data.convert.output import new_folder, refuse_used
+from tpu_training.data.convert.source import TEXT, Example, Options, Source, with_validation
 from tpu_training.data.convert.sources.choose import load_source
 from tpu_training.data.convert.wordpiece import Tokenizer, learn_vocabulary
 from tpu_training.data.manifest import ENCODED, FILE_NAME, RAW, Manifest, stored_spec
@@ -46,44 +49,54 @@ def convert(
     Checks everything that needs no decoding before writing the first file. Writes the manifest
     last, so a directory with a manifest is complete.
     """
-    storage = storage or Storage()
-    data = load_source(source, options or Options())
-    tokens = _vocabulary(data, storage) if data.kind == TEXT else []
-    encoder = _encoder(data, storage, tokens)
-    # TensorFlow takes seconds to load, so the input is checked first.
-    from tpu_training.data.convert.write import write_split
+    refuse_used(Path(output))
+    options = options or Options()
+    data = with_validation(load_source(source, options), options)
+    return store(data, output, storage or Storage())
 
+
+def store(data: Source, output: str, storage: Storage) -> Manifest:
+    """Write `data` into the directory `output`, which must be new or empty."""
     directory = Path(output)
-    prefix = _UNSAFE.sub("-", data.name).strip("-.") or "data"
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / FILE_NAME).unlink(missing_ok=True)
-        splits = {
-            split: write_split(directory, f"{prefix}-{split}", examples, encoder)
-            for split, examples in data.splits.items()
-        }
-        if tokens:
-            (directory / VOCABULARY_FILE).write_text("\n".join(tokens) + "\n", encoding="utf-8")
-        spec = stored_spec(encoder.encoding, encoder.shape, data.classes, encoder.vocabulary)
-        manifest = Manifest(
-            prefix,
-            spec,
-            encoder.encoding,
-            splits,
-            data.class_names,
-            VOCABULARY_FILE if tokens else "",
-        )
-        (directory / FILE_NAME).write_text(manifest.to_json(), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"--output={output}: can't be written ({error})") from error
-    counts = ", ".join(f"{split.examples} {name}" for name, split in splits.items())
+    refuse_used(directory)
+    tokens = list(data.tokens)
+    if data.kind == TEXT and not data.vocabulary:
+        tokens = _vocabulary(data, storage)
+    encoder = _encoder(data, storage, tokens)
+    with new_folder(directory):
+        manifest = _write(data, tokens, encoder, directory)
+    encoder.warn()
+    counts = ", ".join(f"{split.examples} {name}" for name, split in manifest.splits.items())
     logger.info("data: wrote %s (%s) to %s", data.name, counts, directory)
     return manifest
 
 
-def _encoder(data: Source, storage: Storage, tokens: list[str]) -> "Encoder":
-    from tpu_training.data.convert.encode import EncodedImages, RawImages, Tokens
+def _write(data: Source, tokens: list[str], encoder: "Encoder", directory: Path) -> Manifest:
+    """Write all files, the manifest last."""
+    # TensorFlow takes seconds to load, so the input is checked first.
+    from tpu_training.data.convert.write import write_split
 
+    prefix = _UNSAFE.sub("-", data.name).strip("-.") or "data"
+    splits = {
+        split: write_split(directory, f"{prefix}-{split}", examples, encoder, data.targets)
+        for split, examples in data.splits.items()
+    }
+    if tokens:
+        (directory / VOCABULARY_FILE).write_text("\n".join(tokens) + "\n", encoding="utf-8")
+    spec = stored_spec(
+        encoder.encoding, encoder.shape, data.classes, encoder.vocabulary, data.targets
+    )
+    vocabulary = VOCABULARY_FILE if tokens else ""
+    manifest = Manifest(prefix, spec, encoder.encoding, splits, data.class_names, vocabulary)
+    (directory / FILE_NAME).write_text(manifest.to_json(), encoding="utf-8")
+    return manifest
+
+
+def _encoder(data: Source, storage: Storage, tokens: list[str]) -> "Encoder":
+    from tpu_training.data.convert.encode import EncodedImages, Ids, RawImages, Tokens
+
+    if data.vocabulary:
+        return Ids(np.shape(next(data.splits["train"].read()).feature), data.vocabulary)
     if data.kind == TEXT:
         return Tokens(Tokenizer(tokens), storage.text_length)
     if storage.encoding == RAW or (storage.encoding is None and not _is_encoded(data)):

@@ -1,16 +1,21 @@
 """A data set before conversion: its examples and the options for reading them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from tpu_training.errors import DataError, InputError
+from tpu_training.errors import InputError
+from tpu_training.models.spec import CLASS
 
-# An image as unsigned bytes (height, width[, channels]), a JPEG or PNG file's content, or a text.
-Feature = npt.NDArray[np.uint8] | bytes | str
+# An image as unsigned bytes (height, width[, channels]), a JPEG or PNG file, a text or its
+# token ids.
+Feature = npt.NDArray[Any] | bytes | str
+# A class, or what else the targets are: labels, numbers, classes of tokens, a mask.
+Target = int | npt.NDArray[np.generic]
 IMAGE, TEXT = "image", "text"
 
 
@@ -19,7 +24,7 @@ class Example(NamedTuple):
 
     place: str
     feature: Feature
-    label: int
+    label: Target
 
 
 @dataclass(frozen=True)
@@ -36,13 +41,21 @@ class Examples:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set that can be read; `kind` is `image` or `text`."""
+    """A data set that can be read; `kind` is `image` or `text`.
+
+    `targets` says what an example's label is, one of tpu_training.models.spec.TARGETS. Where texts
+    are token ids already, `vocabulary` is their number, and `tokens` are their names if they have
+    any.
+    """
 
     name: str
     kind: str
     classes: int
     splits: dict[str, Examples]
     class_names: tuple[str, ...] = ()
+    targets: str = CLASS
+    vocabulary: int = 0
+    tokens: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -54,7 +67,11 @@ class Options:
         feature: The column of the features, if the source has columns.
         label: The column of the labels, likewise.
         test_fraction: The part of the examples for testing if the source has no test split.
+        validation_fraction: The part of the training examples for validation, unless 0.
         seed: The seed of that split and of the order.
+        target: The columns of the numbers to learn, instead of a label.
+        labels: The columns of 0 and 1, likewise.
+        length: The number of token ids of a text whose tokens the source itself names.
     """
 
     name: str | None = None
@@ -62,66 +79,38 @@ class Options:
     label: str | None = None
     test_fraction: float = 0.1
     seed: int = 0
+    target: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    length: int = 128
+    validation_fraction: float = 0.0
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of targets other than classes."""
+        return self.target or self.labels
 
 
-@dataclass(frozen=True)
-class Labels:
-    """The labels of several splits as numbers, and the names of the classes if they have any."""
-
-    classes: int
-    splits: dict[str, npt.NDArray[np.int64]]
-    names: tuple[str, ...] = field(default=())
+def rows_of(split: str) -> Callable[[int], str]:
+    """Return what names a row of a table, for messages."""
+    return lambda row: f"{split} row {row}"
 
 
 def pick(
     order: npt.NDArray[np.int64],
     place: Callable[[int], str],
     feature: Callable[[int], Feature],
-    labels: npt.NDArray[np.int64],
+    labels: npt.NDArray[np.generic],
     size: int,
 ) -> Examples:
     """Return the examples at the positions `order`; `size` is in bytes."""
 
     def read() -> Iterator[Example]:
         for position in order.tolist():
-            yield Example(place(position), feature(position), int(labels[position]))
+            label = labels[position]
+            target = label if isinstance(label, np.ndarray) else int(label)
+            yield Example(place(position), feature(position), target)
 
     return Examples(len(order), size, read)
-
-
-def number_labels(splits: Mapping[str, Sequence[Any]], place: str) -> Labels:
-    """Turn written labels into numbers: whole numbers stay, words are numbered by the alphabet.
-
-    Raises:
-        DataError: A label is negative, or missing from the training split.
-    """
-    try:
-        numbers = {split: np.array(list(map(int, v)), np.int64) for split, v in splits.items()}
-    except ValueError:
-        names = sorted(set(splits["train"]))
-        index = {name: number for number, name in enumerate(names)}
-        for split, written in splits.items():
-            if unknown := [label for label in written if label not in index]:
-                raise DataError(
-                    f"{place}: label {unknown[0]!r} of the split {split} is not among the training "
-                    f"split's {len(names)}: {', '.join(names[:10])}"
-                ) from None
-        numbers = {s: np.array([index[label] for label in v]) for s, v in splits.items()}
-        return Labels(len(names), numbers, tuple(names))
-    classes = int(numbers["train"].max()) + 1
-    check_labels(numbers, classes, place)
-    return Labels(classes, numbers)
-
-
-def check_labels(splits: dict[str, npt.NDArray[np.int64]], classes: int, place: str) -> None:
-    """Raise DataError that names the first label outside 0 to `classes` - 1."""
-    for split, labels in splits.items():
-        wrong = np.flatnonzero((labels < 0) | (labels >= classes))
-        if len(wrong):
-            raise DataError(
-                f"{place}: label {labels[wrong[0]]} at position {wrong[0]} of the split {split}, "
-                f"expected 0 to {classes - 1}"
-            )
 
 
 def orders(
@@ -153,6 +142,52 @@ def split_at_random(count: int, options: Options, place: str) -> dict[str, npt.N
     test = test_count(count, options, place)
     order = np.random.default_rng(options.seed).permutation(count)
     return {"train": order[test:], "test": order[:test]}
+
+
+def with_validation(source: Source, options: Options) -> Source:
+    """Return `source` with a part of its training examples, chosen at random, for validation.
+
+    Raises:
+        InputError: It has a split for that already, or one of both parts would be empty.
+    """
+    train, fraction = source.splits["train"], options.validation_fraction
+    if not fraction:
+        return source
+    if "validation" in source.splits:
+        raise InputError(
+            f"--validation-fraction={fraction:g}: {source.name} has a split validation of "
+            f"{source.splits['validation'].count} examples already; omit it"
+        )
+    count = round(train.count * fraction)
+    if not 0 < count < train.count:
+        raise InputError(
+            f"--validation-fraction={fraction:g}: splits the {train.count} training examples of "
+            f"{source.name} into {train.count - count} for training and {count} for validation; "
+            "both need some"
+        )
+    rest, chosen = divide(train, count, (options.seed, 1))
+    splits = {**source.splits, "train": rest, "validation": chosen}
+    return dataclasses.replace(source, splits=splits)
+
+
+def divide(
+    examples: Examples, count: int, seed: int | tuple[int, ...]
+) -> tuple[Examples, Examples]:
+    """Choose `count` examples at random; return the others, and those, each in their old order."""
+    order = np.random.default_rng(seed).permutation(examples.count)
+    chosen = np.zeros(examples.count, np.bool_)
+    chosen[order[:count]] = True
+    return _only(examples, ~chosen), _only(examples, chosen)
+
+
+def _only(examples: Examples, chosen: npt.NDArray[np.bool_]) -> Examples:
+    """Return those of `examples` at the positions that are `chosen`."""
+
+    def read() -> Iterator[Example]:
+        return (example for number, example in enumerate(examples.read()) if chosen[number])
+
+    count = int(chosen.sum())
+    return Examples(count, examples.bytes * count // len(chosen), read)
 
 
 def shuffled(count: int, seed: int) -> npt.NDArray[np.int64]:

@@ -5,15 +5,13 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from tpu_training.cluster.cluster import Cluster
-from tpu_training.data.input.service import served
+from tpu_training.data.input.service import Build, in_services
 from tpu_training.models.params import EXACT, Params
 
-_PREFETCH_BATCHES = 4
+_PREFETCH_STEPS = 4
 
 # Gives the next batch, as one value for each replica; called inside the compiled loop.
 NextBatch = Callable[[], tuple[tf.Tensor, ...]]
-# number of hosts, number of this host -> its batches
-Build = Callable[[int, int], tf.data.Dataset]
 
 
 def deal_out(cluster: Cluster, params: Params, build: Build, replica_batch: int) -> NextBatch:
@@ -21,12 +19,15 @@ def deal_out(cluster: Cluster, params: Params, build: Build, replica_batch: int)
 
     `build` returns a host's rows of each global batch.
     """
+    if params.data_service:
+        build = in_services(build, params.data_service)
     if not cluster.has_tpu:
         return _mirrored(cluster, params, build)
 
     def per_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
         rows = build(context.num_input_pipelines, context.input_pipeline_id)
-        return finish(rows.rebatch(replica_batch, drop_remainder=True), params)
+        each = context.num_replicas_in_sync // context.num_input_pipelines
+        return finish(rows.rebatch(replica_batch, drop_remainder=True), params, each)
 
     iterator = iter(cluster.strategy.distribute_datasets_from_function(per_host))
     return lambda: next(iterator)
@@ -59,11 +60,12 @@ def _rows(cluster: Cluster, part: tf.Tensor) -> tf.Tensor:
     )
 
 
-def finish(dataset: tf.data.Dataset, params: Params) -> tf.data.Dataset:
-    """Prefetch, without autotuning: nothing here needs it, and its thread delays the job's end."""
-    if params.data_service:
-        dataset = served(dataset, params.data_service)
+def finish(dataset: tf.data.Dataset, params: Params, replicas: int = 1) -> tf.data.Dataset:
+    """Prefetch some steps, each of one element for each of this host's `replicas`.
+
+    Without autotuning: nothing here needs it, and its thread delays the job's end.
+    """
     options = tf.data.Options()
     options.autotune.enabled = False
     options.deterministic = params.order == EXACT
-    return dataset.prefetch(_PREFETCH_BATCHES).with_options(options)
+    return dataset.prefetch(_PREFETCH_STEPS * replicas).with_options(options)

@@ -4,14 +4,19 @@ import tensorflow as tf
 
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.data_set import DataSet
+from tpu_training.data.index import read_offsets
 from tpu_training.data.input.deal import NextBatch, deal_out
 from tpu_training.data.input.memory import batches_from_memory
 from tpu_training.data.input.order import Plan
 from tpu_training.data.input.prepare import prepare
+from tpu_training.data.input.shards import CAN_BEGIN_WITHIN
+from tpu_training.data.input.share import batches_of_share
 from tpu_training.data.input.stream import batches_from_files
+from tpu_training.data.manifest import TEST, TRAIN
 from tpu_training.data.preprocessing.evaluate import evaluation_preprocessing
 from tpu_training.data.preprocessing.parse import parse_examples
 from tpu_training.data.preprocessing.train import training_preprocessing
+from tpu_training.errors import InputError
 from tpu_training.models.params import CACHE_AUTO, CACHE_MEMORY, Params
 
 # Up to this size the training examples are kept in memory in their stored form.
@@ -39,7 +44,7 @@ def training_rows(
     data: DataSet, params: Params, first_step: int, hosts: int, host: int
 ) -> tf.data.Dataset:
     """Return the rows of `host` of each global batch, as (features, labels)."""
-    manifest, shards = data.manifest, data.shards("train")
+    manifest, shards = data.manifest, data.shards(TRAIN)
     preprocessing = training_preprocessing(manifest, params)
     plan = _plan(params.seed, params.global_batch_size, first_step, hosts, host)
     if params.cache == CACHE_MEMORY or (
@@ -47,7 +52,8 @@ def training_rows(
     ):
         batches = batches_from_memory(shards.read_all(), shards.examples, manifest, plan)
     else:
-        batches = batches_from_files(shards, plan).map(
+        offsets = read_offsets(data, TRAIN) if CAN_BEGIN_WITHIN else None
+        batches = batches_from_files(shards, plan, offsets).map(
             lambda step, serialised: (step, *parse_examples(serialised, manifest)),
             num_parallel_calls=tf.data.AUTOTUNE,
         )
@@ -55,41 +61,47 @@ def training_rows(
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-def evaluation_batches(data: DataSet, cluster: Cluster, params: Params) -> tuple[NextBatch, int]:
+def evaluation_batches(
+    data: DataSet, cluster: Cluster, params: Params, split: str = TEST
+) -> tuple[NextBatch, int]:
     """Return a source of (features, labels, weights) and the number of batches per evaluation.
 
-    The source repeats, so that later evaluations reuse the compiled one. Every test example occurs
-    exactly once with weight 1. Examples of weight 0 fill the last batch, so that all batches have
-    one static shape and no replica runs out before the others.
+    The source repeats, so that later evaluations reuse the compiled one. Every example of `split`
+    occurs exactly once with weight 1. Examples of weight 0 fill the last batches, so that all have
+    one static shape and no replica runs out before the others. Each host reads its own share.
     """
     replica_batch = params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
-
-    steps = -(-data.manifest.split("test").examples // params.evaluation_batch_size)
+    steps = _evaluation_steps(data, params, split)
 
     def build(hosts: int, host: int) -> tf.data.Dataset:
-        rows = evaluation_rows(data, params, hosts, host)
+        rows = evaluation_rows(data, params, hosts, host, split)
         return rows.apply(tf.data.experimental.assert_cardinality(steps)).repeat()
 
     return deal_out(cluster, params, build, replica_batch), steps
 
 
-def evaluation_rows(data: DataSet, params: Params, hosts: int, host: int) -> tf.data.Dataset:
-    """Return the rows of `host` of each batch of the test set, as (features, labels, weights)."""
-    manifest, batch = data.manifest, params.evaluation_batch_size
-    plan = _plan(params.seed, batch, 0, hosts, host)
-
-    def parse(step: tf.Tensor, serialised: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        count = tf.size(serialised)
-        rows = tf.range(plan.begin, plan.end)
-        # The first example fills the empty rows of the last batch.
-        mine = tf.gather(serialised, tf.where(rows < count, rows, 0))
-        weights = tf.cast(rows < count, tf.float32)
-        return step, *parse_examples(mine, manifest), weights
-
-    batches = data.shards("test").read_all().batch(batch).enumerate()
-    batches = batches.map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+def evaluation_rows(
+    data: DataSet, params: Params, hosts: int, host: int, split: str = TEST
+) -> tf.data.Dataset:
+    """Return the share of `host` of each batch of `split`, as (features, labels, weights)."""
+    manifest, shards = data.manifest, data.shards(split)
+    plan = _plan(params.seed, params.evaluation_batch_size, 0, hosts, host)
+    steps = _evaluation_steps(data, params, split)
+    batches = batches_of_share(shards, plan, steps).map(
+        lambda step, serialised, weights: (step, *parse_examples(serialised, manifest), weights),
+        num_parallel_calls=tf.data.AUTOTUNE,
+    )
     return prepare(batches, evaluation_preprocessing(manifest, params), plan)
 
 
+def _evaluation_steps(data: DataSet, params: Params, split: str) -> int:
+    return -(-data.manifest.split(split).examples // params.evaluation_batch_size)
+
+
 def _plan(seed: int, batch: int, first_step: int, hosts: int, host: int) -> Plan:
+    if hosts > batch:
+        raise InputError(
+            f"a batch of {batch} examples has none for some of {hosts} sources of input; name "
+            "fewer --data_service, or enlarge the batch"
+        )
     return Plan(seed, batch, first_step, host * batch // hosts, (host + 1) * batch // hosts)

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 _READ_BUFFER_BYTES = 8 << 20
@@ -10,21 +12,30 @@ _PARALLEL_READS = 4
 # Examples taken from a file in turn; for small ones twice as fast as one by one.
 _BLOCK = 16
 
-# Offset and length of each readable record in a damaged file.
-Readable = tuple[tuple[int, int], ...]
+# Offset and length of each readable record in a damaged file, and its number among all.
+Readable = tuple[tuple[int, int, int], ...]
+# Makes one number of a file's and a record's.
+_RECORDS_PER_FILE = 1 << 40
+_SELECTED_AT_ONCE = 256
+# Whether a file can be read from any record on, which TensorFlow 2.12 can't.
+CAN_BEGIN_WITHIN = hasattr(tf.raw_ops, "TFRecordDatasetV2")
 
 
 @dataclass(frozen=True)
 class Shards:
     """The files of one split: their paths, the examples in each, and the total bytes.
 
-    `damaged` lists the readable records of each file that has corrupt ones.
+    `damaged` lists the readable records of each file that has corrupt ones. Where a split is a part
+    of its files' records, `held` has the numbers of some in each whole file: those alone belong to
+    it, or all but those if `without_held`.
     """
 
     paths: tuple[str, ...]
     counts: tuple[int, ...]
     bytes: int
     damaged: Mapping[str, Readable] = field(default_factory=dict)
+    held: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+    without_held: bool = False
 
     @property
     def examples(self) -> int:
@@ -38,7 +49,7 @@ class Shards:
 
     def read_all(self) -> tf.data.Dataset:
         """Return every example, always in the same order."""
-        if self.damaged:
+        if self.damaged or self.held:
             return tf.data.Dataset.range(len(self.paths)).flat_map(self.read)
         return tf.data.Dataset.from_tensor_slices(list(self.paths)).interleave(
             lambda path: tf.data.TFRecordDataset(path, buffer_size=_READ_BUFFER_BYTES),
@@ -47,8 +58,78 @@ class Shards:
             num_parallel_calls=_PARALLEL_READS,
         )
 
+    def read_part(self, begin: int, end: int) -> tf.data.Dataset:
+        """Return the examples from number `begin` up to `end`, from no other files than theirs."""
+        counts = np.array(self.counts, np.int64)
+        starts = np.cumsum(counts) - counts
+        skip = np.clip(begin - starts, 0, counts)
+        take = np.clip(end - starts, 0, counts) - skip
+        # The last part of a file has no end, so that records beyond the announced ones are noticed.
+        parts = np.stack([np.arange(len(counts)), skip, np.where(skip + take < counts, take, -1)])
+        return tf.data.Dataset.from_tensor_slices(parts.T[take > 0]).interleave(
+            lambda part: self.read(part[0]).skip(part[1]).take(part[2]),
+            cycle_length=_PARALLEL_READS,
+            block_length=_BLOCK,
+            num_parallel_calls=_PARALLEL_READS,
+        )
+
     def read(self, shard: tf.Tensor) -> tf.data.Dataset:
-        """Return the examples of the file number `shard` in order."""
+        """Return the split's examples in the file number `shard` in order."""
+        records = self._read_file(shard)
+        return self._select(records, shard) if self.held else records
+
+    def read_run(
+        self,
+        shard: tf.Tensor,
+        first: tf.Tensor,
+        records: tf.Tensor,
+        offset: tf.Tensor,
+        buffer: tf.Tensor,
+    ) -> tf.Tensor:
+        """Return the split's examples among `records` whole records at `offset` of a file.
+
+        `first` is the number of the first one; `buffer` is how many bytes to read at a time.
+        """
+        path = tf.gather(tf.constant(self.paths), shard)
+        # tf.data.TFRecordDataset can't begin within a file; the operation behind it can.
+        # https://www.tensorflow.org/api_docs/python/tf/raw_ops/TFRecordDatasetV2
+        variant = tf.raw_ops.TFRecordDatasetV2(
+            filenames=[path], compression_type="", buffer_size=buffer, byte_offsets=[offset]
+        )
+        found = tf.data.experimental.from_variant(variant, tf.TensorSpec((), tf.string))
+        content = found.batch(records).take(1).get_single_element()
+        return tf.boolean_mask(content, self._own(shard, first, content)) if self.held else content
+
+    def owns(self, path: str, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Return which of the readable records of a file belong to the split."""
+        if not self.held or path in self.damaged:
+            return np.ones(len(numbers), np.bool_)
+        return np.isin(numbers, self.held[path]) ^ self.without_held
+
+    def _own(self, shard: tf.Tensor, first: tf.Tensor, content: tf.Tensor) -> tf.Tensor:
+        """Return which records of a file, from number `first` on, belong to the split."""
+        keys = [
+            number * _RECORDS_PER_FILE + self.held.get(path, np.zeros(0, np.int64))
+            for number, path in enumerate(self.paths)
+        ]
+        held = tf.constant(np.concatenate(keys), tf.int64)
+        numbers = first + tf.range(tf.size(content, tf.int64))
+        numbers += tf.cast(shard, tf.int64) * _RECORDS_PER_FILE
+        places = tf.minimum(tf.searchsorted(held, numbers), tf.size(held) - 1)
+        is_held = tf.equal(tf.gather(held, places), numbers)
+        # The readable records of a damaged file are those of this split already.
+        damaged = tf.gather(tf.constant([path in self.damaged for path in self.paths]), shard)
+        return (is_held ^ self.without_held) | damaged
+
+    def _select(self, records: tf.data.Dataset, shard: tf.Tensor) -> tf.data.Dataset:
+        """Leave out those of a file's `records` that are not of this split."""
+
+        def select(batch: tf.Tensor, content: tf.Tensor) -> tf.Tensor:
+            return tf.boolean_mask(content, self._own(shard, batch * _SELECTED_AT_ONCE, content))
+
+        return records.batch(_SELECTED_AT_ONCE).enumerate().map(select).unbatch()
+
+    def _read_file(self, shard: tf.Tensor) -> tf.data.Dataset:
         path = tf.gather(tf.constant(self.paths), shard)
         if not self.damaged:
             return tf.data.TFRecordDataset(path, buffer_size=_READ_BUFFER_BYTES)
@@ -57,7 +138,7 @@ class Shards:
         damaged = tf.gather(tf.constant([path in self.damaged for path in self.paths]), shard)
         whole = tf.data.TFRecordDataset(tf.boolean_mask([path], [tf.logical_not(damaged)]))
         places = tf.ragged.constant(
-            [[list(place) for place in self.damaged.get(path, ())] for path in self.paths],
+            [[list(place[:2]) for place in self.damaged.get(path, ())] for path in self.paths],
             ragged_rank=1,
             inner_shape=(2,),
             dtype=tf.int32,

@@ -7,7 +7,7 @@ from tpu_training.data.preprocessing import ops
 from tpu_training.data.preprocessing.evaluate import Preprocessing, evaluation_preprocessing
 from tpu_training.errors import InputError
 from tpu_training.models.params import NO_AUGMENTATION, PAD_CROP_FLIP, RESIZED_CROP_FLIP, Params
-from tpu_training.models.spec import DataSpec
+from tpu_training.models.spec import MASK, DataSpec
 
 
 def training_preprocessing(manifest: Manifest, params: Params) -> Preprocessing:
@@ -24,6 +24,11 @@ def training_preprocessing(manifest: Manifest, params: Params) -> Preprocessing:
         raise InputError(
             f"--augmentation={params.augmentation}: is for images, but the data set "
             f"{manifest.name} holds texts; omit it"
+        )
+    if spec.targets == MASK:
+        raise InputError(
+            f"--augmentation={params.augmentation}: would move the images of the data set "
+            f"{manifest.name} but not their masks; omit it"
         )
     if params.augmentation == RESIZED_CROP_FLIP:
         encoded = manifest.encoding == ENCODED

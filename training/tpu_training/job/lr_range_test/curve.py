@@ -1,7 +1,7 @@
-"""Judge a sweep's losses: where the learning rate is too low, good, and too high.
+"""Read a sweep's losses: where they fall and rise, and what it means if they do not.
 
-Uses plain numbers, no TensorFlow. The regions and their use follow Smith (arXiv:1506.01186, section
-3.3, and arXiv:1803.09820, section 4); this package chose the thresholds below.
+Uses plain numbers, no TensorFlow. The sweep is Smith's (arXiv:1506.01186, section 3.3, and
+arXiv:1803.09820, section 4); this package chose the thresholds below.
 """
 
 import math
@@ -12,8 +12,6 @@ from dataclasses import dataclass
 _DIVERGED = 4.0
 # The first steps never end the sweep: one bad batch must not.
 _EARLIEST_STOP = 10
-# The good region begins once this part of the whole fall is reached.
-_FALL_BEGUN = 0.1
 # A fall smaller than this part of the first loss is noise.
 _SMALLEST_FALL = 0.02
 # A rise by this part of the whole fall counts as diverging.
@@ -31,25 +29,25 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """The boundaries of the regions, as learning rates, and the suggestion.
+class Reading:
+    """What a sweep shows.
 
     Attributes:
-        good_from: Where the good region begins; None without one, like the next two.
-        good_to: Where the good region ends.
-        suggestion: The suggested peak of a schedule.
-        diverged: Whether the sweep reached the diverging region.
-        reasons: The explanation, in sentences.
-        smoothed: The judged curve, smoothed in both directions: a running mean alone lags, towards
-            rates that are too high.
+        smoothed: The curve, smoothed in both directions: a running mean alone lags, towards rates
+            that are too high.
+        first: The loss before any step.
+        lowest: The rate at which the loss is lowest; None if it never fell.
+        diverged: Whether it rose again after that, or became no number.
+        problem: What is wrong with the curve, with its meaning; "" for one that can be used.
+        warning: What is odd about a curve that can be used.
     """
 
-    good_from: float | None
-    good_to: float | None
-    suggestion: float | None
-    diverged: bool
-    reasons: tuple[str, ...]
     smoothed: tuple[float, ...]
+    first: float
+    lowest: float | None
+    diverged: bool
+    problem: str = ""
+    warning: str = ""
 
 
 def exponential_rates(lowest: float, highest: float, steps: int) -> list[float]:
@@ -81,53 +79,36 @@ class Curve:
         return step < _EARLIEST_STOP or smoothed <= _DIVERGED * self._best
 
 
-def judge(points: Sequence[Point], smoothing: float) -> Verdict:
-    """Find the regions of a sweep and suggest the peak of a schedule."""
+def read(points: Sequence[Point], smoothing: float) -> Reading:
+    """Read the curve of a sweep."""
     finite = [point for point in points if math.isfinite(point.loss)]
     if len(finite) < 3:
-        return _nothing(
+        smoothed = tuple(point.smoothed for point in finite)
+        problem = (
             f"the loss was {points[-1].loss} at the rate {points[-1].rate:.3g}, almost from the "
-            "start: the model or the data is at fault, not the rate",
-            [point.smoothed for point in finite],
+            "start: the model or the data is at fault, not the rate"
         )
+        return Reading(smoothed, math.nan, None, False, problem)
     losses = _smooth(finite, smoothing)
     lowest = min(range(len(losses)), key=losses.__getitem__)
     fall = losses[0] - losses[lowest]
     if fall < _SMALLEST_FALL * abs(losses[0]):
-        return _nothing(
-            f"the loss never fell (from {losses[0]:.4g} to {losses[lowest]:.4g} at best): sweep to "
-            "a higher rate, or look for an error in the model, the labels or the input",
-            losses,
+        problem = (
+            f"the loss never fell (from {losses[0]:.4g} to {losses[lowest]:.4g} at best): no "
+            "gradient reaches the weights, or the inputs say nothing about the labels; look for an "
+            "error in the model, the labels or the input, and only then sweep to a higher rate"
         )
-    begun = next(i for i, loss in enumerate(losses) if losses[0] - loss >= _FALL_BEGUN * fall)
+        return Reading(tuple(losses), losses[0], None, False, problem)
     rise = losses[lowest] + _RISE_BEGUN * fall
-    risen = next((i for i in range(lowest, len(losses)) if losses[i] >= rise), len(losses) - 1)
-    diverged = losses[risen] >= rise or len(finite) < len(points)
-    steepest = _steepest(finite, losses, begun, lowest)
-    marks = _Marks(begun, steepest, lowest, risen, diverged)
-    return Verdict(
-        good_from=finite[begun].rate,
-        good_to=finite[risen].rate,
-        suggestion=finite[steepest].rate,
-        diverged=diverged,
-        reasons=tuple(_reasons(finite, losses, marks)),
-        smoothed=tuple(losses),
-    )
-
-
-@dataclass(frozen=True)
-class _Marks:
-    """Indices into the curve."""
-
-    begun: int
-    steepest: int
-    lowest: int
-    risen: int
-    diverged: bool
-
-
-def _nothing(reason: str, smoothed: Sequence[float]) -> Verdict:
-    return Verdict(None, None, None, False, (reason,), tuple(smoothed))
+    rose = max(losses[lowest:]) >= rise
+    ended = len(finite) < len(points)
+    warning = ""
+    if ended and not rose:
+        warning = (
+            f"the loss became {points[-1].loss} at {points[-1].rate:.2g} without having risen "
+            "before: an operation of the model or an example does that more likely than the rate"
+        )
+    return Reading(tuple(losses), losses[0], finite[lowest].rate, rose or ended, warning=warning)
 
 
 def _smooth(points: Sequence[Point], smoothing: float) -> list[float]:
@@ -146,38 +127,3 @@ def _running_means(values: Sequence[float], smoothing: float) -> list[float]:
         mean = smoothing * mean + (1.0 - smoothing) * value
         means.append(mean / (1.0 - smoothing**count))
     return means
-
-
-def _steepest(points: Sequence[Point], losses: Sequence[float], begun: int, lowest: int) -> int:
-    """Return the index where the loss falls fastest over the logarithm of the rate.
-
-    Measures slopes over a twentieth of the curve on each side, because neighbours differ mostly by
-    noise.
-    """
-    reach = max(1, len(losses) // 20)
-
-    def slope(i: int) -> float:
-        before, after = max(i - reach, 0), min(i + reach, len(losses) - 1)
-        width = math.log10(points[after].rate / points[before].rate)
-        return (losses[after] - losses[before]) / width
-
-    return min(range(begun, lowest + 1), key=slope)
-
-
-def _reasons(points: Sequence[Point], losses: Sequence[float], marks: _Marks) -> list[str]:
-    first, last = points[0].rate, points[-1].rate
-    if marks.begun:
-        low = f"below {points[marks.begun].rate:.2g} the loss hardly moves from {losses[0]:.3g}"
-    else:
-        low = f"it falls from the first rate on: --min-rate={first:.2g} is high"
-    if marks.diverged:
-        high = f"above {points[marks.risen].rate:.2g} it rises: too high"
-    else:
-        high = f"up to {last:.2g} it did not diverge: the edge lies higher, raise --max-rate"
-    return [
-        low,
-        f"at {points[marks.steepest].rate:.2g} it falls fastest: a good peak for a schedule with "
-        "warm-up",
-        f"at {points[marks.lowest].rate:.2g} it is lowest ({losses[marks.lowest]:.3g}): the edge",
-        high,
-    ]

@@ -4,7 +4,8 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from tpu_training.job.lr_range_test.curve import Point, Verdict
+from tpu_training.job.lr_range_test.curve import Point
+from tpu_training.job.lr_range_test.verdict import Verdict
 
 _SIZE_INCHES = (9.0, 5.0)
 _DOTS_PER_INCH = 120
@@ -31,6 +32,9 @@ def draw(points: Sequence[Point], verdict: Verdict, title: str) -> bytes:
     axes.plot(rates, [p.loss for p in points], color=_RAW, linewidth=1, label="loss of each step")
     smoothed = verdict.smoothed
     axes.plot(rates[: len(smoothed)], smoothed, color=_LINE, linewidth=2, label="smoothed")
+    ends = {rate: loss for rate, loss in verdict.trials.items() if loss is not None}
+    if ends:
+        axes.plot(list(ends), list(ends.values()), "o", color=_MARK, label="end of each trial")
     if verdict.suggestion is not None:
         axes.axvline(verdict.suggestion, 0, 0.9, color=_MARK, linewidth=1.5, linestyle="--")
         axes.annotate(

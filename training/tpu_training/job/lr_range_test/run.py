@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import logging
+import math
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -15,10 +16,13 @@ from tpu_training.cluster.endpoint.wait import Wait
 from tpu_training.data import files
 from tpu_training.data.corruption import readable_part
 from tpu_training.data.data_set import DataSet, open_data
+from tpu_training.data.validation import hold_out, with_fraction
 from tpu_training.job.job import Job
-from tpu_training.job.lr_range_test.curve import Point, Verdict, judge
-from tpu_training.job.lr_range_test.sweep import Sweep, run_sweep
-from tpu_training.monitoring.summaries import write_picture, write_scalars
+from tpu_training.job.lr_range_test.curve import Point, read
+from tpu_training.job.lr_range_test.sweep import RateTrainer, Sweep, run_sweep, run_trials
+from tpu_training.job.lr_range_test.verdict import Verdict, conclude
+from tpu_training.monitoring.summaries import Summaries
+from tpu_training.tasks.choose import task_of
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +32,8 @@ def connect_and_run(
 ) -> Verdict:
     """Connect to `workers` and run the test there."""
     data = open_data(job.data)
+    # What is held out for the training's validation must not choose its rate either.
+    data = hold_out(data, with_fraction(job.params, data.manifest))
     files.check_bucket(job.model_dir, "--model-dir")
     cluster = connect(workers, wait, job.params.local_devices)
     while True:
@@ -45,25 +51,39 @@ def run_lr_range_test(
     model_dir = job.model_dir.rstrip("/")
     # Fail before the sweep if nothing can be written.
     files.make_directory(f"{model_dir}/lr_range_test")
-    points = run_sweep(cluster, job.model, job.params, data, sweep)
-    verdict = judge(points, sweep.smoothing)
+    points, verdict = _test(cluster, data, job, sweep)
     title = (
         f"Learning-rate range test: {job.model.name} on {data.manifest.name}, "
         f"batch {job.params.global_batch_size}"
     )
     picture = _write(f"{model_dir}/lr_range_test", points, verdict, title if plot else None)
-    with tf.device(cluster.this_process):
-        writer = tf.summary.create_file_writer(f"{model_dir}/tensorboard/lr_range_test")
-        _show_in_tensorboard(writer, points, picture)
+    summaries = Summaries(f"{model_dir}/tensorboard/lr_range_test")
+    _show_in_tensorboard(summaries, points, picture)
     for reason in verdict.reasons:
         logger.info("lr-range-test: %s", reason)
     suggestion = verdict.suggestion and f"{verdict.suggestion:.2g}"
     print(
         f"lr-range-test finished suggestion={suggestion} steps={len(points)} "
-        f"results={model_dir}/lr_range_test",
+        f"trials={len(verdict.trials)} results={model_dir}/lr_range_test",
         flush=True,
     )
     return verdict
+
+
+def _test(
+    cluster: Cluster, data: DataSet, job: Job, sweep: Sweep
+) -> tuple[Sequence[Point], Verdict]:
+    """Sweep, then try the rates around the lowest loss."""
+    longest = max(sweep.steps, sweep.trial_steps)
+    trainer = RateTrainer(cluster, job.model, job.params, data, longest)
+    points = run_sweep(trainer, sweep)
+    reading = read(points, sweep.smoothing)
+    trials = run_trials(trainer, sweep, reading.lowest, reading.first) if reading.lowest else None
+    # A loss of the user's own may have any values.
+    spec = data.manifest.spec
+    guesses = task_of(job.model, spec).gives_classes and not job.model.losses
+    guessing = math.log(spec.classes) if guesses else None
+    return points, conclude(reading, trials, sweep.trial_steps, guessing)
 
 
 def _write(
@@ -87,7 +107,7 @@ def _write(
 
 
 def _show_in_tensorboard(
-    writer: tf.summary.SummaryWriter, points: Sequence[Point], picture: bytes | None
+    summaries: Summaries, points: Sequence[Point], picture: bytes | None
 ) -> None:
     """Write the plot, and three curves over the steps, TensorBoard's only axis."""
     for point in points:
@@ -96,7 +116,7 @@ def _show_in_tensorboard(
             "lr_range_test/loss": point.loss,
             "lr_range_test/smoothed_loss": point.smoothed,
         }
-        write_scalars(writer, point.step, values)
+        summaries.scalars(point.step, values)
     if picture is not None:
-        write_picture(writer, len(points), "lr_range_test/curve", picture)
-    writer.close()
+        summaries.picture(len(points), "lr_range_test/curve", picture)
+    summaries.close()

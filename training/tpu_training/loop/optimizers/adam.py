@@ -1,6 +1,6 @@
 """Adam, with decoupled weight decay (AdamW)."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
@@ -12,7 +12,7 @@ _EPSILON = 1e-7
 class Adam(Optimizer):
     """Adam (Kingma and Ba, arXiv:1412.6980; the decay: Loshchilov and Hutter, arXiv:1711.05101)."""
 
-    slot_names = ("first", "second")
+    slot_names: ClassVar[tuple[str, ...]] = ("first", "second")
 
     def __init__(self, *arguments: Any, beta_1: float, beta_2: float, **others: Any) -> None:
         """Set the decay rates of the gradients' mean (`beta_1`) and of their squares (`beta_2`)."""

@@ -28,17 +28,24 @@ class Optimizer(tf.Module):  # type: ignore[misc]
         schedule: Schedule,
         weight_decay: float = 0.0,
         clip_norm: float = 0.0,
+        rate_factors: Sequence[float] = (),
     ) -> None:
         """Create slots for each of `variables`; call in the strategy's scope.
 
-        `clip_norm` limits the global norm of the gradients; 0 does not clip.
+        `clip_norm` limits the global norm of the gradients; 0 does not clip. `rate_factors` has a
+        factor of the rate for each variable; without it all learn at the same rate.
         """
         super().__init__()
         self._variables = list(variables)
         self._weight_decay = weight_decay
         self._clip_norm = clip_norm
+        self._rate_factors = tuple(rate_factors) or (1.0,) * len(self._variables)
         self.rate = schedule
-        self.slots = [[_zeros_like(v, name) for name in self.slot_names] for v in variables]
+        self.slots = [[_zeros_like(v, name) for name in self.names_of(v)] for v in variables]
+
+    def names_of(self, variable: tf.Variable) -> tuple[str, ...]:
+        """Return the names of the slots of `variable`."""
+        return self.slot_names
 
     def apply(self, gradients: Sequence[tf.Tensor], step: tf.Tensor) -> None:
         """Update the variables; call in replica context.
@@ -69,9 +76,13 @@ class Optimizer(tf.Module):  # type: ignore[misc]
         # TensorFlow 2.12 can't compile zip with strict.
         for index, gradient in enumerate(gradients):
             change = Change(self.slots[index], gradient, rate, step)
+            arguments = (change, self._rate_factors[index])
             strategy.extended.update(
-                self._variables[index], self.update, args=(change,), group=True
+                self._variables[index], self._update_copy, args=arguments, group=True
             )
+
+    def _update_copy(self, variable: tf.Variable, change: Change, factor: float) -> None:
+        self.update(variable, change._replace(rate=change.rate * factor))
 
 
 def _zeros_like(variable: tf.Variable, name: str) -> tf.Variable:

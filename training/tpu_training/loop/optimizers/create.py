@@ -1,24 +1,32 @@
 """Create the optimizer from the parameters."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from tpu_training.loop.optimizers.adam import Adam
 from tpu_training.loop.optimizers.base import Optimizer
 from tpu_training.loop.optimizers.lars import Lars
+from tpu_training.loop.optimizers.lion import Lion
+from tpu_training.loop.optimizers.muon import Muon
 from tpu_training.loop.optimizers.schedules import Schedule
-from tpu_training.loop.optimizers.sgd import Sgd
+from tpu_training.loop.optimizers.sgd import Nesterov, Sgd
+from tpu_training.models.keras.params import AUTO
 from tpu_training.models.params import Params
 
 
 def create_optimizer(
-    params: Params, variables: Sequence[tf.Variable], schedule: Schedule
+    params: Params,
+    variables: Sequence[tf.Variable],
+    schedule: Schedule,
+    rate_factors: Sequence[float] = (),
 ) -> Optimizer:
     """Create the optimizer that `params` names; call in the strategy's scope."""
-    common = {"weight_decay": params.weight_decay, "clip_norm": params.clip_norm}
-    if params.optimizer == "adam":
+    common: dict[str, Any] = {"weight_decay": params.weight_decay, "clip_norm": params.clip_norm}
+    common["rate_factors"] = rate_factors
+    if kind := {AUTO: Adam, "adam": Adam, "lion": Lion, "muon": Muon}.get(params.optimizer):
         betas = {"beta_1": params.momentum, "beta_2": params.squares_momentum}
-        return Adam(variables, schedule, **common, **betas)
-    kind = {"sgd": Sgd, "lars": Lars}[params.optimizer]
-    return kind(variables, schedule, **common, momentum=params.momentum)
+        return kind(variables, schedule, **common, **betas)
+    plain = {"sgd": Sgd, "nesterov": Nesterov, "lars": Lars}[params.optimizer]
+    return plain(variables, schedule, **common, momentum=params.momentum)

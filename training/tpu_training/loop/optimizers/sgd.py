@@ -18,8 +18,19 @@ class Sgd(Optimizer):
         self._momentum = momentum
 
     def update(self, variable: tf.Variable, change: Change) -> None:
-        """Set velocity = momentum * velocity + gradient; variable -= rate * velocity."""
+        """Set velocity = momentum * velocity + gradient; variable -= rate * its direction."""
         (velocity,), gradient, rate, _ = change
         if decay := self.decay(variable):
             gradient += decay * variable
-        variable.assign_sub(rate * velocity.assign(self._momentum * velocity + gradient))
+        moved = velocity.assign(self._momentum * velocity + gradient)
+        variable.assign_sub(rate * self._direction(moved, gradient))
+
+    def _direction(self, velocity: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
+        return velocity
+
+
+class Nesterov(Sgd):
+    """SGD with Nesterov's momentum, as Sutskever et al. write it (PMLR 28(3):1139, 2013)."""
+
+    def _direction(self, velocity: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
+        return self._momentum * velocity + gradient

@@ -3,12 +3,14 @@
 The default of two layers of 128 is the size of BERT-Tiny (arXiv:1908.08962).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tpu_training.errors import InputError
 from tpu_training.models import params as base
-from tpu_training.models.spec import DataSpec, text_length
+from tpu_training.models.remat import remat_param
+from tpu_training.models.spec import DataSpec, flat_outputs, text_length
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -18,10 +20,14 @@ if TYPE_CHECKING:
 class Params(base.Params):
     """AdamW with a linear schedule, as in BERT's training."""
 
+    by_optimizer: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "lion": {"learning_rate": 1e-4, "weight_decay": 0.1}
+    }
     layers: int = base.param(2, "encoder layers", 1, 48)
     hidden_size: int = base.param(128, "size of a token's vector, a multiple of heads", 8, 4096)
     heads: int = base.param(2, "heads of self-attention", 1, 64)
     dropout: float = base.param(0.1, "dropout rate in training", 0, 0.9)
+    remat: str = remat_param()
     learning_rate: float = base.changed("learning_rate", 1e-3)
     schedule: str = base.changed("schedule", "linear")
     warmup_fraction: float = base.changed("warmup_fraction", 0.1)
@@ -38,16 +44,21 @@ def create_model(params: Params, spec: DataSpec, seed: int) -> "tf.Module":
             f"use {max(1, params.hidden_size // params.heads) * params.heads}"
         )
     length = text_length(spec)
+    per_token = len(spec.output_shape) > 1
+    outputs = spec.output_shape[-1] if per_token else flat_outputs(spec, "bert")
     from tpu_training.models.bert.network import Bert
 
     return Bert(
         length,
         spec.vocabulary,
-        spec.classes,
+        outputs,
         layers=params.layers,
         size=params.hidden_size,
         heads=params.heads,
         dropout_rate=params.dropout,
         precision=params.precision,
+        remat=params.remat,
         seed=seed,
+        per_token=per_token,
+        causal=spec.causal,
     )

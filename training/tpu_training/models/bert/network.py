@@ -1,22 +1,25 @@
-"""A text classifier with a small BERT-style encoder (arXiv:1810.04805)."""
+"""A small BERT-style encoder (arXiv:1810.04805), or with a causal mask a GPT-style decoder."""
+
+from functools import partial
 
 import tensorflow as tf
 
 from tpu_training.models.attention import Embedding, SelfAttention, dropout
 from tpu_training.models.layers import Dense
 from tpu_training.models.normalisation import LayerNorm
+from tpu_training.models.remat import NONE, rematerialised
 
 _FEED_FORWARD = 4
 
 
 class Bert(tf.Module):  # type: ignore[misc]
-    """Token and position embeddings, encoder layers, and a classifier on the tokens' mean."""
+    """Token and position embeddings, encoder layers, and a head on each token or on their mean."""
 
     def __init__(
         self,
         length: int,
         vocabulary: int,
-        classes: int,
+        outputs: int,
         *,
         layers: int,
         size: int,
@@ -24,10 +27,19 @@ class Bert(tf.Module):  # type: ignore[misc]
         dropout_rate: float,
         precision: str,
         seed: int,
+        per_token: bool = False,
+        causal: bool = False,
+        remat: str = NONE,
     ) -> None:
-        """Build for `length` token ids, with vectors of `size`, a multiple of `heads`."""
+        """Build for `length` token ids, with vectors of `size`, a multiple of `heads`.
+
+        `causal` hides from each token those after it.
+        """
         super().__init__()
         self._dropout = dropout_rate
+        self._per_token = per_token
+        self._causal = causal
+        self._remat = remat
         self._dtype = tf.as_dtype(precision)
         self.tokens = Embedding(vocabulary, size, seed)
         self.positions = Embedding(length, size, seed + 1)
@@ -36,15 +48,18 @@ class Bert(tf.Module):  # type: ignore[misc]
         self.layers = [
             EncoderLayer(size, heads, dropout_rate, seed + 2 + 4 * index) for index in range(layers)
         ]
-        self.head = Dense(size, classes, seed + 2 + 4 * layers)
+        self.head = Dense(size, outputs, seed + 2 + 4 * layers)
 
     def __call__(self, ids: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """Map int32 token ids (batch, length), 0 for padding, to float32 logits."""
+        """Map int32 token ids (batch, length), 0 for padding, to float32 numbers."""
         present = ids > 0
         x = self.norm(self.tokens(ids) + self.positions.table)
         x = dropout(tf.cast(x, self._dtype), self._dropout, training)
         for layer in self.layers:
-            x = layer(x, present, training)
+            encode = partial(layer, present=present, training=training, causal=self._causal)
+            x = rematerialised(encode, self._remat, training)(x)
+        if self._per_token:
+            return tf.cast(self.head(x), tf.float32)
         weights = tf.cast(present, tf.float32)[:, :, None]
         total = tf.reduce_sum(tf.cast(x, tf.float32) * weights, axis=1)
         mean = total / tf.maximum(tf.reduce_sum(weights, axis=1), 1.0)
@@ -64,9 +79,11 @@ class EncoderLayer(tf.Module):  # type: ignore[misc]
         self.narrow = Dense(_FEED_FORWARD * size, size, seed + 3)
         self.feed_forward_norm = LayerNorm(size)
 
-    def __call__(self, x: tf.Tensor, present: tf.Tensor, training: bool) -> tf.Tensor:
+    def __call__(
+        self, x: tf.Tensor, present: tf.Tensor, training: bool, causal: bool = False
+    ) -> tf.Tensor:
         """Map (batch, length, size); `present` (batch, length) is False at padding."""
-        attended = self.attention(x, present)
+        attended = self.attention(x, present, causal)
         x = self.attention_norm(x + dropout(attended, self._dropout, training))
         wide = tf.nn.gelu(self.widen(x), approximate=True)
         return self.feed_forward_norm(x + dropout(self.narrow(wide), self._dropout, training))

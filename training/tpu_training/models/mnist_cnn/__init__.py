@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpu_training.models import params as base
-from tpu_training.models.spec import DataSpec, image_shape
+from tpu_training.models.spec import DataSpec, flat_outputs, image_shape
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -19,4 +19,4 @@ def create_model(params: Params, spec: DataSpec, seed: int) -> "tf.Module":
     """Build the network for images of any size."""
     from tpu_training.models.mnist_cnn.network import MnistCnn
 
-    return MnistCnn(image_shape(spec), spec.classes, params.precision, seed)
+    return MnistCnn(image_shape(spec), flat_outputs(spec, "mnist_cnn"), params.precision, seed)

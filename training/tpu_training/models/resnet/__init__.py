@@ -1,12 +1,14 @@
 """`--model=resnet`: ResNet-50 and its relatives, by `--depth`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tpu_training.errors import InputError
 from tpu_training.models import params as base
+from tpu_training.models.remat import remat_param
 from tpu_training.models.resnet.depths import LARGE, SMALL
-from tpu_training.models.spec import DataSpec, image_shape
+from tpu_training.models.spec import DataSpec, flat_outputs, image_shape
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -16,12 +18,29 @@ if TYPE_CHECKING:
 class Params(base.Params):
     """SGD with momentum as in public ResNet-50 recipes: a rate of 0.1 per 256 examples."""
 
+    by_optimizer: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        # The weight decay of timm's recipes with AdamW (arXiv:2201.03545, appendix A).
+        "adam": {"learning_rate": 0.001, "squares_momentum": 0.999, "weight_decay": 0.05},
+        "lion": {"learning_rate": 0.0001, "weight_decay": 0.5},
+        "muon": {"learning_rate": 0.001, "squares_momentum": 0.999, "weight_decay": 0.05},
+    }
     depth: int = base.param(
         50,
         f"{', '.join(map(str, SMALL))} for images like CIFAR's, "
         f"{', '.join(map(str, LARGE))} for those like ImageNet's",
         min(SMALL),
         max(LARGE),
+    )
+    remat: str = remat_param()
+    stem: str = base.param(
+        "conv",
+        "space_to_depth: compute the 7x7 stem of the larger ones as 4x4 over blocks of 2x2 pixels",
+        choices=("conv", "space_to_depth"),
+    )
+    batch_norm: str = base.param(
+        "replica",
+        "normalise by each replica's part of the batch, or by all_replicas",
+        choices=("replica", "all_replicas"),
     )
     optimizer: str = base.changed("optimizer", "sgd")
     learning_rate: float = base.changed("learning_rate", 0.1)
@@ -37,7 +56,32 @@ def create_model(params: Params, spec: DataSpec, seed: int) -> "tf.Module":
             f"--depth={params.depth}: there is no ResNet of that depth; expected one of "
             f"{', '.join(map(str, sorted(LARGE | SMALL)))}"
         )
-    _, _, channels = image_shape(spec)
+    shape = image_shape(spec)
+    _check(params, shape)
     from tpu_training.models.resnet.network import ResNet
 
-    return ResNet(params.depth, channels, spec.classes, params.precision, seed)
+    return ResNet(
+        params.depth,
+        shape[2],
+        flat_outputs(spec, "resnet"),
+        params.precision,
+        seed,
+        remat=params.remat,
+        space_to_depth=params.stem != "conv",
+        synchronised=params.batch_norm != "replica",
+    )
+
+
+def _check(params: Params, shape: tuple[int, int, int]) -> None:
+    """Raise InputError for parameters that exclude each other."""
+    if params.stem != "conv" and (params.depth in SMALL or shape[0] % 2 or shape[1] % 2):
+        raise InputError(
+            f"--stem={params.stem}: is for depths of {min(LARGE)} and more and images of an even "
+            f"size, but --depth={params.depth} and the images are {shape[0]} x {shape[1]}"
+        )
+    if params.batch_norm != "replica" and params.gradient_accumulation > 1:
+        raise InputError(
+            f"--batch_norm={params.batch_norm} --gradient_accumulation="
+            f"{params.gradient_accumulation}: parts of a batch run in a loop on the device, in "
+            "which MirroredStrategy can't sum over replicas; leave one of them out"
+        )

@@ -6,10 +6,13 @@ section 4.2. If a block changes the shape, its shortcut has a 1x1 convolution. T
 normalisation of a block starts with scale zero (arXiv:1706.02677).
 """
 
+from functools import partial
+
 import tensorflow as tf
 
 from tpu_training.models.layers import Conv2D, Dense, normalise
 from tpu_training.models.normalisation import BatchNorm
+from tpu_training.models.remat import NONE, rematerialised
 from tpu_training.models.resnet.depths import LARGE, SMALL, WITH_BOTTLENECKS
 
 _LARGE_WIDTH, _SMALL_WIDTH = 64, 16
@@ -19,9 +22,25 @@ _BOTTLENECK = 4
 class ResNet(tf.Module):  # type: ignore[misc]
     """A stem, stages of blocks that halve the image, global average pooling, a classifier."""
 
-    def __init__(self, depth: int, channels: int, classes: int, precision: str, seed: int) -> None:
-        """Build for images of `channels` channels and any size; arithmetic is in `precision`."""
+    def __init__(
+        self,
+        depth: int,
+        channels: int,
+        classes: int,
+        precision: str,
+        seed: int,
+        *,
+        remat: str = NONE,
+        space_to_depth: bool = False,
+        synchronised: bool = False,
+    ) -> None:
+        """Build for images of `channels` channels and any size; arithmetic is in `precision`.
+
+        `space_to_depth` computes the same stem in another way; `synchronised` normalises by the
+        whole batch.
+        """
         super().__init__()
+        self._remat, self._space_to_depth = remat, space_to_depth
         self._dtype = tf.as_dtype(precision)
         self._large = depth in LARGE
         block = Bottleneck if depth in WITH_BOTTLENECKS else Block
@@ -37,16 +56,20 @@ class ResNet(tf.Module):  # type: ignore[misc]
                 seed += 4
                 self.blocks.append(block(inputs, width << stage, stride, seed))
                 inputs = self.blocks[-1].outputs
+        for module in self.submodules:
+            if isinstance(module, BatchNorm):
+                module.synchronised = synchronised
         self.head = Dense(inputs, classes, seed + 4)
 
     def __call__(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Map unsigned byte images (batch, height, width, channels) to float32 logits."""
         x = normalise(images, self._dtype)
-        x = tf.nn.relu(self.stem(x, training))
+        stem = self.stem.on_blocks if self._space_to_depth else self.stem
+        x = tf.nn.relu(stem(x, training))
         if self._large:
             x = tf.nn.max_pool2d(x, ksize=3, strides=2, padding="SAME")
         for block in self.blocks:
-            x = block(x, training)
+            x = rematerialised(partial(block, training=training), self._remat, training)(x)
         return tf.cast(self.head(tf.reduce_mean(x, axis=(1, 2))), tf.float32)
 
 
@@ -108,6 +131,19 @@ class ConvNorm(tf.Module):  # type: ignore[misc]
     def __call__(self, x: tf.Tensor, training: bool) -> tf.Tensor:
         """Map (batch, height, width, inputs) to (…, outputs)."""
         return self.norm(self.conv(x), training)
+
+    def on_blocks(self, x: tf.Tensor, training: bool) -> tf.Tensor:
+        """Return the same for a kernel of 7x7 with stride 2, as one of 4x4 over 2x2 pixels.
+
+        MLPerf's ResNet-50 for TPUs has it (arXiv:1909.09756, section 3): a TPU multiplies matrices
+        of 128 or 256 channels, of which images have three.
+        """
+        inputs, outputs = self.conv.kernel.shape[2:]
+        kernel = tf.pad(tf.cast(self.conv.kernel, x.dtype), ((0, 1), (0, 1), (0, 0), (0, 0)))
+        kernel = tf.transpose(tf.reshape(kernel, (4, 2, 4, 2, inputs, outputs)), (0, 2, 1, 3, 4, 5))
+        blocks = tf.nn.space_to_depth(x, 2)
+        kernel = tf.reshape(kernel, (4, 4, 4 * inputs, outputs))
+        return self.norm(tf.nn.conv2d(blocks, kernel, strides=1, padding="SAME"), training)
 
 
 def _shortcut(inputs: int, outputs: int, stride: int, seed: int) -> ConvNorm | None:

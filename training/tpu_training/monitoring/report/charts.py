@@ -1,13 +1,15 @@
 """Charts as SVG text for a page, drawn by matplotlib."""
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
 Points = Mapping[int, float]
 
-_SIZE_INCHES = (5.6, 2.6)
+_SIZE_INCHES, _SQUARE_INCHES = (5.6, 2.6), (5.6, 5.2)
+# The names and counts of more classes would not be readable.
+_MOST_NAMED = 20
 # Any: older versions of matplotlib have no type for it.
 _STYLE: Any = {
     "axes.axisbelow": True,
@@ -77,6 +79,27 @@ def share_chart(title: str, shares: Mapping[str, float]) -> str:
     return _figure(title, draw) if whole else ""
 
 
+def confusion_chart(title: str, names: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
+    """Return a square of counts, a row for each true class; shades are shares of the row."""
+    shares = [[count / max(1, sum(row)) for count in row] for row in counts]
+
+    def draw(axes: Any) -> None:
+        axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+        axes.grid(False)
+        axes.set_xlabel("predicted")
+        axes.set_ylabel("true")
+        if len(names) <= _MOST_NAMED:
+            axes.set_xticks(range(len(names)), names, rotation=60, ha="right")
+            axes.set_yticks(range(len(names)), names)
+            for row, line in enumerate(counts):
+                for column, count in enumerate(line):
+                    ink = "white" if shares[row][column] > 0.5 else "black"
+                    text = str(count) if count else ""
+                    axes.text(column, row, text, ha="center", va="center", color=ink, fontsize=7)
+
+    return _figure(title, draw, _SQUARE_INCHES) if counts else ""
+
+
 def _label_steps(axes: Any, legend: bool) -> None:
     axes.set_xlabel("step")
     axes.locator_params(axis="x", integer=True, min_n_ticks=1, nbins=6)
@@ -84,12 +107,14 @@ def _label_steps(axes: Any, legend: bool) -> None:
         axes.legend(ncols=4, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0)
 
 
-def _figure(title: str, draw: Callable[[Any], None]) -> str:
+def _figure(
+    title: str, draw: Callable[[Any], None], size: tuple[float, float] = _SIZE_INCHES
+) -> str:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     with rc_context(_STYLE):
-        figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
+        figure = Figure(figsize=size, layout="constrained")
         draw(figure.add_subplot())
         content = io.StringIO()
         figure.savefig(content, format="svg", metadata=_METADATA)

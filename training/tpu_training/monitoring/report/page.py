@@ -9,6 +9,8 @@ from typing import Any
 from tpu_training.errors import InputError
 from tpu_training.errors.extras import require_plots
 from tpu_training.monitoring.report.charts import line_chart, share_chart, stacked_chart
+from tpu_training.monitoring.report.classes import classes_picture, classes_table
+from tpu_training.monitoring.report.doubtful import doubtful_table
 from tpu_training.monitoring.report.report import Report
 from tpu_training.monitoring.step_times import PARTS, TAG
 
@@ -28,17 +30,23 @@ figure { margin: 0; border: 1px solid #ddd; border-radius: 8px; padding: .7rem }
 figcaption { font-weight: 600; margin-bottom: .3rem }
 svg { display: block; width: 100%; height: auto } table { border-collapse: collapse }
 td { padding: .15rem 1.2rem .15rem 0; vertical-align: top; overflow-wrap: anywhere }
+.cost { border-left: 4px solid #d55e00; padding: .3rem .9rem; margin: 0 0 1.2rem }
 td:first-child { color: #666 } img { max-width: 100%; image-rendering: pixelated }
 """
+_SPLITS = ("train", "validation", "test")
 # Metrics shown large, with how they read.
 _CARDS = {
     "test_accuracy": ("test accuracy", "{:.2%}"),
     "test_loss": ("test loss", "{:.4f}"),
+    "validation_accuracy": ("validation accuracy", "{:.2%}"),
     "train_loss": ("training loss", "{:.4f}"),
     "steps": ("steps", "{:,.0f}"),
     "examples_per_second": ("examples a second", "{:,.0f}"),
+    "mfu": ("of the TPU's peak (MFU)", "{:.1%}"),
     "replicas": ("replicas", "{:.0f}"),
 }
+# Curves of their own.
+_NO_METRICS = ("loss", "learning_rate", "examples_per_second")
 
 
 def render(report: Report) -> str:
@@ -51,15 +59,33 @@ def render(report: Report) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>"
         f'<h1>{escape(title)}</h1><p class="sub">{escape(report.model_dir)}</p>'
-        f"{_cards(report.metrics)}{_charts(report)}{_picture(report)}"
+        f"{_cost_note(report.cost_note)}"
+        f"{_cards(report.metrics)}{_charts(report)}"
+        f"{classes_table(report.classes)}{doubtful_table(report.doubtful)}{_picture(report)}"
         f"<h2>Parameters</h2>{_table(_parameters(report))}"
         f"<h2>All metrics</h2>{_table(report.metrics)}</body></html>\n"
     )
 
 
+def _cost_note(note: str) -> str:
+    """Show the note; what stands between backticks is a command."""
+    if not note:
+        return ""
+    parts = escape(note).split("`")
+    marked = "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
+    return f'<p class="cost">{marked}</p>'
+
+
 def _cards(metrics: Mapping[str, Any]) -> str:
     cards = []
-    for name, (label, form) in _CARDS.items():
+    others = {
+        name: (name.replace("_", " "), "{:.4g}")
+        for name in metrics
+        if name.startswith(("test_", "validation_"))
+        and not name.endswith("_examples")
+        and name not in _CARDS
+    }
+    for name, (label, form) in {**others, **_CARDS}.items():
         value = metrics.get(name)
         if isinstance(value, (int, float)):
             text = escape(form.format(value))
@@ -77,18 +103,32 @@ def _charts(report: Report) -> str:
     except InputError as error:
         logger.warning("report: %s", error)
         return f"<h2>Course</h2><p>{escape(str(error))}</p>"
-    return _course(report) + _time(report)
+    return _course(report) + _time(report) + classes_picture(report.classes)
 
 
 def _course(report: Report) -> str:
     charts = [
-        line_chart("Loss", _lines(report, "{}/loss", "train", "test")),
-        line_chart("Accuracy", _lines(report, "{}/accuracy", "train", "test")),
+        line_chart("Loss", _lines(report, "{}/loss", *_SPLITS)),
+        *(
+            line_chart(_title(name), _lines(report, f"{{}}/{name}", *_SPLITS))
+            for name in _metrics(report)
+        ),
         line_chart("Learning rate", _lines(report, "train/{}", "learning_rate")),
         line_chart("Examples a second", _lines(report, "train/{}", "examples_per_second")),
-        line_chart("Norm of the gradients", _lines(report, "gradient_norm/{}", "all")),
+        line_chart("Norm of the gradient", _lines(report, "train/{}", "gradient_norm")),
     ]
     return f'<h2>Course</h2><div class="charts">{"".join(charts)}</div>'
+
+
+def _metrics(report: Report) -> list[str]:
+    """Return the names of the task's metrics."""
+    tags = [tag.partition("/") for tag in report.series]
+    names = dict.fromkeys(name for split, _, name in tags if split in _SPLITS)
+    return [name for name in names if name not in _NO_METRICS]
+
+
+def _title(name: str) -> str:
+    return name[:1].upper() + name[1:].replace("_", " ")
 
 
 def _time(report: Report) -> str:
@@ -116,8 +156,9 @@ def _picture(report: Report) -> str:
         return ""
     data = base64.b64encode(report.picture).decode()
     return (
-        "<h2>Test examples</h2><p class='sub'>Green: recognised. Red: the predicted class, then "
-        f'the true one.</p><img alt="test examples" src="data:image/png;base64,{data}">'
+        "<h2>Examples</h2><p class='sub'>Of the validation set; of the training set where there is "
+        "none. Green: recognised. Red: the predicted class, then "
+        f'the true one.</p><img alt="examples" src="data:image/png;base64,{data}">'
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpu_training.data import files
+from tpu_training.data.manifest import TEST, TRAIN, VALIDATION
 from tpu_training.errors import InputError
 from tpu_training.monitoring.report.events import Series, last_picture, read_series
 from tpu_training.monitoring.step_times import PARTS, TAG
@@ -16,17 +17,21 @@ from tpu_training.monitoring.step_times import PARTS, TAG
 class Report:
     """A training's course and outcome.
 
-    `metrics` and `model` are the contents of metrics.json and model.json, `series` every scalar of
-    TensorBoard by tag and step, `seconds` where the time of the steps went; `picture` is the newest
-    grid of predictions, a PNG.
+    `metrics`, `model` and `classes` are the contents of the files of these names, `series` every
+    scalar of TensorBoard by tag and step, `seconds` where the time of the steps went; `picture` is
+    the newest grid of predictions, a PNG. `cost_note` says what the machines go on costing; "" if
+    nobody told.
     """
 
     model_dir: str
     metrics: Mapping[str, Any]
     model: Mapping[str, Any]
+    classes: Mapping[str, Any]
+    doubtful: Mapping[str, Any]
     series: Mapping[str, Series]
     seconds: Mapping[str, float]
     picture: bytes | None
+    cost_note: str = ""
 
     def to_json(self) -> str:
         """All but the picture."""
@@ -35,7 +40,7 @@ class Report:
         return json.dumps(content, indent=1) + "\n"
 
 
-def read_report(model_dir: str) -> Report:
+def read_report(model_dir: str, *, cost_note: str = "") -> Report:
     """Read what a training left in `model_dir`. Raises InputError when it left nothing."""
     base = model_dir.rstrip("/")
     files.check_bucket(model_dir, "--model-dir")
@@ -46,10 +51,20 @@ def read_report(model_dir: str) -> Report:
         model_dir=model_dir,
         metrics=files.read_json(f"{base}/metrics.json"),
         model=files.read_json(f"{base}/model.json"),
+        classes=files.read_json(f"{base}/classes.json"),
+        doubtful=files.read_json(f"{base}/doubtful.json"),
         series=series,
         seconds=_seconds(series),
-        picture=last_picture(f"{base}/tensorboard", "test/predictions"),
+        picture=_picture(f"{base}/tensorboard"),
+        cost_note=cost_note,
     )
+
+
+def _picture(logdir: str) -> bytes | None:
+    """Return the newest picture of predictions; older releases drew test examples."""
+    splits = (VALIDATION, TRAIN, TEST)
+    found = (last_picture(logdir, f"{split}/predictions") for split in splits)
+    return next((picture for picture in found if picture), None)
 
 
 def _seconds(series: Mapping[str, Series]) -> dict[str, float]:

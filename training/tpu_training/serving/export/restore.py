@@ -5,11 +5,15 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
+from tpu_training.checkpoints.averages import restore_averages
 from tpu_training.checkpoints.model_description import ModelDescription, read_description
 from tpu_training.checkpoints.reader import newest_whole, restore
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.errors import InputError
+from tpu_training.models.create import create_model
 from tpu_training.models.spec import DataSpec
+from tpu_training.models.task import Task
+from tpu_training.tasks.choose import task_of
 
 _INPUT_NAMES = {"image": "images", "text": "token_ids"}
 
@@ -25,14 +29,15 @@ class RestoredModel:
     """A model with the weights of `checkpoint`, written after `step` steps."""
 
     module: tf.Module
+    task: Task
     description: ModelDescription
     checkpoint: str
     step: int
 
     @property
     def spec(self) -> DataSpec:
-        """The spec of its training data."""
-        return self.description.spec
+        """The spec of what it takes and gives."""
+        return self.task.model_spec(self.description.spec)
 
     def input_spec(self, batch: int | None, dtype: str | None = None) -> tf.TensorSpec:
         """Return the spec of the input: `batch` examples, None for any number."""
@@ -40,10 +45,11 @@ class RestoredModel:
         return tf.TensorSpec(shape, dtype or self.spec.dtype, name=_INPUT_NAMES[self.spec.kind])
 
     def predict(self, features: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return probabilities, float32 (batch, classes), and top classes, int32 (batch,)."""
-        probabilities = tf.nn.softmax(self.module(features, training=False))
-        classes = tf.argmax(probabilities, axis=1, output_type=tf.int32)
-        return {"probabilities": probabilities, "classes": classes}
+        """Return what the task makes of the outputs.
+
+        For classes: `probabilities`, float32 (batch, classes), and `classes`, int32 (batch,).
+        """
+        return dict(self.task.predictions(self.module(features, training=False)))
 
 
 def restore_model(
@@ -64,7 +70,9 @@ def restore_model(
     definition, params = description.definition(model_file)
     # Export targets compute in float32, even if the training used bfloat16.
     params = dataclasses.replace(params, precision="float32")
-    module = definition.create_model(params, description.spec, params.seed)
+    task = task_of(definition, description.spec)
+    spec = task.model_spec(description.spec)
+    module = create_model(definition, params, spec, params.seed)
     step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
     checkpoint = tf.train.Checkpoint(model=module, step=step)
     path = newest_whole(f"{model_dir.rstrip('/')}/{'best' if best else 'checkpoints'}")
@@ -72,4 +80,5 @@ def restore_model(
         what = "no checkpoint of a best evaluation" if best else "no checkpoint"
         raise InputError(f"--model-dir={model_dir}: contains {what}; train first")
     restore(checkpoint, path, this_machine().this_process)
-    return RestoredModel(module, description, path, int(step.numpy()))
+    restore_averages(module, path)
+    return RestoredModel(module, task, description, path, int(step.numpy()))

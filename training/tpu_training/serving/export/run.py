@@ -16,7 +16,7 @@ from tpu_training.serving.export.tflite import TfliteModel, export_tflite
 # Google's guide to post-training quantization asks for 100 to 500 representative examples.
 _REPRESENTATIVE = 200
 _TEST_BATCH = 100
-# The largest loss of accuracy to int8, in percentage points.
+# The largest loss of accuracy to int8, in percentage points; a larger one must be certain.
 _MOST_LOST_POINTS = 1.0
 
 logger = logging.getLogger(__name__)
@@ -47,6 +47,8 @@ def _run_tflite(
 ) -> str:
     if model.spec.kind != "image":
         raise InputError("--format=tflite is for image models: the Edge TPU can't look up tokens")
+    if not model.task.gives_classes:
+        raise InputError("--format=tflite is for models that give one class for each example")
     data = open_data(directory)
     _, params = model.description.definition(model_file)
     spec = data.manifest.input_spec(params.image_size)
@@ -63,22 +65,21 @@ def _run_tflite(
         "unchecked: `edgetpu_compiler --show_operations %s` says so",
         written.path,
     )
+    logger.info("accuracy: %s", written.accuracy)
     return (
-        f"tflite={written.path} bytes={written.bytes} float_accuracy={written.float_accuracy:.4f} "
-        f"int8_accuracy={written.int8_accuracy:.4f} examples={written.examples} "
-        "edge_tpu=unchecked"
+        f"tflite={written.path} bytes={written.bytes} "
+        f"float_accuracy={written.accuracy.original_accuracy:.4f} "
+        f"int8_accuracy={written.accuracy.converted_accuracy:.4f} "
+        f"examples={written.accuracy.examples} edge_tpu=unchecked"
     )
 
 
 def _refuse(written: TfliteModel) -> None:
     """Raise TrainingError when the model would not do; it is there to look at."""
     problems = list(written.problems)
-    if written.lost_points > _MOST_LOST_POINTS:
-        problems.append(
-            f"int8 costs {written.lost_points:.2f} points of accuracy (from "
-            f"{written.float_accuracy:.4f} to {written.int8_accuracy:.4f}), more than "
-            f"{_MOST_LOST_POINTS:g}"
-        )
+    least = written.accuracy.bounds[0]
+    if least > _MOST_LOST_POINTS:
+        problems.append(f"{written.accuracy}, more than {_MOST_LOST_POINTS:g}")
     if problems:
         raise TrainingError(f"{written.path} is not fit for the Edge TPU: {'; '.join(problems)}")
 

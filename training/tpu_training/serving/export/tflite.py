@@ -9,6 +9,8 @@ import tensorflow as tf
 
 from tpu_training.data import files
 from tpu_training.errors import InputError
+from tpu_training.errors.silence import native_output_hidden
+from tpu_training.serving.export.agreement import Agreement
 from tpu_training.serving.export.edge_tpu import unfuse_activations, unsuitable_tensors
 from tpu_training.serving.export.examples import LabelledBatch
 from tpu_training.serving.export.restore import RestoredModel
@@ -21,14 +23,7 @@ class TfliteModel:
     path: str
     bytes: int
     problems: tuple[str, ...]
-    float_accuracy: float
-    int8_accuracy: float
-    examples: int
-
-    @property
-    def lost_points(self) -> float:
-        """The loss of accuracy in percentage points."""
-        return 100.0 * (self.float_accuracy - self.int8_accuracy)
+    accuracy: Agreement
 
 
 def export_tflite(
@@ -44,16 +39,22 @@ def export_tflite(
     content = _convert(model, representative)
     path = f"{output.rstrip('/')}/model_int8.tflite"
     files.write_bytes(path, content)
-    float_right = sum(int((_classes(model, b) == b.labels).sum()) for b in test)
-    int8_right = _count_right(content, test)
-    examples = sum(len(batch.labels) for batch in test)
     return TfliteModel(
         path=path,
         bytes=len(content),
         problems=tuple(unsuitable_tensors(content)),
-        float_accuracy=float_right / examples,
-        int8_accuracy=int8_right / examples,
-        examples=examples,
+        accuracy=_compare(model, content, test),
+    )
+
+
+def _compare(model: RestoredModel, content: bytes, test: list[LabelledBatch]) -> Agreement:
+    original = np.concatenate([_classes(model, batch) == batch.labels for batch in test])
+    converted = np.array(list(_recognised(content, test)))
+    return Agreement(
+        examples=len(original),
+        original_right=int(original.sum()),
+        lost=int((original & ~converted).sum()),
+        gained=int((converted & ~original).sum()),
     )
 
 
@@ -77,7 +78,8 @@ def _convert(model: RestoredModel, representative: list[LabelledBatch]) -> bytes
     converter.inference_input_type = tf.uint8
     converter.inference_output_type = tf.uint8
     try:
-        content: bytes = converter.convert()
+        with native_output_hidden():
+            content: bytes = converter.convert()
     except Exception as error:  # The converter has no type of its own.
         raise InputError(
             f"this model can't be made int8: {str(error).partition(chr(10))[0]}"
@@ -96,16 +98,16 @@ def _classes(model: RestoredModel, batch: LabelledBatch) -> npt.NDArray[np.int32
     return classes
 
 
-def _count_right(content: bytes, batches: list[LabelledBatch]) -> int:
+def _recognised(content: bytes, batches: list[LabelledBatch]) -> Iterator[bool]:
+    """Yield for each example whether the TFLite model `content` finds its class."""
     interpreter = tf.lite.Interpreter(model_content=content)
-    interpreter.allocate_tensors()
+    with native_output_hidden():
+        interpreter.allocate_tensors()
     source, target = interpreter.get_input_details()[0], interpreter.get_output_details()[0]
     scale, zero = source["quantization"]
-    right = 0
     for batch in batches:
         for image, label in zip(batch.features, batch.labels, strict=True):
             steps = np.rint(image / scale + zero).clip(0, 255).astype(np.uint8)
             interpreter.set_tensor(source["index"], steps[np.newaxis])
             interpreter.invoke()
-            right += int(interpreter.get_tensor(target["index"])[0].argmax() == label)
-    return right
+            yield bool(interpreter.get_tensor(target["index"])[0].argmax() == label)

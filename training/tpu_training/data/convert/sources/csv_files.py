@@ -2,25 +2,30 @@
 
 import csv
 import math
+import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from tpu_training.data.convert.labels import Labels, number_labels, read_targets
 from tpu_training.data.convert.source import (
     IMAGE,
     TEXT,
     Feature,
     Options,
     Source,
-    number_labels,
     orders,
     pick,
 )
 from tpu_training.errors import DataError
+from tpu_training.models.spec import LABELS, NUMBERS
+
+Pixels = npt.NDArray[np.float32]
 
 _LABEL, _TEXT = "label", "text"
 _TEST_NAMES = ("test", "val", "validation")
@@ -36,21 +41,20 @@ def load(path: Path, options: Options) -> Source:
     """Read FILE.csv and split its rows, or read FOLDER/train.csv and FOLDER/test.csv.
 
     A column `text` (or the one given by --feature) holds texts; without one, every column except
-    the label is a pixel of a square image, 0 to 255.
+    the label, or the targets, is a pixel of a square image, 0 to 255.
     """
     files = {"train": path} if path.is_file() else _files(path)
     columns = _columns(files["train"])
-    label = options.label or _LABEL
+    learnt = options.columns or (options.label or _LABEL,)
     feature = options.feature or (_TEXT if _TEXT in columns else None)
     for file in files.values():
-        _check_columns(file, columns, [label, *([feature] if feature else [])])
-    read: dict[str, tuple[Any, Any]] = {
-        split: _read_texts(file, columns.index(feature), columns.index(label))
-        if feature
-        else _read_pixels(file, columns.index(label))
+        _check_columns(file, columns, [*learnt, *([feature] if feature else [])])
+    at = [columns.index(name) for name in learnt]
+    read: dict[str, tuple[Any, list[list[str]]]] = {
+        split: _read_texts(file, columns.index(feature), at) if feature else _read_pixels(file, at)
         for split, file in files.items()
     }
-    labels = number_labels({split: written for split, (_, written) in read.items()}, str(path))
+    labels = _labels({split: rows for split, (_, rows) in read.items()}, files, options)
     counts = {split: len(features) for split, (features, _) in read.items()}
     splits = {}
     for split, (source, order) in orders(counts, options, str(path)).items():
@@ -59,13 +63,31 @@ def load(path: Path, options: Options) -> Source:
         place = _place(files[source])
         splits[split] = pick(order, place, features.__getitem__, labels.splits[source], size)
     name = options.name or path.resolve().stem
-    return Source(name, TEXT if feature else IMAGE, labels.classes, splits, labels.names)
+    kind = TEXT if feature else IMAGE
+    return Source(name, kind, labels.classes, splits, labels.names, labels.targets)
+
+
+def _labels(
+    written: Mapping[str, list[list[str]]], files: Mapping[str, Path], options: Options
+) -> Labels:
+    """Turn the written columns into classes, or into numbers or labels."""
+
+    def place(split: str, row: int) -> str:
+        return _place(files[split])(row)
+
+    if options.columns:
+        targets = NUMBERS if options.target else LABELS
+        return read_targets(written, options.columns, targets, place)
+    return number_labels(
+        {split: [row[0] for row in rows] for split, rows in written.items()}, place
+    )
 
 
 def _files(directory: Path) -> dict[str, Path]:
-    for name in _TEST_NAMES:
-        if (test := directory / f"{name}.csv").is_file():
-            return {"train": directory / "train.csv", "test": test}
+    others = [directory / f"{name}.csv" for name in _TEST_NAMES]
+    if found := [path for path in others if path.is_file()]:
+        files = (directory / "train.csv", *found)
+        return dict(zip(("train", "test", "validation"), files, strict=False))
     raise DataError(f"{directory}: contains train.csv, but no test.csv")
 
 
@@ -73,8 +95,26 @@ def _rows(path: Path) -> Iterator[list[str]]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             yield from csv.reader(file, strict=True)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
+        raise _not_utf8(path) from error
+    except (OSError, csv.Error) as error:
         raise DataError(f"{path}: can't be read as CSV ({error})") from error
+
+
+def _not_utf8(path: Path) -> DataError:
+    """Return the error for the first line that is not UTF-8, with the command that mends it."""
+    content = path.read_bytes()
+    wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
+    encoding = "UTF-16" if wide else "LATIN1"
+    line = 1
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line += content.count(b"\n", 0, error.start)
+    return DataError(
+        f"{path}: line {line} is not UTF-8; save the file as UTF-8, or convert it: "
+        f"`iconv -f {encoding} -t UTF-8 {path.name} > utf8.csv`"
+    )
 
 
 def _columns(path: Path) -> list[str]:
@@ -96,56 +136,75 @@ def _check_columns(path: Path, expected: list[str], needed: list[str]) -> None:
         raise DataError(f"{path}: its columns ({shown}) differ from those of the training file")
 
 
-def _read_texts(path: Path, at: int, label_at: int) -> tuple[list[str], list[str]]:
-    """Return the columns `at` and `label_at`."""
+def _read_texts(path: Path, at: int, learnt: list[int]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns `at` and `learnt`."""
     rows = list(_rows(path))
     for number, row in enumerate(rows):
         if len(row) != len(rows[0]):
             raise DataError(f"{path}: {len(row)} values in row {number}, expected {len(rows[0])}")
     _refuse_empty(path, len(rows) - _HEADER_LINES)
     texts = rows[_HEADER_LINES:]
-    return [row[at] for row in texts], [row[label_at].strip() for row in texts]
+    return [row[at] for row in texts], [[row[i].strip() for i in learnt] for row in texts]
 
 
-def _read_pixels(path: Path, label_at: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Images of all columns but `label_at`, and that one."""
-    values = _numbers(path)
-    return _square(path, np.delete(values, label_at, axis=1)), values[:, label_at].astype(np.int64)
+def _read_pixels(path: Path, learnt: list[int]) -> tuple[npt.NDArray[np.uint8], list[list[str]]]:
+    """Return the images of all columns but `learnt`, and those as they are written."""
+    written: dict[int, list[str]] = {column: [] for column in learnt}
+
+    def note(column: int, text: str) -> float:
+        written[column].append(text.strip().strip('"'))
+        return 0.0
+
+    values = _numbers(path, {column: partial(note, column) for column in learnt})
+    rows = [list(row) for row in zip(*written.values(), strict=True)]
+    return _square(path, np.delete(values, learnt, axis=1)), rows
 
 
 def _size(feature: Feature) -> int:
     return feature.nbytes if isinstance(feature, np.ndarray) else len(feature)
 
 
-def _numbers(path: Path) -> npt.NDArray[np.float32]:
+def _numbers(path: Path, converters: Mapping[int | str, Callable[[str], float]]) -> Pixels:
     """Read all values. Raises DataError that names the first that is not 0 to 255."""
     try:
         with warnings.catch_warnings():
             # numpy only warns about an empty file; below it is an error.
             warnings.simplefilter("ignore")
-            values = np.loadtxt(
+            values: Pixels = np.loadtxt(
                 path,
                 np.float32,
                 delimiter=",",
                 skiprows=_HEADER_LINES,
                 ndmin=2,
                 encoding="utf-8-sig",
+                converters=converters,
             )
+    except UnicodeDecodeError as error:
+        raise _not_utf8(path) from error
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: {error}; expected numbers only") from error
+        raise DataError(
+            f"{path}: {_from_one(str(error))}; pixels must be numbers; for texts, name the column "
+            "with --feature"
+        ) from error
     _refuse_empty(path, values.size)
     with np.errstate(invalid="ignore"):
         wrong = np.argwhere(~((values >= 0) & (values <= 255) & (values == np.round(values))))
     if len(wrong):
         row, column = wrong[0].tolist()
         raise DataError(
-            f"{path}: {values[row, column]:g} in row {row + 1}, column {column + 1}; pixels and "
-            "labels must be whole numbers, 0 to 255"
+            f"{path}: {values[row, column]:g} in row {row + 1}, column {column + 1}; pixels must "
+            "be whole numbers, 0 to 255"
         )
     return values
 
 
-def _square(path: Path, pixels: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+def _from_one(text: str) -> str:
+    """Count rows from 1, as numpy does in its other messages."""
+    text = re.sub(r"float32 at row (\d+)", lambda row: f"float32 in row {int(row[1]) + 1}", text)
+    return text.rstrip(".")
+
+
+def _square(path: Path, pixels: Pixels) -> npt.NDArray[np.uint8]:
     for channels in (1, 3):
         side = math.isqrt(pixels.shape[1] // channels)
         if side * side * channels == pixels.shape[1]:

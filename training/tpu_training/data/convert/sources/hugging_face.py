@@ -6,22 +6,22 @@ from typing import Any
 
 import numpy as np
 
+from tpu_training.data.convert.labels import Labels, check_labels, number_labels
 from tpu_training.data.convert.source import (
     IMAGE,
     TEXT,
     Examples,
     Feature,
-    Labels,
     Options,
     Source,
-    check_labels,
-    number_labels,
     orders,
     pick,
+    rows_of,
 )
 from tpu_training.errors import DataError
 from tpu_training.errors.extras import require
 
+# The first that is there is for testing, the next one for validation.
 _TEST_NAMES = ("test", "validation", "val")
 _USUAL_TEXTS = ("text", "sentence", "content")
 _USUAL_LABELS = ("label", "labels", "fine_label")
@@ -65,7 +65,7 @@ def load(directory: Path, options: Options) -> Source:
         read = _reader(directory, table, feature, is_image)
         share = len(order) / max(1, len(table))
         size = round(share * int(table.data.nbytes))
-        place = _place(f"{directory} {source}")
+        place = rows_of(f"{directory} {source}")
         splits[split] = pick(order, place, read, labels.splits[source], size)
     name = options.name or directory.resolve().name
     return Source(name, IMAGE if is_image else TEXT, labels.classes, splits, labels.names)
@@ -79,8 +79,9 @@ def _tables(directory: Path, loaded: Any) -> dict[str, Any]:
         raise DataError(f"{directory}: there is no split train, only {', '.join(loaded)}")
     else:
         tables = {"train": loaded["train"]}
-        if test := next((name for name in _TEST_NAMES if name in loaded), None):
-            tables["test"] = loaded[test]
+        found = [name for name in _TEST_NAMES if name in loaded]
+        for split, name in zip(("test", "validation"), found, strict=False):
+            tables[split] = loaded[name]
     for split, table in tables.items():
         if not len(table):
             raise DataError(f"{directory}: the split {split} is empty")
@@ -119,7 +120,7 @@ def _labels(directory: Path, tables: dict[str, Any], column: str) -> Labels:
         check_labels(numbers, len(names), f"{directory} {column}")
         return Labels(len(names), numbers, tuple(names))
     written = {s: [str(value) for value in table[column][:]] for s, table in tables.items()}
-    return number_labels(written, f"{directory} {column}")
+    return number_labels(written, lambda split, row: f"{directory} {split} row {row}, {column}")
 
 
 def _reader(directory: Path, table: Any, column: str, is_image: bool) -> Callable[[int], Feature]:
@@ -135,7 +136,3 @@ def _reader(directory: Path, table: Any, column: str, is_image: bool) -> Callabl
         raise DataError(f"{directory}: row {row} of column {column} holds no image")
 
     return image if is_image else text
-
-
-def _place(split: str) -> Callable[[int], str]:
-    return lambda row: f"{split} row {row}"

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tpu_training.data.convert.source import IMAGE, Examples, Options, Source, check_labels, pick
+from tpu_training.data.convert.labels import check_labels
+from tpu_training.data.convert.source import IMAGE, Examples, Options, Source, pick
 from tpu_training.data.convert.sources.idx import read_idx
 from tpu_training.errors import DataError
 

@@ -16,6 +16,7 @@ from tpu_training.data.convert.source import (
 )
 from tpu_training.errors import DataError
 
+# The first that is there is for testing, the next one for validation.
 _TEST_NAMES = ("test", "val", "validation")
 MAGICS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 _MOST_NAMED = 3
@@ -41,18 +42,20 @@ def load(directory: Path, options: Options) -> Source:
         positions = split_at_random(len(files), options, str(directory))
         splits = {s: _examples(files, labels, order) for s, order in positions.items()}
         return Source(name, IMAGE, len(classes), splits, tuple(classes))
-    test = next((directory / n for n in _TEST_NAMES if (directory / n).is_dir()), None)
-    if test is None:
+    others = [directory / name for name in _TEST_NAMES if (directory / name).is_dir()]
+    if not others:
         raise DataError(
             f"{directory}: contains a folder train, but none of {', '.join(_TEST_NAMES)}"
         )
     classes = [folder.name for folder in _folders(directory / "train")]
-    if other := {folder.name for folder in _folders(test)} - set(classes):
-        raise DataError(
-            f"{test}: contains the class {min(other)}, which {directory / 'train'} does not"
-        )
+    for other in others:
+        if unknown := {folder.name for folder in _folders(other)} - set(classes):
+            raise DataError(
+                f"{other}: contains the class {min(unknown)}, which {directory / 'train'} does not"
+            )
     splits = {}
-    for split, folder in (("train", directory / "train"), ("test", test)):
+    folders = [directory / "train", *others]
+    for split, folder in zip(("train", "test", "validation"), folders, strict=False):
         files, labels = _list(folder, classes)
         splits[split] = _examples(files, labels, shuffled(len(files), options.seed))
     return Source(name, IMAGE, len(classes), splits, tuple(classes))

@@ -1,4 +1,4 @@
-"""Read data sets that TensorFlow Datasets prepared on disk."""
+"""Read data sets of TensorFlow Datasets: by name, or as prepared on disk."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +16,9 @@ from tpu_training.data.convert.source import (
 from tpu_training.errors import DataError
 from tpu_training.errors.extras import require
 
+# What --source begins with if it names a data set instead of a folder.
+BY_NAME = "tfds:"
+# The first that is there is for testing, the next one for validation.
 _TEST_NAMES = ("test", "validation")
 
 
@@ -36,18 +39,41 @@ def load(directory: Path, options: Options) -> Source:
         builder = library.builder_from_directory(str(directory))
     except Exception as error:
         raise DataError(f"{directory}: tensorflow_datasets can't load it ({error})") from error
+    return _source(library, builder, str(directory), options)
+
+
+def load_by_name(source: str, options: Options) -> Source:
+    """Prepare the data set of `source`, tfds:NAME[/CONFIG][:VERSION], unless it is; then read it.
+
+    TensorFlow Datasets downloads it into its own folder, which TFDS_DATA_DIR sets.
+    """
+    library = require(
+        "tensorflow_datasets", "tensorflow-datasets", "datasets", f"--source={source}"
+    )
+    try:
+        builder = library.builder(source.removeprefix(BY_NAME))
+        builder.download_and_prepare()
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0]
+        raise DataError(
+            f"--source={source}: tensorflow_datasets can't prepare it ({reason})"
+        ) from error
+    return _source(library, builder, source, options)
+
+
+def _source(library: Any, builder: Any, place: str, options: Options) -> Source:
     kinds = library.features
     features = builder.info.features
     feature = options.feature or _column(features, kinds.Image) or _column(features, kinds.Text)
     label = options.label or _column(features, kinds.ClassLabel)
     if feature is None or label is None or not {feature, label} <= set(features):
         raise DataError(
-            f"{directory}: its columns are {', '.join(features)}; expected images or texts and "
+            f"{place}: its columns are {', '.join(features)}; expected images or texts and "
             "class labels; else name them with --feature and --label"
         )
     is_image = isinstance(features[feature], kinds.Image)
     splits: dict[str, Examples] = {}
-    for split, slices in _slices(directory, builder, options).items():
+    for split, slices in _slices(place, builder, options).items():
         splits[split] = _examples(library, builder, slices, feature, label, is_image)
     classes = features[label].num_classes
     names = tuple(features[label].names) if features[label].names else ()
@@ -59,15 +85,15 @@ def _column(features: Any, kind: type) -> str | None:
     return next((name for name, found in features.items() if isinstance(found, kind)), None)
 
 
-def _slices(directory: Path, builder: Any, options: Options) -> dict[str, str]:
-    """Return the slices of the splits for training and for testing."""
+def _slices(directory: str, builder: Any, options: Options) -> dict[str, str]:
+    """Return the slices of the splits for training, for testing and, if any, for validation."""
     sizes = {name: split.num_examples for name, split in builder.info.splits.items()}
     if not sizes.get("train"):
         raise DataError(f"{directory}: has no split train with examples, only {sizes}")
-    for name in _TEST_NAMES:
-        if sizes.get(name):
-            return {"train": "train", "test": name}
-    test = test_count(sizes["train"], options, str(directory))
+    found = [name for name in _TEST_NAMES if sizes.get(name)]
+    if found:
+        return {"train": "train", "test": found[0], **{name: name for name in found[1:]}}
+    test = test_count(sizes["train"], options, directory)
     return {"train": f"train[{test}:]", "test": f"train[:{test}]"}
 
 

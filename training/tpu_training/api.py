@@ -1,0 +1,225 @@
+"""Train from Python, such as a notebook: the job that the command line runs."""
+
+import hashlib
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tpu_training.data.convert.convert import Storage, store
+from tpu_training.data.manifest import FILE_NAME
+from tpu_training.errors import InputError, TrainingError
+from tpu_training.job.hang_timer import HangTimer
+from tpu_training.job.job import MODES, Job
+from tpu_training.job.result import Result
+from tpu_training.job.start import prepare_tensorflow, run_job
+from tpu_training.loop.callbacks import Callback
+from tpu_training.loop.shutdown import ShutdownRequest
+from tpu_training.models.keras import params as keras_params
+from tpu_training.models.params import Params, build_params
+from tpu_training.models.registry import (
+    DEFAULT_MODEL,
+    ModelDefinition,
+    load_model,
+    with_all_arguments,
+)
+from tpu_training.models.task import Task
+from tpu_training.tasks.choose import with_task
+
+# features and targets of a split
+Arrays = tuple[Any, Any]
+# (params, spec, seed) -> a tf.Module
+CreateModel = Callable[[Any, Any, int], Any]
+
+
+def fit(
+    model: str | CreateModel = DEFAULT_MODEL,
+    *,
+    data: str | Mapping[str, Arrays],
+    model_dir: str,
+    task: str | Task | None = None,
+    params: Params | Mapping[str, Any] | None = None,
+    mode: str = "train-and-evaluate",
+    callbacks: Sequence[Callback] = (),
+    tpu: str | None = None,
+    tpu_project: str | None = None,
+    tpu_zone: str | None = None,
+    **settings: Any,
+) -> Result:
+    """Train a model and evaluate it, or go on with the training in `model_dir`.
+
+    Args:
+        model: A built-in model's name, the path of a file, or a function `create_model(params,
+            spec, seed)` that returns a Keras model or a tf.Module. A tf.Module maps features
+            (batch, *spec.shape) and `training`, a bool, to float32 (batch, *spec.output_shape).
+        data: The directory or gs:// URL of a data set, or arrays as for `write_data`, which are
+            written below `model_dir`: {"train": (features, targets), "test": (…, …)}, and
+            "validation" where there is one.
+        model_dir: The directory or gs:// URL for checkpoints, TensorBoard, report, metrics.
+        task: A task, its name or its file; None takes the model's, or that of the data set.
+        params: The job's parameters, as a mapping or as an instance of the model's own class.
+        mode: `train`, `evaluate` or `train-and-evaluate`.
+        callbacks: What to call between two loops of steps.
+        tpu: A TPU's name, grpc://HOST:PORT, or `local`; None takes this machine's devices or
+            what the environment names.
+        tpu_project: The project of a TPU given by name.
+        tpu_zone: Its zone.
+        **settings: Parameters by name, such as epochs=3 or learning_rate=0.01.
+
+    Raises:
+        InputError: Something given is wrong; with every problem at once. The messages call
+            parameters as the command line does.
+        Interrupted: The process got SIGTERM; the progress is saved.
+        TrainingError: The job failed; the last checkpoint is kept.
+    """
+    begun = time.monotonic()
+    _log_to_standard_output()
+    if mode not in MODES:
+        raise InputError(f"mode={mode!r}: expected one of {', '.join(MODES)}")
+    prepare_tensorflow(tpu, trains=True)
+    definition = _definition(model, task, params)
+    job = Job(
+        mode=mode,
+        tpu=tpu,
+        tpu_project=tpu_project,
+        tpu_zone=tpu_zone,
+        data=data if isinstance(data, str) else _written(data, model_dir),
+        model_dir=model_dir,
+        model=definition,
+        params=_params(definition, params, settings),
+        callbacks=tuple(callbacks),
+    )
+    try:
+        return run_job(job, ShutdownRequest(), HangTimer(), begun)
+    except Exception as error:
+        _raise_told(error)
+
+
+def write_data(
+    directory: str,
+    *,
+    train: Arrays,
+    test: Arrays,
+    validation: Arrays | None = None,
+    name: str = "data",
+    class_names: Sequence[str] = (),
+    text_length: int = 128,
+    vocabulary_size: int = 8192,
+) -> None:
+    """Write arrays in memory as a data set, which `fit` and the command line read.
+
+    Args:
+        directory: A new or empty local directory.
+        train: Features and targets of the examples to train with. Features are bytes (examples,
+            height, width[, channels]), token ids from 1 (examples, length) with 0 for padding, or
+            a list of texts. Targets are whole numbers from 0 (examples,) for classes, 0 and 1
+            (examples, labels), floats (examples[, numbers]), a class for each token (-1: none) or
+            pixel (255: none), or None.
+        test: Those to evaluate with at the end.
+        validation: Those that choose the best checkpoint in between, if any.
+        name: The data set's name.
+        class_names: A name for each class, label or number.
+        text_length: The number of token ids that a text becomes.
+        vocabulary_size: The largest size of the vocabulary that is made from the training texts.
+
+    Raises:
+        InputError: The directory is used, or an array has a wrong shape or type.
+    """
+    from tpu_training.data.convert.arrays import source_of_arrays
+
+    splits = {"train": train, "test": test}
+    if validation is not None:
+        splits["validation"] = validation
+    source = source_of_arrays(name, splits, class_names)
+    store(source, directory, Storage(text_length=text_length, vocabulary_size=vocabulary_size))
+
+
+def _definition(
+    model: str | CreateModel, task: str | Task | None, params: Params | Mapping[str, Any] | None
+) -> ModelDefinition:
+    if isinstance(model, str):
+        definition = load_model(model)
+    elif hasattr(model, "trainable_variables"):
+        raise InputError(
+            f"model is a {type(model).__name__} that is there already, but its variables must be "
+            "made on the devices that train; give a function that creates and returns it"
+        )
+    elif callable(model):
+        kind = type(params) if isinstance(params, Params) else keras_params.Params
+        name = str(getattr(model, "__name__", type(model).__name__))
+        definition = ModelDefinition(name, kind, with_all_arguments(name, model), own=True)
+    else:
+        raise InputError(
+            f"model={model!r}: expected a model's name, the path of a .py file, or a function "
+            "create_model(params, spec, seed)"
+        )
+    if isinstance(task, Task):
+        return replace(definition, task=task)
+    return with_task(definition, task)
+
+
+def _params(
+    definition: ModelDefinition, given: Params | Mapping[str, Any] | None, settings: dict[str, Any]
+) -> Params:
+    if not isinstance(given, Params):
+        overrides = [*(given or {}).items(), *settings.items()]
+        return build_params({}, overrides, (), definition.params)
+    if not isinstance(given, definition.params):
+        raise InputError(
+            f"params={type(given).__name__}(…): the model takes {definition.params.__module__}."
+            f"{definition.params.__name__}, or a mapping"
+        )
+    if unknown := [name for name in settings if not hasattr(given, name)]:
+        build_params({}, [(name, "") for name in unknown], (), definition.params)
+    return replace(given, **settings)
+
+
+def _written(data: Mapping[str, Arrays], model_dir: str) -> str:
+    """Write the arrays below `model_dir` under a name of their content, unless they are there."""
+    import numpy as np
+
+    if set(data) - {"validation"} != {"train", "test"}:
+        raise InputError(
+            f"data has {', '.join(map(repr, data)) or 'nothing'}; expected 'train' and 'test', "
+            "and 'validation' if there is one, each with a tuple of features and targets"
+        )
+    if "://" in model_dir:
+        raise InputError(
+            f"model_dir={model_dir}: arrays are written locally; write them with write_data, copy "
+            "the directory to the bucket and give its URL as data"
+        )
+    digest = hashlib.sha256()
+    for split in sorted(data):
+        for values in data[split]:
+            array = np.asarray(values)
+            digest.update(f"{array.dtype} {array.shape}".encode())
+            content = repr(array.tolist()) if array.dtype.kind == "O" else array.tobytes()
+            digest.update(content.encode() if isinstance(content, str) else content)
+    directory = Path(model_dir) / f"data-{digest.hexdigest()[:12]}"
+    if not (directory / FILE_NAME).is_file():
+        train, test = data["train"], data["test"]
+        write_data(str(directory), train=train, test=test, validation=data.get("validation"))
+    return str(directory)
+
+
+def _log_to_standard_output() -> None:
+    """Show the job's log where nobody has set up logging."""
+    logger = logging.getLogger("tpu_training")
+    if logger.handlers or logging.getLogger().handlers:
+        return
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+
+
+def _raise_told(error: Exception) -> NoReturn:
+    """Raise `error` as one that a user can act on."""
+    if isinstance(error, TrainingError):
+        raise error
+    from tpu_training.errors.translate import translate
+
+    raise translate(error) from error

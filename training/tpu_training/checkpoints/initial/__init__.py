@@ -1,0 +1,1 @@
+"""Start a training with weights from elsewhere: read them, map their names, assign them."""

@@ -1,0 +1,12 @@
+"""Compile programs for TPUs with Google's own compiler, on a machine without one.
+
+Other programs read what was found by `cached`, which neither compiles nor loads TensorFlow.
+"""
+
+from tpu_training.compile.answer import Answer
+from tpu_training.compile.cached import cached, cached_job
+from tpu_training.compile.manifests import read_manifest
+from tpu_training.compile.misfit import largest_batch, misfit
+from tpu_training.data.manifest import Manifest
+
+__all__ = ["Answer", "Manifest", "cached", "cached_job", "largest_batch", "misfit", "read_manifest"]

@@ -1,0 +1,210 @@
+"""Answers as text: one TPU type in full, or several side by side."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+from tpu_training.compile.answer import Answer
+from tpu_training.compile.bounds import (
+    Bound,
+    Epoch,
+    bound,
+    epoch,
+    estimated_seconds,
+    is_below_bound,
+)
+from tpu_training.compile.result import Buffer, Compiled, Costs
+
+_WIDTH = 12
+_HEADS = (
+    *("TPU", "replicas", "needs", "of", "fits", "step ≥", "by", "an hour", "epoch ≥", "in dollars"),
+    "on spot",
+)
+# Which figures Google's cost model makes, and which nothing can undercut.
+LEGEND = (
+    "bound: no run of this program is faster. compiled: what Google's compiler allocates and "
+    "counts. estimate: its cost model. Nothing was measured on a TPU."
+)
+
+
+def memory_lines(answer: Answer) -> Iterator[str]:
+    """Yield whether the step fits, what uses the memory, and the largest buffers."""
+    if answer.part_batch_size:
+        parts = f", in {answer.accumulation} parts" if answer.accumulation > 1 else ""
+        yield (
+            f"{answer.tpu}: {answer.replicas} replicas, a batch of {answer.global_batch_size:,} "
+            f"in all, {answer.part_batch_size} a replica at a time{parts}"
+        )
+    else:
+        yield f"{answer.tpu}: a program for {_counted(answer.replicas, 'replica')}"
+    yield from _need("memory", answer.train)
+    for usage in answer.train.usage:
+        yield _row("", f"{size(usage.bytes):>10}  {usage.kind}")
+    if answer.train.buffers:
+        yield _row("buffers", "the largest, with the line that makes them")
+    for buffer in answer.train.buffers:
+        yield _row("", _buffer(buffer))
+
+
+def step_lines(answer: Answer, examples: int | None) -> Iterator[str]:
+    """Yield what a step takes at least, why, and what an epoch costs at least."""
+    costs = answer.train.costs
+    if costs is None:
+        return
+    least = bound(costs, answer.facts)
+    yield _row("step", f"at least {milliseconds(least.seconds)} (bound, by {least.limit})")
+    yield _row(
+        "",
+        f"{costs.flops / 1e12:.3g} TFLOP, {costs.hbm_bytes / 1e9:.3g} GB of HBM traffic a replica; "
+        f"at most {least.utilisation:.0%} of the chip's peak",
+    )
+    if costs.remat_instructions:
+        yield _row(
+            "", f"{_counted(costs.remat_instructions, 'result')} computed again to save memory"
+        )
+    yield from _padding(costs)
+    if examples and answer.part_batch_size:
+        yield from _epoch(answer, least, examples)
+
+
+def evaluation_lines(answer: Answer) -> Iterator[str]:
+    """Yield whether the evaluation fits."""
+    if answer.evaluation is not None:
+        yield from _need("evaluation", answer.evaluation)
+
+
+def largest_lines(answer: Answer) -> Iterator[str]:
+    """Yield the largest batches."""
+    if answer.largest is None:
+        return
+    fits, plain = answer.whole(answer.largest.fits), answer.whole(answer.largest.plain)
+    if not fits:
+        yield _row("largest", "not even one example a replica fits (compiled)")
+        return
+    yield _row("largest", f"batch of {fits:,} fits (compiled, to 1 %)")
+    yield _row("", f"batch of {plain:,} without computing anything twice")
+
+
+def estimate_lines(answer: Answer) -> Iterator[str]:
+    """Yield the compiler's estimate."""
+    seconds = estimated_seconds(answer.train, answer.facts)
+    if seconds is not None:
+        rate = ""
+        if answer.part_batch_size:
+            rate = f", {answer.global_batch_size / seconds:,.0f} examples/s"
+        yield _row("estimate", f"{milliseconds(seconds)} a step{rate} (the compiler's cost model)")
+    if is_below_bound(answer.train, answer.facts):
+        yield _row("", "below the bound: it counts no copies from HBM that run beside computations")
+
+
+def comparison_lines(answers: Sequence[Answer], examples: int | None) -> Iterator[str]:
+    """Yield a table with a line for each TPU type."""
+    rows = [_comparison(answer, examples) for answer in answers]
+    widths = [max(map(len, column)) for column in zip(_HEADS, *rows, strict=True)]
+    for row in (_HEADS, *rows):
+        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+
+
+def size(count: float) -> str:
+    """Return a number of bytes in GiB, MiB or KiB."""
+    gib, mib = count / 2**30, count / 2**20
+    if mib >= 1000:
+        return f"{gib:.2f} GiB"
+    if mib >= 1:
+        return f"{mib:.0f} MiB" if mib >= 10 else f"{mib:.1f} MiB"
+    return f"{math.ceil(count / 1024)} KiB"
+
+
+def milliseconds(seconds: float) -> str:
+    """Return a time with three digits."""
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def dollars(amount: float | None) -> str:
+    """Return a price, or that Google lists none."""
+    if amount is None:
+        return "–"
+    return f"${amount:,.2f}" if amount >= 0.1 else f"${amount:.2g}"
+
+
+def _comparison(answer: Answer, examples: int | None) -> tuple[str, ...]:
+    costs, tpu = answer.train.costs, answer.facts
+    least = costs and bound(costs, tpu)
+    whole = least and examples and epoch(least, answer.global_batch_size, examples, tpu)
+    return (
+        answer.tpu,
+        str(answer.replicas),
+        size(answer.train.needed_bytes),
+        size(answer.train.limit_bytes),
+        "yes" if answer.train.fits else "NO",
+        milliseconds(least.seconds) if least else "–",
+        least.limit if least else "–",
+        dollars(tpu.on_demand.hour if tpu.on_demand else None),
+        duration(whole.seconds) if whole else "–",
+        dollars(whole.on_demand if whole else None),
+        dollars(whole.spot if whole else None),
+    )
+
+
+def _need(title: str, compiled: Compiled) -> Iterator[str]:
+    part = compiled.needed_bytes / compiled.limit_bytes if compiled.limit_bytes else 0.0
+    verdict = "fits" if compiled.fits else "DOES NOT FIT"
+    yield _row(
+        title,
+        f"{size(compiled.needed_bytes)} of {size(compiled.limit_bytes)} a replica ({part:.0%}): "
+        f"{verdict} (compiled, {compiled.compiler})",
+    )
+
+
+def _padding(costs: Costs) -> Iterator[str]:
+    part = costs.padding_bytes / costs.hbm_bytes if costs.hbm_bytes else 0.0
+    if part < 0.005:
+        return
+    yield _row("padding", f"{part:.0%} of the traffic is padding of memory tiles")
+    for cause in costs.padding[:3]:
+        where = " ".join(text for text in (cause.op, cause.where) if text)
+        yield _row(
+            "",
+            f"{size(cause.bytes):>10}  {cause.size} is padded to {cause.padded}"
+            f"{f' ({where})' if where else ''}",
+        )
+
+
+def _epoch(answer: Answer, least: Bound, examples: int) -> Iterator[str]:
+    tpu = answer.facts
+    found: Epoch = epoch(least, answer.global_batch_size, examples, tpu)
+    prices = [
+        f"{dollars(amount)} {name} ({price.region}, {dollars(price.hour)}/h)"
+        for name, amount, price in (
+            ("on demand", found.on_demand, tpu.on_demand),
+            ("spot", found.spot, tpu.spot),
+        )
+        if price is not None
+    ]
+    cost = ", ".join(prices) or "Google lists no price"
+    yield _row(
+        "epoch", f"{examples:,} examples take at least {duration(found.seconds)} (bound): {cost}"
+    )
+
+
+def duration(seconds: float) -> str:
+    """Return seconds, minutes or hours."""
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.3g} min" if seconds < 6000 else f"{seconds / 3600:.3g} h"
+
+
+def _buffer(buffer: Buffer) -> str:
+    padded = ""
+    if buffer.bytes > buffer.unpadded_bytes:
+        padded = f", {1 - buffer.unpadded_bytes / buffer.bytes:.0%} padding"
+    where = f"  {buffer.where}" if buffer.where else ""
+    shape = buffer.shape.partition("{")[0]
+    return f"{size(buffer.bytes):>10}  {shape}{padded}  {buffer.op or buffer.what}{where}"
+
+
+def _row(title: str, text: str) -> str:
+    return f"{title.ljust(_WIDTH)}{text}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,193 @@
+"""Read what a user's tf.data function yields: `def dataset(split, context)` in a Python file."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tpu_training.data.convert.labels import number_labels
+from tpu_training.data.convert.source import (
+    IMAGE,
+    TEXT,
+    Example,
+    Examples,
+    Options,
+    Source,
+    divide,
+    test_count,
+)
+from tpu_training.data.convert.sources.image_folder import MAGICS
+from tpu_training.errors import DataError, InputError
+from tpu_training.errors.user_lines import user_line
+from tpu_training.models.registry import load_file
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+_FUNCTION = "dataset"
+_SPLITS = ("train", "test", "validation")
+_WANTED = (
+    "pairs (features, label): an image of bytes (height, width, channels), a JPEG or PNG file's "
+    "content or a text; and a whole number or a word"
+)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a data function may depend on.
+
+    Attributes:
+        seed: The value of --seed, for what the function draws at random.
+    """
+
+    seed: int
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A split's data set, with FILE:LINE of the function that made it, and its labels."""
+
+    rows: "tf.data.Dataset"
+    place: str
+    labels: list[str]
+    bytes: int
+    is_image: bool
+
+    def read(self, numbers: npt.NDArray[Any]) -> Iterator[Example]:
+        """Yield the examples with these labels; this pass must give what the first one gave."""
+        count = 0
+        for count, (feature, label) in enumerate(_rows(self.rows, self.place), 1):
+            if count > len(self.labels) or _written(label) != self.labels[count - 1]:
+                break
+            value = feature if self.is_image else feature.decode("utf-8", "replace")
+            yield Example(f"{self.place}: example {count - 1}", value, int(numbers[count - 1]))
+        else:
+            if count == len(self.labels):
+                return
+        raise DataError(
+            f"{self.place}: its second pass differs from the first, after {count} of "
+            f"{len(self.labels)} examples; draw all that is random from context.seed, and shuffle "
+            "with reshuffle_each_iteration=False"
+        )
+
+
+def matches(path: Path) -> bool:
+    """Return whether `path` is a Python file."""
+    return path.is_file() and path.suffix == ".py"
+
+
+def load(path: Path, options: Options) -> Source:
+    """Call the function for each split; it returns None for one that there is not.
+
+    Reads everything once, for the labels, and again when the examples are written.
+    """
+    function = getattr(load_file(str(path), "source"), _FUNCTION, None)
+    if not callable(function):
+        raise InputError(f"--source={path}: lacks a function `{_FUNCTION}(split, context)`")
+    place = f"{path}:{inspect.unwrap(function).__code__.co_firstlineno}"
+    found = {split: _call(function, split, options, place) for split in _SPLITS}
+    if found["train"] is None:
+        raise DataError(f"{place}: {_FUNCTION} returned None for the split train")
+    made = {s: _look(rows, f"{place}: split {s}") for s, rows in found.items() if rows is not None}
+    written = {split: each.labels for split, each in made.items()}
+    labels = number_labels(written, lambda split, n: f"{made[split].place}: example {n}")
+    splits = {split: _examples(each, labels.splits[split]) for split, each in made.items()}
+    if "test" not in splits:
+        count = test_count(splits["train"].count, options, place)
+        splits["train"], splits["test"] = divide(splits["train"], count, options.seed)
+    name = options.name or path.stem
+    kind = IMAGE if made["train"].is_image else TEXT
+    return Source(name, kind, labels.classes, splits, labels.names)
+
+
+def _call(
+    function: Callable[[str, Context], Any], split: str, options: Options, place: str
+) -> "tf.data.Dataset | None":
+    import tensorflow as tf
+
+    try:
+        rows = function(split, Context(options.seed))
+    except Exception as error:
+        line = user_line(error) or place
+        raise InputError(f"{line}: {type(error).__name__}: {error}") from error
+    if rows is None:
+        return None
+    if not isinstance(rows, tf.data.Dataset):
+        raise DataError(f"{place}: returned a {type(rows).__name__}, expected a tf.data.Dataset")
+    if problem := _problem(rows):
+        raise DataError(f"{place}: split {split} {problem}")
+    return rows
+
+
+def _problem(rows: "tf.data.Dataset") -> str:
+    """Say what is wrong with the examples, as far as it can be known before the first one."""
+    import tensorflow as tf
+
+    if rows.cardinality() == tf.data.INFINITE_CARDINALITY:
+        return "never ends; leave out repeat(), the training reads it again in each epoch"
+    spec = rows.element_spec
+    pair = isinstance(spec, tuple) and len(spec) == 2
+    if not pair or not all(isinstance(part, tf.TensorSpec) for part in spec):
+        return f"yields {spec}, expected {_WANTED}"
+    features, label = spec
+    is_image = features.dtype == tf.uint8 and features.shape.rank in (None, 2, 3)
+    is_file = features.dtype == tf.string and features.shape.rank == 0
+    if not (is_image or is_file):
+        return f"yields features of {_described(features)}, expected {_WANTED}"
+    if not (label.dtype.is_integer or label.dtype == tf.string) or label.shape.rank != 0:
+        return f"yields labels of {_described(label)}, expected {_WANTED}"
+    return ""
+
+
+def _described(spec: "tf.TensorSpec") -> str:
+    return f"{spec.dtype.name} of the shape {spec.shape}"
+
+
+def _look(rows: "tf.data.Dataset", place: str) -> _Made:
+    """Read all examples for their labels and sizes."""
+    labels: list[str] = []
+    size, is_image, shape = 0, False, None
+    for feature, label in _rows(rows, place):
+        pixels = isinstance(feature, np.ndarray)
+        if not labels:
+            is_image, shape = (
+                pixels or feature.startswith(MAGICS),
+                feature.shape if pixels else None,
+            )
+        if pixels and feature.shape != shape:
+            raise DataError(
+                f"{place}: example {len(labels)} has the shape {feature.shape}, the first one "
+                f"{shape}; resize them, or yield JPEG or PNG files' contents"
+            )
+        size += feature.nbytes if pixels else len(feature)
+        labels.append(_written(label))
+    if not labels:
+        raise DataError(f"{place}: is empty")
+    return _Made(rows, place, labels, size, is_image)
+
+
+def _rows(rows: "tf.data.Dataset", place: str) -> Iterator[tuple[Any, Any]]:
+    """Yield the examples; an error names the user's line."""
+    import tensorflow as tf
+
+    count = 0
+    try:
+        for feature, label in rows.as_numpy_iterator():
+            yield feature, label
+            count += 1
+    except tf.errors.OpError as error:
+        line = user_line(error) or place
+        reason = error.message.strip().splitlines()[-1]
+        raise DataError(f"{line}: after {count} examples: {reason}") from error
+
+
+def _written(label: Any) -> str:
+    return label.decode("utf-8", "replace") if isinstance(label, bytes) else str(label)
+
+
+def _examples(made: _Made, numbers: npt.NDArray[Any]) -> Examples:
+    return Examples(len(numbers), made.bytes, lambda: made.read(numbers))

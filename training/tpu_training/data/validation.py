@@ -1,0 +1,115 @@
+"""Hold out a part of the training examples for validation, record by record.
+
+Whether a record is held out depends on the seed, its file's number and its number in the file, and
+on nothing that another start of the job may change: hosts, replicas, cache, skipped records.
+"""
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from tpu_training.data.manifest import TRAIN, VALIDATION, Manifest, Split
+from tpu_training.errors import InputError
+from tpu_training.models.params import Params
+
+if TYPE_CHECKING:
+    from tpu_training.data.data_set import DataSet
+
+# What evaluations before the end take where the data set has no split of its own for them.
+_DEFAULT_FRACTION = 0.1
+_Numbers = npt.NDArray[np.uint64]
+
+
+def with_fraction(params: Params, manifest: Manifest) -> Params:
+    """Return `params` with the part of the training examples to hold out; 0 for none.
+
+    Raises:
+        InputError: The data set has a split `validation` already, a part would be empty, or there
+            is patience without evaluations.
+    """
+    if params.patience and not params.evaluation_interval:
+        raise InputError(
+            f"--patience={params.patience}: counts evaluations, of which there are none between "
+            "the loops; give --evaluation_interval=STEPS too"
+        )
+    return dataclasses.replace(params, validation_fraction=_fraction(params, manifest))
+
+
+def _fraction(params: Params, manifest: Manifest) -> float:
+    fraction = params.validation_fraction
+    if VALIDATION in manifest.splits:
+        if fraction:
+            raise InputError(
+                f"--validation_fraction={fraction:g}: the data set {manifest.name} has a split "
+                f"{VALIDATION} of {manifest.split(VALIDATION).examples} examples; omit it to use "
+                "that one"
+            )
+        return 0.0
+    if not fraction and params.evaluation_interval:
+        fraction = _DEFAULT_FRACTION
+    if fraction:
+        _count(manifest.split(TRAIN).examples, fraction, manifest.name)
+    return fraction
+
+
+def hold_out(data: "DataSet", params: Params) -> "DataSet":
+    """Return `data` with the fraction of its training examples as the split `validation`."""
+    fraction = params.validation_fraction
+    if not fraction:
+        return data
+    train = data.manifest.split(TRAIN)
+    held = _chosen(train, _count(train.examples, fraction, data.manifest.name), params.seed)
+    splits = {
+        **data.manifest.splits,
+        TRAIN: _part(train, {name: -len(numbers) for name, numbers in held.items()}),
+        VALIDATION: _part(train, {f.name: len(held[f.name]) - f.examples for f in train.files}),
+    }
+    manifest = dataclasses.replace(data.manifest, splits=splits)
+    return dataclasses.replace(data, manifest=manifest, held=held)
+
+
+def _count(examples: int, fraction: float, name: str) -> int:
+    count = round(examples * fraction)
+    if not 0 < count < examples:
+        raise InputError(
+            f"--validation_fraction={fraction:g}: splits the {examples} training examples of "
+            f"{name} into {examples - count} for training and {count} for validation; both need "
+            "some"
+        )
+    return count
+
+
+def _chosen(train: Split, count: int, seed: int) -> dict[str, npt.NDArray[np.int64]]:
+    """Return the numbers of the `count` records with the smallest hashes, by file."""
+    hashes = [_hashes(seed, number, file.examples) for number, file in enumerate(train.files)]
+    everywhere = np.concatenate(hashes)
+    chosen = np.zeros(len(everywhere), np.bool_)
+    chosen[np.argpartition(everywhere, count - 1)[:count]] = True
+    ends = np.cumsum([file.examples for file in train.files])[:-1]
+    parts = np.split(chosen, ends)
+    return {f.name: np.flatnonzero(p) for f, p in zip(train.files, parts, strict=True)}
+
+
+def _hashes(seed: int, file: int, records: int) -> _Numbers:
+    """Return a hash of each record. NumPy's own random numbers change between its versions."""
+    start = _mixed(_mixed(np.array([seed], np.uint64)) + np.uint64(file))
+    return _mixed(start + np.arange(records, dtype=np.uint64))
+
+
+def _mixed(numbers: _Numbers) -> _Numbers:
+    """Return SplitMix64 of `numbers` (Steele et al., doi:10.1145/2660193.2660195)."""
+    mixed = numbers + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def _part(split: Split, changes: dict[str, int]) -> Split:
+    """Return `split` with as many more or fewer examples in each file."""
+    files = tuple(
+        dataclasses.replace(file, examples=file.examples + changes[file.name])
+        for file in split.files
+    )
+    return dataclasses.replace(split, examples=sum(f.examples for f in files), files=files)

@@ -1,0 +1,117 @@
+"""Count the operations of a step's matrix products and convolutions, from its traced graph.
+
+A multiplication and an addition are two operations. Positions of a window in the padding count,
+which XLA leaves out; what a model repeats in a loop of its own counts once, as only the run knows
+how often. Recomputed results (--remat) count as often as they are computed.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+
+from tpu_training.cluster.cluster import Cluster
+from tpu_training.loop.compiled_loop import TrainLoop
+from tpu_training.loop.replica_step import PARTS
+from tpu_training.loop.walk import called
+from tpu_training.models.params import Params
+
+_LOOPS = ("While", "StatelessWhile")
+
+
+def count_flops(cluster: Cluster, loop: TrainLoop, params: Params) -> float:
+    """Return the operations of a step of the compiled `loop` over all replicas."""
+    with cluster.on_loop_device():
+        graph = loop.get_concrete_function(tf.TensorSpec((), tf.int32)).graph  # type: ignore[attr-defined]
+    # A TPU's program is traced once for all cores; others are traced once for each replica.
+    copies = cluster.replicas if cluster.has_tpu else 1
+    return copies * params.gradient_accumulation * flops_of(graph)
+
+
+def flops_of(graph: tf.Graph) -> float:
+    """Return the operations of `graph` and of what it calls, without the parts after the first."""
+    known: dict[str, float] = {}
+
+    def total(graph: tf.Graph) -> float:
+        operations = (op for op in _live(graph) if not _is_more_parts(op))
+        return sum(_own(op) + sum(inner(graph, name) for name in called(op)) for op in operations)
+
+    def inner(graph: tf.Graph, name: str) -> float:
+        if name not in known:
+            function = graph._get_function(name)
+            known[name] = total(function.graph) if function else 0.0
+        return known[name]
+
+    return total(graph)
+
+
+def _live(graph: tf.Graph) -> list[tf.Operation]:
+    """Return the operations that something needs: gradients of images, say, are traced in vain."""
+    seen: dict[int, tf.Operation] = {}
+    left = [*(output.op for output in graph.outputs), *graph.control_outputs]
+    left += [op for op in graph.get_operations() if op.op_def.is_stateful]
+    while left:
+        op = left.pop()
+        if id(op) not in seen:
+            seen[id(op)] = op
+            left += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+    return list(seen.values())
+
+
+def _is_more_parts(operation: tf.Operation) -> bool:
+    name = operation.name.rpartition("/")[2]
+    return operation.type in _LOOPS and name.startswith(PARTS)
+
+
+def _own(operation: tf.Operation) -> float:
+    count = _COUNTS.get(operation.type)
+    if count is None:
+        return 0.0
+    shapes = [tensor.shape for tensor in (*operation.inputs, *operation.outputs)]
+    if not all(shape.is_fully_defined() for shape in shapes):
+        return 0.0
+    inputs = [tuple(tensor.shape) for tensor in operation.inputs]
+    return 2.0 * count(operation, inputs, tuple(operation.outputs[0].shape))
+
+
+# operation, shapes of its inputs, shape of its output -> multiplications
+_Count = Callable[[tf.Operation, Sequence[tuple[int, ...]], tuple[int, ...]], float]
+
+
+def _matmul(op: tf.Operation, inputs: Sequence[tuple[int, ...]], output: tuple[int, ...]) -> float:
+    return math.prod(output) * inputs[0][-2 if op.get_attr("transpose_a") else -1]
+
+
+def _batch_matmul(
+    op: tf.Operation, inputs: Sequence[tuple[int, ...]], output: tuple[int, ...]
+) -> float:
+    return math.prod(output) * inputs[0][-2 if op.get_attr("adj_x") else -1]
+
+
+def _einsum(op: tf.Operation, inputs: Sequence[tuple[int, ...]], output: tuple[int, ...]) -> float:
+    letters = op.get_attr("equation").decode().partition("->")[0].split(",")
+    sizes = {
+        letter: size
+        for term, shape in zip(letters, inputs, strict=True)
+        for letter, size in zip(term, shape, strict=False)
+    }
+    return math.prod(sizes.values())
+
+
+# A kernel is (height, width, inputs, outputs); each position of the result takes one output's part.
+_COUNTS: dict[str, _Count] = {
+    "MatMul": _matmul,
+    "BatchMatMulV2": _batch_matmul,
+    "BatchMatMulV3": _batch_matmul,
+    "Einsum": _einsum,
+    "Conv2D": lambda _, inputs, output: math.prod(output) * math.prod(inputs[1][:3]),
+    "Conv2DBackpropInput": lambda _, i, output: math.prod(i[2]) * math.prod(i[1][:3]),
+    "Conv2DBackpropFilter": lambda _, i, output: math.prod(i[2]) * math.prod(output[:3]),
+    "DepthwiseConv2dNative": lambda _, i, output: math.prod(output) * math.prod(i[1][:2]),
+    "DepthwiseConv2dNativeBackpropInput": lambda _, i, output: (
+        math.prod(i[2]) * math.prod(i[1][:2])
+    ),
+    "DepthwiseConv2dNativeBackpropFilter": lambda _, i, output: (
+        math.prod(i[2]) * math.prod(output[:2])
+    ),
+}

@@ -1,0 +1,151 @@
+"""The training step of one replica: sum gradients over parts and replicas, update once.
+
+Everything that a step changes is a variable of its replica: the weights, the step's number and the
+sums of loss and metrics. So nothing leaves the device before the loop of steps ends.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from tpu_training.loop.graphs import repeat
+from tpu_training.loop.seeds import derive_seed
+from tpu_training.loop.state import TrainState
+from tpu_training.models.params import Params
+from tpu_training.models.step_context import StepContext, step_context, update_averages
+
+Tensors = Sequence[tf.Tensor]
+# The name of the loop over a batch's parts but the first.
+PARTS = "parts"
+ReplicaStep = Callable[[tf.Tensor, tf.Tensor], None]
+
+
+@dataclass(frozen=True)
+class Replica:
+    """A replica as its step sees it: its `number`, and how to `sum` over all `count` of them."""
+
+    number: tf.Tensor
+    count: int
+    sum: Callable[[Tensors], Tensors]
+
+
+def current_replica() -> Replica:
+    """Return the strategy's replica whose step is being traced."""
+    context = tf.distribute.get_replica_context()
+    count = context.num_replicas_in_sync
+
+    def sum_over_replicas(values: Tensors) -> Tensors:
+        # Alone, MirroredStrategy adds some operations for each of hundreds of tensors.
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, list(values)) if count > 1 else values
+
+    return Replica(context.replica_id_in_sync_group, count, sum_over_replicas)
+
+
+def create_sums(shape: tuple[int, ...], dtype: tf.DType = tf.float32) -> tf.Variable:
+    """Return a variable for sums over steps; call in the strategy's scope.
+
+    Each replica adds up its own. Outside of the replicas, the value is the sum over all of them.
+    """
+    return tf.Variable(
+        tf.zeros(shape, dtype),
+        trainable=False,
+        synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=tf.VariableAggregation.SUM,
+        name="sums",
+    )
+
+
+def create_step_sums(state: TrainState) -> tf.Variable:
+    """Return the variable for the sums of steps: of the gradient's norm, the loss, the metrics."""
+    return create_sums((2 + state.counted.numbers + state.counted.counts,))
+
+
+def create_replica_step(
+    params: Params,
+    state: TrainState,
+    sums: tf.Variable,
+    get_replica: Callable[[], Replica] = current_replica,
+) -> ReplicaStep:
+    """Return the step of one replica on its share of a batch, which updates all copies.
+
+    It adds the norm of the gradient, the loss, as a share of the global batch's mean, and the sums
+    of the task's metrics to `sums`.
+    `get_replica` is called while the step is traced.
+    """
+    variables = state.variables
+    seed = [derive_seed(params.seed, "steps", half) for half in range(2)]
+
+    def replica_step(features: tf.Tensor, labels: tf.Tensor) -> None:
+        replica, step = get_replica(), tf.identity(state.step)
+        step_seed = tf.random.experimental.stateless_fold_in(tf.constant(seed), step)
+        step_seed = tf.random.experimental.stateless_fold_in(step_seed, replica.number)
+        take_part = _create_part(params, state, replica, features, labels, step_seed)
+        context, totals = take_part(tf.constant(0))
+
+        def add_part(number: tf.Tensor, totals: list[tf.Tensor]) -> list[tf.Tensor]:
+            return [tf.add(*pair) for pair in zip(totals, take_part(number + 1)[1], strict=True)]
+
+        if params.gradient_accumulation > 1:
+            # A loop on the device, as parts side by side would all need their memory at once.
+            totals = repeat(params.gradient_accumulation - 1, totals, add_part, PARTS)
+        counted, *rest = totals
+        summed = replica.sum(rest)
+        gradients = summed[: len(variables)]
+        state.optimizer.apply(gradients, step)
+        update_averages(context.averages, summed[len(variables) :])
+        if state.average:
+            state.average.update(step)
+        # It is alike on all replicas, whose sums are added up.
+        norm = tf.linalg.global_norm(gradients) / replica.count
+        sums.assign_add(tf.concat([norm[None], counted], axis=0))
+        state.step.assign_add(1)
+
+    return replica_step
+
+
+def _create_part(
+    params: Params,
+    state: TrainState,
+    replica: Replica,
+    features: tf.Tensor,
+    labels: tf.Tensor,
+    step_seed: tf.Tensor,
+) -> Callable[[tf.Tensor], tuple[StepContext, list[tf.Tensor]]]:
+    """Return a function that takes one part of a replica's examples through the model."""
+    variables = state.variables
+    part_size = params.part_batch_size(replica.count)
+    parts = params.gradient_accumulation
+    features = tf.reshape(features, (parts, part_size, *features.shape[1:]))
+    labels = tf.reshape(labels, (parts, part_size, *labels.shape[1:]))
+
+    def take_part(part: tf.Tensor) -> tuple[StepContext, list[tf.Tensor]]:
+        """Return what is counted of one part, and its share of the batch's gradients."""
+        part_seed = tf.random.experimental.stateless_fold_in(step_seed, part)
+        ours = (state.frozen, replica.count, replica.sum)
+        with step_context(part_seed, *ours) as context, tf.GradientTape() as tape:
+            inputs, targets = state.prepare(features[part], labels[part], True)
+            inputs = state.augment(inputs) if state.augment else inputs
+            inputs, share = state.mix(inputs) if state.mix else (inputs, None)
+            outputs = state.forward(inputs, training=True)
+            # Gradients are summed over parts and replicas: the mean is over the global batch.
+            losses = state.losses(outputs, targets, params)
+            if share is not None:
+                others = targets[::-1]
+                losses = share * losses + (1.0 - share) * state.losses(outputs, others, params)
+                # Metrics take one target for each example: the one that counts more.
+                targets = tf.where(share < 0.5, others, targets)
+            loss = tf.reduce_sum(losses) / params.global_batch_size
+            for penalty in context.penalties:
+                loss += penalty / (parts * replica.count)
+        gradients = tape.gradient(
+            loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
+        metrics = state.counted.count(outputs, targets, tf.ones((part_size,)))
+        counted = [loss[None], *(tf.cast(sums, tf.float32) for sums in metrics)]
+        # Embeddings have sparse gradients, which can't be summed up in a loop.
+        dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        shares = [statistic / (parts * replica.count) for statistic in context.statistics]
+        return context, [tf.concat(counted, axis=0), *dense, *shares]
+
+    return take_part

@@ -1,0 +1,32 @@
+"""Create the model of a definition, in the form that the loop and an export take."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tpu_training.models.keras.adapt import adapt
+from tpu_training.models.keras.package import creation, package_of
+from tpu_training.models.registry import ModelDefinition
+from tpu_training.models.spec import DataSpec
+
+
+def create_model(definition: ModelDefinition, params: Any, spec: DataSpec, seed: int) -> tf.Module:
+    """Return a new model; call in the strategy's scope. `params.precision` must be a type.
+
+    Raises:
+        InputError: A Keras model that can't be trained on data of `spec`.
+    """
+    if not definition.own:
+        return definition.create_model(params, spec, seed)
+    with creation(definition.create_model, seed, params.precision):
+        model = definition.create_model(params, spec, seed)
+        package = package_of(model)
+        return adapt(model, package, spec, line_of(definition.create_model)) if package else model
+
+
+def line_of(function: Callable[..., Any]) -> str:
+    """Return FILE:LINE of the definition of `function`."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else str(function)

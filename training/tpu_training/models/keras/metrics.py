@@ -1,0 +1,138 @@
+"""The metrics that a Keras model was compiled with, counted as a task's are."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tpu_training.errors import InputError
+from tpu_training.models.keras.module import KerasModule
+from tpu_training.models.keras.package import is_keras_own
+from tpu_training.models.spec import DataSpec
+from tpu_training.models.task import Metric, mean
+
+_EXAMPLES = 4
+
+
+def targets_for(function: Any, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    """Return `labels` as a loss or metric takes them beside a model's `outputs`.
+
+    Keras' functions for class numbers are called `sparse`; its others take the numbers 0 and 1 in
+    the shape of the outputs. A function of the user's own gets the labels of the data set.
+    """
+    name = getattr(function, "__name__", type(function).__name__).lower()
+    if name.startswith("sparse") or not is_keras_own(function):
+        return labels
+    if labels.shape.rank == outputs.shape.rank:
+        return tf.cast(labels, tf.float32)
+    if outputs.shape[-1] == 1:
+        return tf.cast(labels, tf.float32)[..., tf.newaxis]
+    return tf.one_hot(labels, outputs.shape[-1])
+
+
+def compiled_metrics(
+    module: KerasModule, spec: DataSpec, counted: Sequence[Metric]
+) -> list[Metric]:
+    """Return the metrics in `counted`, then those of `compile` that are not among them."""
+    found = {metric.name: metric for metric in counted}
+    for given in _given(module.keras()[0]):
+        metric = _metric(module, spec, given, set(found))
+        if metric:
+            found.setdefault(metric.name, metric)
+    return list(found.values())
+
+
+def _given(model: Any) -> Iterator[Any]:
+    """Yield what `compile` was given: names, functions and objects."""
+    compiled = getattr(model, "_compile_metrics", None) or getattr(model, "compiled_metrics", None)
+    given = getattr(compiled, "_user_metrics", None)
+    return (metric for metric in tf.nest.flatten(given) if metric is not None)
+
+
+def _metric(module: KerasModule, spec: DataSpec, given: Any, counted: set[str]) -> Metric | None:
+    if given in ("acc", "accuracy") or getattr(given, "name", given) in counted:
+        return None
+    package = module.keras()[1]
+    found = package.metrics.get(given) if isinstance(given, str) else given
+    if isinstance(found, type):
+        found = found()
+    if isinstance(found, package.metrics.Metric):
+        return _wrapped(module, found) or _stateful(module, spec, found)
+    name = str(getattr(found, "__name__", given))
+    return Metric(name, _mean_of(module, found, found), mean, in_training=False)
+
+
+def _wrapped(module: KerasModule, metric: Any) -> Metric | None:
+    """Return the metric that is the mean of a function over the examples, as most are."""
+    function = getattr(metric, "_fn", None)
+    if function is None:
+        return None
+    options = getattr(metric, "_fn_kwargs", {})
+    values = lambda labels, outputs: function(labels, outputs, **options)  # noqa: E731
+    return Metric(metric.name, _mean_of(module, metric, values), mean, in_training=False)
+
+
+def _mean_of(
+    module: KerasModule, kind: Any, function: Callable[..., tf.Tensor]
+) -> Callable[..., tf.Tensor]:
+    def sums(outputs: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+        given = module.activated(outputs)
+        values = tf.cast(function(targets_for(kind, labels, given), given), tf.float32)
+        values = tf.reduce_mean(tf.reshape(values, (tf.shape(weights)[0], -1)), axis=1)
+        return tf.stack([tf.reduce_sum(values * weights), tf.reduce_sum(weights)])
+
+    return sums
+
+
+def _stateful(module: KerasModule, spec: DataSpec, given: Any) -> Metric:
+    """Return the metric whose state, after a batch, is the sums of that batch."""
+    where = f"{module.where}: the metric {given.name}"
+    if not hasattr(given, "stateless_update_state"):
+        raise InputError(f"{where} can only be counted with Keras 3; leave it out")
+    metric = type(given).from_config(given.get_config())
+    if not _adds_up(module, spec, metric):
+        raise InputError(
+            f"{where} has a state that does not add up over batches, so that it can't be counted "
+            "over replicas; leave it out"
+        )
+    zeros = [np.zeros(variable.shape, variable.dtype) for variable in metric.variables]
+
+    def sums(outputs: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        output = module.activated(outputs)
+        labels = targets_for(metric, labels, output)
+        start = [tf.constant(value) for value in zeros]
+        return tuple(metric.stateless_update_state(start, labels, output, weights))
+
+    def value(state: Any) -> float:
+        parts = state if isinstance(state, tuple) else (state,)
+        constants = [tf.constant(part, zero.dtype) for part, zero in zip(parts, zeros, strict=True)]
+        return float(np.mean(metric.stateless_result(constants)))
+
+    return Metric(metric.name, sums, value, in_training=False)
+
+
+def _adds_up(module: KerasModule, spec: DataSpec, metric: Any) -> bool:
+    """Try it on two small batches, which builds it, too."""
+    random = np.random.default_rng(0)
+    batches = [
+        (
+            random.integers(0, max(spec.classes, 1), (_EXAMPLES, *spec.target_shape)),
+            random.normal(size=(_EXAMPLES, *spec.output_shape)).astype(np.float32),
+        )
+        for _ in range(2)
+    ]
+
+    def state(*chosen: int) -> list[Any]:
+        metric.reset_state()
+        for number in chosen:
+            labels, outputs = (tf.constant(part) for part in batches[number])
+            output = module.activated(outputs)
+            metric.update_state(targets_for(metric, labels, output), output)
+        return [np.asarray(variable) for variable in metric.variables]
+
+    state(0)
+    parts = zip(state(0), state(1), state(0, 1), strict=True)
+    found = all(np.allclose(first + second, both, rtol=1e-4) for first, second, both in parts)
+    metric.reset_state()
+    return found and not any(np.any(np.asarray(variable)) for variable in metric.variables)

@@ -1,0 +1,105 @@
+"""A Keras model as the loop takes any model: a tf.Module that maps features to logits."""
+
+from collections.abc import Callable, Container
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from tpu_training.models.keras import keras_2, keras_3
+from tpu_training.models.keras.names import place
+from tpu_training.models.keras.package import is_keras_3, tensorflows
+
+# The operations at a model's end whose input are logits, as Keras' own losses look for them.
+_ACTIVATIONS = {"Softmax": "softmax", "Sigmoid": "sigmoid"}
+
+
+class KerasModule(tf.Module):  # type: ignore[misc]
+    """Holds the variables of a Keras model that is built, and calls it.
+
+    Its outputs are the model's in float32, but logits where the model ends in softmax or sigmoid;
+    and two of them where the model gives one for two classes: 0, and the logit of the second class.
+
+    Attributes:
+        where: FILE:LINE of the function that created the model.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        package: ModuleType,
+        where: str,
+        *,
+        dtype: str,
+        one_for_two: bool,
+        logits: bool,
+    ) -> None:
+        """Adapt `model` of the Keras `package`, which takes features of the type `dtype`.
+
+        Args:
+            model: The model, which is built.
+            package: Its Keras.
+            where: See the class.
+            dtype: The type of its features.
+            one_for_two: Whether its one output tells one of two classes from the other.
+            logits: Whether softmax and sigmoid at its end are left out.
+        """
+        super().__init__()
+        dialect = keras_3 if is_keras_3(package) else keras_2
+        pairs = dialect.variables(model)
+        place(self, model, pairs)
+        trained = {id(variable) for variable in model.trainable_variables}
+        self.where = where
+        # Held by functions, as TensorFlow would look for variables in them.
+        self.keras: Callable[[], tuple[Any, ModuleType]] = lambda: (model, package)
+        self.trained_pairs: Callable[[], list[tuple[Any, tf.Variable]]] = lambda: [
+            pair for pair in pairs if id(pair[0]) in trained
+        ]
+        self._forward = dialect.create_forward(model, package, where)
+        self._dtype, self._one_for_two, self._logits = dtype, one_for_two, logits
+        self._activation = ""
+        # What is left out at the end is found in a graph.
+        self._compiled = tf.function(self._call, autograph=False)
+
+    @property
+    def trainable_variables(self) -> tuple[tf.Variable, ...]:
+        """TensorFlow's variables that are trained: a Keras layer may have `trainable = False`."""
+        trained = {id(value) for _, value in self.trained_pairs()}
+        return tuple(variable for variable in self.variables if id(variable) in trained)
+
+    def freeze(self, frozen: Container[int]) -> None:
+        """Let batch normalisation use its averages where their ids are among the `frozen`."""
+        for layer in self.keras()[0]._flatten_layers():
+            mean = getattr(layer, "moving_mean", None)
+            if mean is not None and id(tensorflows(mean)) in frozen:
+                layer.trainable = False
+
+    def __call__(self, features: tf.Tensor, training: bool) -> tf.Tensor:
+        """Map features to outputs."""
+        call = self._compiled if tf.executing_eagerly() else self._call
+        return call(features, training)
+
+    def activated(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Turn what `__call__` gave into what the Keras model gave, for Keras' own losses."""
+        if self._one_for_two:
+            outputs = outputs[..., 1:]
+        if not self._activation:
+            return outputs
+        # Keras keeps the logits beside the result, from which its losses are exact.
+        activation = getattr(self.keras()[1].activations, self._activation)
+        return activation(outputs)
+
+    def _call(self, features: tf.Tensor, training: bool) -> tf.Tensor:
+        outputs = self._forward(tf.cast(features, self._dtype), training)
+        logits = self._without_activation(outputs)
+        if self._one_for_two:
+            logits = tf.concat([tf.zeros_like(logits), logits], axis=-1)
+        return logits
+
+    def _without_activation(self, outputs: tf.Tensor) -> tf.Tensor:
+        """Return the model's outputs as float32; remember the function that logits lack."""
+        source = outputs.op
+        while source.type in ("Cast", "Identity"):
+            source = source.inputs[0].op
+        self._activation = _ACTIVATIONS.get(source.type, "") if self._logits else ""
+        return tf.cast(source.inputs[0] if self._activation else outputs, tf.float32)

@@ -1,0 +1,30 @@
+"""The parameters of what watches a training."""
+
+from dataclasses import dataclass
+
+from tpu_training.models.declare import param
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observing:
+    """Callbacks of one's own, trackers, and what the speed is compared with."""
+
+    callback: str = param(
+        "", "a file .py of your own with create_callbacks(job), whose callbacks run between loops"
+    )
+    tracker: str = param(
+        "",
+        "wandb or mlflow: send parameters and curves there, through its own library",
+        choices=("", "wandb", "mlflow"),
+    )
+    doubtful_labels: int = param(
+        0,
+        "training examples with the highest loss to list in the report, with those whose label is "
+        "probably wrong; 0: none",
+        0,
+        1000,
+    )
+    tpu_type: str = param(
+        "",
+        "such as v5litepod-8, for the share of its peak (MFU); TPU VMs know it by themselves",
+    )

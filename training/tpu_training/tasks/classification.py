@@ -1,0 +1,51 @@
+"""One class for each example: softmax cross-entropy, accuracy, and which are taken for which."""
+
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from tpu_training.models.losses import softmax_cross_entropy
+from tpu_training.models.spec import CLASS, DataSpec
+from tpu_training.models.task import Metric, Task, mean
+from tpu_training.tasks.counting import confusion, count
+
+# The confusion of more classes is a picture that nobody can read.
+_MOST_CLASSES = 100
+
+
+def right(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Count the examples whose greatest logit is their class's, and all."""
+    predicted = tf.argmax(logits, axis=-1, output_type=tf.int32)
+    return tf.stack([count(tf.equal(predicted, targets), weights), count(targets >= 0, weights)])
+
+
+def metrics(spec: DataSpec) -> Sequence[Metric]:
+    """Count right answers; true and predicted classes as well, unless there are many."""
+
+    def pairs(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+        predicted = tf.argmax(logits, axis=-1, output_type=tf.int32)
+        return confusion(targets, predicted, weights, spec.classes)
+
+    found = [Metric("accuracy", right, mean)]
+    if spec.classes <= _MOST_CLASSES:
+        found.append(Metric("confusion", pairs, in_training=False))
+    return found
+
+
+def predictions(logits: tf.Tensor) -> Mapping[str, tf.Tensor]:
+    """Return probabilities, float32 (batch, …, classes), and top classes, int32 (batch, …)."""
+    probabilities = tf.nn.softmax(logits)
+    classes = tf.argmax(probabilities, axis=-1, output_type=tf.int32)
+    return {"probabilities": probabilities, "classes": classes}
+
+
+task = Task(
+    name="classification",
+    losses=softmax_cross_entropy,
+    metrics=metrics,
+    targets=CLASS,
+    predictions=predictions,
+    best="accuracy",
+    higher_is_better=True,
+    gives_classes=True,
+)

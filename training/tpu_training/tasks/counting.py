@@ -1,0 +1,57 @@
+"""Count over the examples of a batch. An example of weight 0 only fills the batch."""
+
+import tensorflow as tf
+
+from tpu_training.models.spec import IGNORED
+
+
+def count(which: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Return how many of `which`, bool (batch, …), are true, int32."""
+    whole = tf.reshape(tf.cast(weights, tf.int32), (-1, *[1] * (which.shape.rank - 1)))
+    return tf.reduce_sum(tf.cast(which, tf.int32) * whole)
+
+
+def add(values: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Return the sum of `values` (batch, …), float32."""
+    each = tf.reshape(weights, (-1, *[1] * (values.shape.rank - 1)))
+    return tf.reduce_sum(tf.cast(values, tf.float32) * each)
+
+
+def confusion(
+    targets: tf.Tensor, predicted: tf.Tensor, weights: tf.Tensor, classes: int
+) -> tf.Tensor:
+    """Count true and predicted classes (batch, …), as products of matrices: TPUs are made for them.
+
+    Classes that are IGNORED do not count.
+    """
+    if targets.shape.rank == 1:
+        rows = tf.one_hot(targets, classes) * weights[:, None]
+        pairs = tf.matmul(rows, tf.one_hot(predicted, classes), transpose_a=True)
+        return tf.cast(pairs, tf.int32)
+    true = tf.one_hot(tf.reshape(targets, (tf.shape(targets)[0], -1)), classes)
+    found = tf.one_hot(tf.reshape(predicted, (tf.shape(predicted)[0], -1)), classes)
+    # Example by example: float32 counts the elements of one exactly, but not those of a batch.
+    each = tf.matmul(true, found, transpose_a=True) * weights[:, None, None]
+    return tf.reduce_sum(tf.cast(each, tf.int32), axis=0)
+
+
+def masked_mean(values: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+    """Return each example's mean of `values` (batch, …) where `targets` are not IGNORED."""
+    counted = tf.cast(tf.not_equal(targets, IGNORED), tf.float32)
+    axes = list(range(1, values.shape.rank))
+    total = tf.reduce_sum(values * counted, axis=axes)
+    return total / tf.maximum(tf.reduce_sum(counted, axis=axes), 1.0)
+
+
+def cross_entropy(logits: tf.Tensor, targets: tf.Tensor, smoothing: float = 0.0) -> tf.Tensor:
+    """Return the cross-entropy at each place, float32 like `targets`; 0 where it is IGNORED.
+
+    `smoothing` spreads that part of each target over all classes.
+    """
+    counted = tf.not_equal(targets, IGNORED)
+    some = tf.where(counted, targets, 0)
+    each = tf.nn.sparse_softmax_cross_entropy_with_logits(some, tf.cast(logits, tf.float32))
+    if smoothing:
+        spread = -tf.reduce_mean(tf.nn.log_softmax(logits), axis=-1)
+        each = (1.0 - smoothing) * each + smoothing * spread
+    return tf.where(counted, each, 0.0)
