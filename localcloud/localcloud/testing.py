@@ -21,7 +21,7 @@ def session(local_cloud: LocalCloud, member: str = DEVELOPER, *scopes: str) -> r
     made = requests.Session()
     made.trust_env = False
     made.proxies = {"https": f"http://127.0.0.1:{local_cloud.listener.port}"}
-    made.verify = str(local_cloud.authority.bundle)
+    made.verify = str(local_cloud.authority.certificate)
     if member:
         principal = Principal(member, frozenset(scopes or {CLOUD_PLATFORM}))
         token = local_cloud.cloud.token(principal, lifetime=30 * 86400)

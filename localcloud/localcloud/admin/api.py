@@ -12,9 +12,10 @@ import os
 from collections.abc import Callable
 from dataclasses import fields
 
-from localcloud.admin import resources, settings
+from localcloud.admin import reach, resources, settings, shell_metadata
 from localcloud.core import projects
 from localcloud.core.call import Json, Request, Response
+from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import DEVELOPER, Cloud
 from localcloud.core.errors import ApiError, invalid, not_found
 from localcloud.core.faults import Fault
@@ -26,6 +27,7 @@ from localcloud.services.tpu import nodes
 _ROOT = "/_local/v1/"
 # Long enough for a working day and the evening after it.
 _TOKEN_LIFETIME = 24 * 3600.0
+_FARTHEST = 366 * 24 * 3600.0
 
 
 class Admin:
@@ -38,6 +40,8 @@ class Admin:
 
     def answer(self, request: Request) -> Response:
         """Return the response to a request that came straight to the emulator's port."""
+        if request.path.startswith(shell_metadata.ROOT):
+            return shell_metadata.answer(self._cloud, request)
         try:
             body = self._answer(request)
         except ApiError as error:
@@ -71,6 +75,8 @@ class Admin:
             ("GET", "permissions"): self._permissions,
             ("DELETE", "permissions"): self._clear_permissions,
             ("POST", "preempt"): self._preempt,
+            ("POST", "forward"): self._forward,
+            ("POST", "reach"): self._reach,
             ("POST", "setting"): self._set,
         }
         handler = handlers.get((request.verb, name))
@@ -162,6 +168,13 @@ class Admin:
             action()
         return {}
 
+    def _forward(self, sent: Json) -> Json:
+        seconds = float(sent["seconds"])
+        if not 0 < seconds <= _FARTHEST:
+            raise invalid(f"seconds: {seconds:g} is not above 0 and at most {_FARTHEST:.0f}")
+        self._cloud.clock.forward(seconds)
+        return {"now": rfc3339(self._cloud.clock.now())}
+
     def _preemption(self, name: str) -> Callable[[], object]:
         for key in self._cloud.store.keys("tpu-node"):
             if name in (key, key.rpartition("/")[2]):
@@ -172,6 +185,9 @@ class Admin:
                     raise invalid(f"{key} is off: only a running VM can be preempted")
                 return lambda: power.preempt(self._cloud, key)
         raise not_found(name)
+
+    def _reach(self, sent: Json) -> Json:
+        return reach.answer(self._cloud, sent["source"], sent["destination"], sent["protocol"])
 
     def _set(self, sent: Json) -> Json:
         settings.change(self._cloud, sent["name"], sent["value"])

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from localcloud.cli.client import Commands, ask
+from localcloud.server import trust
 
 _LOCAL = "127.0.0.1,localhost,::1"
 
@@ -24,51 +27,76 @@ def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
 
 def _env(options: argparse.Namespace) -> int:
     if options.unset:
-        names = _variables(options.home, 0, "", "", "")
-        print("\n".join(f"unset {name}" for name in names))
+        print("\n".join(_taken_back(os.environ)))
         return 0
     found = variables(options.home)
     if options.json:
         print(json.dumps(found, indent=2))
     else:
-        print("\n".join(f"export {name}={shlex.quote(value)}" for name, value in found.items()))
+        print("\n".join(_set(name, value) for name, value in found.items()))
     return 0
 
 
 def variables(home: Path) -> dict[str, str]:
     """Return the variables by name; the files that they point at are written beside the state."""
     port = ask(home, "GET", "status")["port"]
-    credentials = ask(home, "GET", "credentials")
+    return of(home, port, ask(home, "GET", "credentials"), os.environ)
+
+
+def of(
+    home: Path, port: int, credentials: dict[str, Any], environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the variables for a shell.
+
+    Args:
+        home: of the local cloud.
+        port: where it listens.
+        credentials: as its own API gives them.
+        environment: of the shell, whose own authorities stay trusted.
+    """
     file = str(_write_credentials(home, credentials))
-    return _variables(home, port, credentials["project"], credentials["access_token"], file)
+    tls = home / "tls"
+    bundle = trust.write(tls, (tls / "ca.pem").read_bytes(), environment)
+    about = credentials["access_token"], file, credentials["project"]
+    return _pointing(port, *about) | _trusting(str(bundle)) | trust.kept(environment)
 
 
-def _variables(home: Path, port: int, project: str, token: str, file: str) -> dict[str, str]:
-    bundle = str(home / "tls" / "ca-bundle.pem")
+def _pointing(port: int, token: str, file: str, project: str) -> dict[str, str]:
     proxy = f"http://127.0.0.1:{port}"
     return {
-        # Every client: the proxy, and the authority whose certificates it shows.
+        # Every client: the proxy.
         "HTTPS_PROXY": proxy,
         "https_proxy": proxy,
         "NO_PROXY": _LOCAL,
         "no_proxy": _LOCAL,
-        "SSL_CERT_FILE": bundle,
-        "REQUESTS_CA_BUNDLE": bundle,
-        "CURL_CA_BUNDLE": bundle,
-        "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": bundle,
-        "NODE_EXTRA_CA_CERTS": str(home / "tls" / "ca.pem"),
-        "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE": bundle,
         # Who calls: the provider, gcloud, TensorFlow, and Google's Python and Go libraries.
         "GOOGLE_OAUTH_ACCESS_TOKEN": token,
         "CLOUDSDK_AUTH_ACCESS_TOKEN": token,
         "GOOGLE_AUTH_TOKEN_FOR_TESTING": token,
         "GOOGLE_APPLICATION_CREDENTIALS": file,
         "NO_GCE_CHECK": "true",
-        # Where: the project.
+        # Where: the project; TensorFlow asks a metadata server, for the zone too.
+        "GCE_METADATA_IP": f"127.0.0.1:{port}",
         "GOOGLE_PROJECT": project,
         "GOOGLE_CLOUD_PROJECT": project,
         "CLOUDSDK_CORE_PROJECT": project,
     }
+
+
+def _trusting(bundle: str) -> dict[str, str]:
+    """Return the variables that name the authorities, to every client in its own way."""
+    return dict.fromkeys([*trust.VARIABLES, trust.OURS], bundle)
+
+
+def _taken_back(environment: Mapping[str, str]) -> list[str]:
+    """Return the lines that unset everything and give the user's own authorities back."""
+    users = trust.users(environment)
+    names = [*_pointing(0, "", "", ""), *_trusting(""), *trust.kept(environment)]
+    return [_set(name, users[name]) if name in users else f"unset {name}" for name in names]
+
+
+def _set(name: str, value: str) -> str:
+    return f"export {name}={shlex.quote(value)}"
 
 
 def _write_credentials(home: Path, credentials: dict[str, Any]) -> Path:

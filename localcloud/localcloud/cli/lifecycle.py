@@ -18,12 +18,15 @@ from pathlib import Path
 
 from localcloud.cli import lock
 from localcloud.cli.client import CommandError, Commands, ask, run_file, running
+from localcloud.core.cloud import NotOwnError, own
+from localcloud.server import peer
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0
 _KILL_SECONDS = 10.0
 _LOG_BYTES = 50 << 20
 _NOT_RUNNING = 3
+_OWN_FILES = 0o077
 _STATE = (
     "state.sqlite",
     "state.sqlite-shm",
@@ -49,6 +52,7 @@ def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
         help="real: operations take as long as Google's (default: none)",
     )
     start.add_argument("--foreground", action="store_true", help="run here until Ctrl-C")
+    start.add_argument("--starter", type=int, default=None, help=argparse.SUPPRESS)
     start.set_defaults(run=_start)
     status = commands.add_parser("status", parents=[common], help="show what it holds and runs")
     status.add_argument("--json", action="store_true", help="as JSON")
@@ -66,14 +70,18 @@ def _start(options: argparse.Namespace) -> int:
         return 0
     if options.port is not None and not 0 <= options.port < 65536:
         raise CommandError(f"--port {options.port}: a port is 0 to 65535", exit_code=2)
+    os.umask(_OWN_FILES)
     try:
-        options.home.mkdir(parents=True, exist_ok=True)
+        own(options.home)
     except OSError as error:
         raise CommandError(f"--home {options.home}: {error.strerror}", exit_code=2) from None
+    except NotOwnError as error:
+        raise CommandError(f"--home {error}", exit_code=2) from None
     if options.foreground:
         return _serve(options)
     command = [sys.executable, "-m", "localcloud", "start", "--foreground"]
     command += ["--home", str(options.home), "--latency", options.latency]
+    command += ["--starter", str(os.getpid())]
     if options.port is not None:
         command += ["--port", str(options.port)]
     with (options.home / "localcloud.log").open("ab") as log:
@@ -87,7 +95,18 @@ def _start(options: argparse.Namespace) -> int:
         process.terminate()
         raise
     print(f"the local cloud listens on 127.0.0.1:{known['port']}")
+    print(_who_gets_in())
     return 0
+
+
+def _who_gets_in() -> str:
+    """Return what holds on a machine with several users, and what does not."""
+    others = (
+        "other users of this machine are kept out, except from TPU workers"
+        if peer.is_known()
+        else "other users of this machine get in: this system does not say whose a connection is"
+    )
+    return f"{others}; its machines run as you, and what runs there may read your files"
 
 
 def _wait_until_up(home: Path, process: subprocess.Popen[bytes], offset: int) -> dict[str, int]:
@@ -123,6 +142,9 @@ def _serve(options: argparse.Namespace) -> int:
         if options.port is not None:
             raise CommandError(f"cannot listen on --port {port}: {error.strerror}") from None
         cloud = LocalCloud(options.home, latency=options.latency)
+    if options.starter not in (None, os.getppid()):
+        # Whoever started it was killed, and may have looked in vain for something to stop.
+        raise CommandError("the command that started it has ended")
     cloud.start()
     known = {"pid": os.getpid(), "port": cloud.listener.port}
     # Written at once: other commands may read it at any moment.
@@ -130,6 +152,7 @@ def _serve(options: argparse.Namespace) -> int:
     part.write_text(json.dumps(known), encoding="utf-8")
     part.replace(run_file(options.home))
     print(f"the local cloud listens on 127.0.0.1:{cloud.listener.port}", flush=True)
+    print(_who_gets_in(), flush=True)
     stopped.wait()
     cloud.stop()
     held.close()

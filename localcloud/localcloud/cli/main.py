@@ -1,4 +1,4 @@
-"""`python -m localcloud start|status|stop|reset|env|logs|faults|permissions`."""
+"""`python -m localcloud start|status|stop|reset|env|logs|faults|forward|permissions|reach`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from localcloud import __version__
-from localcloud.cli import environment, faults, lifecycle, logs, permissions
+from localcloud.cli import environment, faults, forward, lifecycle, logs, permissions, reach
 from localcloud.cli.client import CommandError
 
 
@@ -45,6 +45,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (lifecycle, environment, logs, faults, permissions):
+    for module in (lifecycle, environment, logs, faults, forward, permissions, reach):
         module.add_commands(commands, common)
     return parser

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from typing import Any
 
-from localcloud.core import data, enablement, projects
+from localcloud.core import conditions, data, enablement, projects
+from localcloud.core.call import Call
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, error_info
 from localcloud.core.store import POLICY as POLICY
@@ -14,6 +16,8 @@ from localcloud.core.store import Record
 from localcloud.core.tokens import ANONYMOUS, CLOUD_PLATFORM, Principal
 
 CUSTOM_ROLE = "role"
+QUOTA_PROJECT = "X-Goog-User-Project"
+"""Header with the project whose quota a call takes."""
 _PROJECT_ROLES = {
     "projectOwner": "roles/owner",
     "projectEditor": "roles/editor",
@@ -60,25 +64,50 @@ def grants(cloud: Cloud, role: str, permission: str) -> bool:
     return permission in permissions(cloud, role)
 
 
-def allowed(cloud: Cloud, principal: Principal, permission: str, resources: Sequence[str]) -> bool:
+def allowed(
+    cloud: Cloud,
+    principal: Principal,
+    permission: str,
+    resources: Sequence[str],
+    attributes: Mapping[str, Any] | None = None,
+) -> bool:
     """Return what `has` returns, and note that a call depended on it."""
-    granted = has(cloud, principal, permission, resources)
+    granted = has(cloud, principal, permission, resources, attributes)
     with cloud.store.locked():
         cloud.asked.setdefault(principal.member, {})[permission] = granted
     return granted
 
 
-def has(cloud: Cloud, principal: Principal, permission: str, resources: Sequence[str]) -> bool:
-    """Return whether a policy on one of `resources` grants `permission` to `principal`."""
+def has(
+    cloud: Cloud,
+    principal: Principal,
+    permission: str,
+    resources: Sequence[str],
+    attributes: Mapping[str, Any] | None = None,
+) -> bool:
+    """Return whether a policy on one of `resources` grants `permission` to `principal`.
+
+    Args:
+        cloud: the cloud.
+        principal: who calls.
+        permission: what the call takes.
+        resources: whose policies count.
+        attributes: the call's own, which conditions read with `api.getAttribute`.
+    """
     members = members_of(principal)
     for resource in resources:
         for binding in policy(cloud, resource).get("bindings", []):
             named = binding.get("members", [])
             if members.isdisjoint(named) and not _by_project_role(cloud, principal, named):
                 continue
-            if grants(cloud, binding["role"], permission):
+            if grants(cloud, binding["role"], permission) and _holds(binding, attributes or {}):
                 return True
     return False
+
+
+def _holds(binding: Record, attributes: Mapping[str, Any]) -> bool:
+    condition = binding.get("condition")
+    return not condition or conditions.evaluate(condition["expression"], {"api": attributes})
 
 
 def _by_project_role(cloud: Cloud, principal: Principal, named: Sequence[str]) -> bool:
@@ -92,9 +121,15 @@ def _by_project_role(cloud: Cloud, principal: Principal, named: Sequence[str]) -
     return False
 
 
-def require(cloud: Cloud, principal: Principal, permission: str, resources: Sequence[str]) -> None:
+def require(
+    cloud: Cloud,
+    principal: Principal,
+    permission: str,
+    resources: Sequence[str],
+    attributes: Mapping[str, Any] | None = None,
+) -> None:
     """Raise the 403 that Google answers when `permission` is missing on all of `resources`."""
-    if allowed(cloud, principal, permission, resources):
+    if allowed(cloud, principal, permission, resources, attributes):
         return
     resource = resources[0] if resources else "the resource"
     if resource.startswith("buckets/"):
@@ -133,6 +168,30 @@ def require_scope(principal: Principal, scopes: frozenset[str], method: str) -> 
             reason="insufficientPermissions",
             details=[error_info("ACCESS_TOKEN_SCOPE_INSUFFICIENT", method=method)],
         )
+
+
+def require_quota_project(cloud: Cloud, call: Call, service: str) -> None:
+    """Raise the 403 that Google answers when the project that the call names may not pay for it.
+
+    Source: "Set the quota project", docs.cloud.google.com/docs/quotas/set-quota-project.
+    """
+    named = call.request.headers.get(QUOTA_PROJECT, "")
+    if not named:
+        return
+    project = projects.identifier(cloud, named)
+    if not allowed(cloud, call.principal, "serviceusage.services.use", (f"projects/{project}",)):
+        raise ApiError(
+            403,
+            f"Caller does not have required permission to use project {named}. Grant the caller "
+            "the roles/serviceusage.serviceUsageConsumer role, or a custom role with the "
+            "serviceusage.services.use permission, by visiting https://console.developers.google."
+            f"com/iam-admin/iam/project?project={named} and then retry. Propagation of the new "
+            "permission may take a few minutes.",
+            details=[
+                error_info("USER_PROJECT_DENIED", consumer=f"projects/{named}", service=service)
+            ],
+        )
+    require_service(cloud, project, service)
 
 
 def require_service(cloud: Cloud, project: str, service: str) -> None:

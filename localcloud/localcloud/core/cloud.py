@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import secrets
 from pathlib import Path
 from typing import Literal
@@ -22,6 +23,12 @@ Latency = Literal["none", "real"]
 DEVELOPER = "user:developer@tpu-stack.local"
 SETTING = "setting"
 """The store's kind of settings, by name."""
+_SECRET = "secret"
+_OTHERS = 0o077
+
+
+class NotOwnError(Exception):
+    """The home folder is somebody else's, or open to others and full of other things."""
 
 
 class Cloud:
@@ -40,11 +47,11 @@ class Cloud:
         self, home: Path, *, clock: Clock | None = None, latency: Latency = "none"
     ) -> None:
         self.home = home
-        home.mkdir(parents=True, exist_ok=True)
+        own(home)
         self.clock = clock or Clock()
         self.latency_profile = latency
         self.store = Store(home / "state.sqlite")
-        secret = _secret(home / "secret")
+        secret = _secret(home / _SECRET)
         self.tokens = Tokens(secret)
         self.admin_key = admin_key(secret)
         """What the emulator's own command line shows to be let in."""
@@ -77,6 +84,24 @@ class Cloud:
         """Stop the clock and close the store; the state stays on disk."""
         self.clock.close()
         self.store.close()
+
+
+def own(home: Path) -> None:
+    """Make a folder that nobody else can enter, or shut one that the local cloud has made.
+
+    Raises:
+        NotOwnError: when it holds other files too, and others may enter it.
+    """
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = home.stat()
+    if not found.st_mode & _OTHERS and found.st_uid == os.geteuid():
+        return
+    if found.st_uid != os.geteuid() or (any(home.iterdir()) and not (home / _SECRET).exists()):
+        raise NotOwnError(
+            f"{home}: other users may enter it, and it holds other files or is not yours. Name a "
+            "folder of its own; a new one is made"
+        )
+    home.chmod(0o700)
 
 
 def admin_key(secret: bytes) -> str:

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from email.utils import formatdate
 
 from localcloud.core import access, accounts, fields, projects, schema
 from localcloud.core.call import Call, Json, Request, Response, parse_json
@@ -47,6 +48,8 @@ class Dispatcher:
             log.exception("%s %s%s failed", request.verb, request.host, request.path)
             message = f"the local cloud failed: {type(error).__name__}: {error}"
             response = Response.of_json(ApiError(500, message).body(), 500)
+        # Clients compare it with times in the answer, which are by the cloud's own clock too.
+        response.headers["Date"] = formatdate(self._cloud.clock.now(), usegmt=True)
         took = (time.perf_counter() - started) * 1000
         requests_log.info(
             "%s %s %s %s %.0f ms", response.status, name, request.verb, request.path, took
@@ -77,17 +80,22 @@ class Dispatcher:
         self._cloud.faults.inject(method.id, request.path)
         # A tokeninfo call carries the token that it asks about, which is not the caller's own.
         caller = ANONYMOUS if method.name == "tokeninfo" else self.caller(request)
-        if caller is ANONYMOUS and method.scopes and not route.permission and not route.anonymous:
+        if caller is ANONYMOUS and method.scopes and _unchecked(route):
             raise unauthenticated(MISSING)
         params = projects.canonical(self._cloud, found.params)
         call = Call(request, method, params, caller, upload=found.upload)
+        if route.project_of:
+            call.body = self._read_body(request, method)
+            named = {"projectsId": route.project_of(call.body)}
+            call.params |= projects.canonical(self._cloud, named)
+        access.require_quota_project(self._cloud, call, route.service)
         access.require_service(self._cloud, call.project, route.service)
         access.require_scope(call.principal, method.scopes, method.id)
         if route.permission:
             resources = route.resources(self._cloud, call)
             access.require(self._cloud, call.principal, route.permission, resources)
         self._validate_query(call)
-        if not found.upload:
+        if not found.upload and not route.project_of:
             call.body = self._read_body(request, method)
         return self._respond(call, route.handler(self._cloud, call))
 
@@ -161,3 +169,8 @@ class Dispatcher:
     def _report(self, text: str, *arguments: object) -> None:
         self.problems += 1
         log.error(text, *arguments)
+
+
+def _unchecked(route: Route) -> bool:
+    """Return whether nothing asks a caller without a token for one before the body is looked at."""
+    return bool(route.project_of) or not (route.permission or route.anonymous)

@@ -1,10 +1,20 @@
-"""Partial responses: the `fields` query parameter that every Google API understands."""
+"""What every Google API does with fields: partial responses (`fields`), bytes as base64."""
 
 from __future__ import annotations
 
 from typing import Any
 
+_URL_SAFE = str.maketrans("+/", "-_")
 Mask = dict[str, "Mask"]
+
+
+def same_bytes(one: str | None, other: str | None) -> bool:
+    """Return whether two values of a field of the format `byte` are the same.
+
+    Google's APIs take both alphabets of base64: gcloud sends what it got in the URL-safe one
+    (`_SafeEncodeBytes` in apitools/base/py/encoding_helper.py).
+    """
+    return (one or "").translate(_URL_SAFE) == (other or "").translate(_URL_SAFE)
 
 
 def parse(text: str) -> Mask:

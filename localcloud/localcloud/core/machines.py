@@ -52,6 +52,28 @@ class MachineSpec:
     details: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class SerialLog:
+    """What a VM's serial port 1 has sent to Cloud Logging.
+
+    Attributes:
+        project: project id.
+        zone: such as `us-central1-b`.
+        name: the VM's.
+        number: its numeric id, which tells it from others of its name.
+        boots: for each boot the byte with which its output begins, and when (seconds since the
+            epoch).
+        output: all of it.
+    """
+
+    project: str
+    zone: str
+    name: str
+    number: int
+    boots: tuple[tuple[int, float], ...]
+    output: bytes
+
+
 class Machines(Protocol):
     """The machines of a cloud by key; see `MachineSpec`."""
 
@@ -75,6 +97,9 @@ class Machines(Protocol):
 
     def serial(self, key: str, start: int = 0) -> tuple[str, int]:
         """Read serial port 1 from byte `start` on; also return where to go on reading."""
+
+    def serial_logs(self, project: str) -> list[SerialLog]:
+        """Return what VMs of a project have sent to Cloud Logging, also those that are gone."""
 
     def running(self, key: str) -> bool:
         """Return whether the machine is on."""

@@ -12,6 +12,7 @@ from localcloud.core.discovery import Match, Method, document
 
 Handler = Callable[[Cloud, Call], "Json | Response | None"]
 Resources = Callable[[Cloud, Call], Sequence[str]]
+ProjectOf = Callable[[Json], str]
 _APIS: list[Api] = []
 
 
@@ -35,6 +36,7 @@ class Route:
         resources: names whose IAM policies may grant the permission, such as `projects/p`.
         service: the API that must be enabled in the project (`compute.googleapis.com`), or "".
         anonymous: callers without a token get to a handler without a permission, too.
+        project_of: finds the project in the body, for methods whose path names none.
     """
 
     handler: Handler
@@ -42,6 +44,7 @@ class Route:
     resources: Resources
     service: str
     anonymous: bool
+    project_of: ProjectOf | None = None
 
 
 class Api:
@@ -79,11 +82,12 @@ class Api:
         permission: str | None = None,
         resources: Resources = project_resource,
         versions: Sequence[str] | None = None,
+        project_of: ProjectOf | None = None,
     ) -> Callable[[Handler], Handler]:
         """Register a handler for methods by their id without the API's name."""
 
         def register(handler: Handler) -> Handler:
-            route = Route(handler, permission, resources, self.service, self._anonymous)
+            route = Route(handler, permission, resources, self.service, self._anonymous, project_of)
             for version in versions or self.versions:
                 for name in names:
                     key = (version, name)

@@ -76,6 +76,8 @@ class Machine:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 start_new_session=True,
+                # As on Debian; nobody else gets into the home folder.
+                umask=0o022,
             )
         self._order(self._config(spec, network))
         threading.Thread(target=self._hear, name=f"machine {spec.name}", daemon=True).start()

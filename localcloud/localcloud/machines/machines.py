@@ -14,8 +14,9 @@ from pathlib import Path
 
 from localcloud.core.cloud import Cloud
 from localcloud.core.hooks import machine_powered_off
-from localcloud.core.machines import MachineSpec
+from localcloud.core.machines import MachineSpec, SerialLog
 from localcloud.core.store import Record
+from localcloud.machines import serial_logs
 from localcloud.machines.machine import Machine, Network
 from localcloud.machines.metadata import guest_attributes
 
@@ -50,10 +51,12 @@ class Machines:
             self._halt(spec.key, self.grace("stop"))
             record = self._record(spec.key) or {"folder": _folder_name(spec), "port": 0}
             folder = self._cloud.folder("machines", record["folder"])
+            begins = serial_logs.boot(self._cloud, folder)
             told = partial(self._in_background, spec.key)
             machine = Machine(self._cloud, spec, folder, self._network, record["port"], told)
             self._running[spec.key] = machine
             record |= {"spec": asdict(spec), "running": True, "port": machine.port}
+            record["boots"] = [*record.get("boots", []), begins]
             self._cloud.store.put(MACHINE, spec.key, record)
 
     def halt(self, key: str, *, grace: float | None = None) -> None:
@@ -78,6 +81,7 @@ class Machines:
             self._halt(key, self.grace("stop"))
             record = self._record(key)
             if record is not None:
+                serial_logs.keep(self._cloud, record, self._folder(record))
                 if keep_disk:
                     (self._folder(record) / "serial.log").unlink(missing_ok=True)
                 else:
@@ -115,6 +119,16 @@ class Machines:
         if len(data) == _PIECE:
             data = data[: data.rfind(b"\n") + 1] or data
         return data.decode("utf-8", "replace"), start + len(data)
+
+    def serial_logs(self, project: str) -> list[SerialLog]:
+        """Return what VMs of a project have sent to Cloud Logging, also those that are gone."""
+        found = self._cloud.store.items(MACHINE, f"projects/{project}/zones/")
+        there = [
+            serial_logs.of(record, self._folder(record))
+            for _, record in found
+            if serial_logs.wanted(self._cloud, record)
+        ]
+        return serial_logs.kept(self._cloud, project) + there
 
     def running(self, key: str) -> bool:
         """Return whether the machine is on."""

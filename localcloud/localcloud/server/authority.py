@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-import certifi
+from localcloud.server import trust
 
 HOSTS = ("googleapis.com", "*.googleapis.com", "*.storage.googleapis.com", "accounts.google.com")
 # Apple's clients refuse server certificates that are valid for longer
@@ -23,18 +24,19 @@ class Authority:
 
     def __init__(self, folder: Path) -> None:
         self.certificate = folder / "ca.pem"
-        self.bundle = folder / "ca-bundle.pem"
-        """The authority beside the public ones, for clients that also talk to other hosts."""
         self._chain = folder / "server.pem"
-        if not all(path.exists() for path in (self.certificate, self.bundle, self._chain)):
+        if not all(path.exists() for path in (self.certificate, self._chain)):
             folder.mkdir(parents=True, exist_ok=True)
             self._make()
+        self.bundle = trust.write(folder, self.certificate.read_bytes(), os.environ)
+        """The authority beside the user's, for clients that also talk to other hosts."""
 
     def context(self) -> ssl.SSLContext:
         """Return the server side's TLS settings."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self._chain)
-        context.set_alpn_protocols(["http/1.1"])
+        # The first that the client offers too: clients of gRPC alone offer nothing but h2.
+        context.set_alpn_protocols(["http/1.1", "h2"])
         return context
 
     def _make(self) -> None:
@@ -47,5 +49,3 @@ class Authority:
         self._chain.touch(mode=0o600)
         server.private_key_and_cert_chain_pem.write_to_path(self._chain)
         authority.cert_pem.write_to_path(self.certificate)
-        public = Path(certifi.where()).read_bytes()
-        self.bundle.write_bytes(public + b"\n" + authority.cert_pem.bytes())

@@ -71,6 +71,9 @@ class Connection(BaseHTTPRequestHandler):
             log.warning("TLS with a client of %s failed: %s", host, error)
             self.close_connection = True
             return
+        if tls.selected_alpn_protocol() == "h2":
+            self._serve_grpc(tls, host)
+            return
         self.connection = tls
         self.rfile = tls.makefile("rb")
         self.wfile = cast(io.BufferedIOBase, tls.makefile("wb"))
@@ -94,6 +97,16 @@ class Connection(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing: requests are logged where they are answered."""
+
+    def _serve_grpc(self, tls: ssl.SSLSocket, host: str) -> None:
+        # Imported late: most sessions have no client of gRPC.
+        from localcloud.server.grpc.calls import answer
+        from localcloud.server.http2 import Http2
+
+        self.close_connection = True
+        apis = self._listener().answer
+        with tls, contextlib.suppress(OSError):
+            Http2(tls, lambda headers, body: answer(host, headers, body, apis)).serve()
 
     def _listener(self) -> Owner:
         return cast(Owner, self.server)
@@ -155,8 +168,10 @@ class Connection(BaseHTTPRequestHandler):
     def _write(self, response: Response) -> None:
         body = response.body
         length = len(body) if isinstance(body, bytes) else response.length
-        self.send_response(response.status)
-        for name, value in response.headers.items():
+        self.log_request(response.status)
+        self.send_response_only(response.status)
+        usual = {"Server": self.version_string(), "Date": self.date_time_string()}
+        for name, value in (usual | response.headers).items():
             self.send_header(name, value)
         if response.status != 204 and "Content-Length" not in response.headers:
             self.send_header("Content-Length", str(length or 0))

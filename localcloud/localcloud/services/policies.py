@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
 from collections.abc import Callable, Sequence
 
-from localcloud.core import access, accounts
+from localcloud.core import access, accounts, conditions
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
+from localcloud.core.fields import same_bytes
 from localcloud.core.registry import Collection
 from localcloud.core.tokens import Principal
 
 KINDS = ("user", "serviceAccount", "group", "domain", "principal", "principalSet", "deleted")
+_CONDITIONAL = 3
+"""The version of policies with conditions."""
+_BASIC = ("roles/owner", "roles/editor", "roles/viewer")
 _PUBLIC = ("allUsers", "allAuthenticatedUsers")
 _EMAIL = re.compile(r"[^@\s:]+@[^@\s:]+")
 _DELETED = re.compile(r"(user|serviceAccount|group):[^?]+\?uid=\d+")
 _AGENT = re.compile(r"service-\d+@")
+_ASKED = "options.requestedPolicyVersion"
 _OWN_DOMAIN = ".iam.gserviceaccount.com"
 
 
@@ -38,7 +44,7 @@ def write(cloud: Cloud, resource: str, sent: Json) -> Json:
     with cloud.store.locked():
         known = read(cloud, resource)
         etag = policy.get("etag")
-        if etag and etag != known["etag"]:
+        if etag and not same_bytes(etag, known["etag"]):
             raise ApiError(
                 409,
                 "There were concurrent policy changes. Please retry the whole read-modify-write "
@@ -50,6 +56,7 @@ def write(cloud: Cloud, resource: str, sent: Json) -> Json:
         bindings = [binding for binding in policy.get("bindings", []) if binding.get("members")]
         for binding in bindings:
             check(cloud, binding)
+        require_version(policy, bindings, known["bindings"])
         return _put(cloud, resource, bindings)
 
 
@@ -65,8 +72,8 @@ def _put(cloud: Cloud, resource: str, bindings: list[Json]) -> Json:
     merged = _merged(bindings)
     if merged == known["bindings"]:
         return known
-    # Version 3 is for conditions, which no policy here has.
-    written = {"version": 1, "etag": _etag(cloud), "bindings": merged}
+    version = _CONDITIONAL if any(map(condition_of, merged)) else 1
+    written = {"version": version, "etag": _etag(cloud), "bindings": merged}
     cloud.store.put(access.POLICY, resource, written)
     return written
 
@@ -92,11 +99,16 @@ def serve(
     """
 
     def get(cloud: Cloud, call: Call) -> Json:
-        return read(cloud, find(cloud, call))
+        asked = call.body.get("options", {}).get("requestedPolicyVersion")
+        return shown(read(cloud, find(cloud, call)), asked or call.arg(_ASKED))
 
     def set_(cloud: Cloud, call: Call) -> Json:
         name = find(cloud, call)
-        require(call.body.get("policy", {}).get("bindings", []))
+        bindings = call.body.get("policy", {}).get("bindings", [])
+        require(bindings)
+        right = f"{collection.permissions}.setIamPolicy"
+        known = read(cloud, name)["bindings"]
+        require_modified(cloud, call, right, collection.resources(cloud, call), known, bindings)
         return write(cloud, name, call.body)
 
     def test(cloud: Cloud, call: Call) -> Json:
@@ -106,6 +118,69 @@ def serve(
     collection.method("getIamPolicy")(get)
     collection.method("setIamPolicy")(set_)
     collection.api.method(f"{collection.path}.testIamPermissions")(test)
+
+
+def require_modified(
+    cloud: Cloud,
+    call: Call,
+    permission: str,
+    resources: Sequence[str],
+    known: list[Json],
+    bindings: list[Json],
+) -> None:
+    """Refuse a change of a policy that the caller's own grant, with its condition, leaves out.
+
+    Raises:
+        ApiError: 403.
+    """
+    modified = sorted({role for role, _, _ in _grants(known) ^ _grants(bindings)})
+    attributes = {conditions.MODIFIED_GRANTS: modified}
+    access.require(cloud, call.principal, permission, resources, attributes)
+
+
+def require_version(policy: Json, *bindings: list[Json]) -> None:
+    """Refuse a policy of another version than 3 where it has, or had, conditions.
+
+    Source: "Specify a policy version when setting a policy", docs.cloud.google.com/iam/docs/
+    allow-policies#specify-version-set.
+
+    Raises:
+        ApiError: 400.
+    """
+    conditional = any(condition_of(binding) for each in bindings for binding in each)
+    if conditional and int(policy.get("version") or 1) < _CONDITIONAL:
+        raise invalid("Conditional role bindings take policy version 3.")
+
+
+def shown(policy: Json, asked: int | str | None) -> Json:
+    """Return a policy as whoever asks for this version of it sees it.
+
+    Below version 3 a conditional role gets another name, so that nobody writes it back without
+    its condition.
+    """
+    if int(asked or 1) >= _CONDITIONAL or not any(map(condition_of, policy["bindings"])):
+        return policy
+    return {**policy, "version": 1, "bindings": list(map(_without_condition, policy["bindings"]))}
+
+
+def condition_of(binding: Json) -> tuple[tuple[str, str], ...]:
+    """Return a binding's condition in a form that can be compared; empty without one."""
+    return tuple(sorted((binding.get("condition") or {}).items()))
+
+
+def _without_condition(binding: Json) -> Json:
+    if not condition_of(binding):
+        return binding
+    mark = hashlib.sha256(repr(condition_of(binding)).encode()).hexdigest()[:20]
+    return {"role": f"{binding['role']}_withcond_{mark}", "members": binding["members"]}
+
+
+def _grants(bindings: list[Json]) -> set[tuple[str, str, object]]:
+    return {
+        (binding.get("role", ""), member, condition_of(binding))
+        for binding in bindings
+        for member in binding.get("members", [])
+    }
 
 
 def add_account(cloud: Cloud, project: str, email: str, role: str, **fields: str) -> None:
@@ -149,7 +224,9 @@ def check(cloud: Cloud, binding: Json, kinds: Sequence[str] = KINDS) -> None:
     """
     role = binding.get("role", "")
     if binding.get("condition"):
-        raise ApiError(501, f"the local cloud evaluates no IAM conditions; {role} has one")
+        if role in _BASIC:
+            raise invalid("Conditions can't be set on primitive roles.")
+        conditions.check(binding["condition"].get("expression", ""), ("api",))
     custom = cloud.store.get(access.CUSTOM_ROLE, role)
     if role not in access.predefined_roles() and (custom is None or custom.get("deleted")):
         raise invalid(f"Role {role} is not supported for this resource.")
@@ -180,10 +257,15 @@ def _exists(cloud: Cloud, email: str) -> bool:
 
 
 def _merged(bindings: list[Json]) -> list[Json]:
-    merged: dict[str, set[str]] = {}
+    merged: dict[tuple[str, tuple[tuple[str, str], ...]], set[str]] = {}
     for binding in bindings:
-        merged.setdefault(binding["role"], set()).update(binding["members"])
-    return [{"role": role, "members": sorted(members)} for role, members in sorted(merged.items())]
+        about = binding["role"], condition_of(binding)
+        merged.setdefault(about, set()).update(binding["members"])
+    return [
+        {"role": role, "members": sorted(members)}
+        | ({"condition": dict(condition)} if condition else {})
+        for (role, condition), members in sorted(merged.items())
+    ]
 
 
 def _etag(cloud: Cloud) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 _TOKEN = "service-accounts/default/token"
+_SUCCESS = "exit status 0"
 _STORAGE = "https://storage.googleapis.com/storage/v1/b/{bucket}/o/{object}?alt=media"
 
 
@@ -33,7 +34,10 @@ def main(arguments: list[str]) -> int:
         except (OSError, ValueError) as error:
             _say(f"{key}: cannot download {value.strip()}: {error}")
             continue
-        _say(f"{key} {_run(key, script)}")
+        ended = _run(key, script)
+        # As the guest agent's google_metadata_script_runner/main.go words it.
+        failed = f'Script "{key}" failed with error: {ended}'
+        _say(f"{key} {ended}" if ended == _SUCCESS else failed)
     if not found:
         _say(f"No {kind} scripts to run.")
     _say(f"Finished running {kind} scripts.")

@@ -46,6 +46,9 @@ _LOOPBACK_ONLY = (
     (0x06, 0, 0, 0xFFFFFFFF),
     (0x06, 0, 0, 0),
 )
+_NOTHING = ((0x06, 0, 0, 0),)
+# Seconds between two looks at the gate.
+_LOOK = 0.5
 
 
 def main(arguments: list[str]) -> int:
@@ -53,11 +56,13 @@ def main(arguments: list[str]) -> int:
 
     `--port` is the wish; when it is taken, any free one serves. `--ready` names a file that gets
     the port. If it has one from an earlier start, clients know that: it is waited for a while.
+    While the file `--gate` is there, nobody gets in: a firewall is between.
     """
     parser = argparse.ArgumentParser(prog="tpu_worker")
     parser.add_argument("--port", type=int, default=int(os.environ.get("TPU_TASK_PORT") or _PORT))
     parser.add_argument("--devices", type=int, default=8)
     parser.add_argument("--ready", type=Path)
+    parser.add_argument("--gate", type=Path)
     options, _ = parser.parse_known_args(arguments)
     # TensorFlow handles SIGTERM itself once a client has connected, and goes on serving. What is
     # blocked here, before it has threads, reaches nobody but `sigwait`.
@@ -70,9 +75,23 @@ def main(arguments: list[str]) -> int:
         part = options.ready.with_suffix(".part")
         part.write_text(str(port), encoding="ascii")
         part.replace(options.ready)
-    signal.sigwait(_END)
+    _wait(port, options.gate)
     # TensorFlow's threads do not end by themselves.
     os._exit(0 if server else 1)
+
+
+def _wait(port: int, gate: Path | None) -> None:
+    """Wait for the end, and meanwhile shut and open the port as the gate says."""
+    if gate is None or not sys.platform.startswith("linux"):
+        signal.sigwait(_END)
+        return
+    shut = False
+    while True:
+        if gate.exists() != shut:
+            shut = not shut
+            _filter(port, _NOTHING if shut else _LOOPBACK_ONLY)
+        if signal.sigtimedwait(_END, _LOOK):
+            return
 
 
 def shield(port: int) -> None:
@@ -81,11 +100,15 @@ def shield(port: int) -> None:
     TensorFlow listens on all interfaces and has no setting for that; whoever reaches it can run
     any graph. On Linux the kernel drops what comes from elsewhere before a connection begins.
     """
-    if not sys.platform.startswith("linux"):
-        return
-    program = b"".join(struct.pack("=HBBI", *instruction) for instruction in _LOOPBACK_ONLY)
+    if sys.platform.startswith("linux"):
+        _filter(port, _LOOPBACK_ONLY)
+
+
+def _filter(port: int, instructions: tuple[tuple[int, int, int, int], ...]) -> None:
+    """Let the kernel drop what the instructions don't accept, before a connection begins."""
+    program = b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
     buffer = ctypes.create_string_buffer(program)
-    attached = struct.pack("@HP", len(_LOOPBACK_ONLY), ctypes.addressof(buffer))
+    attached = struct.pack("@HP", len(instructions), ctypes.addressof(buffer))
     for descriptor in _listening(port):
         with socket.socket(fileno=os.dup(descriptor)) as listener:
             listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, attached)

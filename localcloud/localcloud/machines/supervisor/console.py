@@ -34,6 +34,10 @@ class Console:
         self._booted = time.monotonic()
         self._journal: deque[Entry] = deque(maxlen=_KEPT)
 
+    def firmware(self, text: str) -> None:
+        """Print a line on the serial port as firmware does, before there is a clock."""
+        os.write(self._serial, f"{text}\n".encode())
+
     def kernel(self, text: str) -> None:
         """Print a line on the serial port that no process wrote."""
         self._print(text)

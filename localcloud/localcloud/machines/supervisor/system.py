@@ -49,6 +49,8 @@ class System:
     def boot(self) -> None:
         """Start the image's daemons, the enabled units and the start-up script."""
         forget_ports()
+        self.console.firmware("UEFI: Attempting to start image.")
+        self.console.kernel("Linux version 6.1.0-local-cloud-amd64")
         self.console.kernel(f"{self.host} boots: {self._config['banner']}")
         for name, command in self._config["daemons"].items():
             spec = UnitSpec(f"{name}.service", command=command, restart="always", restart_sec=1.0)

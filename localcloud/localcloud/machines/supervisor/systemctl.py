@@ -24,7 +24,8 @@ def run(system: System, reply: Reply, arguments: list[str]) -> None:
         parser.add_argument(*flag.split(), action="store_true")
     parser.add_argument("verb")
     parser.add_argument("units", nargs="*")
-    parsed = parser.parse_args(arguments)
+    # Options may stand between the verb and the units.
+    parsed = parser.parse_intermixed_args(arguments)
     if parsed.verb in ("poweroff", "halt", "reboot"):
         power.ask(system, reply, "reboot" if parsed.verb == "reboot" else "poweroff")
         return

@@ -46,13 +46,10 @@ def budget_resources(cloud: Cloud, call: Call) -> Sequence[str]:
     Raises:
         ApiError: 403.
     """
-    named = call.request.headers.get("X-Goog-User-Project", "")
-    if named:
-        permission, resources = "serviceusage.services.use", (f"projects/{named}",)
-        access.require(cloud, call.principal, permission, resources)
-    elif call.principal.member.startswith("serviceAccount:"):
+    named = call.request.headers.get(access.QUOTA_PROJECT, "")
+    if not named and call.principal.member.startswith("serviceAccount:"):
         named = call.principal.email.partition("@")[2].removesuffix(_ADDRESS_END)
-    else:
+    if not named:
         raise ApiError(
             403,
             "Your application is authenticating by using local Application Default Credentials. "

@@ -9,12 +9,13 @@ from typing import Any
 
 from localcloud.core.call import Json
 from localcloud.core.errors import ApiError
+from localcloud.core.fields import same_bytes
 
 
 def fingerprint(value: Any) -> str:
     """Return a short text that changes whenever `value` does."""
     digest = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).digest()
-    return base64.b64encode(digest[:8]).decode()
+    return base64.urlsafe_b64encode(digest[:8]).decode()
 
 
 def require_match(sent: str | None, actual: str | None, what: str) -> None:
@@ -25,7 +26,7 @@ def require_match(sent: str | None, actual: str | None, what: str) -> None:
         actual: the stored one.
         what: `metadata`, `labels`, … as the message names it.
     """
-    if sent != actual:
+    if not same_bytes(sent, actual):
         raise ApiError(
             412,
             "Labels fingerprint either invalid or resource labels have changed"

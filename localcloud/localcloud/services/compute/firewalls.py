@@ -1,7 +1,8 @@
-"""Firewall rules. They are kept and checked; nothing on the loopback interface is filtered."""
+"""Firewall rules: kept and checked here, judged by `networkmanagement`."""
 
 from __future__ import annotations
 
+import re
 from ipaddress import ip_network
 
 from localcloud.core.call import Call, Json
@@ -9,13 +10,15 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
 from localcloud.services.compute.kinds import Kind
 from localcloud.services.compute.links import url_of
-from localcloud.services.compute.networks import require_network
+from localcloud.services.compute.networks import require_own_network
 from localcloud.services.compute.resources import serve
 
 _HIGHEST_PRIORITY = 65535
+_EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 
 
 def _check(record: Json) -> None:
+    _check_filters(record)
     if bool(record.get("allowed")) == bool(record.get("denied")):
         raise invalid("Exactly one of 'allowed' and 'denied' must be given with rules in it.")
     if not 0 <= record["priority"] <= _HIGHEST_PRIORITY:
@@ -33,8 +36,24 @@ def _check(record: Json) -> None:
                 ) from None
 
 
+def _check_filters(record: Json) -> None:
+    """Refuse filters that exclude each other, as the API's reference has it."""
+    tags = [field for field in ("sourceTags", "targetTags") if record.get(field)]
+    accounts = [f for f in ("sourceServiceAccounts", "targetServiceAccounts") if record.get(f)]
+    if tags and accounts:
+        raise invalid(f"{tags[0]} and service accounts ({accounts[0]}) exclude each other.")
+    for field in accounts:
+        for email in record[field]:
+            if not _EMAIL.fullmatch(email):
+                raise invalid(f"Invalid value for field 'resource.{field}': '{email}'.")
+    if record["direction"] == "EGRESS":
+        for field in ("sourceTags", "sourceServiceAccounts"):
+            if record.get(field):
+                raise invalid(f"Invalid value for field 'resource.{field}': EGRESS has none.")
+
+
 def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
-    record["network"] = url_of(require_network(cloud, call.project, record.get("network", "")))
+    record["network"] = url_of(require_own_network(cloud, call.project, record.get("network", "")))
     ingress = record["direction"] == "INGRESS"
     if ingress and not any(
         record.get(field) for field in ("sourceRanges", "sourceTags", "sourceServiceAccounts")
@@ -46,7 +65,7 @@ def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
 
 
 def _change(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
-    after["network"] = url_of(require_network(cloud, call.project, after["network"]))
+    after["network"] = url_of(require_own_network(cloud, call.project, after["network"]))
     if before["network"] != after["network"] or before["direction"] != after["direction"]:
         raise invalid("The network and the direction of a firewall rule cannot be changed.")
     _check(after)

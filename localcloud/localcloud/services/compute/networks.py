@@ -8,7 +8,7 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
 from localcloud.core.store import Record
-from localcloud.services.compute import catalog
+from localcloud.services.compute import catalog, shared_vpc
 from localcloud.services.compute.api import API, STORE
 from localcloud.services.compute.fingerprints import stamp
 from localcloud.services.compute.kinds import Kind
@@ -50,12 +50,20 @@ def require_network(cloud: Cloud, project: str, reference: str) -> str:
         reference: URL, path, or the bare name.
 
     Raises:
-        ApiError: 404 when there is none.
+        ApiError: 404 when there is none, 400 when it is not lent to the project.
     """
     if "/" not in reference:
         reference = f"global/networks/{reference or DEFAULT}"
     path = path_of(reference, project)
     load(cloud, path)
+    shared_vpc.require_lent(cloud, project, path)
+    return path
+
+
+def require_own_network(cloud: Cloud, project: str, reference: str) -> str:
+    """Return what `require_network` does; 400 for a network of another project."""
+    path = require_network(cloud, project, reference)
+    shared_vpc.require_own(project, path)
     return path
 
 

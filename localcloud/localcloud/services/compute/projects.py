@@ -9,10 +9,11 @@ from localcloud.core.errors import not_found
 from localcloud.core.hooks import service_enabled
 from localcloud.core.operations import Work
 from localcloud.services import policies
-from localcloud.services.compute import catalog, networks, operations
+from localcloud.services.compute import catalog, networks, operations, shared_vpc
 from localcloud.services.compute.api import API
 from localcloud.services.compute.fingerprints import fingerprint, require_match
 from localcloud.services.compute.links import shown, url_of
+from localcloud.services.orgpolicy import constraints
 
 _QUOTAS = {
     "NETWORKS": 50,
@@ -40,6 +41,7 @@ def get_project(cloud: Cloud, call: Call) -> Json:
     project = projects.find(cloud, call.project)
     if project is None:
         raise not_found(f"projects/{call.project}")
+    lends = shared_vpc.is_host(cloud, call.project)
     return shown(
         call,
         {
@@ -51,7 +53,7 @@ def get_project(cloud: Cloud, call: Call) -> Json:
             "quotas": [{"metric": m, "limit": n, "usage": 0} for m, n in _QUOTAS.items()],
             "defaultServiceAccount": default_service_account(call.project),
             "defaultNetworkTier": "PREMIUM",
-            "xpnProjectStatus": "UNSPECIFIED_XPN_PROJECT_STATUS",
+            "xpnProjectStatus": "HOST" if lends else "UNSPECIFIED_XPN_PROJECT_STATUS",
             "selfLink": url_of(f"projects/{call.project}"),
         },
     )
@@ -59,8 +61,9 @@ def get_project(cloud: Cloud, call: Call) -> Json:
 
 @API.method("projects.getXpnHost", permission="compute.projects.get")
 def get_xpn_host(cloud: Cloud, call: Call) -> Json:
-    """Answer that no host project shares its network with this one."""
-    return {}
+    """Answer which host project lends its networks to this one; nothing when none does."""
+    host = shared_vpc.host_of(cloud, call.project)
+    return {"kind": "compute#project", "name": host} if host else {}
 
 
 @API.method(
@@ -80,7 +83,8 @@ def set_common_metadata(cloud: Cloud, call: Call) -> Json:
 
 @service_enabled["compute.googleapis.com"]
 def _begin(cloud: Cloud, project: str) -> None:
-    networks.add_default_network(cloud, project)
+    if not constraints.is_enforced(cloud, project, constraints.SKIP_DEFAULT_NETWORK):
+        networks.add_default_network(cloud, project)
     _add_default_account(cloud, project)
     # The projects that publish images are Google's own, with Compute Engine in use.
     for publisher in catalog.image_projects():

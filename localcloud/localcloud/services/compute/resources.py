@@ -10,6 +10,7 @@ from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid, not_found
+from localcloud.core.hooks import Hook
 from localcloud.core.operations import Work, effect
 from localcloud.core.store import Record
 from localcloud.services.compute import catalog, operations, usage
@@ -21,6 +22,8 @@ from localcloud.services.compute.paging import aggregate, page
 
 _NAME = re.compile(r"(?:[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?)")
 Edit = Callable[[Cloud, Call, Record], None]
+changed: Hook[[Cloud, str], None] = Hook()
+"""Runs when the resource at a path was created, changed or removed."""
 _OUTPUT = ("id", "kind", "selfLink", "selfLinkWithId", "creationTimestamp", "params")
 
 
@@ -182,12 +185,14 @@ def _settle(cloud: Cloud, path: str) -> None:
     record = cloud.store.get(STORE, path)
     if record is not None and record.get("status") == "CREATING":
         cloud.store.put(STORE, path, record | {"status": "READY"})
+    changed.run(cloud, path)
 
 
 @effect("compute.remove")
 def _remove(cloud: Cloud, path: str) -> None:
     """Remove a deleted resource."""
     cloud.store.delete(STORE, path)
+    changed.run(cloud, path)
 
 
 def _require_also(cloud: Cloud, call: Call, kind: Kind) -> None:

@@ -8,7 +8,7 @@ from localcloud.core.errors import invalid
 from localcloud.services.compute.api import API
 from localcloud.services.compute.kinds import Kind
 from localcloud.services.compute.links import path_of, shown, url_of
-from localcloud.services.compute.networks import require_network
+from localcloud.services.compute.networks import require_own_network
 from localcloud.services.compute.resources import load, require_name, serve
 
 _NAT_DEFAULTS: Json = {
@@ -41,12 +41,12 @@ def _complete_nats(cloud: Cloud, call: Call, record: Json) -> None:
 
 
 def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
-    record["network"] = url_of(require_network(cloud, call.project, record.get("network", "")))
+    record["network"] = url_of(require_own_network(cloud, call.project, record.get("network", "")))
     _complete_nats(cloud, call, record)
 
 
 def _change(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
-    after["network"] = url_of(require_network(cloud, call.project, after["network"]))
+    after["network"] = url_of(require_own_network(cloud, call.project, after["network"]))
     if before["network"] != after["network"]:
         raise invalid("The network of a router cannot be changed.")
     _complete_nats(cloud, call, after)

@@ -7,14 +7,14 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
 from localcloud.services.compute.kinds import Kind
 from localcloud.services.compute.links import path_of, url_of
-from localcloud.services.compute.networks import require_network
+from localcloud.services.compute.networks import require_own_network
 from localcloud.services.compute.resources import serve
 
 _HOPS = ("nextHopGateway", "nextHopInstance", "nextHopIp", "nextHopIlb", "nextHopVpnTunnel")
 
 
 def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
-    record["network"] = url_of(require_network(cloud, call.project, record.get("network", "")))
+    record["network"] = url_of(require_own_network(cloud, call.project, record.get("network", "")))
     hops = [hop for hop in _HOPS if record.get(hop)]
     if len(hops) != 1:
         raise invalid(f"Exactly one next hop must be given, got {hops or 'none'}.")

@@ -8,11 +8,11 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
 from localcloud.core.store import Record
-from localcloud.services.compute import catalog
+from localcloud.services.compute import catalog, shared_vpc
 from localcloud.services.compute.api import API, STORE
 from localcloud.services.compute.kinds import Kind
 from localcloud.services.compute.links import last, path_from, path_of, url_of
-from localcloud.services.compute.networks import SUBNETWORK, require_network, subnets
+from localcloud.services.compute.networks import SUBNETWORK, require_own_network, subnets
 from localcloud.services.compute.paging import page
 from localcloud.services.compute.resources import changes, load, serve
 
@@ -70,7 +70,9 @@ def require_subnetwork(
         )
     if "/" not in reference:
         reference = f"regions/{region}/subnetworks/{reference}"
-    subnet = load(cloud, path_of(reference, project))
+    path = path_of(reference, project)
+    subnet = load(cloud, path)
+    shared_vpc.require_lent(cloud, project, path)
     if last(subnet["region"]) != region:
         raise invalid(f"Subnetwork '{reference}' lies in another region than zone {zone}.")
     if network and path_from(subnet["network"]) != network:
@@ -104,7 +106,7 @@ def _check_ranges(record: Json) -> None:
 
 
 def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
-    network = require_network(cloud, call.project, record.get("network", ""))
+    network = require_own_network(cloud, call.project, record.get("network", ""))
     record["network"] = url_of(network)
     _check_ranges(record)
     _require_no_overlap(cloud, record)

@@ -17,8 +17,10 @@ finders: Hook[[Cloud, str], list[str]] = Hook()
 
 def users(cloud: Cloud, path: str) -> list[str]:
     """Return paths of the resources that refer to the one at `path`."""
-    project = "/".join(path.split("/")[:2])
-    mentioning = cloud.store.mentioning(STORE, f"{project}/", url_of(path))
+    # A Shared VPC's networks have users in other projects.
+    shared = path.split("/")[-2] in ("networks", "subnetworks")
+    within = "projects/" if shared else "/".join(path.split("/")[:2]) + "/"
+    mentioning = cloud.store.mentioning(STORE, within, url_of(path))
     found = [other for other in mentioning if other != path]
     return found + list(chain.from_iterable(finders.run(cloud, path)))
 

@@ -36,5 +36,6 @@ def generate_access_token(cloud: Cloud, call: Call) -> Json:
     principal = Principal(f"serviceAccount:{record['email']}", frozenset(scopes))
     return {
         "accessToken": cloud.token(principal, lifetime=lifetime),
-        "expireTime": rfc3339(cloud.clock.now() + lifetime),
+        # In whole seconds: Google's own library for Python reads no fraction here.
+        "expireTime": rfc3339(int(cloud.clock.now() + lifetime)).replace(".000", ""),
     }

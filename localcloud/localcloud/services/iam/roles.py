@@ -1,4 +1,8 @@
-"""Roles: Google's predefined ones and a project's own."""
+"""Roles: Google's predefined ones and a project's own.
+
+A deleted role can be brought back for 7 days. Then it is gone, and its ID is free after 30 more
+(docs.cloud.google.com/iam/docs/creating-custom-roles).
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,19 @@ import re
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
-from localcloud.core import access
+from localcloud.core import access, projects
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError, invalid
+from localcloud.core.errors import ApiError, failed_precondition, invalid
 from localcloud.core.registry import apis
 from localcloud.core.store import Record
 from localcloud.services.iam.api import API
-from localcloud.services.paging import page
+from localcloud.services.paging import cut, page
 
 _ID = re.compile(r"[a-zA-Z0-9_.]{3,64}")
+_PROJECTS = "//cloudresourcemanager.googleapis.com/projects/"
+_DAY = 24 * 3600.0
+_RESTORABLE, _RESERVED = 7 * _DAY, 37 * _DAY
 _FIELDS = ("title", "description", "includedPermissions", "stage")
 
 
@@ -70,13 +77,64 @@ def list_predefined(cloud: Cloud, call: Call) -> Json:
     return _listed(call, [_predefined(name) for name in sorted(access.predefined_roles())])
 
 
+@API.method("permissions.queryTestablePermissions")
+def query_testable_permissions(cloud: Cloud, call: Call) -> Json:
+    """List the permissions that a resource, here a project, can be tested for."""
+    resource = call.body.get("fullResourceName", "")
+    project = resource.removeprefix(_PROJECTS)
+    if project == resource or projects.find(cloud, project) is None:
+        raise invalid(f"Invalid resource name '{resource}': the local cloud has {_PROJECTS}ID.")
+    # Those of billing accounts can't be granted on a project.
+    names = sorted(name for name in _permissions() if not name.startswith("billing."))
+    items = [{"name": name, "stage": "GA"} for name in names]
+    size = min(call.body.get("pageSize") or 100, 1000)
+    return cut("permissions", items, call.body.get("pageToken", ""), size)
+
+
 def _key(call: Call) -> str:
     return f"projects/{call.project}/roles/{call.params['rolesId']}"
 
 
 def _find(cloud: Cloud, call: Call) -> Record:
     missing = ApiError(404, f"The role named {_key(call)} was not found.")
-    return cloud.store.load(access.CUSTOM_ROLE, _key(call), missing)
+    record = cloud.store.load(access.CUSTOM_ROLE, _key(call), missing)
+    if _is_gone(cloud, record):
+        raise missing
+    return record
+
+
+def _is_gone(cloud: Cloud, record: Record) -> bool:
+    return bool(record.get("deleted")) and _age(cloud, record) >= _RESTORABLE
+
+
+def _age(cloud: Cloud, record: Record) -> float:
+    """Return for how long a role has been deleted."""
+    since: float = record.get("_deleted", 0.0)
+    return cloud.clock.now() - since
+
+
+def _view(record: Record) -> Json:
+    return {name: value for name, value in record.items() if not name.startswith("_")}
+
+
+def _require_free(cloud: Cloud, name: str) -> None:
+    """Raise what Google answers when a role has this name, or had it not long ago."""
+    record = cloud.store.get(access.CUSTOM_ROLE, name)
+    if record is None:
+        return
+    short = name.rpartition("/")[2]
+    if not record.get("deleted"):
+        project = name.partition("/roles/")[0]
+        raise ApiError(409, f"A role named {short} in {project} already exists.")
+    if not _is_gone(cloud, record):
+        raise failed_precondition(
+            f"You can't create a role with role_id ({short}) where there is an existing role with "
+            "that role_id in a deleted state."
+        )
+    if _age(cloud, record) < _RESERVED:
+        raise failed_precondition(
+            f"You can't create a role_id ({short}) which has been marked for deletion."
+        )
 
 
 def _etag(cloud: Cloud) -> str:
@@ -95,8 +153,7 @@ def create(cloud: Cloud, call: Call) -> Json:
     record = {"name": name, "etag": _etag(cloud)}
     record |= {field: sent[field] for field in _FIELDS if field in sent}
     with cloud.store.locked():
-        if cloud.store.get(access.CUSTOM_ROLE, name) is not None:
-            raise ApiError(409, f"A role named {role_id} in projects/{call.project} exists.")
+        _require_free(cloud, name)
         cloud.store.put(access.CUSTOM_ROLE, name, record)
     return record
 
@@ -104,14 +161,18 @@ def create(cloud: Cloud, call: Call) -> Json:
 @API.method("projects.roles.get", permission="iam.roles.get")
 def get(cloud: Cloud, call: Call) -> Json:
     """Return one of the project's roles."""
-    return _find(cloud, call)
+    return _view(_find(cloud, call))
 
 
 @API.method("projects.roles.list", permission="iam.roles.list")
 def list_(cloud: Cloud, call: Call) -> Json:
     """Return the project's roles."""
     found = cloud.store.items(access.CUSTOM_ROLE, f"projects/{call.project}/")
-    shown = [role for _, role in found if call.flag("showDeleted") or not role.get("deleted")]
+    shown = [
+        _view(role)
+        for _, role in found
+        if not role.get("deleted") or (call.flag("showDeleted") and not _is_gone(cloud, role))
+    ]
     return _listed(call, shown)
 
 
@@ -121,6 +182,8 @@ def patch(cloud: Cloud, call: Call) -> Json:
     mask = [field for field in call.arg("updateMask").split(",") if field] or list(_FIELDS)
     _check_permissions(call.body)
     record = _find(cloud, call)
+    if record.get("deleted"):
+        raise failed_precondition(f"The role {_key(call)} is deleted: undelete it first.")
     if call.body.get("etag", record["etag"]) != record["etag"]:
         raise ApiError(409, "There were concurrent changes of the role.", status="ABORTED")
     record |= {field: call.body[field] for field in mask if field in call.body}
@@ -129,19 +192,21 @@ def patch(cloud: Cloud, call: Call) -> Json:
 
 @API.method("projects.roles.delete", permission="iam.roles.delete")
 def delete(cloud: Cloud, call: Call) -> Json:
-    """Delete a role; it can be brought back, and its name stays taken."""
-    return _put(cloud, call, _find(cloud, call) | {"deleted": True})
+    """Delete a role; it can be brought back, and its ID stays taken."""
+    gone = {"deleted": True, "_deleted": cloud.clock.now()}
+    return _put(cloud, call, _find(cloud, call) | gone)
 
 
 @API.method("projects.roles.undelete", permission="iam.roles.undelete")
 def undelete(cloud: Cloud, call: Call) -> Json:
     """Bring a deleted role back."""
     record = _find(cloud, call)
-    record.pop("deleted", None)
+    for field in ("deleted", "_deleted"):
+        record.pop(field, None)
     return _put(cloud, call, record)
 
 
 def _put(cloud: Cloud, call: Call, record: Record) -> Json:
     record["etag"] = _etag(cloud)
     cloud.store.put(access.CUSTOM_ROLE, _key(call), record)
-    return record
+    return _view(record)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import secrets
 
+import google_crc32c
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -19,6 +20,7 @@ from localcloud.services.kms.versions import load_current, rotated
 
 _KEYS = "projects.locations.keyRings.cryptoKeys"
 _NONCE_BYTES = 12
+_EXTRA = "additionalAuthenticatedData"
 ENCRYPT = "cloudkms.cryptoKeyVersions.useToEncrypt"
 DECRYPT = "cloudkms.cryptoKeyVersions.useToDecrypt"
 
@@ -63,10 +65,14 @@ def encrypt(cloud: Cloud, call: Call) -> Json:
     version = primary(cloud, key_name(call))
     nonce = secrets.token_bytes(_NONCE_BYTES)
     number = int(version["name"].rpartition("/")[2])
-    sealed = _cipher(version).encrypt(nonce, *_texts(call, "plaintext"))
+    plain, extra = _texts(call, "plaintext")
+    sealed = number.to_bytes(4, "big") + nonce + _cipher(version).encrypt(nonce, plain, extra)
     return {
         "name": version["name"],
-        "ciphertext": base64.b64encode(number.to_bytes(4, "big") + nonce + sealed).decode(),
+        "ciphertext": base64.b64encode(sealed).decode(),
+        "ciphertextCrc32c": str(google_crc32c.value(sealed)),
+        "verifiedPlaintextCrc32c": "plaintextCrc32c" in call.body,
+        "verifiedAdditionalAuthenticatedDataCrc32c": f"{_EXTRA}Crc32c" in call.body,
         "protectionLevel": version["protectionLevel"],
     }
 
@@ -77,11 +83,17 @@ def decrypt(cloud: Cloud, call: Call) -> Json:
     sealed, extra = _texts(call, "ciphertext")
     number, nonce = int.from_bytes(sealed[:4], "big"), sealed[4 : 4 + _NONCE_BYTES]
     name = f"{key_name(call)}/cryptoKeyVersions/{number}"
+    version = enabled(cloud, name)
     try:
-        plain = _cipher(enabled(cloud, name)).decrypt(nonce, sealed[4 + _NONCE_BYTES :], extra)
+        plain = _cipher(version).decrypt(nonce, sealed[4 + _NONCE_BYTES :], extra)
     except (InvalidTag, ValueError):
         raise invalid("Decryption failed: the ciphertext is invalid.") from None
-    return {"plaintext": base64.b64encode(plain).decode()}
+    return {
+        "plaintext": base64.b64encode(plain).decode(),
+        "plaintextCrc32c": str(google_crc32c.value(plain)),
+        "usedPrimary": rotated(cloud, load(cloud, KEY, key_name(call))).get("_primary") == name,
+        "protectionLevel": version["protectionLevel"],
+    }
 
 
 def _cipher(version: Record) -> AESGCM:
@@ -90,9 +102,16 @@ def _cipher(version: Record) -> AESGCM:
 
 def _texts(call: Call, field: str) -> tuple[bytes, bytes]:
     """Return the text and the data that is authenticated with it."""
-    sent = (call.body.get(field, ""), call.body.get("additionalAuthenticatedData", ""))
+    return _sent(call, field), _sent(call, _EXTRA)
+
+
+def _sent(call: Call, field: str) -> bytes:
+    """Return the bytes in a field, which must agree with their checksum if one is sent."""
     try:
-        text, extra = (base64.b64decode(part, validate=True) for part in sent)
+        sent = base64.b64decode(call.body.get(field, ""), validate=True)
     except ValueError:
         raise invalid(f"{field} is not base64.") from None
-    return text, extra
+    checksum = call.body.get(f"{field}Crc32c")
+    if checksum is not None and int(checksum) != google_crc32c.value(sent):
+        raise invalid(f"{field}Crc32c is not the CRC32C of {field}.")
+    return sent

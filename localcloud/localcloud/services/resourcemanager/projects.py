@@ -56,6 +56,11 @@ def found(cloud: Cloud, call: Call) -> Record:
     return cloud.store.load(PROJECT, name_of(call), denied)
 
 
+def shown_as(record: Record, version: str) -> Json:
+    """Return a project as a version of the API shows it."""
+    return record if version == "v1" else _v3(record)
+
+
 def _v3(record: Record) -> Json:
     return {
         "name": f"projects/{record['projectNumber']}",
@@ -71,8 +76,7 @@ def _v3(record: Record) -> Json:
 @PROJECTS.method("get")
 def get(cloud: Cloud, call: Call) -> Json:
     """Return a project by its id or number."""
-    record = found(cloud, call)
-    return record if call.method.version == "v1" else _v3(record)
+    return shown_as(found(cloud, call), call.method.version)
 
 
 @API.method("projects.list", versions=("v1",))

@@ -22,11 +22,12 @@ def _project(cloud: Cloud, call: Call) -> str:
     return projects.identifier(cloud, parent.split("/")[1])
 
 
-def _resources(cloud: Cloud, call: Call) -> Sequence[str]:
+def resources_of(cloud: Cloud, call: Call) -> Sequence[str]:
+    """Return whose policy counts: the project's."""
     return (f"projects/{_project(cloud, call)}",)
 
 
-_SERVICES = Collection(API, "services", "serviceusage.services", _resources)
+_SERVICES = Collection(API, "services", "serviceusage.services", resources_of)
 
 
 def _service(call: Call) -> str:

@@ -6,7 +6,7 @@ from localcloud.core import access
 from localcloud.core.access import POLICY
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError, invalid
+from localcloud.core.errors import ApiError
 from localcloud.core.store import Record
 from localcloud.services import policies
 from localcloud.services.storage import api, records, render
@@ -41,7 +41,9 @@ def create(cloud: Cloud, bucket: Bucket) -> None:
 @BUCKETS.method("getIamPolicy")
 def get(cloud: Cloud, call: Call) -> Json:
     """Return a bucket's policy."""
-    return _shown(call.params["bucket"], _policy(cloud, call.params["bucket"]))
+    policy = _policy(cloud, call.params["bucket"])
+    asked = call.arg("optionsRequestedPolicyVersion")
+    return _shown(call.params["bucket"], policies.shown(policy, asked))
 
 
 @BUCKETS.method("setIamPolicy")
@@ -51,13 +53,14 @@ def set_policy(cloud: Cloud, call: Call) -> Json:
     with cloud.store.locked():
         bucket = records.require_bucket(cloud, name)
         bindings = _merged(call.body.get("bindings") or [])
-        version = int(call.body.get("version") or 1)
-        if version < 3 and any(binding.get("condition") for binding in bindings):
-            raise invalid("Conditional role bindings take policy version 3.")
+        policy = _policy(cloud, name)
+        policies.require_version(call.body, bindings, policy["bindings"])
         for binding in bindings:
             policies.check(cloud, binding, (*policies.KINDS, *_PROJECT_KINDS))
         _refuse_forbidden(bucket, bindings)
-        policy = _policy(cloud, name)
+        resources = BUCKETS.resources(cloud, call)
+        right = "storage.buckets.setIamPolicy"
+        policies.require_modified(cloud, call, right, resources, policy["bindings"], bindings)
         if call.body.get("etag") and call.body["etag"] != policy["etag"]:
             raise ApiError(412, "The etag of the policy does not match: it was changed meanwhile.")
         conditional = any(binding.get("condition") for binding in bindings)

@@ -8,11 +8,11 @@ from typing import Any
 from localcloud.core import access, projects
 from localcloud.core.call import Call, Json, Response
 from localcloud.core.cloud import Cloud
+from localcloud.core.conditions import evaluate
 from localcloud.core.errors import ApiError
 from localcloud.core.registry import Api
 from localcloud.core.tokens import Principal
 from localcloud.services.iam import federation
-from localcloud.services.sts.conditions import evaluate
 from localcloud.services.sts.jwt import BadToken, claims
 
 API = Api("sts", ("v1",), gated=False)

@@ -118,7 +118,8 @@ def _used(cloud: Cloud, project: str, zone: str, metric: str) -> int:
 def _held(record: Record) -> tuple[str, int]:
     """Return the quota that a node counts against, and with how much."""
     accelerator = catalog.accelerators()[record["acceleratorType"]]
-    return accelerator.metric(preemptible=preemptible(record)), accelerator.size
+    takes_spot = preemptible(record) or bool(record.get("_flexStart"))
+    return accelerator.metric(preemptible=takes_spot), accelerator.size
 
 
 def _quota_exceeded(metric: str, limit: int, project: str, zone: str) -> ApiError:

@@ -25,6 +25,7 @@ class Accelerator:
         hosts: how many machines a slice has.
         zones: where it is offered.
         disks: kinds of data disk that a host takes, and `disk_count` how many.
+        flex_start: whether it can be asked for by flex-start.
     """
 
     generation: str
@@ -34,6 +35,7 @@ class Accelerator:
     zones: tuple[str, ...]
     disks: tuple[str, ...]
     disk_count: int
+    flex_start: bool = False
 
     @property
     def name(self) -> str:
@@ -68,6 +70,16 @@ class Accelerator:
         family = {"v5litepod": "V5s{}Litepod", "v5p": "V5P{}", "v6e": "V6E{}"}[self.generation]
         return f"TPU{family.format(spot)}PerProjectPerZoneForTPUAPI"
 
+    def quota_metric(self, *, preemptible: bool) -> str:
+        """Return the metric of that quota in Service Usage.
+
+        Google's page on quotas names those of v5e (`tpu-v5s-litepod-preemptible`); the names of the
+        others are inferred.
+        """
+        family = {"v5litepod": "v5s-litepod"}.get(self.generation, self.generation)
+        pod = "-pod" if self.generation in ("v2", "v3") and self.hosts > 1 else ""
+        return f"tpu.googleapis.com/tpu-{family}{pod}{'-preemptible' * preemptible}"
+
 
 @lru_cache(maxsize=1)
 def accelerators() -> dict[str, Accelerator]:
@@ -83,6 +95,7 @@ def accelerators() -> dict[str, Accelerator]:
                 zones=tuple(about.get("zones", family["zones"])),
                 disks=tuple(family["disks"]),
                 disk_count=family["diskCount"],
+                flex_start=family.get("flexStart", False),
             )
             found[accelerator.name] = accelerator
     return found

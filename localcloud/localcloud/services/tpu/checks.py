@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 
-from localcloud.core import accounts, projects
+from localcloud.core import access, accounts, projects
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
-from localcloud.core.tokens import CLOUD_PLATFORM, is_scope
+from localcloud.core.tokens import CLOUD_PLATFORM, Principal, is_scope
 from localcloud.services.compute.api import STORE
-from localcloud.services.compute.links import url_of
+from localcloud.services.compute.links import path_from, url_of
 from localcloud.services.compute.networks import require_network
 from localcloud.services.compute.projects import default_service_account
 from localcloud.services.compute.subnetworks import ranges, require_subnetwork
 from localcloud.services.tpu import catalog
 from localcloud.services.tpu.api import NODE
+from localcloud.services.tpu.locations import network_agent
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL = re.compile(r"[a-z][-_a-z0-9]{0,62}")
@@ -98,13 +99,15 @@ def network(cloud: Cloud, call: Call, zone: str, config: Json) -> tuple[Json, st
     """Return the network configuration of a TPU VM, completed, and the network's path.
 
     Raises:
-        ApiError: 404 when the network or subnetwork does not exist, 400 when they don't fit.
+        ApiError: 404 when the network or subnetwork does not exist, 400 when they don't fit, 403
+            when Cloud TPU may not use those of a Shared VPC.
     """
     project = call.project
     name, subnet_name = config.get("network", ""), config.get("subnetwork", "")
     path = "" if subnet_name and not name else require_network(cloud, project, by_id(cloud, name))
     subnet = require_subnetwork(cloud, project, zone, by_id(cloud, subnet_name), path)
     path = path or subnet["network"].partition("/v1/")[2]
+    _require_agent(cloud, project, path_from(subnet["selfLink"]))
     region = zone.rpartition("-")[0]
     completed = {
         "network": name or path,
@@ -113,6 +116,24 @@ def network(cloud: Cloud, call: Call, zone: str, config: Json) -> tuple[Json, st
         "enableExternalIps": config.get("enableExternalIps", False),
     }
     return config | completed, path
+
+
+def _require_agent(cloud: Cloud, project: str, subnet: str) -> None:
+    """Refuse a Shared VPC's subnetwork that the service's own account may not use.
+
+    Source: cloud.google.com/tpu/docs/shared-vpc-networks (the role TPU Shared VPC Agent).
+    """
+    host = "/".join(subnet.split("/")[:2])
+    if host == f"projects/{project}":
+        return
+    agent = network_agent(project)
+    caller = Principal(f"serviceAccount:{agent}")
+    if not access.has(cloud, caller, "compute.subnetworks.use", [subnet, host]):
+        raise ApiError(
+            403,
+            f"Required 'compute.subnetworks.use' permission for '{subnet}': grant "
+            f"roles/tpu.xpnAgent on {host} to {agent}.",
+        )
 
 
 def require_room(cloud: Cloud, subnet: str, hosts: int) -> None:
@@ -128,13 +149,13 @@ def require_room(cloud: Cloud, subnet: str, hosts: int) -> None:
     """
     record = cloud.store.get(STORE, subnet) or {}
     room = ranges(record)[0].num_addresses - _RESERVED_ADDRESSES
-    project, url = f"{'/'.join(subnet.split('/')[:2])}/", url_of(subnet)
+    url = url_of(subnet)
     used = sum(
         catalog.accelerators()[node["acceleratorType"]].hosts
-        for _, node in cloud.store.items(NODE, project)
+        for _, node in cloud.store.items(NODE)
         if url in node["_uses"]
     )
-    used += sum("/instances/" in user for user in cloud.store.mentioning(STORE, project, url))
+    used += sum("/instances/" in user for user in cloud.store.mentioning(STORE, "projects/", url))
     if used + hosts > room:
         raise ApiError(
             400,

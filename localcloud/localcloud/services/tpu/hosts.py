@@ -18,7 +18,7 @@ from localcloud.core.store import Record
 from localcloud.core.tokens import CLOUD_PLATFORM
 from localcloud.machines import guest
 from localcloud.services.compute.links import last
-from localcloud.services.tpu import catalog, ports
+from localcloud.services.tpu import addresses, catalog, ports
 from localcloud.services.tpu.api import NODE, project_of, zone_of
 from localcloud.services.tpu.capacity import preemptible
 
@@ -51,6 +51,7 @@ def boot(cloud: Cloud, record: Record) -> list[Record]:
     chosen = _reserve_ports(cloud, record)
     for index in range(_count(record)):
         _ready_file(cloud, record, index).unlink(missing_ok=True)
+        shut(cloud, record, index, False)
         cloud.machines.boot(spec(cloud, record, index, chosen))
     if serves(record):
         chosen = [_await(cloud, record, index) for index in range(_count(record))]
@@ -83,6 +84,7 @@ def remove(cloud: Cloud, record: Record) -> None:
     _each(record, cloud.machines.remove)
     for index in range(_count(record)):
         _ready_file(cloud, record, index).unlink(missing_ok=True)
+        shut(cloud, record, index, False)
 
 
 def preempt(cloud: Cloud, record: Record) -> None:
@@ -95,6 +97,15 @@ def update(cloud: Cloud, record: Record) -> None:
     chosen = [endpoint["port"] for endpoint in record.get("networkEndpoints", [])]
     for index in range(_count(record)):
         cloud.machines.update(spec(cloud, record, index, chosen))
+
+
+def shut(cloud: Cloud, record: Record, index: int, closed: bool) -> None:
+    """Close or open the port of a host's worker; one that serves already looks at it anew."""
+    gate = _gate_file(cloud, record, index)
+    if closed:
+        gate.touch()
+    else:
+        gate.unlink(missing_ok=True)
 
 
 def keys(record: Record) -> list[str]:
@@ -112,6 +123,7 @@ def spec(cloud: Cloud, record: Record, index: int, chosen: list[int]) -> Machine
         f"--port={chosen[index]}",
         f"--devices={accelerator.devices}",
         f"--ready={_ready_file(cloud, record, index)}",
+        f"--gate={_gate_file(cloud, record, index)}",
     ]
     classic = isinstance(account, str)
     interface = {"ip": ports.ADDRESS, "network": record["_network"], "accessConfigs": []}
@@ -189,7 +201,10 @@ def _reserve_ports(cloud: Cloud, record: Record) -> list[int]:
         chosen = ports.choose(cloud, _count(record), wish)
         current = cloud.store.get(NODE, record["name"])
         if current is not None:
-            held = {"networkEndpoints": [_endpoint(record, port) for port in chosen]}
+            held = {
+                "networkEndpoints": [_endpoint(record, port) for port in chosen],
+                "_addresses": addresses.reserve(cloud, current, _count(record)),
+            }
             cloud.store.put(NODE, record["name"], current | held)
     return chosen
 
@@ -226,6 +241,10 @@ def _read(ready: Path) -> int:
 
 def _ready_file(cloud: Cloud, record: Record, index: int) -> Path:
     return cloud.folder("tpu") / f"{record['id']}-{index}.port"
+
+
+def _gate_file(cloud: Cloud, record: Record, index: int) -> Path:
+    return cloud.folder("tpu") / f"{record['id']}-{index}.shut"
 
 
 def _count(record: Record) -> int:

@@ -20,6 +20,14 @@ def service_identity(project: str) -> str:
     return f"service-{projects.number(project)}@cloud-tpu.iam.gserviceaccount.com"
 
 
+def network_agent(project: str) -> str:
+    """Return the account as which Cloud TPU makes TPU VMs in a project's networks.
+
+    Source: cloud.google.com/iam/docs/service-agents, "TPU Service Agent (v2)".
+    """
+    return f"service-{projects.number(project)}@gcp-sa-tpu.iam.gserviceaccount.com"
+
+
 def _location(project: str, zone: str) -> Json:
     return {
         "name": f"projects/{project}/locations/{zone}",
@@ -96,3 +104,4 @@ def generate_service_identity(cloud: Cloud, call: Call) -> Json:
 @service_enabled["tpu.googleapis.com"]
 def _begin(cloud: Cloud, project: str) -> None:
     policies.add_account(cloud, project, service_identity(project), "roles/tpu.serviceAgent")
+    policies.add_account(cloud, project, network_agent(project), "roles/cloudtpu.serviceAgent")

@@ -11,9 +11,11 @@ from localcloud.core.operations import Work, effect
 from localcloud.core.store import Record
 from localcloud.services.compute import usage
 from localcloud.services.compute.links import url_of
-from localcloud.services.tpu import capacity, checks, hosts, operations
+from localcloud.services.tpu import addresses, capacity, checks, hosts, operations
 from localcloud.services.tpu.api import NODE, NODES, bad_state, load, node_name, place, zone_of
 
+served: Hook[[Cloud], None] = Hook()
+"""Runs when the hosts of a node serve."""
 deleted: Hook[[Cloud, Record], None] = Hook()
 """Runs when a node is gone, with the record that it had."""
 preempted: Hook[[Cloud, Record], None] = Hook()
@@ -109,6 +111,7 @@ def delete(cloud: Cloud, name: str) -> None:
     record = cloud.store.get(NODE, name)
     if record is not None:
         hosts.remove(cloud, record)
+        addresses.release(cloud, record)
         cloud.store.delete(NODE, name)
         deleted.run(cloud, record)
 
@@ -193,7 +196,9 @@ def serve(cloud: Cloud, record: Record) -> Record:
         current = cloud.store.get(NODE, name)
         if current is not None and current["state"] not in (*GONE, "DELETING"):
             cloud.store.put(NODE, name, current | {"networkEndpoints": endpoints})
-            return set_state(cloud, name, "READY")
+            ready = set_state(cloud, name, "READY")
+            served.run(cloud)
+            return ready
     # It was preempted or deleted meanwhile, when its hosts had not all been booted.
     hosts.halt(cloud, record)
     raise bad_state("update", current["state"] if current else "DELETING")
@@ -248,12 +253,7 @@ def _start(cloud: Cloud, call: Call, verb: str, name: str) -> Json:
 @usage.finders
 def _users(cloud: Cloud, path: str) -> list[str]:
     """Return the nodes that keep a network, subnetwork or disk from being deleted."""
-    project = "/".join(path.split("/")[:2])
-    return [
-        name
-        for name, record in cloud.store.items(NODE, f"{project}/")
-        if url_of(path) in record["_uses"]
-    ]
+    return [name for name, record in cloud.store.items(NODE) if url_of(path) in record["_uses"]]
 
 
 @machine_powered_off

@@ -8,6 +8,7 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
 from localcloud.core.operations import Work
 from localcloud.core.store import Record
+from localcloud.services.long_running import EMPTY, shown
 from localcloud.services.paging import page
 from localcloud.services.tpu.api import API, missing, place
 from localcloud.services.tpu.views import node_view, queued_view
@@ -28,12 +29,13 @@ def start(cloud: Cloud, call: Call, work: Work, *, verb: str, target: str) -> Js
     """
     now = int(cloud.clock.now() * 1000)
     name = f"{place(call)}/operations/operation-{now}-{cloud.operations.number():x}"
-    record = cloud.operations.start(_PREFIX + name, work, {"verb": verb, "target": target})
-    return _show(call, name, record)
+    about = {"verb": verb, "target": target, "version": call.method.version}
+    return _show(name, cloud.operations.start(_PREFIX + name, work, about))
 
 
-def _show(call: Call, name: str, record: Record) -> Json:
-    version = call.method.version
+def _show(name: str, record: Record) -> Json:
+    """Return an operation as the version that began it shows it: gRPC asks with none."""
+    version = record["about"]["version"]
     metadata: Json = {
         "@type": "type.googleapis.com/google.cloud.common.OperationMetadata",
         "createTime": rfc3339(record["started"]),
@@ -42,23 +44,16 @@ def _show(call: Call, name: str, record: Record) -> Json:
         "cancelRequested": False,
         "apiVersion": version,
     }
-    operation: Json = {"name": name, "metadata": metadata, "done": record["done"]}
-    if not record["done"]:
-        return operation
-    metadata["endTime"] = rfc3339(record["finished"])
-    if "error" in record:
-        error = record["error"]
-        operation["error"] = {"code": error["code"], "message": error["message"]}
-        return operation
-    resource = record.get("response")
-    if resource is None:
-        operation["response"] = {"@type": "type.googleapis.com/google.protobuf.Empty"}
-    elif "/nodes/" in record["about"]["target"]:
-        operation["response"] = {"@type": f"{_TYPE}.{version}.Node", **node_view(resource, version)}
-    else:
-        typed = {"@type": f"{_TYPE}.{version}.QueuedResource"}
-        operation["response"] = typed | queued_view(resource, version)
-    return operation
+
+    def response(made: Json) -> Json:
+        # v2alpha1 answers what was deleted of the queue (`operation_info` in both cloud_tpu.proto).
+        if (metadata["verb"], version) == ("delete", "v2"):
+            return EMPTY
+        if "/nodes/" in record["about"]["target"]:
+            return {"@type": f"{_TYPE}.{version}.Node", **node_view(made, version)}
+        return {"@type": f"{_TYPE}.{version}.QueuedResource", **queued_view(made, version)}
+
+    return shown(name, metadata, record, response)
 
 
 def _name(call: Call) -> str:
@@ -72,7 +67,7 @@ def _load(cloud: Cloud, call: Call) -> Record:
 @API.method("projects.locations.operations.get", permission="tpu.operations.get")
 def get_operation(cloud: Cloud, call: Call) -> Json:
     """Answer where an operation stands."""
-    return _show(call, _name(call), _load(cloud, call))
+    return _show(_name(call), _load(cloud, call))
 
 
 @API.method("projects.locations.operations.list", permission="tpu.operations.list")
@@ -80,8 +75,7 @@ def list_operations(cloud: Cloud, call: Call) -> Json:
     """List a location's operations."""
     prefix = f"{_PREFIX}{place(call)}/operations/"
     shown = [
-        _show(call, key.removeprefix(_PREFIX), record)
-        for key, record in cloud.operations.items(prefix)
+        _show(key.removeprefix(_PREFIX), record) for key, record in cloud.operations.items(prefix)
     ]
     return page(call, "operations", shown)
 

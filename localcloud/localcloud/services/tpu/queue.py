@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from math import inf
 
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
@@ -79,6 +80,8 @@ def resume(cloud: Cloud) -> None:
     for name, record in cloud.store.items(QUEUED):
         if state_of(record) in (*WAITING, "PROVISIONING"):
             cloud.clock.at(cloud.clock.now(), partial(step, cloud, name))
+        elif state_of(record) == "ACTIVE":
+            _plan_end(cloud, name)
 
 
 def remove_nodes(cloud: Cloud, record: Record) -> None:
@@ -121,6 +124,26 @@ def _activate(cloud: Cloud, name: str) -> None:
         set_state(cloud, name, "FAILED", error=failed[0])
     else:
         set_state(cloud, name, "ACTIVE")
+        _plan_end(cloud, name)
+
+
+def _plan_end(cloud: Cloud, name: str) -> None:
+    """Plan the end of a request whose time runs (`flex_start`)."""
+    with cloud.store.locked():
+        record = cloud.store.get(QUEUED, name)
+        if record is None or record.get("_seconds") is None:
+            return
+        record.setdefault("_ends", cloud.clock.now() + record["_seconds"])
+        cloud.store.put(QUEUED, name, record)
+    cloud.clock.at(record["_ends"], partial(_end, cloud, name))
+
+
+def _end(cloud: Cloud, name: str) -> None:
+    record = cloud.store.get(QUEUED, name)
+    # Another request may have got the name since.
+    if record and state_of(record) == "ACTIVE" and record.get("_ends", inf) <= cloud.clock.now():
+        set_state(cloud, name, "SUSPENDED")
+        remove_nodes(cloud, record)
 
 
 def _create(cloud: Cloud, name: str) -> ApiError | None:

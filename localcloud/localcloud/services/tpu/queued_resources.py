@@ -12,14 +12,16 @@ from localcloud.core.operations import Work, effect
 from localcloud.core.registry import Collection
 from localcloud.core.store import Record
 from localcloud.services.paging import page
-from localcloud.services.tpu import capacity, checks, nodes, operations, queue, vms
+from localcloud.services.tpu import capacity, checks, flex_start, nodes, operations, queue, vms
 from localcloud.services.tpu.api import API, QUEUED, V2, load, place, zone_of
 from localcloud.services.tpu.views import queued_view
 
 _TIERS = ("spot", "guaranteed", "bestEffort")
 _KEPT = ("tpu", *_TIERS, "queueingPolicy", "reservationName", "provisioningModel", "runDuration")
 _QUEUED = Collection(API, "projects.locations.queuedResources", "tpu.queuedResources")
-_RESERVATION = re.compile(r"projects/[^/]+/locations/[^/]+/reservations/[a-z][-a-z0-9]{0,62}")
+_RESERVATION = re.compile(
+    r"projects/[^/]+/locations/[^/]+/reservations/[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
+)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)s")
 
 
@@ -42,6 +44,7 @@ def create_queued_resource(cloud: Cloud, call: Call) -> Json:
         "_nodes": wanted,
         "_after": after,
         "_until": until,
+        "_seconds": flex_start.seconds_of(call.body),
     }
     with cloud.store.locked():
         for node in wanted:
@@ -95,11 +98,12 @@ def delete_queued_resource(cloud: Cloud, call: Call) -> Json:
 
 
 @effect("tpu.queued.delete")
-def _delete(cloud: Cloud, name: str) -> None:
+def _delete(cloud: Cloud, name: str) -> Record | None:
     record = cloud.store.get(QUEUED, name)
     if record is not None:
         queue.remove_nodes(cloud, record)
         cloud.store.delete(QUEUED, name)
+    return record
 
 
 @_QUEUED.method("reset", versions=V2)
@@ -135,6 +139,7 @@ def _nodes(cloud: Cloud, call: Call, name: str) -> list[Record]:
     if not specs:
         raise invalid("tpu.node_spec must have at least one entry.")
     scheduling = _scheduling(call.body)
+    for_a_while = flex_start.seconds_of(call.body)
     found: list[Record] = []
     for spec in specs:
         _require_parent(cloud, call, spec.get("parent", ""))
@@ -144,6 +149,9 @@ def _nodes(cloud: Cloud, call: Call, name: str) -> list[Record]:
         names = _names(spec)
         record = vms.accepted(cloud, call, zone_of(name), body, len(names))
         record["queuedResource"] = name
+        if for_a_while:
+            flex_start.require_generation(record)
+            record["_flexStart"] = True
         if len(names) > 1:
             record |= {"multisliceNode": True, "_slices": len(names)}
         found += [
@@ -179,7 +187,8 @@ def _scheduling(body: Json) -> Json:
     tiers = [tier for tier in _TIERS if tier in body]
     if len(tiers) > 1:
         raise invalid(f"Only one of {' and '.join(tiers)} may be set.")
-    if "spot" in body or body.get("provisioningModel") == "SPOT":
+    model = body.get("provisioningModel")
+    if "spot" in body or model == "SPOT":
         return {"spot": True}
     if "bestEffort" in body:
         return {"preemptible": True}
@@ -192,6 +201,8 @@ def _scheduling(body: Json) -> Json:
             f"Invalid reservation_name '{reservation}': "
             "projects/{project}/locations/{zone}/reservations/{reservation}."
         )
+    if model == "RESERVATION_BOUND" and not reservation:
+        raise invalid("reservation_name is required with provisioning_model RESERVATION_BOUND.")
     return {"reserved": True} if guaranteed.get("reserved") or reservation else {}
 
 

@@ -11,6 +11,7 @@ from localcloud.core.operations import Work, effect
 from localcloud.core.store import Record
 from localcloud.services.compute.instances.guest import attributes
 from localcloud.services.compute.links import path_from, path_of, url_of
+from localcloud.services.orgpolicy import constraints
 from localcloud.services.tpu import catalog, checks, disks, hosts, nodes, operations
 from localcloud.services.tpu.api import NODE, NODES, V2, bad_state, load, node_name, zone_of
 
@@ -52,6 +53,8 @@ def accepted(cloud: Cloud, call: Call, zone: str, body: Json, slices: int = 1) -
     configs = body.get("networkConfigs") or [body.get("networkConfig", {})]
     if body.get("networkConfigs") and body.get("networkConfig"):
         raise invalid("Only one of network_config and network_configs may be given.")
+    if any(config.get("enableExternalIps") for config in configs):
+        constraints.require_external_ips_of_tpus(cloud, call.project)
     completed = [checks.network(cloud, call, zone, config) for config in configs]
     if "networkConfigs" in record:
         record["networkConfigs"] = [config for config, _ in completed]

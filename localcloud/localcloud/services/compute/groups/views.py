@@ -39,7 +39,6 @@ def whole(record: Record) -> Json:
         "allInstancesConfig": {"effective": True},
         "stateful": {
             "hasStatefulConfig": stateful,
-            "isStateful": stateful,
             "perInstanceConfigs": {"allEffective": True},
         },
     }

@@ -11,7 +11,7 @@ from localcloud.services.compute import addresses, catalog, ipam
 from localcloud.services.compute.api import STORE
 from localcloud.services.compute.fingerprints import require_match, stamp
 from localcloud.services.compute.instances.records import KIND, changes
-from localcloud.services.compute.links import last, path_from
+from localcloud.services.compute.links import last, path_from, path_of, url_of
 from localcloud.services.compute.networks import require_network
 from localcloud.services.compute.subnetworks import require_subnetwork
 from localcloud.services.compute.usage import in_use
@@ -30,7 +30,7 @@ def plan(cloud: Cloud, call: Call, zone: str, sent: list[Json]) -> list[Json]:
     for number, interface in enumerate(sent):
         reference = interface.get("subnetwork", "")
         network = interface.get("network", "")
-        path = require_network(cloud, call.project, network) if network or not reference else ""
+        path = _network(cloud, call, number, network) if network or not reference else ""
         subnet = require_subnetwork(cloud, call.project, zone, reference, path)
         _may(cloud, call, "compute.subnetworks.use", subnet)
         if len(interface.get("accessConfigs", [])) > 1:
@@ -48,6 +48,23 @@ def plan(cloud: Cloud, call: Call, zone: str, sent: list[Json]) -> list[Json]:
             }
         )
     return planned
+
+
+def _network(cloud: Cloud, call: Call, number: int, reference: str) -> str:
+    """Return the path of a network; a missing one is another error here than elsewhere.
+
+    Source: github.com/GoogleCloudPlatform/magic-modules/pull/18826 (2026).
+    """
+    try:
+        return require_network(cloud, call.project, reference)
+    except ApiError as error:
+        if error.code != 404:
+            raise
+        url = url_of(path_of(reference or "global/networks/default", call.project))
+        raise invalid(
+            f"Invalid value for field 'resource.networkInterfaces[{number}].network': '{url}'. "
+            "The referenced network resource cannot be found."
+        ) from None
 
 
 def address(cloud: Cloud, path: str, planned: list[Json]) -> list[Json]:

@@ -39,6 +39,7 @@ from localcloud.services.compute.resources import (
     require_permission,
     serve_lists,
 )
+from localcloud.services.orgpolicy import constraints
 
 _OUTPUT = ("id", "kind", "status", "fingerprint", "creationTimestamp", "cpuPlatform", "params")
 # The permission that each of these fields of a new instance takes beside `create`. Source:
@@ -83,8 +84,12 @@ def add(cloud: Cloud, call: Call, body: Json) -> str:
         for field, permission in _SETS.items():
             if body.get(field):
                 require_permission(cloud, call, f"compute.instances.{permission}")
+        constraints.require_os_login(cloud, call.project, body.get("metadata", {}))
+        constraints.forbid_serial_port_logging(cloud, call.project, body.get("metadata", {}))
         record = _new_record(cloud, call, path, body)
         planned = interfaces.plan(cloud, call, zone, body.get("networkInterfaces", []))
+        if any(interface.get("accessConfigs") for interface in planned):
+            constraints.require_external_ip(cloud, call.project, path)
         record["disks"] = disks.attach_all(cloud, call, path, body.get("disks", []))
         try:
             record["networkInterfaces"] = interfaces.address(cloud, path, planned)

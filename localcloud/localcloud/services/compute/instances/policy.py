@@ -16,7 +16,7 @@ def get_iam_policy(cloud: Cloud, call: Call) -> Json:
     """Return the policy that is set on the instance itself."""
     path = KIND.path(call)
     load(cloud, path)
-    return policies.read(cloud, path)
+    return policies.shown(policies.read(cloud, path), call.arg("optionsRequestedPolicyVersion"))
 
 
 @INSTANCES.method("setIamPolicy")
@@ -24,6 +24,10 @@ def set_iam_policy(cloud: Cloud, call: Call) -> Json:
     """Replace the policy; an etag must be the current one."""
     path = KIND.path(call)
     load(cloud, path)
+    bindings = call.body.get("policy", call.body).get("bindings", [])
+    right = "compute.instances.setIamPolicy"
+    known = policies.read(cloud, path)["bindings"]
+    policies.require_modified(cloud, call, right, resources_of(cloud, call), known, bindings)
     return policies.write(cloud, path, call.body)
 
 

@@ -1,0 +1,1 @@
+"""gRPC calls, each answered as the REST call that it stands for."""

@@ -1,0 +1,1 @@
+"""The Cloud Logging API: what the serial ports of VMs have sent to it."""

@@ -1,0 +1,1 @@
+"""Network Management: Connectivity Tests, which say what reaches what, and by which rule."""

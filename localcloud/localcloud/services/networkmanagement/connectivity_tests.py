@@ -1,0 +1,128 @@
+"""Connectivity Tests: kept questions whether one end reaches another, answered at each run."""
+
+from __future__ import annotations
+
+import re
+
+from localcloud.core.call import Call, Json
+from localcloud.core.clock import rfc3339
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError, invalid
+from localcloud.core.operations import Work, effect
+from localcloud.core.store import Record
+from localcloud.services import policies
+from localcloud.services.networkmanagement import ends, operations, steps, trace
+from localcloud.services.networkmanagement.api import TEST, TESTS, place, test_name
+from localcloud.services.paging import page
+
+_ID = re.compile(r"[a-z](?:[-a-z0-9]{0,38}[a-z0-9])?")
+_KEPT = (
+    *("source", "destination", "protocol", "description", "labels", "relatedProjects"),
+    "bypassFirewallChecks",
+)
+
+
+@TESTS.method("create")
+def create(cloud: Cloud, call: Call) -> Json:
+    """Keep a test and run it."""
+    test_id = call.arg("testId")
+    if not _ID.fullmatch(test_id):
+        raise invalid(f"test_id '{test_id}' does not match {_ID.pattern}.")
+    name = f"{place(call)}/connectivityTests/{test_id}"
+    now = rfc3339(cloud.clock.now())
+    record = _checked(call.body) | {"name": name, "displayName": test_id, "createTime": now}
+    with cloud.store.locked():
+        if cloud.store.get(TEST, name) is not None:
+            raise ApiError(409, f"Resource '{name}' already exists")
+        cloud.store.put(TEST, name, record | {"updateTime": now})
+    return _run(cloud, call, name, "create")
+
+
+@TESTS.method("get")
+def get(cloud: Cloud, call: Call) -> Json:
+    """Return a test with the answer of its last run."""
+    return _load(cloud, test_name(call))
+
+
+@TESTS.method("list")
+def list_(cloud: Cloud, call: Call) -> Json:
+    """List the project's tests."""
+    found = cloud.store.items(TEST, f"{place(call)}/connectivityTests/")
+    return page(call, "resources", [record for _, record in found])
+
+
+@TESTS.method("rerun")
+def rerun(cloud: Cloud, call: Call) -> Json:
+    """Answer a test's question anew."""
+    name = test_name(call)
+    _load(cloud, name)
+    return _run(cloud, call, name, "rerun")
+
+
+@TESTS.method("patch", verb="update")
+def patch(cloud: Cloud, call: Call) -> Json:
+    """Change a test's question, and answer the new one."""
+    name = test_name(call)
+    fields = [_camel(field) for field in call.arg("updateMask").split(",") if field]
+    wrong = sorted(set(fields) - set(_KEPT))
+    if wrong or not fields:
+        raise invalid(f"update_mask: {call.arg('updateMask')!r} must name of {', '.join(_KEPT)}.")
+    with cloud.store.locked():
+        record = _load(cloud, name) | {field: call.body.get(field) for field in fields}
+        record["updateTime"] = rfc3339(cloud.clock.now())
+        ends.check(record)
+        given = {key: value for key, value in record.items() if value is not None}
+        cloud.store.put(TEST, name, given)
+    return _run(cloud, call, name, "update")
+
+
+@TESTS.method("delete")
+def delete(cloud: Cloud, call: Call) -> Json:
+    """Forget a test."""
+    name = test_name(call)
+    _load(cloud, name)
+    work = Work("networkmanagement.delete", {"name": name}, cloud.seconds("network.update"))
+    return operations.start(cloud, call, work, verb="delete", target=name)
+
+
+policies.serve(TESTS, lambda cloud, call: str(_load(cloud, test_name(call))["name"]))
+
+
+def _run(cloud: Cloud, call: Call, name: str, verb: str) -> Json:
+    arguments = {"name": name, "project": call.project}
+    work = Work("networkmanagement.run", arguments, cloud.seconds("network.update"))
+    return operations.start(cloud, call, work, verb=verb, target=name)
+
+
+@effect("networkmanagement.run")
+def _answer(cloud: Cloud, name: str, project: str) -> Record:
+    record = _load(cloud, name)
+    try:
+        packet = ends.packet(cloud, project, record)
+        bypass = record.get("bypassFirewallChecks", False)
+        found = trace.analyse(cloud, packet, bypass_firewall=bypass)
+    except ends.NotFound as missing:
+        found = trace.details(cloud, [steps.abort(missing.cause, missing.resource)], {})
+    record["reachabilityDetails"] = found
+    cloud.store.put(TEST, name, record)
+    return record
+
+
+@effect("networkmanagement.delete")
+def _forget(cloud: Cloud, name: str) -> None:
+    cloud.store.delete(TEST, name)
+
+
+def _checked(body: Json) -> Record:
+    ends.check(body)
+    record = {key: body[key] for key in _KEPT if key in body}
+    return {"protocol": "TCP"} | record
+
+
+def _load(cloud: Cloud, name: str) -> Record:
+    return cloud.store.load(TEST, name, ApiError(404, f"Resource '{name}' was not found"))
+
+
+def _camel(field: str) -> str:
+    head, *tail = field.strip().split("_")
+    return head + "".join(part.capitalize() for part in tail)

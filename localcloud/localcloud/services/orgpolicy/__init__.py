@@ -1,0 +1,1 @@
+"""Organization policies: what an organization forbids in a project."""
