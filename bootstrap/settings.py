@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from pydantic import Field, ValidationError
@@ -15,13 +15,26 @@ from infra.settings.problems import UNSET, Problem
 
 NAMESPACE: Final = "tpu-stack-bootstrap"
 PROJECT_KEY: Final = "gcp:project"
+DEPLOYS: Final = "deploy"
+PREVIEWS: Final = "preview"
+OLD_VERSIONS: Final = 100
+"""Of each state file (Pulumi writes one at every step) so many are kept when it is overwritten."""
 _PROJECT = re.compile(r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
 _REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)+")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9_.-]{1,61}[a-z0-9]")
 _PREFIX = re.compile(r"[a-z][a-z0-9-]{1,17}[a-z0-9]")
 _REGION = re.compile(r"[a-z]+-[a-z]+\d+")
+_ENVIRONMENT = re.compile(r"[a-z][a-z0-9-]*[a-z0-9]")
+_LONGEST_ACCOUNT = 30
 _ROLE = re.compile(r"((projects|organizations)/[^/]+/)?roles/[A-Za-z0-9_.]+")
 _BILLING = re.compile(r"[0-9A-F]{6}-[0-9A-F]{6}-[0-9A-F]{6}")
+
+
+# What the file of this repository says (Pulumi.pipeline.yaml).
+_EXAMPLES = (
+    *("my-project-pipeline", "my-project-dev", "my-project-staging", "my-project-prod"),
+    *("my-project-requests", "my-organization/my-repository", 1),
+)
 
 
 class Forge(StrEnum):
@@ -40,42 +53,69 @@ class BudgetSettings(Section):
     """US dollars a month; mails at 50, 90 and 100 %."""
 
 
+class EnvironmentSettings(Section):
+    """One environment: a project, and who may do what in it. Nobody else may."""
+
+    project: Text
+    """Project of its stack, which has its name, and of no other environment's."""
+    like: Text | None = None
+    """The stack that requests' stacks are modelled on. With it this is the environment of these
+    stacks: whoever can push may deploy there.
+    """
+    previews_requests: bool = False
+    """Whether requests are previewed on its stack: whoever can push may then read what its
+    previewer reads, the state and its secrets included.
+    """
+    deployer_roles: tuple[Text, ...] = ()
+    """Further roles of the deployer, for a stack that needs them."""
+
+
 class BootstrapSettings(Section):
     """Everything that the stack file says."""
 
     project: Text
-    """Project of bucket, key, accounts and identity pool."""
+    """Project of buckets, keys, accounts and identity pool; no stack's."""
     region: Text
-    """Region of the state bucket and the key."""
+    """Region of the state buckets and the keys."""
     repository: Text
     """The repository whose pipeline is let in, OWNER/NAME."""
+    repository_id: int = Field(ge=1)
+    """Its number, which nobody else gets when it is renamed or deleted."""
+    owner_id: int = Field(ge=1)
+    """Its owner's number (on GitLab: the namespace's)."""
     forge: Forge = Forge.GITHUB
     """Where the repository is."""
     branch: Text = "main"
-    """The branch whose pipeline may deploy; * for every one (only in a project for the stacks of
-    requests: whoever can push may then deploy there).
-    """
-    projects: tuple[Text, ...] = ()
-    """The stacks' projects; this one if there are none."""
-    deployer_roles: tuple[Text, ...] = ()
-    """Further roles of the deployer, for stacks that need them."""
+    """The branch whose pipeline may deploy."""
+    environments: Mapping[Text, EnvironmentSettings] = Field(min_length=1)
+    """The environments by the names that they have on the forge."""
     name_prefix: Text = "tpu-stack-ci"
     """What the names of all resources begin with."""
     state_bucket: Text | None = None
-    """Name of the state bucket. PROJECT-PREFIX-state if not set."""
+    """Name of the bucket of bootstrap's own state, and beginning of those of the environments.
+    PROJECT-PREFIX-state if not set.
+    """
     budget: BudgetSettings | None = None
     """A budget over the projects."""
 
     @property
     def all_projects(self) -> tuple[str, ...]:
         """The projects that the pipeline's accounts work in."""
-        return self.projects or (self.project,)
+        return tuple(each.project for each in self.environments.values())
 
     @property
     def bucket(self) -> str:
-        """The state bucket's name."""
+        """The name of the bucket of bootstrap's own state."""
         project = self.project.replace(":", "-").replace(".", "-")
         return self.state_bucket or f"{project}-{self.name_prefix}-state"
+
+    def bucket_of(self, environment: str) -> str:
+        """Return the name of an environment's state bucket."""
+        return f"{self.bucket}-{environment}"
+
+    def account_of(self, environment: str, does: str) -> str:
+        """Return the part before the @ of the account that `deploys` or `previews`."""
+        return f"{self.name_prefix}-{environment}-{does}"
 
 
 class BootstrapError(Exception):
@@ -124,37 +164,55 @@ def _problem(error: ErrorDetails) -> Problem:
     )
 
 
-def _problems(settings: BootstrapSettings) -> list[Problem]:
-    """Return the problems that the types can't express."""
-    found = [
-        Problem(name, value, f"is no {what}", f"Use one like {like}")
-        for name, value, form, what, like in (
-            (PROJECT_KEY, settings.project, _PROJECT, "project id", "my-project-pipeline"),
-            ("region", settings.region, _REGION, "region", "europe-west4"),
-            ("repository", settings.repository, _REPOSITORY, "repository", "owner/name"),
-            ("namePrefix", settings.name_prefix, _PREFIX, "prefix of 3 to 19 letters", "tpu-ci"),
-            ("stateBucket", settings.bucket, _BUCKET, "bucket name", "my-project-state"),
-        )
-        if not form.fullmatch(value)
-    ]
-    found += [
-        Problem(f"projects[{number}]", project, "is no project id", "Use the id, not the number")
-        for number, project in enumerate(settings.projects)
-        if not _PROJECT.fullmatch(project)
-    ]
-    found += [
-        Problem(f"deployerRoles[{number}]", role, "is no role", "Use one like roles/pubsub.admin")
-        for number, role in enumerate(settings.deployer_roles)
-        if not _ROLE.fullmatch(role)
-    ]
+def _problems(settings: BootstrapSettings) -> Iterator[Problem]:
+    """Yield the problems that the types can't express."""
+    for name, value, form, what, like in (
+        (PROJECT_KEY, settings.project, _PROJECT, "project id", "my-project-pipeline"),
+        ("region", settings.region, _REGION, "region", "europe-west4"),
+        ("repository", settings.repository, _REPOSITORY, "repository", "owner/name"),
+        ("namePrefix", settings.name_prefix, _PREFIX, "prefix of 3 to 19 letters", "tpu-ci"),
+        ("stateBucket", settings.bucket, _BUCKET, "bucket name", "my-project-state"),
+    ):
+        if not form.fullmatch(value):
+            yield Problem(name, value, f"is no {what}", f"Use one like {like}")
+    said: dict[str, object] = {PROJECT_KEY: settings.project, "repository": settings.repository}
+    said |= {f"environments.{name}.project": e.project for name, e in settings.environments.items()}
+    said |= {"repositoryId": settings.repository_id, "ownerId": settings.owner_id}
+    for name, example in said.items():
+        if example in _EXAMPLES:
+            yield Problem(name, example, "stands in the example for one of yours", "Write your own")
+    for name, environment in settings.environments.items():
+        yield from _of_environment(settings, name, environment)
     budget = settings.budget
     if budget and not _BILLING.fullmatch(budget.billing_account):
-        found.append(
-            Problem(
-                "budget.billingAccount",
-                budget.billing_account,
-                "is no billing account",
-                "`gcloud billing accounts list` shows its id",
-            )
+        cure = "`gcloud billing accounts list` shows its id"
+        yield Problem(
+            "budget.billingAccount", budget.billing_account, "is no billing account", cure
         )
-    return found
+
+
+def _of_environment(
+    settings: BootstrapSettings, name: str, environment: EnvironmentSettings
+) -> Iterator[Problem]:
+    setting = f"environments.{name}"
+    longest = max(len(settings.account_of(name, does)) for does in (DEPLOYS, PREVIEWS))
+    if not _ENVIRONMENT.fullmatch(name):
+        yield Problem(setting, name, "is no name", "Use lower-case letters, digits and hyphens")
+    elif longest > _LONGEST_ACCOUNT:
+        why = f"makes an account's name of {longest} characters with namePrefix; Google takes 30"
+        yield Problem(setting, name, why, "Shorten one of the two")
+    elif not _BUCKET.fullmatch(settings.bucket_of(name)):
+        yield Problem("stateBucket", settings.bucket_of(name), "is no bucket name", "Shorten it")
+    project, at = environment.project, f"{setting}.project"
+    if not _PROJECT.fullmatch(project):
+        yield Problem(at, project, "is no project id", "Use the id, not the number")
+    elif project == settings.project:
+        why = "has the pipeline's accounts and keys, which a deployer in it could take"
+        yield Problem(at, project, why, "Make a project for the environment")
+    elif settings.all_projects.count(project) > 1:
+        why = "is another environment's too, so that the deployer of one reaches the other"
+        yield Problem(at, project, why, "Make a project for each environment")
+    for number, role in enumerate(environment.deployer_roles):
+        if not _ROLE.fullmatch(role):
+            at = f"{setting}.deployerRoles[{number}]"
+            yield Problem(at, role, "is no role", "Use one like roles/pubsub.admin")

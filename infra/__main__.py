@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pulumi
 
-from infra import enabled
+from infra import data_set, enabled, fits, offered, taken
 from infra.catalog import Catalog
+from infra.checks import with_checks
 from infra.checks.context import Context
 from infra.names import names_of
 from infra.program import declare
@@ -22,12 +23,18 @@ ROOT = Path(__file__).resolve().parent.parent
 gc.freeze()
 gc.set_threshold(100_000)
 
+stack = pulumi.get_stack()
 try:
     settings = settings_from_engine()
-    stack = pulumi.get_stack()
-    context = Context(stack, ROOT, Catalog(), names_of(settings, stack))
+    names = names_of(settings, stack)
+    look = taken.look(settings, names.tpus(settings.tpu.slices))
+    context = Context(stack, ROOT, Catalog(), names, taken=look)
     declare(settings, context)
     if pulumi.runtime.is_dry_run():
         enabled.report(settings)
+        data_set.report(settings, context.names.bucket)
+        offered.report(settings, context)
+        fits.report(settings, ROOT)
 except SettingsError as error:
-    raise pulumi.RunError(str(error)) from None
+    whole = with_checks(error, lambda rest: Context(stack, ROOT, Catalog(), names_of(rest, stack)))
+    raise pulumi.RunError(str(whole)) from None

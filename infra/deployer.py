@@ -25,6 +25,11 @@ ALL: Final = (READ, WRITE, CHANGE, WAIT)
 _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
     "everything": lambda s: True,
     "a vm that nobody manages": lambda s: s.vm.managed is None,
+    "a vm that comes back": lambda s: (
+        s.vm.managed is None
+        and s.training.run_on is RunOn.VM
+        and s.limits.time_to_live_hours is not None
+    ),
     "a managed vm": lambda s: s.vm.managed is not None,
     "a health check of the vm": lambda s: (
         s.vm.managed is not None and s.training.run_on is RunOn.VM
@@ -41,9 +46,12 @@ _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
         _own_key(s.bucket.encryption) and s.bucket.force_destroy
     ),
     "a network of its own": lambda s: s.network.create,
-    "a tpu": lambda s: s.tpu.queued is None,
-    "a tpu that queues": lambda s: s.tpu.queued is not None,
-    "limits": lambda s: s.limits.any,
+    "a tpu": lambda s: s.tpu.queue is None,
+    "several slices from the queue": lambda s: s.tpu.queue is not None and s.tpu.slices > 1,
+    "a tpu that queues": lambda s: s.tpu.queue is not None,
+    "limits": lambda s: _makes_a_role(s),
+    "recovery": lambda s: s.recovery.enabled,
+    "metrics of the vm": lambda s: s.vm.ops_agent,
     "a public address of the vm": lambda s: s.vm.public_ip,
     "a budget": lambda s: s.budget is not None,
     "addresses that the budget tells": lambda s: bool(_budget(s).emails),
@@ -60,11 +68,14 @@ class Permissions:
         project: for a role in the project.
         billing_account: on the billing account, which `billing_role` grants.
         billing_role: empty without a budget.
+        grants: the roles that the stack gives to its machines and to Google's own accounts, without
+            one that it makes itself.
     """
 
     project: Mapping[str, tuple[str, ...]]
     billing_account: Mapping[str, tuple[str, ...]]
     billing_role: str
+    grants: tuple[str, ...] = ()
 
     def of_project(self, *kinds: str) -> list[str]:
         """Return the permissions of some purposes (all if none is named), each once."""
@@ -81,6 +92,12 @@ def groups() -> dict[str, dict[str, list[str]]]:
     return loaded
 
 
+def grants() -> dict[str, list[str]]:
+    """Return the roles that stacks give, by group."""
+    loaded: dict[str, list[str]] = _catalog()["grants"]
+    return loaded
+
+
 def permissions_of(settings: StackSettings) -> Permissions:
     """Return the permissions that a stack with these settings takes."""
     applying = [entry for name, entry in groups().items() if _APPLIES[name](settings)]
@@ -90,7 +107,16 @@ def permissions_of(settings: StackSettings) -> Permissions:
     }
     billing = _catalog()["billingAccount"] if settings.budget else {}
     account = {kind: tuple(billing.get(kind, ())) for kind in ALL}
-    return Permissions(project, account, billing.get("role", ""))
+    granted = {
+        role for name, roles in grants().items() if _APPLIES[name](settings) for role in roles
+    }
+    return Permissions(project, account, billing.get("role", ""), tuple(sorted(granted)))
+
+
+def sweeper() -> list[str]:
+    """Return what deleting resources that are in no state takes (`tpustack ci sweep`)."""
+    listed: list[str] = _catalog()["sweeper"]
+    return listed
 
 
 @lru_cache(maxsize=1)
@@ -101,6 +127,10 @@ def _catalog() -> dict[str, Any]:
 
 def _together(by_kind: Mapping[str, Iterable[str]], kinds: Iterable[str]) -> list[str]:
     return sorted({name for kind in kinds for name in by_kind.get(kind, ())})
+
+
+def _makes_a_role(settings: StackSettings) -> bool:
+    return (settings.limits.any or settings.recovery.enabled) and settings.limits.role is None
 
 
 def _own_key(encryption: EncryptionSettings | None) -> bool:

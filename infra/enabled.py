@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pulumi
 
-from infra import apis
+from infra import apis, beside, credentials
 from infra.apis import apis_of
 from infra.settings import StackSettings
 
@@ -20,7 +17,6 @@ if TYPE_CHECKING:
     import requests
 
 _URL = "https://serviceusage.googleapis.com/v1/projects/{project}/services"
-_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _SECONDS = 10.0
 _PAGE = 200
 # One call for each API. A disabled API refuses it before it looks at permissions.
@@ -38,8 +34,6 @@ _CALLS: Mapping[str, str] = {
     "notificationChannels",
     apis.PUBSUB_API: "https://pubsub.googleapis.com/v1/projects/{project}/topics",
 }
-# Names the project whose API counts, where the path names none.
-_QUOTA_PROJECT = "X-Goog-User-Project"
 # Seconds between two calls, and in all; Google says "a few minutes".
 _PAUSE, _LONGEST = 2.0, 300.0
 
@@ -49,19 +43,16 @@ def report(settings: StackSettings) -> None:
 
     Without sufficient credentials it says nothing: the provider then says why.
     """
-
-    async def look() -> None:
-        _tell(await asyncio.to_thread(disabled, settings.project, apis_of(settings)), settings)
-
-    # An output, since the program waits for all outputs before it ends.
-    looked: Any = look()
-    pulumi.Output.from_input(looked)
+    beside.look(
+        lambda: disabled(settings.project, apis_of(settings)),
+        lambda names: _tell(names, settings),
+    )
 
 
 def disabled(project: str, apis: Sequence[str]) -> list[str]:
     """Return those of `apis` that the project has not enabled; none if nobody may look."""
     try:
-        session = _session()
+        session = users_session()
         enabled = _enabled(session, project) if session else None
     except Exception:  # No error of any kind may fail a preview.
         return []
@@ -91,9 +82,9 @@ def wait_until_it_answers(
     """
     if api not in _CALLS:
         return
-    session = _session() or _machines_session()
+    session = credentials.session(credentials.of_program())
     if api == apis.BUDGETS_API:
-        session.headers[_QUOTA_PROJECT] = project
+        session.headers[credentials.QUOTA_PROJECT] = project
     end = clock() + _LONGEST
     while _is_refused(session.get(_CALLS[api].format(project=project), timeout=_SECONDS)):
         if clock() > end:
@@ -119,29 +110,10 @@ def _enabled(session: requests.Session, project: str) -> set[str]:
         query["pageToken"] = page["nextPageToken"]
 
 
-def _session() -> requests.Session | None:
-    """Return the provider's credentials, never a machine's: asking for those takes seconds."""
-    if token := os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN"):
-        import requests
-
-        session = requests.Session()
-        session.headers["Authorization"] = f"Bearer {token}"
-        return session
-    given = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
-    folder = os.environ.get("CLOUDSDK_CONFIG") or Path.home() / ".config" / "gcloud"
-    if not Path(given or Path(folder) / "application_default_credentials.json").is_file():
-        return None
-    return _machines_session()
-
-
-def _machines_session() -> requests.Session:
-    """Return any credentials; a machine's own if there are no others."""
-    # Takes a while to load, which only those who have credentials should wait for.
-    import google.auth
-    from google.auth.transport.requests import AuthorizedSession
-
-    credentials, _ = google.auth.default(scopes=[_SCOPE])
-    return AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
+def users_session() -> requests.Session | None:
+    """Return a client as the provider is; None if the machine had to be asked, for seconds."""
+    said = credentials.of_program()
+    return credentials.session(said) if said.is_users else None
 
 
 def _tell(names: Sequence[str], settings: StackSettings) -> None:

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import getpass
+import hashlib
+import json
+import os
+import socket
 from dataclasses import dataclass
+from pathlib import Path
 
 from infra.settings import StackSettings
+
+MARK = "tpu-stack-mark"
+"""The label by which a stack knows what it made itself (infra/components/mark.py)."""
+MADE_FOR = "Made by tpu-stack for stack "
+"""Beginning of the description of what has no labels; the mark is its end."""
+_FOLDER = "file://"
 
 
 @dataclass(frozen=True)
@@ -37,7 +49,7 @@ class Names:
 
     @property
     def limits_role(self) -> str:
-        """Id of the role that limits need; such ids have no hyphens."""
+        """Beginning of the id of the role that limits need; such ids have no hyphens."""
         return f"{self.prefix.replace('-', '_')}_limits"
 
     @property
@@ -48,8 +60,43 @@ class Names:
 
 def names_of(settings: StackSettings, stack: str) -> Names:
     """Return the names in a stack."""
-    prefix = settings.name_prefix or f"tpu-stack-{stack}"
-    # A project of a domain is called example.com:project; bucket names have no colon, and one with
-    # a dot would have to be a domain that the user owns.
-    project = settings.project.replace(":", "-").replace(".", "-")
-    return Names(prefix, settings.bucket.name or f"{project}-{prefix}")
+    whose = f"-{settings.owner}" if settings.owner else ""
+    prefix = settings.name_prefix or f"tpu-stack-{stack}{whose}"
+    return Names(prefix, settings.bucket.name or f"{in_bucket_names(settings.project)}-{prefix}")
+
+
+def in_bucket_names(project: str) -> str:
+    """Return a project's id as a bucket's name may have it.
+
+    A project of a domain is called example.com:project; bucket names have no colon, and one with a
+    dot would have to be a domain that the user owns.
+    """
+    return project.replace(":", "-").replace(".", "-")
+
+
+def mark_of(stack: str) -> str:
+    """Return what identifies a stack: its name and the backend that has it."""
+    backend = _backend()
+    # Two engineers' own folders may have the same name on their two machines.
+    whose = _person() if backend.startswith(_FOLDER) else ""
+    identity = json.dumps([backend, whose, stack])
+    return hashlib.sha256(identity.encode()).hexdigest()[:8]
+
+
+def _backend() -> str:
+    """Return the backend's address: the engine's variable, else the one that it logged in to."""
+    if url := os.environ.get("PULUMI_BACKEND_URL"):
+        return url
+    home = Path(os.environ.get("PULUMI_HOME") or Path.home() / ".pulumi")
+    try:
+        current = json.loads((home / "credentials.json").read_text(encoding="utf-8"))["current"]
+    except (OSError, ValueError, KeyError):
+        return _FOLDER
+    return str(current)
+
+
+def _person() -> str:
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):
+        return socket.gethostname()

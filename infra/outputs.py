@@ -33,14 +33,19 @@ OUTPUTS: Mapping[str, str] = {
 
 
 def export(
-    settings: StackSettings, bucket: Bucket, identity: Identity, vm: Vm | ManagedVm, tpu: Tpu
+    settings: StackSettings,
+    job: str,
+    bucket: Bucket,
+    identity: Identity,
+    vm: Vm | ManagedVm,
+    tpu: Tpu,
 ) -> dict[str, pulumi.Input[object]]:
     """Export every output and return them."""
     values: dict[str, pulumi.Input[object]] = {
         "architecture": settings.architecture.value,
         "bucket_name": bucket.name,
         "bucket_url": bucket.url,
-        "job_url": pulumi.Output.concat(bucket.url, "/jobs/", settings.training.job),
+        "job_url": pulumi.Output.concat(bucket.url, "/jobs/", job),
         "project": settings.project,
         "region": settings.region,
         "service_account": identity.email,

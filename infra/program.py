@@ -7,6 +7,7 @@ import pulumi
 from infra.checks import ensure_valid
 from infra.checks.context import Context
 from infra.cost.parts import of_stack
+from infra.cost.running import goes_on
 from infra.cost.table import table
 from infra.outputs import export
 from infra.settings import StackSettings
@@ -26,14 +27,15 @@ def declare(settings: StackSettings, context: Context) -> dict[str, pulumi.Input
     for warning in checked.warnings:
         pulumi.log.warn(warning)
     if pulumi.runtime.is_dry_run():
-        pulumi.log.info(table(of_stack(settings, context.stack, context.catalog)))
+        costs = table(of_stack(settings, context.stack, context.catalog))
+        pulumi.log.info(f"{costs}\n\n{goes_on(settings, context.stack, context.catalog)}.")
     stack = Builder(settings, context, checked)
     services = stack.services()
     stack.budget(services)
-    network = stack.network(services)
     bucket = stack.bucket(services)
     identity = stack.identity(services, bucket)
     stack.limits(services, identity)
+    network = stack.network(services, identity)
     tpu = stack.tpu(services, network, identity, bucket)
     vm = stack.vm(services, network, identity, bucket)
-    return export(settings, bucket, identity, vm, tpu)
+    return export(settings, checked.job, bucket, identity, vm, tpu)

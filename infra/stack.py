@@ -17,6 +17,8 @@ from infra.apis import (
     TPU_API,
     apis_of,
 )
+from infra.catalog.locks import lock_of
+from infra.catalog.packages import TPU_PACKAGE, VM_PACKAGE
 from infra.checks import CheckedStack
 from infra.checks.context import Context
 from infra.checks.network import subnet_range
@@ -26,12 +28,13 @@ from infra.components.budget import Budget, BudgetArgs
 from infra.components.encryption import Encryption, EncryptionArgs
 from infra.components.identity import Identity, IdentityArgs, grant_bucket_to
 from infra.components.limits import Limits, LimitsArgs
-from infra.components.machine import Job, job_metadata, limits_metadata, startup_script
+from infra.components.machine import LOCK, Job, job_metadata, limits_metadata, startup_script
 from infra.components.managed_vm import ManagedVm, ManagedVmArgs
 from infra.components.network import Network, NetworkArgs
 from infra.components.services import ProjectServices, ProjectServicesArgs
 from infra.components.tpu import Tpu, TpuArgs, TpuNode, TpuVm
 from infra.components.vm import Vm, VmArgs
+from infra.cost.running import COST_NOTE, goes_on
 from infra.settings import StackSettings
 from infra.settings.tpu import Architecture
 from infra.settings.training import RunOn
@@ -54,7 +57,7 @@ class Builder:
         self.context = context
         self.checked = checked
         self.names = context.names
-        self.labels = {"managed-by": "pulumi", "tpu-stack": context.stack, **settings.labels}
+        self.labels = {**settings.labels, "managed-by": "pulumi", "tpu-stack": context.stack}
 
     def services(self) -> ProjectServices:
         """Declare the APIs."""
@@ -62,13 +65,12 @@ class Builder:
         args = ProjectServicesArgs(settings.project, apis_of(settings), settings.enable_apis)
         return ProjectServices("services", args)
 
-    def network(self, services: ProjectServices) -> Place:
+    def network(self, services: ProjectServices, identity: Identity) -> Place:
         """Declare the stack's own network, or return the one that the settings name."""
         network, facts = self.settings.network, self.context.catalog.network
         if not network.create:
-            name = network.name or "default"
-            project, region = self.settings.project, self.settings.region
-            subnetwork = network.subnetwork or name
+            name, subnetwork = network.given_name, network.given_subnetwork
+            project, region = network.project or self.settings.project, self.settings.region
             return Place(
                 f"projects/{project}/global/networks/{name}",
                 f"projects/{project}/regions/{region}/subnetworks/{subnetwork}",
@@ -81,7 +83,7 @@ class Builder:
             subnet_range=subnet_range(self.settings, self.context) or facts.own_subnet_range,
             iap_range=facts.iap_range,
             ssh_port=facts.ssh_port,
-            grpc_ports=(facts.grpc_port, facts.mesh_port),
+            account=identity.email,
             requires=(services.enabled[COMPUTE_API],),
         )
         own = Network("network", args)
@@ -158,15 +160,18 @@ class Builder:
         return Identity("identity", args)
 
     def limits(self, services: ProjectServices, identity: Identity) -> None:
-        """Declare what the machines may do when a limit is reached."""
-        if not self.settings.limits.any:
+        """Declare what the machines may do when a limit is reached, or a TPU is lost."""
+        if not self.settings.limits.any and not self.settings.recovery.enabled:
             return
         apis = (services.enabled[IAM_API], services.enabled[PROJECTS_API])
         args = LimitsArgs(
             project=self.settings.project,
             role_id=self.names.limits_role,
-            queued=self.settings.tpu.queued is not None,
+            given=self.settings.limits.role,
+            queued=self.settings.tpu.queue is not None,
+            creates=self.settings.recovery.enabled,
             account=identity.email,
+            account_name=identity.name,
             requires=apis,
         )
         Limits("limits", args)
@@ -175,9 +180,10 @@ class Builder:
         """Return the job of the machine that runs the trainer."""
         training = self.settings.training
         return Job(
-            name=training.job,
+            name=self.checked.job,
             args=training.args,
             tensorflow=self.checked.trainer_tensorflow,
+            wheels=self.checked.wheels,
             bucket_url=bucket.url,
             wheel_url=bucket.wheel_url,
             wheel_sha256=bucket.wheel_sha256,
@@ -188,6 +194,7 @@ class Builder:
     ) -> Tpu:
         """Declare the TPU in the form that the settings ask for."""
         tpu, catalog = self.settings.tpu, self.context.catalog
+        accelerator = catalog.accelerator(tpu.accelerator_type)
         metadata = self._tpu_metadata(bucket)
         args = TpuArgs(
             **self._machine(services, place, identity),
@@ -196,8 +203,10 @@ class Builder:
             settings=tpu,
             software=self.checked.tpu_software,
             metadata=metadata,
+            taken=self.context.taken(),
+            declared_in=bucket.name if self.settings.recovery.enabled else None,
             grpc_port=catalog.network.grpc_port,
-            disk_type=catalog.accelerators[tpu.accelerator_type].disk_types[0],
+            disk_type=accelerator.disk_types[0] if accelerator else "",
             requires=(
                 services.enabled[TPU_API],
                 *(_needs_of_startup(place, bucket) if metadata else ()),
@@ -207,7 +216,7 @@ class Builder:
             node = TpuNode("tpu", args)
             grant_bucket_to("tpu", bucket.name, node.account, node, bucket.deleted_with)
             return node
-        if tpu.queued is None:
+        if tpu.queue is None:
             return TpuVm("tpu", args)
         # Google's clients take a while to load, for which only those who queue should wait.
         from infra.components.queued import QueuedTpu
@@ -225,14 +234,16 @@ class Builder:
             name=self.names.vm,
             settings=settings.vm,
             startup_script=startup_script("vm.sh") if runs_trainer else None,
-            metadata=self._job_metadata(bucket),
+            metadata=self._job_metadata(bucket, VM_PACKAGE) | self._cost_note(RunOn.VM),
             comes_back=runs_trainer and settings.limits.time_to_live_hours is not None,
             requires=(services.enabled[COMPUTE_API], *_needs_of_startup(place, bucket)),
         )
         managed = settings.vm.managed
         if managed is None:
             return Vm("vm", args)
-        ranges = self.context.catalog.network.health_check_ranges
+        # Firewall rules belong to the network's project, which decides in a Shared VPC.
+        shared = settings.network.project is not None
+        ranges = () if shared else self.context.catalog.network.health_check_ranges
         return ManagedVm("vm", ManagedVmArgs(args, managed, ranges))
 
     def _machine(
@@ -249,25 +260,35 @@ class Builder:
             "parts_require": (services.enabled[COMPUTE_API],),
         }
 
-    def _job_metadata(self, bucket: Bucket) -> dict[str, pulumi.Input[str]]:
+    def _job_metadata(self, bucket: Bucket, package: str) -> dict[str, pulumi.Input[str]]:
+        """Return the metadata of a machine that installs TensorFlow as `package`."""
         settings = self.settings
         names = self.names.tpus(settings.tpu.slices)
         # A group would restart a VM that turns itself off.
         turn_off = settings.training.run_on is RunOn.VM and settings.vm.managed is None
         return {
             **job_metadata(self.job(bucket), names, settings.zone, settings.project),
-            **limits_metadata(settings.limits, names, turn_off=turn_off),
+            **limits_metadata(settings.limits, settings.recovery, names, turn_off=turn_off),
+            LOCK: lock_of(package, self.checked.trainer_tensorflow) or "none",
         }
+
+    def _cost_note(self, machine: RunOn) -> dict[str, pulumi.Input[str]]:
+        """Return what the stack goes on costing, for the machine that runs the trainer."""
+        if self.settings.training.run_on is not machine:
+            return {}
+        return {COST_NOTE: f"{goes_on(self.settings, self.context.stack, self.context.catalog)}."}
 
     def _tpu_metadata(self, bucket: Bucket) -> dict[str, pulumi.Input[str]]:
         """Return a TPU VM's metadata; none if its runtime serves gRPC and the VM trains."""
-        runtime = self.context.catalog.runtimes.get(self.settings.tpu.runtime_version or "")
+        runtime = self.context.catalog.runtime(self.settings.tpu.runtime_version or "")
         runs_trainer = self.settings.training.run_on is RunOn.TPU
         if runtime is None or (runtime.serves_grpc and not runs_trainer):
             return {}
         return {
-            **self._job_metadata(bucket),
+            **self._job_metadata(bucket, TPU_PACKAGE),
+            **self._cost_note(RunOn.TPU),
             "tpu-serves-grpc": "true" if runtime.serves_grpc else "false",
+            "tpu-pluggable": "true" if runtime.pluggable else "false",
             "tpu-runs-training": "true" if runs_trainer else "false",
             "startup-script": startup_script("tpu_vm.sh"),
         }

@@ -11,6 +11,7 @@ from infra.catalog.prices import Price
 from infra.cost.estimate import Estimate, Line
 from infra.cost.table import dollars
 from policy.machines import (
+    FLEX_START,
     ON_DEMAND,
     PREEMPTIBLE,
     RESERVED,
@@ -82,9 +83,11 @@ def _disk(disk: Disk, region: str) -> Line:
 
 def _tpu(machine: Machine, region: str) -> Price | None:
     catalog = _catalog()
-    tpu = catalog.accelerators.get(machine.size.value)
-    # What a reservation costs is in its contract; it is at most the list price.
-    capacity = ON_DEMAND if machine.capacity_is == RESERVED else machine.capacity_is
+    tpu = catalog.accelerator(machine.size.value)
+    # What a reservation costs is in its contract; it is at most the list price. So it is for
+    # flex-start, whose prices the catalog lacks: Google calls it cost-effective.
+    unlisted = machine.capacity_is in (RESERVED, FLEX_START)
+    capacity = ON_DEMAND if unlisted else machine.capacity_is
     return catalog.prices.tpu(tpu, region, capacity) if tpu else None
 
 

@@ -21,6 +21,8 @@ _QUEUED = "gcp:tpu/v2QueuedResource:V2QueuedResource"
 _QUEUE_ENTRY = "pulumi-python:dynamic/tpu:QueuedResource"
 
 ON_DEMAND, SPOT, PREEMPTIBLE, RESERVED = "on-demand", "spot", "preemptible", "reserved"
+FLEX_START = "flex-start"
+_MODELS = {"SPOT": SPOT, "RESERVATION_BOUND": RESERVED, "FLEX_START": FLEX_START}
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,9 @@ def _queued(props: Mapping[str, Any], *, mine: bool) -> Iterator[Machine]:
 
 
 def _tier(request: Mapping[str, Any], prefix: str) -> tuple[Property, str]:
+    model = request.get("provisioningModel")
+    if isinstance(model, str) and model in _MODELS:
+        return Property(f"{prefix}provisioningModel", model), _MODELS[model]
     reserved = group(request, "guaranteed").get("reserved") is True
     tiers = {"spot": SPOT, "bestEffort": PREEMPTIBLE}
     # A guarantee by itself is only about how long a TPU stays.

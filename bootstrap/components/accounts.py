@@ -1,43 +1,43 @@
-"""The pipeline's service accounts and their roles."""
+"""An environment's service accounts and their roles."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pulumi
 import pulumi_gcp as gcp
 
-from bootstrap.settings import BootstrapSettings
+from bootstrap.rights import LIMITS_ROLE, Rights
+from bootstrap.settings import DEPLOYS, PREVIEWS, BootstrapSettings
 
-# What infra/ creates, changes and deletes, API by API.
-DEPLOYER_ROLES = (
-    "roles/compute.admin",
-    "roles/iam.roleAdmin",
-    "roles/iam.serviceAccountAdmin",
-    "roles/iam.serviceAccountUser",
-    "roles/resourcemanager.projectIamAdmin",
-    "roles/serviceusage.serviceUsageAdmin",
-    "roles/storage.admin",
-    "roles/tpu.admin",
-)
-# To read all that, the policies included, for previews with refresh and for the drift check.
-PREVIEWER_ROLES = (
-    "roles/viewer",
-    "roles/iam.securityReviewer",
-    "roles/storage.bucketViewer",
-)
-_STATE = {"deployer": "roles/storage.objectAdmin", "previewer": "roles/storage.objectViewer"}
+_STATE = {DEPLOYS: "roles/storage.objectUser", PREVIEWS: "roles/storage.objectViewer"}
 _KEY = {
-    "deployer": "roles/cloudkms.cryptoKeyEncrypterDecrypter",
-    "previewer": "roles/cloudkms.cryptoKeyDecrypter",
+    DEPLOYS: "roles/cloudkms.cryptoKeyEncrypterDecrypter",
+    PREVIEWS: "roles/cloudkms.cryptoKeyDecrypter",
 }
+# https://docs.cloud.google.com/iam/docs/setting-limits-on-granting-roles
+_ONLY = "api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', []).hasOnly([{}])"
 
 
 @dataclass(frozen=True)
 class AccountsArgs:
-    """`deploys` and `previews` are the IAM members that may act as the two accounts."""
+    """The accounts of one environment.
+
+    Attributes:
+        settings: of the bootstrap stack.
+        environment: its name.
+        rights: what the accounts may do in its project.
+        bucket: of its state.
+        key: of the secrets in that.
+        deploys: the IAM member that may act as the deployer.
+        previews: the same for the previewer.
+        requires: the APIs of the pipeline's project and of its own.
+    """
 
     settings: BootstrapSettings
+    environment: str
+    rights: Rights
     bucket: pulumi.Input[str]
     key: pulumi.Input[str]
     deploys: pulumi.Input[str]
@@ -46,7 +46,7 @@ class AccountsArgs:
 
 
 class Accounts(pulumi.ComponentResource):
-    """The deployer, which may make and delete stacks, and the previewer, which may only read.
+    """The deployer, which makes and deletes an environment's stacks, and the previewer.
 
     Neither has keys; the pipeline's tokens are exchanged for theirs.
     """
@@ -59,21 +59,29 @@ class Accounts(pulumi.ComponentResource):
     ) -> None:
         super().__init__("tpu-stack:bootstrap:Accounts", name, None, opts)
         self._args = args
-        roles = dict.fromkeys((*DEPLOYER_ROLES, *args.settings.deployer_roles))
-        self.deployer = self._account("deployer", tuple(roles), args.deploys)
-        self.previewer = self._account("previewer", PREVIEWER_ROLES, args.previews)
+        rights = args.rights
+        deployer = self._account(DEPLOYS, args.deploys)
+        previewer = self._account(PREVIEWS, args.previews)
+        self._grant(deployer, "deployer", rights.deploys)
+        self._grant(deployer, "granter", rights.grants, _ONLY.format(_quoted(rights.granted)))
+        self._grant(previewer, "previewer", rights.looks)
+        environment = args.settings.environments[args.environment]
+        for role in dict.fromkeys(environment.deployer_roles):
+            self._bind(deployer, role.rpartition("/")[2], role)
+        if rights.machines:
+            self._role(LIMITS_ROLE, rights.machines)
+        self.deployer, self.previewer = deployer.email, previewer.email
         self.register_outputs({"deployer": self.deployer, "previewer": self.previewer})
 
-    def _account(
-        self, name: str, roles: tuple[str, ...], who: pulumi.Input[str]
-    ) -> pulumi.Output[str]:
+    def _account(self, does: str, who: pulumi.Input[str]) -> gcp.serviceaccount.Account:
         args, settings = self._args, self._args.settings
+        name = f"{args.environment}-{does}"
         account = gcp.serviceaccount.Account(
             name,
             project=settings.project,
-            account_id=f"{settings.name_prefix}-{name}",
-            display_name=f"{name.capitalize()} of {settings.repository}",
-            create_ignore_already_exists=True,
+            account_id=settings.account_of(args.environment, does),
+            display_name=f"{settings.repository}: {does}s {args.environment}",
+            # One that is there already may be another pipeline's.
             opts=pulumi.ResourceOptions(parent=self, depends_on=list(args.requires)),
         )
         ours = pulumi.ResourceOptions(parent=account)
@@ -86,19 +94,55 @@ class Accounts(pulumi.ComponentResource):
             opts=ours,
         )
         gcp.storage.BucketIAMMember(
-            f"{name}-state", bucket=args.bucket, role=_STATE[name], member=member, opts=ours
+            f"{name}-state", bucket=args.bucket, role=_STATE[does], member=member, opts=ours
         )
         gcp.kms.CryptoKeyIAMMember(
-            f"{name}-key", crypto_key_id=args.key, role=_KEY[name], member=member, opts=ours
+            f"{name}-key", crypto_key_id=args.key, role=_KEY[does], member=member, opts=ours
         )
-        for project in settings.all_projects:
-            for role in roles:
-                gcp.projects.IAMMember(
-                    f"{name}-{project}-{role.rpartition('/')[2]}",
-                    project=project,
-                    role=role,
-                    member=member,
-                    opts=ours,
-                )
-        email: pulumi.Output[str] = account.email
-        return email
+        return account
+
+    def _grant(
+        self,
+        account: gcp.serviceaccount.Account,
+        name: str,
+        permissions: tuple[str, ...],
+        condition: str = "",
+    ) -> None:
+        """Let an account do exactly this in the environment's project."""
+        settings = self._args.settings
+        role_id = f"{settings.name_prefix}-{name}".replace("-", "_")
+        self._bind(account, name, self._role(role_id, permissions), condition)
+
+    def _role(self, role_id: str, permissions: tuple[str, ...]) -> pulumi.Output[str]:
+        args = self._args
+        role: pulumi.Output[str] = gcp.projects.IAMCustomRole(
+            f"{args.environment}-{role_id}",
+            project=args.settings.environments[args.environment].project,
+            role_id=role_id,
+            title=f"tpu-stack: {role_id}",
+            permissions=list(permissions),
+            opts=pulumi.ResourceOptions(parent=self, depends_on=list(args.requires)),
+        ).name
+        return role
+
+    def _bind(
+        self,
+        account: gcp.serviceaccount.Account,
+        name: str,
+        role: pulumi.Input[str],
+        condition: str = "",
+    ) -> None:
+        args = self._args
+        only: Mapping[str, str] = {"title": "roles-of-the-stack", "expression": condition}
+        gcp.projects.IAMMember(
+            f"{args.environment}-{name}",
+            project=args.settings.environments[args.environment].project,
+            role=role,
+            member=pulumi.Output.concat("serviceAccount:", account.email),
+            condition=only if condition else None,
+            opts=pulumi.ResourceOptions(parent=account, depends_on=list(args.requires)),
+        )
+
+
+def _quoted(names: tuple[str, ...]) -> str:
+    return ", ".join(f"'{name}'" for name in names)

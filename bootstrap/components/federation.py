@@ -8,25 +8,51 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_gcp as gcp
 
-from bootstrap.settings import BootstrapSettings, Forge
+from bootstrap.settings import BootstrapSettings, EnvironmentSettings, Forge
 
-ANY_BRANCH = "*"
-# What the forges put into their tokens:
+
+@dataclass(frozen=True)
+class Claims:
+    """What a forge puts into its tokens.
+
+    Attributes:
+        issuer: who signs them.
+        repository: the repository's number.
+        owner: the number of its owner, or of its namespace.
+        ref: an expression for what the pipeline runs on.
+        branch: what that is for a branch whose pipeline may deploy.
+        trusted: which pipelines are let in at all.
+    """
+
+    issuer: str
+    repository: str
+    owner: str
+    ref: str
+    branch: str
+    trusted: str
+
+
 # https://docs.github.com/en/actions/reference/security/oidc
 # https://docs.gitlab.com/ci/secrets/id_token_authentication/
-_ISSUERS: Mapping[Forge, str] = {
-    Forge.GITHUB: "https://token.actions.githubusercontent.com",
-    Forge.GITLAB: "https://gitlab.com",
+_CLAIMS: Mapping[Forge, Claims] = {
+    Forge.GITHUB: Claims(
+        issuer="https://token.actions.githubusercontent.com",
+        repository="assertion.repository_id",
+        owner="assertion.repository_owner_id",
+        ref="assertion.ref",
+        branch="refs/heads/{}",
+        # It runs for a fork's request, as if it were the branch itself.
+        trusted="assertion.event_name != 'pull_request_target'",
+    ),
+    Forge.GITLAB: Claims(
+        issuer="https://gitlab.com",
+        repository="assertion.project_id",
+        owner="assertion.namespace_id",
+        ref="assertion.ref_type + '/' + assertion.ref + '/' + assertion.ref_protected",
+        branch="branch/{}/true",
+        trusted="assertion.pipeline_source in ['push', 'web', 'schedule', 'merge_request_event']",
+    ),
 }
-_REPOSITORY: Mapping[Forge, str] = {
-    Forge.GITHUB: "assertion.repository",
-    Forge.GITLAB: "assertion.project_path",
-}
-_REF: Mapping[Forge, str] = {
-    Forge.GITHUB: "assertion.ref",
-    Forge.GITLAB: "assertion.ref_type + '/' + assertion.ref",
-}
-_BRANCHES: Mapping[Forge, str] = {Forge.GITHUB: "refs/heads/", Forge.GITLAB: "branch/"}
 
 
 @dataclass(frozen=True)
@@ -38,50 +64,84 @@ class FederationArgs:
 
 
 class Federation(pulumi.ComponentResource):
-    """An identity pool with one provider, which takes tokens of the repository alone."""
+    """An identity pool with two providers, which take tokens of the repository alone.
 
-    provider: pulumi.Output[str]
+    Tokens that deploy name their environment, whose approval the forge has asked for by then. Those
+    that preview have none.
+    """
+
+    deploy_provider: pulumi.Output[str]
     """`projects/NUMBER/locations/global/workloadIdentityPools/P/providers/N`."""
-    deploys: pulumi.Output[str]
-    """The IAM member that is the pipeline of the branch that is deployed."""
-    previews: pulumi.Output[str]
-    """The IAM member that is every pipeline of the repository."""
+    preview_provider: pulumi.Output[str]
 
     def __init__(
         self, name: str, args: FederationArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("tpu-stack:bootstrap:Federation", name, None, opts)
-        settings, forge = args.settings, args.settings.forge
+        self._settings = args.settings
+        self._claims = _CLAIMS[args.settings.forge]
         pool = gcp.iam.WorkloadIdentityPool(
             "pool",
-            project=settings.project,
-            workload_identity_pool_id=settings.name_prefix,
-            display_name=settings.name_prefix,
+            project=args.settings.project,
+            workload_identity_pool_id=args.settings.name_prefix,
+            display_name=args.settings.name_prefix,
             opts=pulumi.ResourceOptions(parent=self, depends_on=list(args.requires)),
         )
-        repository, ref = _REPOSITORY[forge], _REF[forge]
+        ref = self._claims.ref
+        self._members = pulumi.Output.concat("principalSet://iam.googleapis.com/", pool.name)
+        deploys = f"assertion.environment + '@' + {ref}"
+        self.deploy_provider = self._trust(
+            pool,
+            "deploy",
+            "has(assertion.environment)",
+            environment="assertion.environment",
+            deploys=deploys,
+        )
+        # So that a job of one environment can't read another.
+        without = "!has(assertion.environment)"
+        self.preview_provider = self._trust(
+            pool, "preview", without, repository=self._claims.repository, previews=ref
+        )
+        outputs = {"deploy": self.deploy_provider, "preview": self.preview_provider}
+        self.register_outputs(outputs)
+
+    def deploys(self, name: str, environment: EnvironmentSettings) -> pulumi.Output[str]:
+        """Return the IAM member that is a job of this environment, on the branch that deploys."""
+        if environment.like:
+            return pulumi.Output.concat(self._members, f"/attribute.environment/{name}")
+        return pulumi.Output.concat(self._members, f"/attribute.deploys/{name}@{self._branch}")
+
+    def previews(self, environment: EnvironmentSettings) -> pulumi.Output[str]:
+        """Return the IAM member that previews an environment's stacks: the branch, or everybody."""
+        if environment.previews_requests or environment.like:
+            number = self._settings.repository_id
+            return pulumi.Output.concat(self._members, f"/attribute.repository/{number}")
+        return pulumi.Output.concat(self._members, f"/attribute.previews/{self._branch}")
+
+    @property
+    def _branch(self) -> str:
+        return self._claims.branch.format(self._settings.branch)
+
+    def _trust(
+        self, pool: gcp.iam.WorkloadIdentityPool, name: str, only: str, **attributes: str
+    ) -> pulumi.Output[str]:
+        settings, claims = self._settings, self._claims
         provider = gcp.iam.WorkloadIdentityPoolProvider(
-            "provider",
+            name,
             project=settings.project,
             workload_identity_pool_id=pool.workload_identity_pool_id,
-            workload_identity_pool_provider_id=forge.value,
-            # Everybody's tokens have the same issuer.
-            attribute_condition=f"{repository} == '{settings.repository}'",
+            workload_identity_pool_provider_id=f"{settings.forge.value}-{name}",
+            # Everybody's tokens have the same issuer. Names can be taken over, numbers can't.
+            attribute_condition=(
+                f"{claims.repository} == '{settings.repository_id}' && "
+                f"{claims.owner} == '{settings.owner_id}' && {claims.trusted} && {only}"
+            ),
             attribute_mapping={
                 "google.subject": "assertion.sub",
-                "attribute.repository": repository,
-                "attribute.deploys": f"{repository} + '@' + {ref}",
+                **{f"attribute.{key}": value for key, value in attributes.items()},
             },
-            oidc={"issuer_uri": _ISSUERS[forge]},
+            oidc={"issuer_uri": claims.issuer},
             opts=pulumi.ResourceOptions(parent=self),
         )
-        self.provider = provider.name
-        members = pulumi.Output.concat("principalSet://iam.googleapis.com/", pool.name)
-        self.previews = pulumi.Output.concat(members, "/attribute.repository/", settings.repository)
-        branch = f"{settings.repository}@{_BRANCHES[forge]}{settings.branch}"
-        self.deploys = (
-            self.previews
-            if settings.branch == ANY_BRANCH
-            else pulumi.Output.concat(members, "/attribute.deploys/", branch)
-        )
-        self.register_outputs({"provider": self.provider})
+        described: pulumi.Output[str] = provider.name
+        return described

@@ -11,14 +11,18 @@ from typing import Any
 
 import yaml
 
+from infra.catalog import unlisted
 from infra.catalog.model import (
     Accelerator,
+    Chip,
     MachineType,
     NetworkFacts,
     NodeVersion,
+    Proof,
     Runtime,
     Source,
 )
+from infra.catalog.packages import Packages
 from infra.catalog.prices import Prices
 
 # The C loader is some ten times as fast; wheels of PyYAML for a few platforms come without it.
@@ -44,10 +48,30 @@ class Catalog:
         }
 
     @cached_property
+    def chips(self) -> Mapping[str, Chip]:
+        """What a chip of each generation can do at most, by family."""
+        document = self._read("chips")
+        sources = _sources(document)
+        return {
+            family: Chip(
+                family,
+                facts["peakTflops"],
+                facts["hbmGbps"],
+                facts.get("iciGbps"),
+                _clock_mhz(facts),
+                facts["devices"],
+                tuple(sources[key] for key in facts["sources"]),
+            )
+            for family, facts in document["chips"].items()
+        }
+
+    @cached_property
     def runtimes(self) -> Mapping[str, Runtime]:
         """Software of TPU VMs by name."""
         document = self._read("runtimes")
         sources = _sources(document)
+        broken = document["broken"]["versions"]
+        pythons = dict.fromkeys(document["pythons"]["versions"], document["pythons"]["python"])
         found = [
             Runtime(
                 f"{_RUNTIME_PREFIX}{version}{suffix}",
@@ -55,16 +79,35 @@ class Catalog:
                 tuple(entry["families"]),
                 serves_grpc=suffix.startswith("-pod"),
                 source=sources[entry["source"]],
+                proof=Proof(entry["proof"]),
+                broken=version in broken,
+                python=pythons.get(version),
             )
             for entry in document["tpuVm"]
             for version in entry["versions"]
             for suffix in entry["suffixes"]
         ]
         found += [
-            Runtime(entry["name"], None, tuple(entry["families"]), False, sources[entry["source"]])
+            Runtime(
+                entry["name"],
+                None,
+                tuple(entry["families"]),
+                serves_grpc=False,
+                source=sources[entry["source"]],
+                python=entry["python"],
+            )
             for entry in document["bare"]
         ]
         return {runtime.name: runtime for runtime in found}
+
+    def accelerator(self, name: str) -> Accelerator | None:
+        """Return a TPU type; one that is not listed too, if it may exist all the same."""
+        return self.accelerators.get(name) or unlisted.accelerator(name, self.accelerators)
+
+    def runtime(self, name: str) -> Runtime | None:
+        """Return a runtime; one that is not listed too, if its name follows Google's pattern."""
+        convention = next(iter(self.runtimes.values())).source
+        return self.runtimes.get(name) or unlisted.runtime(name, convention)
 
     @cached_property
     def node_versions(self) -> Mapping[str, NodeVersion]:
@@ -95,6 +138,12 @@ class Catalog:
             for vcpus in facts["vcpus"]
         }
 
+    def may_be_machine_type(self, name: str) -> bool:
+        """Return whether a machine type that is not listed may exist all the same."""
+        kinds = self._read("machines")["kinds"]
+        series = {known.rpartition("-")[0] for known in self.machine_types}
+        return unlisted.may_be_machine_type(name, series, kinds)
+
     @cached_property
     def network(self) -> NetworkFacts:
         """Ranges and ports that Google fixes."""
@@ -109,9 +158,13 @@ class Catalog:
             ssh_port=document["sshPort"],
             health_check_ranges=tuple(map(IPv4Network, document["healthCheckRanges"])),
             grpc_port=document["grpcPort"],
-            mesh_port=document["meshPort"],
             sources=tuple(_sources(document).values()),
         )
+
+    @cached_property
+    def packages(self) -> Packages:
+        """Releases of TensorFlow that can be installed."""
+        return Packages(self._folder / "packages.yaml")
 
     @cached_property
     def prices(self) -> Prices:
@@ -150,4 +203,14 @@ def _accelerator(
         disk_types=tuple(facts["diskTypes"]),
         data_disks=facts["disksPerHost"] - 1,
         sources=tuple(sources[key] for key in cited),
+        zones_final=facts.get("zonesFinal", False),
+        flex_start=tuple(facts.get("flexStart", ())),
+        doubt=facts.get("doubt"),
+        open_sizes=facts.get("openSizes", False),
     )
+
+
+def _clock_mhz(facts: Mapping[str, Any]) -> int:
+    """Return the clock at which the matrix units reach the peak: two operations each a cycle."""
+    per_cycle: int = facts["matrixUnits"] * 2 * facts["matrixSide"] ** 2
+    return round(float(facts["peakTflops"]) * 1e6 / per_cycle)

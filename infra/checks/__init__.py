@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,29 @@ from infra.checks.bucket import check_bucket, check_encryption, check_lifecycle,
 from infra.checks.budget import check_budget
 from infra.checks.context import Context
 from infra.checks.disks import check_data_disks
-from infra.checks.network import check_cidr, check_network, check_room, check_subnet
+from infra.checks.network import (
+    check_cidr,
+    check_network,
+    check_room,
+    check_shared_vpc,
+    check_subnet,
+    warn_about_network,
+)
+from infra.checks.packages import (
+    check_packages,
+    warn_about_locks,
+    warn_about_packages,
+    wheels_of,
+)
 from infra.checks.project import check_bucket_name, check_prefix, check_project
 from infra.checks.provider import check_provider
-from infra.checks.queue import check_queue, check_without_queue
+from infra.checks.queue import (
+    check_flex_start,
+    check_queue,
+    check_without_queue,
+    warn_about_flex_start,
+)
+from infra.checks.recovery import check_recovery
 from infra.checks.tpu import check_accelerator, check_capacity, check_form, check_zone
 from infra.checks.tpu_vm import (
     check_not_for_nodes,
@@ -22,7 +42,8 @@ from infra.checks.tpu_vm import (
     check_tags,
     warn_about_slices,
 )
-from infra.checks.training import check_data, check_job, check_wheel, find_wheel
+from infra.checks.training import check_data, check_job, check_wheel, find_wheel, job_name
+from infra.checks.unproven import warn_about_unlisted, warn_about_unproven
 from infra.checks.versions import (
     check_node_version,
     check_runtime,
@@ -40,7 +61,7 @@ from infra.checks.vm import (
     check_vm_capacity,
 )
 from infra.settings import StackSettings
-from infra.settings.problems import Problem, SettingsError
+from infra.settings.problems import UNSET, Problem, SettingsError
 
 
 @dataclass(frozen=True)
@@ -49,19 +70,24 @@ class CheckedStack:
 
     Attributes:
         wheel: the training wheel to upload.
+        job: the job's folder below `jobs/` in the bucket.
         trainer_tensorflow: the TensorFlow that the trainer runs with.
         tpu_software: the runtime of a TPU VM, or the TensorFlow version of a classic node.
+        wheels: the list of wheels that has what the package index lacks; None if it lacks nothing.
         budget_amount: what the budget allows for a month; None without a budget.
         warnings: what is allowed and may not be intended.
     """
 
     wheel: Path
+    job: str
     trainer_tensorflow: str
     tpu_software: str
+    wheels: str | None
     budget_amount: int | None
     warnings: tuple[str, ...]
 
 
+_DID_YOU_MEAN: Final = re.compile(r"Did you mean (\S+)\?")
 Check = Callable[[StackSettings, Context], Iterator[Problem]]
 
 CHECKS: Final[tuple[Check, ...]] = (
@@ -75,13 +101,17 @@ CHECKS: Final[tuple[Check, ...]] = (
     check_not_for_nodes,
     check_without_queue,
     check_queue,
+    check_flex_start,
+    check_recovery,
     check_data_disks,
     check_tags,
     check_scopes,
     check_runtime,
     check_node_version,
     check_trainer_version,
+    check_packages,
     check_network,
+    check_shared_vpc,
     check_subnet,
     check_room,
     check_cidr,
@@ -103,14 +133,44 @@ CHECKS: Final[tuple[Check, ...]] = (
 )
 
 
+WARNINGS: Final[tuple[Callable[[StackSettings, Context], Iterator[str]], ...]] = (
+    warn_about_versions,
+    warn_about_packages,
+    warn_about_slices,
+    warn_about_flex_start,
+    warn_about_network,
+    warn_about_unlisted,
+    warn_about_unproven,
+    warn_about_locks,
+)
+
+
 def find_problems(settings: StackSettings, context: Context) -> list[Problem]:
     """Return every problem with the settings."""
     return [problem for check in CHECKS for problem in check(settings, context)]
 
 
+def with_checks(error: SettingsError, context: Callable[[StackSettings], Context]) -> SettingsError:
+    """Return an error with what the checks say of those settings that could be read.
+
+    What a setting that could not be read may have made right, or wrong, is left out: whatever is
+    said of a setting that is not set, or with the name of one that has a problem already.
+    """
+    if error.rest is None:
+        return error
+    meant = {name for each in error.problems for name in _DID_YOU_MEAN.findall(each.cure)}
+    unread = {*meant, *(each.setting for each in error.problems)}
+    found = [
+        problem
+        for problem in find_problems(error.rest, context(error.rest))
+        if problem.value is not UNSET and not any(name in str(problem) for name in unread)
+    ]
+    return SettingsError(error.stack, [*error.problems, *found])
+
+
 def find_warnings(settings: StackSettings, context: Context) -> list[str]:
     """Return what is allowed and may not be intended, for settings without problems."""
-    return [*warn_about_versions(settings, context), *warn_about_slices(settings, context)]
+    return [warning for warn in WARNINGS for warning in warn(settings, context)]
 
 
 def ensure_valid(settings: StackSettings, context: Context) -> CheckedStack:
@@ -127,4 +187,6 @@ def ensure_valid(settings: StackSettings, context: Context) -> CheckedStack:
         raise SettingsError(context.stack, problems)
     amount = settings.budget.amount if settings.budget else None
     warnings = tuple(find_warnings(settings, context))
-    return CheckedStack(wheel, tensorflow, software, amount, warnings)
+    job = job_name(settings, context.root)
+    wheels = wheels_of(settings, context)
+    return CheckedStack(wheel, job, tensorflow, software, wheels, amount, warnings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -20,7 +20,8 @@ def _installed_provider() -> str:
 class Context:
     """The stack's name, the project's root folder, the catalog and the names of the resources.
 
-    `provider` is the version of pulumi-gcp that will declare them.
+    `provider` is the version of pulumi-gcp that will declare them. `taken` looks which of the TPUs
+    Google has taken away (infra/taken.py).
     """
 
     stack: str
@@ -28,6 +29,7 @@ class Context:
     catalog: Catalog
     names: Names
     provider: str = field(default_factory=_installed_provider)
+    taken: Callable[[], Mapping[str, str]] = dict
 
 
 def nearest(value: str, known: Iterable[str], count: int = 3) -> str:

@@ -15,7 +15,8 @@ from infra.settings.tpu import Architecture
 
 _SOURCE = re.compile(r"projects/[^/]+/zones/(?P<zone>[^/]+)/disks/[a-z]([-a-z0-9]*[a-z0-9])?")
 _SNAPSHOT = re.compile(r"projects/[^/]+/global/snapshots/[a-z]([-a-z0-9]*[a-z0-9])?")
-_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+# The TPU's name comes before it, so the first character may be any.
+_NAME = re.compile(r"[-a-z0-9]*[a-z0-9]")
 # Names of disks have 63 characters; "-" and four of the fingerprint come after a disk's own.
 _LONGEST = 63 - len("-0123")
 
@@ -25,7 +26,7 @@ def check_data_disks(settings: StackSettings, context: Context) -> Iterator[Prob
     disks = settings.tpu.data_disks
     if settings.architecture is not Architecture.VM or not disks:
         return
-    accelerator = context.catalog.accelerators.get(settings.tpu.accelerator_type)
+    accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
     if accelerator and len(disks) > accelerator.data_disks:
         yield Problem(
             "tpu.dataDisks",
@@ -105,8 +106,7 @@ def _check_own(
         yield Problem(
             f"{at}.name",
             name,
-            "is no name for a disk (lower-case letters, digits and hyphens, a letter first, no "
-            "hyphen last)",
+            "is no name for a disk (lower-case letters, digits and hyphens, no hyphen last)",
             "Set one like corpus",
         )
     elif longest + len(name) > _LONGEST:
@@ -159,7 +159,7 @@ def _check_mode(
         elif tpu.slices > 1 and disk.source:
             why = f"is for one TPU, but there are {tpu.slices} slices"
             cure += ", or name for a new disk for each slice"
-        elif tpu.slices > 1 and tpu.queued:
+        elif tpu.slices > 1 and tpu.queue:
             why = "is for one TPU, but all slices of a request in the queue have the same disks"
         if why:
             yield Problem(f"{at}.mode", disk.mode.value, why, cure)

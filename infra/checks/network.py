@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from ipaddress import AddressValueError, IPv4Interface, IPv4Network, NetmaskValueError
 
 from infra.checks.context import Context
+from infra.checks.project import is_project_id
 from infra.settings import StackSettings
 from infra.settings.problems import UNSET, Problem, misplaced
 from infra.settings.tpu import Architecture
@@ -16,9 +17,70 @@ def check_network(settings: StackSettings, context: Context) -> Iterator[Problem
     network = settings.network
     if network.create:
         yield from misplaced(
-            {"network.name": network.name, "network.subnetwork": network.subnetwork},
+            {
+                "network.project": network.project,
+                "network.name": network.name,
+                "network.subnetwork": network.subnetwork,
+            },
             "names a network that is there already, but the stack makes its own",
             "Set network.create: false to use it, or remove it",
+        )
+
+
+def check_shared_vpc(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Check what a network of another project, a Shared VPC's, needs."""
+    host = settings.network.project
+    if host is None or settings.network.create:
+        return
+    if not is_project_id(host):
+        yield Problem(
+            "network.project",
+            host,
+            "is no project id (6 to 30 lower-case letters, digits and hyphens, a letter first)",
+            "Use the id of the Shared VPC's host project",
+        )
+    elif host == settings.project:
+        yield Problem(
+            "network.project",
+            host,
+            "is the stack's own project",
+            "Remove it, or name the host project of a Shared VPC",
+        )
+    if settings.network.name is None:
+        yield Problem(
+            "network.name",
+            UNSET,
+            f"is required beside network.project: {host} may lend several networks",
+            "Set it, and network.subnetwork if that has another name",
+        )
+    if settings.architecture is Architecture.NODE:
+        yield Problem(
+            "network.project",
+            host,
+            "is for architecture vm; a classic node would need a connection of Service Networking",
+            "Use architecture vm, or a network of the stack's own project",
+        )
+
+
+def warn_about_network(settings: StackSettings, context: Context) -> Iterator[str]:
+    """Warn that the rules of a network that is not the stack's own decide who reaches whom."""
+    network = settings.network
+    own_default = network.project is None and network.given_name == "default"
+    if network.create or own_default:
+        return
+    where = f"{network.name} of {network.project}" if network.project else f"{network.name}"
+    checked = network.project and settings.vm.managed
+    health = ", and Google's health checks at the VM's health port" if checked else ""
+    yield (
+        f"network.create is false, so the rules of network {where} decide whether the stack's "
+        "machines reach each other; the stack makes none for that. They must allow all ports "
+        f"between machines of {context.names.account}{health} (docs/network.md has the commands)."
+    )
+    if network.project:
+        yield (
+            f"network.project is {network.project}: whoever deploys needs "
+            "roles/compute.networkUser on the subnetwork, and Cloud TPU's own account "
+            "roles/tpu.xpnAgent in that project (docs/network.md#shared-vpc has the commands)."
         )
 
 
@@ -42,7 +104,7 @@ def check_subnet(settings: StackSettings, context: Context) -> Iterator[Problem]
 
 def check_room(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that the subnet has an address for every host of the TPU VMs and for the VM."""
-    accelerator = context.catalog.accelerators.get(settings.tpu.accelerator_type)
+    accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
     prefix = _subnet_prefix(settings, context)
     facts = context.catalog.network
     if settings.architecture is not Architecture.VM or accelerator is None:
@@ -71,7 +133,7 @@ def check_cidr(settings: StackSettings, context: Context) -> Iterator[Problem]:
     block = _parsed(text)
     if block is None:
         return
-    accelerator = context.catalog.accelerators.get(settings.tpu.accelerator_type)
+    accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
     if accelerator and accelerator.cidr_prefix and block.prefixlen > accelerator.cidr_prefix:
         yield Problem(
             "tpu.cidrBlock",
@@ -104,7 +166,7 @@ def _taken(settings: StackSettings, context: Context) -> tuple[IPv4Network, ...]
     network = settings.network
     if subnet := subnet_range(settings, context):
         return (subnet,)
-    default = (network.name or "default") == "default"
+    default = network.given_name == "default"
     return context.catalog.network.auto_mode_ranges if default else ()
 
 
@@ -113,7 +175,7 @@ def _subnet_prefix(settings: StackSettings, context: Context) -> int | None:
     network = settings.network
     if subnet := subnet_range(settings, context):
         return subnet.prefixlen
-    default = (network.name or "default") == (network.subnetwork or "default") == "default"
+    default = network.given_name == network.given_subnetwork == "default"
     alike = context.catalog.network.auto_mode_ranges[0].prefixlen
     return alike if default and network.subnet_range is None else None
 

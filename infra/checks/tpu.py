@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+from infra.catalog import unlisted
 from infra.checks.context import Context, nearest, one_of
 from infra.settings import StackSettings
 from infra.settings.problems import Problem
 from infra.settings.tpu import Architecture, Capacity
 from infra.settings.training import RunOn
 
+# TPU7x, and what would follow it under either form of name.
+_LATER = re.compile(r"tpu\d+|v[7-9](?!\d)|v\d\d")
+
 
 def check_zone(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that the zone has TPUs, and this type among them."""
     types = context.catalog.accelerators
     here = [name for name, other in types.items() if settings.zone in other.zones]
-    if not here:
+    accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
+    may_be_new = accelerator is not None and not accelerator.zones_final
+    if not here and not (may_be_new and unlisted.is_zone(settings.zone)):
         zones = dict.fromkeys(zone for other in types.values() for zone in other.zones)
         yield Problem("zone", settings.zone, "has no TPUs", nearest(settings.zone, zones))
         return
-    accelerator = types.get(settings.tpu.accelerator_type)
-    if accelerator and accelerator.name not in here:
+    if accelerator and accelerator.zones_final and settings.zone not in accelerator.zones:
         same = [name for name in here if types[name].family == accelerator.family]
         yield Problem(
             "zone",
@@ -35,12 +41,16 @@ def check_accelerator(settings: StackSettings, context: Context) -> Iterator[Pro
     """Check that the type exists with this architecture."""
     types = context.catalog.accelerators
     wanted = settings.tpu.accelerator_type
-    accelerator = types.get(wanted)
+    accelerator = context.catalog.accelerator(wanted)
     if accelerator is None:
+        later = _LATER.match(wanted)
         yield Problem(
             "tpu.acceleratorType",
             wanted,
-            "is no TPU type that Google offers",
+            "is of a generation that the Cloud TPU API does not serve: TPU7x and later are on "
+            "Compute Engine and GKE alone (docs/tpu.md)"
+            if later
+            else "is no TPU type that Google offers",
             nearest(wanted, types),
         )
     elif settings.architecture.value not in accelerator.architectures:
@@ -100,6 +110,7 @@ def check_capacity(settings: StackSettings, context: Context) -> Iterator[Proble
     if settings.architecture is Architecture.NODE and tpu.capacity in (
         Capacity.SPOT,
         Capacity.RESERVED,
+        Capacity.FLEX_START,
     ):
         yield Problem(
             "tpu.capacity",

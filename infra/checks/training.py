@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from infra.checks import upload
 from infra.checks.context import Context
 from infra.settings import StackSettings
 from infra.settings.problems import UNSET, Problem
 
 WHEEL_PATTERN = "tpu_stack_training-*.whl"
+MANIFEST = "manifest.json"
+_DIGEST = 8
 _JOB = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 
 
@@ -34,16 +38,26 @@ def check_wheel(settings: StackSettings, context: Context) -> Iterator[Problem]:
 
 
 def check_data(settings: StackSettings, context: Context) -> Iterator[Problem]:
-    """Check that the data directory exists and has files."""
+    """Check that the data directory exists and holds a data set, and nothing secret."""
     data = settings.training.data
     if data is None:
         return
     folder = context.root / data
+    if upload.is_around(folder, context.root):
+        why = "is the project's folder or one around it, and all that is in it would be uploaded"
+        yield Problem("training.data", data, why, "Use a folder that holds the data set alone")
+        return
     if not folder.is_dir():
         why = "is no directory" if folder.exists() else "does not exist"
     elif not data_files(settings, context.root):
         why = "has no files"
+    elif not (folder / MANIFEST).is_file():
+        why = f"has no {MANIFEST}, without which no training can read it"
     else:
+        files = data_files(settings, context.root).values()
+        for why in upload.refused(folder, files):
+            cure = "Everybody who may read the bucket would have it. Take it out of the folder"
+            yield Problem("training.data", data, why, cure)
         return
     yield Problem(
         "training.data",
@@ -63,6 +77,16 @@ def check_job(settings: StackSettings, context: Context) -> Iterator[Problem]:
             "is no job name (at most 63 lower-case letters, digits, hyphens, dots, underscores)",
             "Use one like mnist-1",
         )
+
+
+def job_name(settings: StackSettings, root: Path) -> str:
+    """Return the job's folder below `jobs/`: another data set makes another job."""
+    manifest = root / (settings.training.data or "") / MANIFEST
+    if settings.training.data is None or not manifest.is_file():
+        return settings.training.job
+    # The manifest holds the SHA-256 of each of the data set's files.
+    digest = hashlib.sha256(manifest.read_bytes()).hexdigest()
+    return f"{settings.training.job}-{digest[:_DIGEST]}"
 
 
 def find_wheel(settings: StackSettings, root: Path) -> Path | None:

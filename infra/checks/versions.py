@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from infra.catalog.model import Runtime
 from infra.checks.context import Context, nearest
 from infra.settings import StackSettings
 from infra.settings.problems import UNSET, Problem
@@ -19,7 +20,7 @@ def check_runtime(settings: StackSettings, context: Context) -> Iterator[Problem
     if settings.architecture is not Architecture.VM:
         return
     name = settings.tpu.runtime_version
-    accelerator = context.catalog.accelerators.get(settings.tpu.accelerator_type)
+    accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
     suitable = [
         runtime.name
         for runtime in context.catalog.runtimes.values()
@@ -33,7 +34,7 @@ def check_runtime(settings: StackSettings, context: Context) -> Iterator[Problem
             f"Set one, for example {' or '.join(suitable[:2])}",
         )
         return
-    runtime = context.catalog.runtimes.get(name)
+    runtime = context.catalog.runtime(name)
     if runtime is None:
         yield Problem(
             "tpu.runtimeVersion",
@@ -42,11 +43,12 @@ def check_runtime(settings: StackSettings, context: Context) -> Iterator[Problem
             nearest(name, context.catalog.runtimes),
         )
         return
-    if accelerator and accelerator.family not in runtime.families:
+    if accelerator and accelerator.family not in _families(runtime, context):
         yield Problem(
             "tpu.runtimeVersion",
             name,
-            f"does not run on {accelerator.name} (it is for {', '.join(runtime.families)})",
+            f"does not run on {accelerator.name} (it is for "
+            f"{', '.join(_families(runtime, context))})",
             nearest(name, suitable),
         )
     if runtime.serves_grpc:
@@ -71,12 +73,24 @@ def check_runtime(settings: StackSettings, context: Context) -> Iterator[Problem
         )
 
 
+def _families(runtime: Runtime, context: Context) -> tuple[str, ...]:
+    """Return the generations that a runtime runs on; for one not listed, those it may run on."""
+    if runtime.listed:
+        return runtime.families
+    alike = (r for r in context.catalog.runtimes.values() if r.pluggable == runtime.pluggable)
+    return tuple(sorted({family for other in alike for family in other.families}))
+
+
 def check_node_version(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that Google still serves a classic node's TensorFlow."""
     if settings.architecture is not Architecture.NODE:
         return
     known = context.catalog.node_versions
-    served = [version for version, entry in known.items() if entry.ended is None]
+    served = [
+        version
+        for version, entry in known.items()
+        if entry.ended is None and context.catalog.packages.runs_with(version)
+    ]
     wanted = settings.tpu.tensorflow_version
     if wanted is None:
         yield Problem(
@@ -104,9 +118,9 @@ def check_node_version(settings: StackSettings, context: Context) -> Iterator[Pr
 def check_trainer_version(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that the trainer's TensorFlow is known."""
     wanted = settings.training.tensorflow_version
-    if wanted and not _VERSION.fullmatch(wanted):
+    if wanted and not is_version(wanted):
         yield Problem("training.tensorflowVersion", wanted, "is no version", "Use one like 2.19.1")
-    runtime = context.catalog.runtimes.get(settings.tpu.runtime_version or "")
+    runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
     if not wanted and runtime and runtime.tensorflow is None:
         yield Problem(
             "training.tensorflowVersion",
@@ -114,6 +128,16 @@ def check_trainer_version(settings: StackSettings, context: Context) -> Iterator
             f"is required: the runtime {runtime.name} has no TensorFlow of its own",
             "Set the version to install, for example 2.19.1",
         )
+
+
+def is_version(text: str) -> bool:
+    """Return whether a text is a version of TensorFlow."""
+    return bool(_VERSION.fullmatch(text))
+
+
+def is_served(settings: StackSettings, context: Context) -> bool:
+    """Return whether nothing is wrong with a classic node's own version."""
+    return not any(check_node_version(settings, context))
 
 
 def trainer_tensorflow(settings: StackSettings, context: Context) -> str | None:
@@ -131,7 +155,7 @@ def tpu_tensorflow(settings: StackSettings, context: Context) -> str | None:
     """Return the TensorFlow that the TPU runs; None for a runtime without one."""
     if settings.architecture is Architecture.NODE:
         return settings.tpu.tensorflow_version
-    runtime = context.catalog.runtimes.get(settings.tpu.runtime_version or "")
+    runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
     return runtime.tensorflow if runtime else None
 
 

@@ -20,11 +20,11 @@ def check_machine_type(settings: StackSettings, context: Context) -> Iterator[Pr
     wanted = settings.vm.machine_type
     machine = types.get(wanted)
     needed = settings.training.model_memory_gib
-    if machine is None:
+    if machine is None and not context.catalog.may_be_machine_type(wanted):
         yield Problem(
             "vm.machineType", wanted, "is no machine type in the catalog", nearest(wanted, types)
         )
-    elif settings.training.run_on is RunOn.VM and machine.memory_gib < needed:
+    elif machine and settings.training.run_on is RunOn.VM and machine.memory_gib < needed:
         enough = [name for name, other in types.items() if other.memory_gib >= needed]
         enough.sort(key=lambda name: (types[name].memory_gib, types[name].vcpus))
         cure = f"Use {' or '.join(enough[:2])}" if enough else "No machine type is large enough"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pulumi
 import pulumi_gcp as gcp
 
+from infra.components import mark
 from infra.components.encryption import Encryption
 from infra.settings.bucket import LifecycleAction, LifecycleRule
 
@@ -101,12 +102,13 @@ class Bucket(pulumi.ComponentResource):
             else {"retention_duration_seconds": deleted * _DAY},
             lifecycle_rules=[_rule(rule) for rule in args.lifecycle] or None,
             encryption={"default_kms_key_name": key.key} if key else None,
-            labels=dict(args.labels),
+            labels=mark.labels(args.labels),
             opts=pulumi.ResourceOptions(
                 parent=self,
                 depends_on=requires,
                 protect=args.protect,
                 retain_on_delete=kept,
+                ignore_changes=mark.KEPT_LABEL,
             ),
         )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pulumi
 
-from infra.components import compute
+from infra.components import compute, mark
 from infra.settings.disks import DataDisk, DiskMode, TpuDiskType
 
 _API_MODES = {DiskMode.READ_WRITE: "READ_WRITE", DiskMode.READ_ONLY: "READ_ONLY"}
@@ -89,8 +89,12 @@ class DataDisks:
                 type=str(kind),
                 snapshot=disk.snapshot,
                 access_mode="READ_ONLY_MANY" if shared else None,
-                labels=dict(args.labels),
-                opts=pulumi.ResourceOptions(parent=self._parent, depends_on=list(args.requires)),
+                labels=mark.labels(args.labels),
+                opts=pulumi.ResourceOptions(
+                    parent=self._parent,
+                    depends_on=list(args.requires),
+                    ignore_changes=mark.KEPT_LABEL,
+                ),
             )
         )
         return f"projects/{args.project}/zones/{args.zone}/disks/{name}"

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import pulumi
 import pulumi_gcp as gcp
 
+from infra.components import mark
+
 # Read and write objects, and see the bucket: TensorFlow looks it up before it writes.
 _BUCKET_ROLES = ("roles/storage.objectUser", "roles/storage.legacyBucketReader")
 # Look the TPU up by its name; write logs.
@@ -41,6 +43,8 @@ class Identity(pulumi.ComponentResource):
     """
 
     email: pulumi.Output[str]
+    name: pulumi.Output[str]
+    """`projects/P/serviceAccounts/EMAIL`"""
 
     def __init__(
         self, name: str, args: IdentityArgs, opts: pulumi.ResourceOptions | None = None
@@ -51,13 +55,20 @@ class Identity(pulumi.ComponentResource):
             project=args.project,
             account_id=args.account_id,
             display_name="Machines of a tpu-stack",
-            # An update that is interrupted while the provider waits for the new account (10
-            # seconds) has made it without knowing.
-            create_ignore_already_exists=True,
-            opts=self._after(args, "account"),
+            description=mark.description(),
+            # An account that is there already may be a colleague's: Google refuses it, and
+            # `tpustack recover` takes in what a killed update has made.
+            opts=pulumi.ResourceOptions.merge(
+                self._after(args, "account"),
+                pulumi.ResourceOptions(
+                    # Earlier releases took any account.
+                    ignore_changes=["createIgnoreAlreadyExists", *mark.KEPT_DESCRIPTION]
+                ),
+            ),
         )
         member = pulumi.Output.concat("serviceAccount:", account.email)
         self.email = account.email
+        self.name = account.name
         for role in _BUCKET_ROLES:
             gcp.storage.BucketIAMMember(
                 role.rpartition("/")[2],

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
 import pulumi
 import pulumi_gcp as gcp
 
 _PERMISSIONS = ("tpu.nodes.delete", "tpu.nodes.start", "tpu.nodes.stop")
+_CREATE = ("tpu.nodes.create",)
 _IN_THE_QUEUE = ("tpu.queuedResources.delete",)
 
 
@@ -16,22 +18,30 @@ class LimitsArgs:
     """The role to declare.
 
     Attributes:
-        role_id: its id in the project.
+        role_id: the beginning of its id in the project.
+        given: the id of a role that is there already; None for one of the stack's own.
         queued: whether the TPU comes from the queue.
+        creates: whether the machines make a lost TPU anew.
+        account: the address of the machines' account.
+        account_name: its full name.
         requires: the APIs that the role waits for.
     """
 
     project: str
     role_id: str
+    given: str | None
     queued: bool
+    creates: bool
     account: pulumi.Input[str]
+    account_name: pulumi.Input[str]
     requires: tuple[pulumi.Resource, ...]
 
 
 class Limits(pulumi.ComponentResource):
     """A role of the stack's own, with which its machines stop, start and delete their TPU.
 
-    It is not `roles/tpu.admin`, on purpose, which could also create TPUs.
+    It is not `roles/tpu.admin`, on purpose: they create TPUs only where recovery is enabled, and
+    then as their own account alone.
     """
 
     def __init__(
@@ -39,19 +49,50 @@ class Limits(pulumi.ComponentResource):
     ) -> None:
         super().__init__("tpu-stack:infra:Limits", name, None, opts)
         own = pulumi.ResourceOptions(parent=self, depends_on=list(args.requires))
-        role = gcp.projects.IAMCustomRole(
-            "watchdog",
-            project=args.project,
-            role_id=args.role_id,
-            title="Keeps the limits of a tpu-stack",
-            permissions=[*_PERMISSIONS, *(_IN_THE_QUEUE if args.queued else ())],
-            opts=own,
-        )
+        given = f"projects/{args.project}/roles/{args.given}"
         gcp.projects.IAMMember(
             "watchdog",
             project=args.project,
-            role=role.name,
+            role=given if args.given else self._role(args, own),
             member=pulumi.Output.concat("serviceAccount:", args.account),
             opts=own,
         )
+        if args.creates:
+            gcp.serviceaccount.IAMMember(
+                "itself",
+                service_account_id=args.account_name,
+                role="roles/iam.serviceAccountUser",
+                member=pulumi.Output.concat("serviceAccount:", args.account),
+                opts=own,
+            )
         self.register_outputs({})
+
+    def _role(self, args: LimitsArgs, own: pulumi.ResourceOptions) -> pulumi.Output[str]:
+        role: pulumi.Output[str] = gcp.projects.IAMCustomRole(
+            "watchdog",
+            project=args.project,
+            role_id=f"{args.role_id}_{week(datetime.now(timezone.utc))}",
+            title="Keeps the limits of a tpu-stack",
+            permissions=permissions_of_role(queued=args.queued, creates=args.creates),
+            opts=pulumi.ResourceOptions.merge(
+                own, pulumi.ResourceOptions(ignore_changes=["roleId"])
+            ),
+        ).name
+        return role
+
+
+def permissions_of_role(*, queued: bool, creates: bool) -> list[str]:
+    """Return what the role holds, by whether the TPU queues and the machines make it anew."""
+    more = (*(_CREATE if creates else ()), *(_IN_THE_QUEUE if queued else ()))
+    return sorted((*_PERMISSIONS, *more))
+
+
+def week(now: datetime) -> str:
+    """Return the part of a role's id that another week changes.
+
+    Google keeps the id of a deleted role for 37 days. It lets the provider bring the role back for
+    the first 7, so within the same week; later the role needs another id. The role keeps the one
+    that it was made with.
+    """
+    year, number, _ = now.isocalendar()
+    return f"{year}w{number:02}"

@@ -10,9 +10,13 @@ from pathlib import Path
 import pulumi
 
 from infra.settings.limits import LimitsSettings
+from infra.settings.recovery import RecoverySettings
 from infra.settings.timeouts import Timeouts
+from infra.startup.agent.bundle import program
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
+LOCK = "tensorflow-lock"
+"""The metadata with the hashes of what the start-up script installs, or `none`."""
 _PREFIX = "training-"
 _STARTUP = Path(__file__).parent.parent / "startup"
 
@@ -43,11 +47,16 @@ class Machine:
 
 @dataclass(frozen=True)
 class Job:
-    """The training that a machine runs."""
+    """The training that a machine runs.
+
+    Attributes:
+        wheels: a list of wheels for pip beside the package index.
+    """
 
     name: str
     args: tuple[str, ...]
     tensorflow: str
+    wheels: str | None
     bucket_url: pulumi.Input[str]
     wheel_url: pulumi.Input[str]
     wheel_sha256: str
@@ -70,23 +79,25 @@ def startup_script(script: str) -> str:
 
 
 def limits_metadata(
-    limits: LimitsSettings, tpus: tuple[str, ...], *, turn_off: bool
+    limits: LimitsSettings, recovery: RecoverySettings, tpus: tuple[str, ...], *, turn_off: bool
 ) -> dict[str, pulumi.Input[str]]:
-    """Return the metadata of the machine that enforces the limits; nothing without limits.
+    """Return the metadata of the machine that runs the agent; nothing if it has nothing to do.
 
     `turn_off` is whether the machine turns itself off when the TPU's time is up.
     """
-    if not limits.any:
+    if not limits.any and not recovery.enabled:
         return {}
+    budgets = {"preemption": recovery.preemptions_per_day, "failure": recovery.failures_per_day}
     said = {
         "tpus": tpus,
         "timeToLiveHours": limits.time_to_live_hours,
         "idleMinutes": limits.idle_minutes,
         "turnOff": turn_off,
+        "recovery": budgets if recovery.enabled else None,
     }
     return {
         "limits": json.dumps({key: value for key, value in said.items() if value is not None}),
-        "watchdog": (_STARTUP / "limit_enforcer.py").read_text("utf-8"),
+        "watchdog": program(),
     }
 
 
@@ -103,10 +114,12 @@ def job_metadata(
 
     `tpus` are the names of the slices.
     """
-    several: dict[str, pulumi.Input[str]] = {"tpu-names": ",".join(tpus)} if len(tpus) > 1 else {}
+    further: dict[str, pulumi.Input[str]] = {"tpu-names": ",".join(tpus)} if len(tpus) > 1 else {}
+    if job.wheels:
+        further[f"{_PREFIX}wheels"] = job.wheels
     return {
         "tpu-name": tpus[0],
-        **several,
+        **further,
         "tpu-zone": zone,
         "tpu-project": project,
         "bucket-url": job.bucket_url,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pulumi
 
-from infra.components import compute
-from infra.components.machine import custom_timeouts
+from infra.components import compute, mark
+from infra.components.machine import LOCK, custom_timeouts
 from infra.components.vm import (
     VmArgs,
     identity,
@@ -20,8 +20,11 @@ from infra.components.vm import (
     scheduling,
     shielded,
 )
+from infra.cost.running import COST_NOTE
 from infra.settings.vm import ManagedSettings
 
+# Neither a new release's packages nor other prices make a VM anew.
+_KEPT = (LOCK, COST_NOTE)
 HEALTH_PORT = 8090
 """Where the start-up script serves the VM's health (startup/vm.sh); free on Debian."""
 
@@ -32,7 +35,8 @@ class ManagedVmArgs:
 
     Attributes:
         vm: the arguments of the VM in it.
-        health_ranges: the addresses that Google's health checks come from.
+        health_ranges: the addresses that Google's health checks come from; none if somebody else
+            lets them in.
     """
 
     vm: VmArgs
@@ -121,9 +125,10 @@ class ManagedVm(pulumi.ComponentResource):
         health = {"health-port": str(HEALTH_PORT)} if vm.startup_script else {}
         script = {"startup-script": vm.startup_script} if vm.startup_script else {}
         told = {**metadata(vm), **health}
+        named = {key: value for key, value in told.items() if key not in _KEPT}
         content = [
             *(vm.settings.machine_type, disk, interfaces(vm), scheduling(vm.settings)),
-            *(shielded(vm.settings), identity(vm), told, dict(vm.labels)),
+            *(shielded(vm.settings), identity(vm), named, dict(vm.labels)),
         ]
         return compute.InstanceTemplate(
             "template",
@@ -138,15 +143,23 @@ class ManagedVm(pulumi.ComponentResource):
             shielded_instance_config=shielded(vm.settings),
             service_account=identity(vm),
             metadata={**told, **script},
-            labels=dict(vm.labels),
-            # Like a VM without a group (`keep_script`), it keeps the script that it was made with.
+            labels=mark.labels(vm.labels),
+            # Like a VM without a group (`keep_script`), it keeps the script that it was made with,
+            # and what that installs.
             opts=pulumi.ResourceOptions.merge(
-                own, pulumi.ResourceOptions(ignore_changes=['metadata["startup-script"]'])
+                own,
+                pulumi.ResourceOptions(
+                    ignore_changes=[
+                        *mark.KEPT_LABEL,
+                        *(f'metadata["{key}"]' for key in ("startup-script", *_KEPT)),
+                    ]
+                ),
             ),
         )
 
-    def _health(self, args: ManagedVmArgs, own: pulumi.ResourceOptions) -> compute.HealthCheck:
-        vm, managed = args.vm, args.managed
+    def _let_in(self, args: ManagedVmArgs, own: pulumi.ResourceOptions) -> None:
+        """Open the health port to Google's health checks alone."""
+        vm = args.vm
         compute.Firewall(
             "allow-health",
             name=f"{vm.name}-health",
@@ -160,6 +173,11 @@ class ManagedVm(pulumi.ComponentResource):
                 own, pulumi.ResourceOptions(delete_before_replace=True)
             ),
         )
+
+    def _health(self, args: ManagedVmArgs, own: pulumi.ResourceOptions) -> compute.HealthCheck:
+        vm, managed = args.vm, args.managed
+        if args.health_ranges:
+            self._let_in(args, own)
         return compute.HealthCheck(
             "health",
             name=vm.name,
@@ -168,6 +186,9 @@ class ManagedVm(pulumi.ComponentResource):
             timeout_sec=min(5, managed.check_interval_seconds),
             unhealthy_threshold=managed.failed_checks,
             http_health_check={"port": HEALTH_PORT},
+            description=mark.description(),
             # The group refers to it by its name, which stays the same.
-            opts=own,
+            opts=pulumi.ResourceOptions.merge(
+                own, pulumi.ResourceOptions(ignore_changes=mark.KEPT_DESCRIPTION)
+            ),
         )

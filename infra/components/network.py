@@ -7,7 +7,7 @@ from ipaddress import IPv4Network
 
 import pulumi
 
-from infra.components import compute
+from infra.components import compute, mark
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class NetworkArgs:
 
     Attributes:
         iap_range: the addresses that IAP forwards SSH from.
-        grpc_ports: the ports of TPU workers.
+        account: address of the service account that all of the stack's machines run as.
         requires: what the network waits for; everything else waits for the network.
     """
 
@@ -26,15 +26,16 @@ class NetworkArgs:
     subnet_range: IPv4Network
     iap_range: IPv4Network
     ssh_port: int
-    grpc_ports: tuple[int, ...]
+    account: pulumi.Input[str]
     requires: tuple[pulumi.Resource, ...] = ()
 
 
 class Network(pulumi.ComponentResource):
     """The stack's own network: one subnet, Private Google Access and Cloud NAT.
 
-    Nothing is open to the internet, on purpose: SSH comes in through IAP, and only machines of the
-    subnet reach the TPU's ports.
+    Nothing is open to the internet, on purpose: SSH comes in through IAP, and only machines that
+    run as the stack's account reach each other. They do so at all ports: which ones the hosts of
+    slices use changes with the runtime (github.com/jax-ml/jax/issues/35905).
     """
 
     network: pulumi.Output[str]
@@ -52,8 +53,12 @@ class Network(pulumi.ComponentResource):
             name=args.name,
             project=args.project,
             auto_create_subnetworks=False,
+            description=mark.description(),
             opts=pulumi.ResourceOptions.merge(
-                child, pulumi.ResourceOptions(depends_on=list(args.requires))
+                child,
+                pulumi.ResourceOptions(
+                    depends_on=list(args.requires), ignore_changes=mark.KEPT_DESCRIPTION
+                ),
             ),
         )
         subnetwork = compute.Subnetwork(
@@ -66,8 +71,27 @@ class Network(pulumi.ComponentResource):
             private_ip_google_access=True,
             opts=child,
         )
-        self._allow(args, network, "grpc", str(args.subnet_range), args.grpc_ports, child)
-        self._allow(args, network, "iap-ssh", str(args.iap_range), (args.ssh_port,), child)
+        compute.Firewall(
+            "allow-machines",
+            name=f"{args.name}-machines",
+            project=args.project,
+            network=network.id,
+            direction="INGRESS",
+            source_service_accounts=[args.account],
+            target_service_accounts=[args.account],
+            allows=[{"protocol": "all"}],
+            opts=child,
+        )
+        compute.Firewall(
+            "allow-iap-ssh",
+            name=f"{args.name}-iap-ssh",
+            project=args.project,
+            network=network.id,
+            direction="INGRESS",
+            source_ranges=[str(args.iap_range)],
+            allows=[{"protocol": "tcp", "ports": [str(args.ssh_port)]}],
+            opts=child,
+        )
         router = compute.Router(
             "router",
             name=args.name,
@@ -89,23 +113,3 @@ class Network(pulumi.ComponentResource):
         self.network = network.id
         self.subnetwork = subnetwork.id
         self.register_outputs({"network": self.network, "subnetwork": self.subnetwork})
-
-    @staticmethod
-    def _allow(
-        args: NetworkArgs,
-        network: compute.Network,
-        purpose: str,
-        source: str,
-        ports: tuple[int, ...],
-        opts: pulumi.ResourceOptions,
-    ) -> None:
-        compute.Firewall(
-            f"allow-{purpose}",
-            name=f"{args.name}-{purpose}",
-            project=args.project,
-            network=network.id,
-            direction="INGRESS",
-            source_ranges=[source],
-            allows=[{"protocol": "tcp", "ports": [str(port) for port in ports]}],
-            opts=opts,
-        )

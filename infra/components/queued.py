@@ -7,12 +7,13 @@ from typing import Any
 
 import pulumi
 
-from infra.components.disks import Attached
-from infra.components.tpu import Tpu, TpuArgs
+from infra.components import mark
+from infra.components.tpu import Tpu, TpuArgs, given, node_body
 from infra.queued.node import QueuedNode
 from infra.queued.request import QueuedRequest
 from infra.settings.tpu import Capacity, QueueSettings, TpuSettings, Workload
 
+_HOUR = 3600
 _WORKLOADS = {
     Workload.THROUGHPUT: "THROUGHPUT_OPTIMIZED",
     Workload.AVAILABILITY: "AVAILABILITY_OPTIMIZED",
@@ -28,7 +29,7 @@ class QueuedTpu(Tpu):
     def declare(self, args: TpuArgs, opts: pulumi.ResourceOptions) -> None:
         """Declare the request and the TPU VMs that it becomes."""
         tpu = args.settings
-        queue = tpu.queued or QueueSettings()
+        queue = tpu.queue or QueueSettings()
         if pulumi.runtime.is_dry_run():
             pulumi.log.info(_said(args, queue), resource=self)
         disks = self.data_disks(args)
@@ -37,7 +38,7 @@ class QueuedTpu(Tpu):
             "parent": f"projects/{args.project}/locations/{args.zone}",
             **_names(args, queue),
             # Slices of one request have the same disks: the checks let them only read.
-            "node": _node(args, disks.of_each[0]),
+            "node": node_body(args, disks.of_each[0]),
         }
         entry = QueuedRequest(
             "tpu",
@@ -45,10 +46,13 @@ class QueuedTpu(Tpu):
                 **where,
                 "request": {"tpu": {"nodeSpec": [spec]}, **_tier(args, tpu, queue)},
                 "queueing": _policy(queue),
-                "labels": dict(args.labels),
-                **_given("deleteMinutes", tpu.timeouts.delete_minutes),
+                "labels": mark.labels(args.labels),
+                **given("deleteMinutes", tpu.timeouts.delete_minutes),
             },
-            pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(depends_on=disks.made)),
+            pulumi.ResourceOptions.merge(
+                opts,
+                pulumi.ResourceOptions(depends_on=disks.made, ignore_changes=mark.KEPT_LABEL),
+            ),
         )
         several = {"nodes": list(args.names)} if len(args.names) > 1 else {}
         ready = QueuedNode(
@@ -76,9 +80,16 @@ def _said(args: TpuArgs, queue: QueueSettings) -> str:
     whose = f"its {len(args.names)} TPU VMs" if several else "its TPU VM"
     return (
         f"{args.name} comes from Google's queue: an update waits for {'them' if several else 'it'},"
-        f" at most {queue.wait_minutes:g} minutes. To replace or destroy the request deletes "
-        f"{whose} with it, also while it is ACTIVE and in use."
+        f" at most {queue.wait_minutes:g} minutes.{_ends(queue)} To replace or destroy the request "
+        f"deletes {whose} with it, also while it is ACTIVE and in use."
     )
+
+
+def _ends(queue: QueueSettings) -> str:
+    """Say when Google deletes the TPU by itself, if it does."""
+    if queue.run_hours:
+        return f" Google deletes it {queue.run_hours:g} hours after it was made."
+    return " Google deletes it when the reservation ends." if queue.reservation_bound else ""
 
 
 def _names(args: TpuArgs, queue: QueueSettings) -> dict[str, Any]:
@@ -86,30 +97,7 @@ def _names(args: TpuArgs, queue: QueueSettings) -> dict[str, Any]:
         return {"nodeId": args.name}
     workload = _WORKLOADS[queue.workload] if queue.workload else None
     several = {"nodeCount": len(args.names), "nodeIdPrefix": args.name}
-    return {"multiNodeParams": {**several, **_given("workloadType", workload)}}
-
-
-def _node(args: TpuArgs, disks: tuple[Attached, ...]) -> dict[str, Any]:
-    tpu = args.settings
-    attached = [{"sourceDisk": disk.source, "mode": disk.mode} for disk in disks]
-    boot = {"diskSizeGb": str(tpu.boot_disk_gib)} if tpu.boot_disk_gib else None
-    return {
-        "acceleratorType": tpu.accelerator_type,
-        "runtimeVersion": args.software,
-        "networkConfig": {
-            "network": args.network,
-            "subnetwork": args.subnetwork,
-            "enableExternalIps": tpu.external_ips,
-        },
-        "serviceAccount": {"email": args.account, "scope": list(tpu.scopes)},
-        "metadata": dict(args.metadata),
-        # Unset fields are left out, so that the request equals the one an earlier release made.
-        **_given("dataDisks", attached),
-        **_given("bootDiskConfig", boot),
-        **_given("tags", list(tpu.tags)),
-        **_given("shieldedInstanceConfig", {"enableSecureBoot": True} if tpu.secure_boot else None),
-        **_given("autocheckpointEnabled", tpu.autocheckpoint),
-    }
+    return {"multiNodeParams": {**several, **given("workloadType", workload)}}
 
 
 def _tier(args: TpuArgs, tpu: TpuSettings, queue: QueueSettings) -> dict[str, Any]:
@@ -118,15 +106,26 @@ def _tier(args: TpuArgs, tpu: TpuSettings, queue: QueueSettings) -> dict[str, An
         return {"spot": {}}
     if tpu.capacity is Capacity.PREEMPTIBLE:
         return {"bestEffort": {}}
+    if tpu.capacity is Capacity.FLEX_START:
+        seconds = round((queue.run_hours or 0) * _HOUR)
+        return {
+            "provisioningModel": "FLEX_START",
+            "runDuration": {"maxRunDuration": f"{seconds}s"},
+        }
     hours = queue.guaranteed_hours
     guaranteed = {
-        **_given("reserved", tpu.capacity is Capacity.RESERVED),
-        **_given("minDuration", f"{round(hours * 3600)}s" if hours else None),
+        **given("reserved", tpu.capacity is Capacity.RESERVED and not queue.reservation_bound),
+        **given("minDuration", f"{round(hours * _HOUR)}s" if hours else None),
     }
     name = queue.reservation
     if name and "/" not in name:
         name = f"projects/{args.project}/locations/{args.zone}/reservations/{name}"
-    return {**_given("guaranteed", guaranteed), **_given("reservationName", name)}
+    bound = "RESERVATION_BOUND" if queue.reservation_bound else None
+    return {
+        **given("guaranteed", guaranteed),
+        **given("reservationName", name),
+        **given("provisioningModel", bound),
+    }
 
 
 def _policy(queue: QueueSettings) -> dict[str, str]:
@@ -134,8 +133,3 @@ def _policy(queue: QueueSettings) -> dict[str, str]:
         return {}
     moment = queue.valid_until.astimezone(timezone.utc)
     return {"validUntilTime": f"{moment:%Y-%m-%dT%H:%M:%SZ}"}
-
-
-def _given(name: str, value: object) -> dict[str, Any]:
-    """Return the value under its name; nothing if it is empty."""
-    return {name: value} if value else {}

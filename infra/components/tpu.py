@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.components.disks import DataDisks, DataDisksArgs
+from infra.components import mark
+from infra.components.declaration import declare_tpus
+from infra.components.disks import Attached, DataDisks, DataDisksArgs
 from infra.components.machine import Machine, custom_timeouts, replace_for_another_job
 from infra.settings.tpu import Capacity, TpuSettings
 
@@ -27,6 +29,9 @@ class TpuArgs(Machine):
         software: the runtime of a TPU VM, or the TensorFlow version of a classic node.
         grpc_port: the port of endpoints that name none.
         disk_type: the type of data disks that name none.
+        taken: by the name of each TPU that Google has taken away, the description of the one that
+            is made in its place.
+        declared_in: the bucket in which the agent reads what to make anew; None without recovery.
     """
 
     names: tuple[str, ...]
@@ -34,6 +39,8 @@ class TpuArgs(Machine):
     software: str
     grpc_port: int
     disk_type: str
+    taken: Mapping[str, str]
+    declared_in: pulumi.Input[str] | None
 
 
 class Tpu(pulumi.ComponentResource):
@@ -78,6 +85,23 @@ class Tpu(pulumi.ComponentResource):
         )
         return DataDisks(disks, self)
 
+    def anew_if_taken(
+        self, args: TpuArgs, name: str, opts: pulumi.ResourceOptions
+    ) -> pulumi.ResourceOptions:
+        """Replace a TPU that Google has taken away; leave the description of any other alone.
+
+        It is the one property that tells the new TPU from the old and changes nothing else.
+        """
+        if name not in args.taken:
+            own = pulumi.ResourceOptions(ignore_changes=["description"])
+        else:
+            pulumi.log.info(
+                f"Google has taken {name} away. `pulumi up` deletes it and makes it anew",
+                resource=self,
+            )
+            own = pulumi.ResourceOptions(replace_on_changes=["description"])
+        return pulumi.ResourceOptions.merge(opts, own)
+
 
 class TpuVm(Tpu):
     """One or more TPU VMs without a queue: the update fails if there is no capacity."""
@@ -87,7 +111,8 @@ class TpuVm(Tpu):
         tpu = args.settings
         disks = self.data_disks(args)
         own = pulumi.ResourceOptions.merge(opts, replace_for_another_job(args.metadata))
-        own = pulumi.ResourceOptions.merge(own, pulumi.ResourceOptions(depends_on=disks.made))
+        made = pulumi.ResourceOptions(depends_on=disks.made, ignore_changes=mark.KEPT_LABEL)
+        own = pulumi.ResourceOptions.merge(own, made)
         same: dict[str, Any] = {
             "project": args.project,
             "zone": args.zone,
@@ -108,18 +133,29 @@ class TpuVm(Tpu):
             "service_account": {"email": args.account, "scopes": list(tpu.scopes)},
             "tags": list(tpu.tags) or None,
             "metadata": dict(args.metadata),
-            "labels": dict(args.labels),
-            "opts": own,
+            "labels": mark.labels(args.labels),
         }
         slices = [
             gcp.tpu.V2Vm(
                 f"tpu{name.removeprefix(args.name)}",
                 name=name,
                 data_disks=[{"source_disk": d.source, "mode": d.mode} for d in attached] or None,
+                description=args.taken.get(name),
+                opts=self.anew_if_taken(args, name, own),
                 **same,
             )
             for name, attached in zip(args.names, disks.of_each, strict=True)
         ]
+        if args.declared_in is not None:
+            bodies = {
+                name: {
+                    **node_body(args, attached),
+                    **given("schedulingConfig", same["scheduling_config"]),
+                    "labels": same["labels"],
+                }
+                for name, attached in zip(args.names, disks.of_each, strict=True)
+            }
+            declare_tpus(args.declared_in, bodies, slices, self)
         self.name = slices[0].name
         self.names = pulumi.Output.all(*(one.name for one in slices)).apply(list)
         urls = _endpoints(args.grpc_port)
@@ -151,13 +187,44 @@ class TpuNode(Tpu):
             scheduling_config=(
                 {"preemptible": True} if tpu.capacity is Capacity.PREEMPTIBLE else None
             ),
-            labels=dict(args.labels),
-            opts=pulumi.ResourceOptions.merge(opts, _LABELS_ONCE),
+            labels=mark.labels(args.labels),
+            description=args.taken.get(args.name),
+            opts=self.anew_if_taken(
+                args, args.name, pulumi.ResourceOptions.merge(opts, _LABELS_ONCE)
+            ),
         )
         self.name = node.name
         self.names = node.name.apply(lambda name: [name])
         self.account = node.service_account
         self.endpoints = node.network_endpoints.apply(_endpoints(args.grpc_port))
+
+
+def node_body(args: TpuArgs, disks: tuple[Attached, ...]) -> dict[str, Any]:
+    """Return a TPU VM as the API's Node; unset fields are left out."""
+    tpu = args.settings
+    attached = [{"sourceDisk": disk.source, "mode": disk.mode} for disk in disks]
+    boot = {"diskSizeGb": str(tpu.boot_disk_gib)} if tpu.boot_disk_gib else None
+    return {
+        "acceleratorType": tpu.accelerator_type,
+        "runtimeVersion": args.software,
+        "networkConfig": {
+            "network": args.network,
+            "subnetwork": args.subnetwork,
+            "enableExternalIps": tpu.external_ips,
+        },
+        "serviceAccount": {"email": args.account, "scope": list(tpu.scopes)},
+        "metadata": dict(args.metadata),
+        **given("dataDisks", attached),
+        **given("bootDiskConfig", boot),
+        **given("tags", list(tpu.tags)),
+        **given("shieldedInstanceConfig", {"enableSecureBoot": True} if tpu.secure_boot else None),
+        **given("autocheckpointEnabled", tpu.autocheckpoint),
+    }
+
+
+def given(name: str, value: object) -> dict[str, Any]:
+    """Return the value under its name; nothing if it is empty."""
+    return {name: value} if value else {}
 
 
 def _endpoints(grpc_port: int) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pulumi
 
-from infra.components import compute
+from infra.components import compute, mark
 from infra.components.machine import (
     CLOUD_PLATFORM,
     Machine,
@@ -47,6 +47,7 @@ class Vm(pulumi.ComponentResource):
             delete_before_replace=True,
             depends_on=list(args.requires),
             custom_timeouts=custom_timeouts(vm.timeouts),
+            ignore_changes=mark.KEPT_LABEL,
         )
         instance = compute.Instance(
             "instance",
@@ -61,7 +62,7 @@ class Vm(pulumi.ComponentResource):
             service_account=identity(args),
             metadata=metadata(args),
             metadata_startup_script=args.startup_script,
-            labels=dict(args.labels),
+            labels=mark.labels(args.labels),
             desired_status="RUNNING" if args.comes_back else None,
             allow_stopping_for_update=True,
             opts=pulumi.ResourceOptions.merge(
@@ -91,12 +92,13 @@ class Vm(pulumi.ComponentResource):
             image=vm.image,
             size=vm.boot_disk_gib,
             type=vm.boot_disk_type.value,
-            labels=dict(args.labels),
+            labels=mark.labels(args.labels),
             opts=pulumi.ResourceOptions(
                 parent=self,
                 delete_before_replace=True,
                 depends_on=list(args.parts_require),
                 custom_timeouts=custom_timeouts(vm.timeouts),
+                ignore_changes=mark.KEPT_LABEL,
             ),
         )
         return {"auto_delete": False, "source": disk.self_link}
@@ -151,11 +153,14 @@ def identity(args: VmArgs) -> Any:
 
 def metadata(args: VmArgs) -> dict[str, pulumi.Input[str]]:
     """Return the job's metadata with the VM's own."""
-    login: dict[str, pulumi.Input[str]] = {
-        "enable-oslogin": "TRUE" if args.settings.os_login else "FALSE"
+    googles: dict[str, pulumi.Input[str]] = {
+        "enable-oslogin": "TRUE" if args.settings.os_login else "FALSE",
+        # The serial port can be read as long as the VM runs; Cloud Logging keeps it for 30 days
+        # (cloud.google.com/compute/docs/troubleshooting/viewing-serial-port-output, 2026-11).
+        "serial-port-logging-enable": "true" if args.settings.serial_port_logging else "false",
     }
     agent = {"ops-agent": "true"} if args.settings.ops_agent else {}
-    return {**args.metadata, **login, **agent}
+    return {**args.metadata, **googles, **agent}
 
 
 def _task(args: VmArgs) -> str:

@@ -11,6 +11,7 @@ from infra.cost.table import dollars
 from infra.settings import StackSettings
 from infra.settings.disks import DiskMode
 from infra.settings.tpu import Architecture, Capacity
+from infra.settings.training import RunOn
 from infra.settings.vm import VmCapacity
 
 ASSUMED_STORAGE_GIB = 100
@@ -30,7 +31,7 @@ def of_stack(
         *_key(settings, catalog),
         *_nat(settings, catalog),
     ]
-    notes = _notes(catalog, lines)
+    notes = (*_notes(catalog, lines), *_idle_vm(settings))
     whole = Estimate(f"Stack {stack}", settings.region, hours, tuple(lines), notes)
     return replace(whole, notes=(*notes, *_budget(settings, whole)))
 
@@ -46,7 +47,7 @@ def of_accelerator(
 def _tpu(settings: StackSettings, catalog: Catalog) -> Line:
     name, capacity = settings.tpu.accelerator_type, settings.tpu.capacity
     slices = settings.tpu.slices
-    if name not in catalog.accelerators:
+    if catalog.accelerator(name) is None:
         return Line.fixed("TPU", f"{name}, {capacity}", None)
     if settings.architecture is Architecture.NODE and capacity is Capacity.ON_DEMAND:
         # Classic nodes are preemptible, not spot; say so in the column of what may be taken away.
@@ -69,7 +70,9 @@ def _accelerator(
     if name in prices.gpus:
         found = [prices.gpu(name, region, way) for way in ways]
     else:
-        tpu = catalog.accelerators[name]
+        tpu = catalog.accelerator(name)
+        if tpu is None:
+            raise KeyError(name)
         found = [prices.tpu(tpu, region, way) for way in ways]
     times = f"{count} x " if count > 1 else ""
     part = "GPU" if name in prices.gpus else "TPU"
@@ -100,7 +103,7 @@ def _disk(settings: StackSettings, catalog: Catalog) -> Line:
 def _data_disks(settings: StackSettings, catalog: Catalog) -> list[Line]:
     """Return the stack's own disks; each slice has its own of those that are written to."""
     lines = []
-    tpu = catalog.accelerators.get(settings.tpu.accelerator_type)
+    tpu = catalog.accelerator(settings.tpu.accelerator_type)
     for disk in settings.tpu.data_disks:
         if disk.source:
             continue
@@ -150,8 +153,18 @@ def _budget(settings: StackSettings, whole: Estimate) -> tuple[str, ...]:
     return (f"Budget: {amount} a month last {most}{hours} hours of the stack as it is set.",)
 
 
+def _idle_vm(settings: StackSettings) -> tuple[str, ...]:
+    """Say what the VM is for where the TPU VM runs the trainer."""
+    if settings.training.run_on is RunOn.VM:
+        return ()
+    return (
+        "VM: it trains nothing (training.runOn is tpu). It is there to log in to, in the network "
+        "of the TPU VM, and costs its price.",
+    )
+
+
 def _nat(settings: StackSettings, catalog: Catalog) -> list[Line]:
-    tpu = catalog.accelerators.get(settings.tpu.accelerator_type)
+    tpu = catalog.accelerator(settings.tpu.accelerator_type)
     # A classic node is in a network of Google's, and never behind the stack's gateway.
     inside = settings.architecture is Architecture.VM and not settings.tpu.external_ips
     hosts = tpu.hosts * settings.tpu.slices if tpu and inside else 0

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-import google.auth
-import google.auth.credentials
 import google.auth.exceptions
-import google.oauth2.credentials
 import requests
-from google.auth.transport.requests import AuthorizedSession
+from pulumi import dynamic
+
+from infra import credentials
 
 Json = dict[str, Any]
 _ROOT = "https://tpu.googleapis.com/v2alpha1/"
-_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-_TOKEN = "GOOGLE_OAUTH_ACCESS_TOKEN"
 _TRANSIENT = (408, 429, 500, 502, 503, 504)
 _ATTEMPTS = 6
 # Seconds between two looks at something that takes its time: short at first, then as the provider.
@@ -41,13 +37,16 @@ class TpuApi:
     The session and the clock are there for tests.
     """
 
+    configured: ClassVar[Mapping[str, str]] = {}
+    """The stack's configuration of the provider, in a process that calls for one stack only."""
+
     def __init__(
         self,
         session: requests.Session | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._session = session or _session()
+        self._session = session or _session(self.configured)
         self._clock = clock
         self._sleep = sleep
 
@@ -133,6 +132,17 @@ class TpuApi:
         raise AssertionError("the last attempt returns or raises")
 
 
+class TpuResourceProvider(dynamic.ResourceProvider):
+    """What the providers of the queue's resources have in common."""
+
+    serialize_as_secret_always = False
+
+    def configure(self, req: dynamic.ConfigureRequest) -> None:
+        """Take the stack's configuration, with the credentials that Google's provider has."""
+        said = {name: req.config.get(name) for name in credentials.SETTINGS}
+        TpuApi.configured = {name: str(value) for name, value in said.items() if value}
+
+
 def _error(response: requests.Response) -> TpuApiError:
     try:
         error = response.json()["error"]
@@ -141,18 +151,13 @@ def _error(response: requests.Response) -> TpuApiError:
         return TpuApiError(response.status_code, "", response.text.strip()[:200] or "no message")
 
 
-def _session() -> requests.Session:
-    credentials: google.auth.credentials.Credentials
-    if token := os.environ.get(_TOKEN):
-        credentials = google.oauth2.credentials.Credentials(token)  # type: ignore[no-untyped-call]
-    else:
-        try:
-            credentials, _ = google.auth.default(scopes=[_SCOPE])
-        except google.auth.exceptions.DefaultCredentialsError:
-            raise TpuApiError(
-                401,
-                "",
-                "no credentials for Google Cloud: run `gcloud auth application-default login` or "
-                f"set {_TOKEN}",
-            ) from None
-    return AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
+def _session(configured: Mapping[str, str]) -> requests.Session:
+    try:
+        return credentials.session(credentials.given(configured))
+    except google.auth.exceptions.GoogleAuthError as error:
+        raise TpuApiError(
+            401,
+            "",
+            "no credentials for Google Cloud: run `gcloud auth application-default login`, or set "
+            f"GOOGLE_OAUTH_ACCESS_TOKEN ({error})",
+        ) from None

@@ -8,8 +8,8 @@ from typing import Any
 
 from infra.queued.api import Json
 
-# Metadata that a TPU VM reads only at boot; it differs between releases, and with other limits.
-_READ_AT_BOOT = ("startup-script", "watchdog", "limits")
+# Metadata that is no reason for another TPU; it differs between releases, limits and prices.
+_NO_REASON = ("startup-script", "tensorflow-lock", "watchdog", "limits", "cost-note")
 
 
 def asked(props: Mapping[str, Any], key: str) -> Any:
@@ -20,7 +20,7 @@ def asked(props: Mapping[str, Any], key: str) -> Any:
     specs = copy.deepcopy(value["tpu"]["nodeSpec"])
     for spec in specs:
         metadata = spec["node"].get("metadata", {})
-        for key in _READ_AT_BOOT:
+        for key in _NO_REASON:
             metadata.pop(key, None)
     return {**value, "tpu": {"nodeSpec": specs}}
 

@@ -8,14 +8,12 @@ from typing import Any
 import pulumi
 from pulumi import dynamic
 
-from infra.queued.api import Json, TpuApi
+from infra.queued.api import Json, TpuApi, TpuResourceProvider
 from infra.queued.state import loss, lost, place, say, standing
 
 
-class QueuedNodeProvider(dynamic.ResourceProvider):
+class QueuedNodeProvider(TpuResourceProvider):
     """Waits for TPU VMs. The request creates and deletes them."""
-
-    serialize_as_secret_always = False
 
     def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> dynamic.DiffResult:
         """Replace the TPU VMs for another request; the time to wait counts only once."""
@@ -75,11 +73,11 @@ def await_ready(api: TpuApi, props: Mapping[str, Any]) -> list[Json]:
         nonlocal said, ready
         entry = api.get(entry_name)
         if entry is None:
-            raise RuntimeError(f"{name} is not in the queue any more. Run `pulumi up --refresh`.")
+            raise RuntimeError(f"{name} is not in the queue any more. Run `pulumi up`.")
         if lost := loss(api, props, entry):
             raise RuntimeError(
                 f"{name} gets no TPU from the queue: {lost}. "
-                "Run `pulumi up --refresh` to queue again; if it fails once more, take another "
+                "Run `pulumi up` to queue again; if it fails once more, take another "
                 "zone, capacity or type."
             )
         state = str(entry.get("state", {}).get("state"))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
 import pulumi
 from pulumi import dynamic
 
-from infra.queued.api import Json, TpuApi, TpuApiError
+from infra.queued.api import Json, TpuApi, TpuApiError, TpuResourceProvider
 from infra.queued.changes import asked, why
 from infra.queued.state import loss, names, place, say, standing
 
@@ -16,44 +17,41 @@ _IDENTITY = ("project", "zone", "name", "request")
 _CHANGEABLE = ("labels", "queueing", "deleteMinutes")
 _DELETE_MINUTES = 30.0
 _UPDATE_MINUTES = 10.0
+_DELETE_PLAIN = "pulumi destroy --target-dependents --target '**:V2Vm::**'"
 
 
-class QueuedRequestProvider(dynamic.ResourceProvider):
+class QueuedRequestProvider(TpuResourceProvider):
     """Makes, changes and deletes requests. Everything goes through the TPU API."""
-
-    serialize_as_secret_always = False
 
     def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> dynamic.DiffResult:
         """Replace the request for another one, or if Google has given it up."""
+        lost = _olds.get("loss") or _lost_by_now(_id, _olds)
         replaces = [key for key in _IDENTITY if asked(_olds, key) != asked(_news, key)]
-        if _olds.get("loss"):
+        if lost:
             replaces.append("loss")
         changed = any(_olds.get(key) != _news.get(key) for key in _CHANGEABLE)
         if replaces:
-            say(f"{_olds['name']}: {why(_olds, _news)}. Its place in the queue is given up")
+            reason = why({**_olds, "loss": lost}, _news)
+            say(f"{_olds['name']}: {reason}. Its place in the queue is given up")
         return dynamic.DiffResult(
             changes=bool(replaces) or changed, replaces=replaces, delete_before_replace=True
         )
 
     def create(self, props: dict[str, Any]) -> dynamic.CreateResult:
-        """Queue a request, or adopt the one that an interrupted update has queued."""
+        """Queue a request. One of this name that is there already is somebody else's."""
         api = TpuApi()
         name = f"{place(props)}/queuedResources/{props['name']}"
+        # By this number Google knows a call that is repeated because its answer was lost.
+        query = {"queuedResourceId": props["name"], "requestId": str(uuid.uuid4())}
         try:
-            operation = api.post(
-                f"{place(props)}/queuedResources", _body(props), {"queuedResourceId": props["name"]}
-            )
+            operation = api.post(f"{place(props)}/queuedResources", _body(props), query)
             api.finish(operation, _UPDATE_MINUTES)
         except TpuApiError as error:
-            if error.status != 409:
-                raise _explained(error, props) from None
+            plain = error.status == 409 and api.get(name) is None
+            raise (_plain(props) if plain else _explained(error, props)) from None
         entry = api.get(name)
-        if entry is None or not _same(entry, props):
-            raise RuntimeError(
-                f"{name} exists already and asks for something else. Delete it (`gcloud compute "
-                f"tpus queued-resources delete {props['name']} --zone={props['zone']} --force`) or "
-                "set another namePrefix."
-            )
+        if entry is None:
+            raise RuntimeError(f"{name} was queued, and somebody has deleted it since")
         return dynamic.CreateResult(name, _outputs(api, props, entry))
 
     def read(self, id_: str, props: dict[str, Any]) -> dynamic.ReadResult:
@@ -63,6 +61,7 @@ class QueuedRequestProvider(dynamic.ResourceProvider):
         if entry is None:
             return dynamic.ReadResult("", {})
         found = [node.get("labels", {}) for node in standing(api, props) if node]
+        found = found or [_asked_labels(entry, props)]
         # One TPU VM with others is enough to see that somebody has changed them.
         labels = next((seen for seen in found if seen != props["labels"]), props["labels"])
         return dynamic.ReadResult(id_, _outputs(api, props, entry) | {"labels": labels})
@@ -126,6 +125,16 @@ class QueuedRequest(dynamic.Resource, module="tpu", name="QueuedResource"):
         super().__init__(QueuedRequestProvider(), name, {**props, **computed}, opts)
 
 
+def _lost_by_now(name: str, props: Mapping[str, Any]) -> str:
+    """Say what has become of a request since the state was written; empty if nobody may look."""
+    try:
+        api = TpuApi()
+        entry = api.get(name)
+        return "it is gone" if entry is None else loss(api, props, entry)
+    except TpuApiError:
+        return ""
+
+
 def _body(props: Mapping[str, Any]) -> Json:
     body: Json = {**props["request"]}
     (spec,) = body["tpu"]["nodeSpec"]
@@ -142,20 +151,27 @@ def _outputs(api: TpuApi, props: Mapping[str, Any], entry: Json) -> Json:
     return {**props, "created": entry.get("createTime", ""), "loss": loss(api, props, entry)}
 
 
-def _same(entry: Json, props: Mapping[str, Any]) -> bool:
-    def asked(request: Mapping[str, Any]) -> list[tuple[object, ...]]:
-        return [
-            (
-                spec.get("nodeId"),
-                (spec.get("multiNodeParams") or {}).get("nodeCount"),
-                spec["node"]["acceleratorType"],
-                spec["node"]["runtimeVersion"],
-            )
-            for spec in request["tpu"]["nodeSpec"]
-        ]
+def _asked_labels(entry: Json, props: Mapping[str, Any]) -> Json:
+    """Return the labels that a request asks for, whose TPU VMs do not stand yet."""
+    specs = entry.get("tpu", {}).get("nodeSpec", [])
+    return dict(specs[0]["node"].get("labels", props["labels"])) if specs else props["labels"]
 
-    return asked(entry) == asked(props["request"])
+
+def _plain(props: Mapping[str, Any]) -> Exception:
+    return RuntimeError(
+        f"{props['name']} exists already as a TPU VM that does not come from the queue. "
+        f"Delete it (`{_DELETE_PLAIN}` if this stack has made it), then run `pulumi up` "
+        "again; or keep it with tpu.queued: {enabled: false}."
+    )
 
 
 def _explained(error: TpuApiError, props: Mapping[str, Any]) -> Exception:
-    return RuntimeError(f"Google does not queue {props['name']}: {error}")
+    name, zone = props["name"], props["zone"]
+    if error.status != 409:
+        return RuntimeError(f"Google does not queue {name}: {error}")
+    return RuntimeError(
+        f"{place(props)}/queuedResources/{name} exists already, and this stack does not know of "
+        "it. If a colleague's stack made it, set another `owner` or `namePrefix`. If an update of "
+        "this stack was killed, run `tpustack recover`. If nobody needs it, delete it: `gcloud "
+        f"compute tpus queued-resources delete {name} --zone={zone} --force`."
+    )

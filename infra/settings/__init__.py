@@ -11,13 +11,17 @@ from infra.settings.bucket import BucketSettings
 from infra.settings.budget import BudgetSettings
 from infra.settings.limits import LimitsSettings
 from infra.settings.network import NetworkSettings
+from infra.settings.recovery import RecoverySettings
 from infra.settings.tpu import Architecture, TpuSettings
 from infra.settings.training import TrainingSettings
 from infra.settings.vm import VmSettings
 
+_OWNER = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _LABEL = re.compile(r"[a-z0-9_-]{0,63}")
-# Google allows 64 labels on anything; the stack has two of its own, and the provider one.
-_MOST_LABELS = 64 - 3
+OWN_LABELS = ("managed-by", "tpu-stack", "tpu-stack-mark")
+"""What the stack itself says; settings have other labels."""
+# Google allows 64 labels on anything; the provider has one of its own, too.
+_MOST_LABELS = 64 - len(OWN_LABELS) - 1
 
 
 class StackSettings(Section):
@@ -28,7 +32,14 @@ class StackSettings(Section):
     zone: Text
     """Zone of the TPU and the VM, for example us-central1-b."""
     name_prefix: Text | None = None
-    """Prefix of the names of all resources. tpu-stack-STACK if it is not set."""
+    """Prefix of the names of all resources. tpu-stack-STACK, or tpu-stack-STACK-OWNER, if it is not
+    set.
+    """
+    owner: Text | None = None
+    """Person whom the stack belongs to, for example ada: part of all names, so that two engineers
+    can have stacks of the same name in one project. With another one, or none, everything is made
+    anew. Not with namePrefix.
+    """
     architecture: Architecture = Architecture.VM
     """vm (TPU VM, today's API), or node (the classic TPU node; Google denies it to projects that
     are not on its list).
@@ -45,6 +56,8 @@ class StackSettings(Section):
     """The training."""
     limits: LimitsSettings = LimitsSettings()
     """When the TPU is taken down without a `pulumi destroy`."""
+    recovery: RecoverySettings = RecoverySettings()
+    """Whether a lost TPU is made anew without a person."""
     budget: BudgetSettings | None = None
     """A budget with alerts. None if it is not set."""
     enable_apis: bool = True
@@ -57,6 +70,16 @@ class StackSettings(Section):
         """Region of the zone (`us-central1` of `us-central1-b`)."""
         return self.zone.rpartition("-")[0]
 
+    @field_validator("owner")
+    @classmethod
+    def _owner_fits_into_names(cls, owner: str | None) -> str | None:
+        if owner is not None and not _OWNER.fullmatch(owner):
+            raise ValueError(
+                "is no part of a name (lower-case letters, digits and hyphens, no hyphen first or "
+                "last)"
+            )
+        return owner
+
     @field_validator("labels")
     @classmethod
     def _labels_are_googles(cls, labels: dict[str, str]) -> dict[str, str]:
@@ -65,6 +88,11 @@ class StackSettings(Section):
                 f"are {len(labels)} labels, but Google allows {_MOST_LABELS} beside the stack's own"
             )
         for key, value in labels.items():
+            if key in OWN_LABELS:
+                raise ValueError(
+                    f"has the label {key!r}, which is the stack's own: by it the stack is known, "
+                    "and what is left of it is found"
+                )
             if not (_LABEL.fullmatch(key) and key[:1].isalpha() and _LABEL.fullmatch(value)):
                 raise ValueError(
                     f"has the label {key!r}: {value!r}, but Google allows lower-case letters, "

@@ -20,6 +20,11 @@ class LimitsSettings(Section):
     or deleted if Google can't stop it (several hosts, or out of the queue). No limit if it is not
     set.
     """
+    role: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.]{3,64}$")
+    """Id of a role in the project that lets the machines stop and delete their TPU, for example
+    tpu_stack_limits, which `tpustack bootstrap` makes. The stack makes one of its own if it is not
+    set, for which its deployer must be allowed to change roles.
+    """
 
     @property
     def any(self) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -63,11 +64,33 @@ def parse(config: Mapping[str, object], stack: str) -> StackSettings:
     try:
         settings = StackSettings.model_validate(values)
     except ValidationError as error:
-        problems = [_problem(details, stack) for details in error.errors(include_url=False)]
-        raise SettingsError(stack, misplaced + problems) from None
+        found = error.errors(include_url=False)
+        problems = [_problem(details, stack) for details in found]
+        rest = _without(values, [details["loc"] for details in found])
+        raise SettingsError(stack, misplaced + problems, rest) from None
     if misplaced:
-        raise SettingsError(stack, misplaced)
+        raise SettingsError(stack, misplaced, settings)
     return settings
+
+
+def _without(
+    values: Mapping[str, Any], paths: Sequence[tuple[int | str, ...]]
+) -> StackSettings | None:
+    """Return the settings without those at `paths`; None where they do without one badly."""
+    kept = copy.deepcopy(dict(values))
+    # The last of a list first: what is left of it does not move.
+    for path in sorted(paths, key=str, reverse=True):
+        group: Any = kept
+        try:
+            for part in path[:-1]:
+                group = group[part]
+            del group[path[-1]]
+        except (KeyError, IndexError, TypeError):
+            continue
+    try:
+        return StackSettings.model_validate(kept)
+    except ValidationError:
+        return None
 
 
 def _problem(error: ErrorDetails, stack: str) -> Problem:

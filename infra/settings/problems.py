@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from infra.settings import StackSettings
 
 
 class _Unset:
@@ -30,7 +33,8 @@ class Problem:
 
     def __str__(self) -> str:
         end = "" if self.cure.endswith("?") else "."
-        return f"{self.setting}: {_shown(self.value)} {self.why}. {self.cure}{end}"
+        setting, value = _printable(self.setting), _printable(_shown(self.value))
+        return f"{setting}: {value} {self.why}. {self.cure}{end}"
 
 
 def misplaced(values: Mapping[str, object], why: str, cure: str) -> Iterator[Problem]:
@@ -41,10 +45,17 @@ def misplaced(values: Mapping[str, object], why: str, cure: str) -> Iterator[Pro
 
 
 class SettingsError(Exception):
-    """The settings of a stack cannot be used. The message names every problem."""
+    """The settings of a stack cannot be used. The message names every problem.
 
-    def __init__(self, stack: str, problems: Sequence[Problem]) -> None:
+    `rest` are the settings without those that have problems, if there are such.
+    """
+
+    def __init__(
+        self, stack: str, problems: Sequence[Problem], rest: StackSettings | None = None
+    ) -> None:
+        self.stack = stack
         self.problems = tuple(problems)
+        self.rest = rest
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         lines = [f"{count} in the settings of stack {stack!r} (stacks/Pulumi.{stack}.yaml):"]
         lines += [f"  - {problem}" for problem in problems]
@@ -58,3 +69,9 @@ def _shown(value: object) -> str:
     if isinstance(value, (str, int, float, bool, list, dict)):
         return json.dumps(value, ensure_ascii=False)
     return str(value)
+
+
+def _printable(text: str) -> str:
+    """Return a text of somebody else's in which nothing controls a terminal or a pipeline's log."""
+    kept = (each if each.isprintable() else f"\\u{ord(each):04x}" for each in text)
+    return "".join(kept)

@@ -7,11 +7,9 @@ from pathlib import Path
 import yaml
 
 from infra.settings import StackSettings
+from infra.settings.bounded import load
 from infra.settings.parse import parse
 from infra.settings.problems import Problem, SettingsError
-
-# The C loader is some ten times as fast; wheels of PyYAML for a few platforms come without it.
-Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def stack_path(root: Path, stack: str) -> Path:
@@ -31,7 +29,7 @@ def load_stack_file(path: Path) -> StackSettings:
     """
     stack = stack_name(path)
     try:
-        document = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader) or {}
+        document = load(path.read_text(encoding="utf-8")) or {}
     except FileNotFoundError:
         there = sorted(stack_name(other) for other in path.parent.glob("Pulumi.*.yaml"))
         cure = f"There are: {', '.join(there) or 'none'}"
@@ -48,6 +46,11 @@ def load_stack_file(path: Path) -> StackSettings:
             "config", config, "is not a group of settings", "Write one setting a line"
         )
         raise SettingsError(stack, [problem])
+    if unnamed := [key for key in config or {} if not isinstance(key, str)]:
+        cure = "Write NAME: VALUE, such as tpu-stack:zone: us-central1-b"
+        raise SettingsError(
+            stack, [Problem("config", key, "is no setting's name", cure) for key in unnamed]
+        )
     return parse(config or {}, stack)
 
 

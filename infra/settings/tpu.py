@@ -25,6 +25,7 @@ class Capacity(StrEnum):
     SPOT = "spot"
     PREEMPTIBLE = "preemptible"
     RESERVED = "reserved"
+    FLEX_START = "flex-start"
 
 
 class Workload(StrEnum):
@@ -36,6 +37,9 @@ class Workload(StrEnum):
 
 class QueueSettings(Section):
     """How long to queue for the TPU. All of it may be left out: `queued: {}`."""
+
+    enabled: bool = True
+    """Whether the TPU comes from the queue; false creates a spot TPU VM without it."""
 
     wait_minutes: float = Field(default=60.0, ge=1, le=7 * 24 * 60)
     """How many minutes `pulumi up` waits for the TPU (1 to 10080). Then it fails; the request keeps
@@ -49,6 +53,15 @@ class QueueSettings(Section):
     """Reservation to take the TPU from: its name, or
     projects/PROJECT/locations/ZONE/reservations/NAME of another project. With `tpu.capacity:
     reserved` only; any reservation of the project if it is not set.
+    """
+    reservation_bound: bool = False
+    """Whether the reservation was made in calendar mode, and so ends: Google deletes the TPU with
+    it. With `tpu.queued.reservation` only.
+    """
+    # At most 7 days: docs.cloud.google.com/tpu/docs/request-using-flex-start, 2025-09-04.
+    run_hours: float | None = Field(default=None, gt=0, le=168)
+    """After how many hours Google deletes the TPU (at most 168: 7 days). With `tpu.capacity:
+    flex-start` only, and required there.
     """
     guaranteed_hours: float | None = Field(default=None, gt=0, le=365 * 24)
     """Take only a TPU that is available for at least this many hours (at most 8760). With
@@ -81,7 +94,7 @@ class TpuSettings(Section):
     architecture vm only.
     """
     runtime_version: Text | None = None
-    """Software of a TPU VM, for example tpu-vm-tf-2.18.0-pod-pjrt-v5p-and-below. With architecture
+    """Software of a TPU VM, for example tpu-vm-tf-2.16.1-pod-se. With architecture
     vm only, and required there.
     """
     tensorflow_version: Text | None = None
@@ -93,12 +106,12 @@ class TpuSettings(Section):
     only; Google picks a range if it is not set.
     """
     capacity: Capacity = Capacity.ON_DEMAND
-    """on-demand, spot (cheaper, can be taken away), preemptible (like spot, for at most 24 hours)
-    or reserved.
+    """on-demand, spot (cheaper, can be taken away), preemptible (like spot, for at most 24 hours),
+    reserved, or flex-start (waits for capacity, then stays for `tpu.queued.runHours`; v5e and v6e).
     """
     queued: QueueSettings | None = None
     """A group of settings, which may be empty: {}. Queue for the TPU instead of failing when there
-    is no capacity. With architecture vm only.
+    is no capacity. A spot TPU queues by itself, as Google recommends. With architecture vm only.
     """
     data_disks: tuple[DataDisk, ...] = ()
     """Disks of a TPU VM beside its boot disk. With architecture vm only."""
@@ -126,3 +139,15 @@ class TpuSettings(Section):
     """
     timeouts: TimeoutSettings = TimeoutSettings()
     """How long operations on the TPU may take."""
+
+    @property
+    def queue(self) -> QueueSettings | None:
+        """Return how the TPU queues; None if it is created without the queue.
+
+        Google calls the queue a best practice for spot TPUs ("Manage TPU Spot VMs",
+        docs.cloud.google.com/tpu/docs/spot, 2025-08-28).
+        """
+        if self.queued is None:
+            queues = self.capacity in (Capacity.SPOT, Capacity.FLEX_START)
+            return QueueSettings() if queues else None
+        return self.queued if self.queued.enabled else None

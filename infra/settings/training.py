@@ -22,16 +22,17 @@ class TrainingSettings(Section):
     (architecture vm only).
     """
     job: Text = "train"
-    """Name of this run; its results are under jobs/NAME in the bucket. A finished job is not run
-    again: give the next one a new name.
+    """Name of this run; its results are under jobs/NAME in the bucket, or jobs/NAME-DIGEST with
+    `training.data`, so that other data starts a new job. A finished job is not run again: give the
+    next one a new name.
     """
     wheel: Text | None = None
     """Wheel of the training package, relative to the project's root. The newest
     dist/tpu_stack_training-*.whl if it is not set.
     """
     data: Text | None = None
-    """Directory, relative to the project's root, whose files become objects under data/ in the
-    bucket.
+    """Directory, relative to the project's root, that `tpu-training data convert` wrote; its files
+    become objects under data/ in the bucket.
     """
     args: tuple[Text, ...] = ()
     """Further arguments of `tpu-training train-and-evaluate`."""

@@ -7,7 +7,10 @@
 #   training-wheel, training-wheel-sha256
 #   training-args                      JSON list of further arguments
 #   training-tensorflow                version that the trainer needs
+#   training-wheels                    a list of wheels for pip, if the package index lacks one
+#   tensorflow-lock                    pip's requirements with hashes, or none
 #   training-job                       name of this run; results lie under BUCKET/jobs/NAME
+#   cost-note                          what the stack goes on costing, for the training's report
 #   limits, watchdog                   when the TPU is taken down, and the program that does it
 # A script may run at every boot: what is done already is not done again.
 set -euo pipefail
@@ -106,6 +109,25 @@ object_exists() {
   esac
 }
 
+# apt-get, again and again for ten minutes: just after boot the image's own updates hold its locks. It
+# waits for dpkg's by itself (apt.conf(5), since apt 1.9.11), but not for that of the package lists.
+apt_get() {
+  local deadline=$((SECONDS + 600))
+  until DEBIAN_FRONTEND=noninteractive apt-get --quiet --option DPkg::Lock::Timeout=60 "$@"; do
+    if ((SECONDS > deadline)); then
+      log "apt-get $1 fails after ten minutes still"
+      return 1
+    fi
+    log "apt-get $1 failed: it is run again in 10 seconds"
+    sleep 10
+  done
+}
+
+# Whether TensorFlow can be loaded: that of some TPU images ends with a segmentation fault.
+loads_tensorflow() {
+  "$1" -c 'import tensorflow' >/dev/null 2>&1
+}
+
 # Makes sure that there is a Python with TensorFlow VERSION (of PACKAGE); sets PYTHON to it.
 # The image's own is used if it has exactly that version.
 ensure_tensorflow() {
@@ -115,9 +137,12 @@ names = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tensorflow-intel")
 have = {d.metadata["Name"].lower().replace("_", "-"): d.version for d in m.distributions()}
 print(next((have[n] for n in names if n in have), ""))')"
   if [[ "$found" == "$version" ]]; then
-    PYTHON="python3"
-    log "using the image's TensorFlow $found"
-    return
+    if [[ "$package" != tensorflow-tpu ]] || loads_tensorflow python3; then
+      PYTHON="python3"
+      log "using the image's TensorFlow $found"
+      return
+    fi
+    log "the image's TensorFlow $found cannot be loaded"
   fi
   PYTHON="$BASE/venv-$version/bin/python3"
   if [[ -e "$BASE/venv-$version/installed" ]]; then
@@ -125,15 +150,63 @@ print(next((have[n] for n in names if n in have), ""))')"
   fi
   log "installing $package $version (the image has ${found:-none})"
   if ! python3 -c 'import ensurepip' 2>/dev/null; then
-    DEBIAN_FRONTEND=noninteractive apt-get update --quiet
-    DEBIAN_FRONTEND=noninteractive apt-get install --quiet --yes python3-venv
+    apt_get update
+    apt_get install --yes python3-venv
   fi
   python3 -m venv --clear "$BASE/venv-$version"
-  "$PYTHON" -m pip install --quiet "$package==$version"
-  # Draws the training's report, which does without.
+  install_tensorflow "$package==$version"
+  touch "$BASE/venv-$version/installed"
+}
+
+# Installs TensorFlow and what draws the training's report with PYTHON: only wheels with the hashes
+# of the lock, if there is one for this release.
+install_tensorflow() {
+  local lock="$BASE/tensorflow.lock" wheels
+  local -a options=(--quiet)
+  attribute tensorflow-lock >"$lock"
+  if [[ "$(<"$lock")" != none ]]; then
+    "$PYTHON" -m pip install --quiet --require-hashes --only-binary :all: --requirement "$lock"
+    return
+  fi
+  log "no hashes are known for $1: what pip gets for it is not checked"
+  # The libtpu of some releases is in Google's own list alone.
+  if wheels="$(attribute training-wheels)"; then
+    options+=(--find-links "$wheels")
+  fi
+  "$PYTHON" -m pip install "${options[@]}" "$1"
+  # The report does without.
   "$PYTHON" -m pip install --quiet matplotlib ||
     log "matplotlib is not installed: the training's report will have no charts"
-  touch "$BASE/venv-$version/installed"
+}
+
+# Prints the libtpu that pip installed with tensorflow-tpu for PYTHON; nothing for an image's own.
+installed_libtpu() {
+  "$PYTHON" -c 'from importlib import metadata, util
+try:
+    metadata.version("tensorflow-tpu")
+    print(util.find_spec("libtpu").submodule_search_locations[0] + "/libtpu.so")
+except (metadata.PackageNotFoundError, AttributeError):
+    pass'
+}
+
+# Prints the libtpu of an image, for which Google documents the first of these.
+image_libtpu() {
+  find /lib/libtpu.so /usr/lib/libtpu.so 2>/dev/null | head --lines=1
+}
+
+# Prints what TensorFlow on this TPU VM needs in its environment to find the TPU, a NAME=VALUE in
+# each line: where libtpu is, which pip installed beside TensorFlow or the image has. A TensorFlow of
+# the image that takes no plug-in (-se) has all that it needs. Bare images have no libtpu.
+libtpu_settings() {
+  local library
+  library="$(installed_libtpu)"
+  if [[ -z "$library" && "$(attribute tpu-pluggable)" == true ]]; then
+    library="$(image_libtpu || true)"
+  fi
+  [[ -n "$library" ]] || return 0
+  echo "NEXT_PLUGGABLE_DEVICE_USE_C_API=true"
+  echo "TF_PLUGGABLE_DEVICE_LIBRARY_PATH=$library"
+  echo "TPU_LIBRARY_PATH=$library"
 }
 
 # Downloads the training wheel, checks it and unpacks it; sets PACKAGES to where it is. It is pure
@@ -165,11 +238,22 @@ write_runner() {
     echo "#!/bin/bash"
     echo "set -euo pipefail"
     declare -p METADATA
-    declare -f metadata json_field as_machine
+    declare -f metadata attribute json_field as_machine
     cat <<'RUNNER'
 mark="$1"
 shift
-"$@"
+# Asked for at every start of the trainer: other settings change it without a boot.
+if note="$(attribute cost-note)"; then
+  export TPU_TRAINING_COST_NOTE="$note"
+fi
+status=0
+"$@" || status=$?
+case "$status" in
+  0) ;;
+  2) echo "tpu-stack: the trainer is not started again: exit code 2, wrong input" ;;
+  *) echo "tpu-stack: the trainer ended with exit code $status; it is started again in 10 seconds" ;;
+esac
+((status == 0)) || exit "$status"
 as_machine --fail --output /dev/null --header "Content-Type: text/plain" \
   --data-binary "$(date --utc +%FT%TZ)" "$mark"
 RUNNER
@@ -210,7 +294,7 @@ wake_tpu() {
 # (exit code 2), and its output goes to the journal and the serial port.
 # Arguments: the TPU for --tpu, then NAME=VALUE of the environment.
 start_training() {
-  local tpu="$1" bucket job finished setting names
+  local tpu="$1" bucket job finished setting names library
   local -a arguments=() settings=()
   shift
   # For programs that use several slices.
@@ -230,6 +314,12 @@ start_training() {
   wake_tpu
   mkdir -p "$BASE"
   ensure_tensorflow "$(attribute training-tensorflow)" "$TENSORFLOW_PACKAGE"
+  if [[ "$tpu" == local ]]; then
+    library="$(libtpu_settings)"
+    # The settings have no blanks.
+    # shellcheck disable=SC2086
+    set -- "$@" $library
+  fi
   install_training
   write_runner
   attribute training-args >"$BASE/arguments.json"

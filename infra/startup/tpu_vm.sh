@@ -1,5 +1,6 @@
 # Every host of a TPU VM that has something to do beside being a TPU. Further metadata:
 #   tpu-serves-grpc    true: the runtime (a -pod one) serves gRPC by itself
+#   tpu-pluggable      true: the image's TensorFlow finds the TPU through the plug-in in libtpu
 #   tpu-runs-training  true: worker 0 runs the trainer, no other machine does
 # shellcheck shell=bash
 # shellcheck source=infra/startup/common.sh
@@ -9,13 +10,19 @@ readonly TENSORFLOW_PACKAGE="tensorflow-tpu"
 # Serves gRPC on every host, as the -pod runtimes do, with the worker that TensorFlow's wheel for
 # TPUs brings along. The file with the runtime's environment is missing on bare runtimes.
 serve_grpc() {
+  local library setting
+  local -a settings=()
   mkdir -p "$BASE"
   ensure_tensorflow "$(attribute training-tensorflow)" "$TENSORFLOW_PACKAGE"
+  library="$(libtpu_settings)"
+  for setting in $library; do
+    settings+=("--setenv=$setting")
+  done
   log "serving gRPC"
   systemd-run --unit=grpc-tpu-worker --description="gRPC of the TPU" --collect \
     --property=Restart=on-failure --property=RestartSec=10 \
     --property=EnvironmentFile=-/home/tpu-runtime/tpu-env \
-    --setenv="HOME=${HOME:-/root}" \
+    --setenv="HOME=${HOME:-/root}" ${settings[@]+"${settings[@]}"} \
     "$PYTHON" -m tensorflow.python.tools.grpc_tpu_worker
 }
 
@@ -37,8 +44,7 @@ train_here() {
     start_training "$(attribute tpu-name)" \
       "TPU_NAME=$(attribute tpu-name)" "TPU_LOAD_LIBRARY=0"
   else
-    start_training local \
-      "NEXT_PLUGGABLE_DEVICE_USE_C_API=true" "TF_PLUGGABLE_DEVICE_LIBRARY_PATH=/lib/libtpu.so"
+    start_training local
   fi
 }
 

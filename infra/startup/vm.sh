@@ -39,9 +39,12 @@ PYTHON
 }
 
 # Installs Google's Ops Agent if the metadata asks for it, in the background and after all that the
-# training needs: apt serves one at a time. A VM without it trains just as well.
+# training needs: apt serves one at a time. A VM without it trains just as well. No script and no
+# key is fetched: apt checks the signature of Google's repository with the key that Google's images
+# bring along, and takes nothing where there is none.
 install_ops_agent() {
-  local url="https://dl.google.com/cloudagents/add-google-cloud-ops-agent-repo.sh"
+  local list="/etc/apt/sources.list.d/google-cloud-ops-agent.list"
+  local key="/usr/share/keyrings/cloud.google.gpg" signed="" release
   if [[ "$(attribute ops-agent || true)" != true ]] ||
     systemctl is-active --quiet google-cloud-ops-agent; then
     return
@@ -51,9 +54,16 @@ install_ops_agent() {
     return
   fi
   log "installing the Ops Agent"
-  systemd-run --unit=ops-agent-setup --collect /bin/bash -c \
-    'curl --silent --show-error --fail --output "$1" "$2" && bash "$1" --also-install' \
-    setup "$BASE/ops-agent.sh" "$url" || log "the Ops Agent could not be installed"
+  release="$(sed --quiet 's/^VERSION_CODENAME=//p' /etc/os-release)"
+  [[ ! -e "$key" ]] || signed="[signed-by=$key] "
+  echo "deb ${signed}https://packages.cloud.google.com/apt google-cloud-ops-agent-$release-all main" \
+    >"$list"
+  # Without the list again if it fails, or every later `apt-get update` would fail too.
+  # shellcheck disable=SC2016 # The shell of the unit expands it.
+  systemd-run --unit=ops-agent-setup --collect --setenv=DEBIAN_FRONTEND=noninteractive \
+    /bin/bash -c "$(declare -f log apt_get)"'
+      { apt_get update && apt_get install --yes google-cloud-ops-agent; } ||
+        { rm "$1"; exit 1; }' setup "$list" || log "the Ops Agent could not be installed"
 }
 
 serve_health

@@ -1,0 +1,106 @@
+"""What an environment's accounts may do: the lists of its stack, and nothing beside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bootstrap.settings import BootstrapError, BootstrapSettings, EnvironmentSettings
+from infra.components.limits import permissions_of_role
+from infra.deployer import READ, permissions_of, sweeper
+from infra.settings import StackSettings
+from infra.settings.problems import UNSET, Problem, SettingsError
+from infra.settings.stack_file import load_stack_file, stack_path
+
+LIMITS_ROLE: Final = "tpu_stack_limits"
+"""The role that bootstrap makes for stacks with limits (their `limits.role`)."""
+_GRANTS: Final = ".setIamPolicy"
+
+
+@dataclass(frozen=True)
+class Rights:
+    """The rights in an environment's project.
+
+    Attributes:
+        looks: the previewer's permissions.
+        deploys: the deployer's, but for those that grant.
+        grants: the deployer's permissions to grant, under a condition.
+        granted: the roles that it may grant.
+        machines: those of the machines' role (`limits.role`); none if they need no such role.
+    """
+
+    looks: tuple[str, ...]
+    deploys: tuple[str, ...]
+    grants: tuple[str, ...]
+    granted: tuple[str, ...]
+    machines: tuple[str, ...]
+
+
+def rights_of(settings: BootstrapSettings, root: Path) -> Mapping[str, Rights]:
+    """Return the rights in each environment, by the stack files below `root`.
+
+    Raises BootstrapError with every problem.
+    """
+    problems: list[Problem] = []
+    found = {}
+    for name, environment in settings.environments.items():
+        stack = environment.like or name
+        try:
+            of_stack = _settings(root, stack, environment)
+        except SettingsError as error:
+            problems += error.problems
+            continue
+        problems += _problems(name, stack, environment, of_stack)
+        found[name] = _of(environment, of_stack)
+    if problems:
+        # Requests' stacks are like another environment's.
+        raise BootstrapError("pipeline", list({str(each): each for each in problems}.values()))
+    return found
+
+
+def _settings(root: Path, stack: str, environment: EnvironmentSettings) -> StackSettings:
+    """Return the settings of an environment's stack; those of requests delete their buckets."""
+    settings = load_stack_file(stack_path(root, stack))
+    if not environment.like:
+        return settings
+    bucket = settings.bucket.model_copy(update={"force_destroy": True})
+    return settings.model_copy(update={"bucket": bucket})
+
+
+def _problems(
+    name: str, stack: str, environment: EnvironmentSettings, settings: StackSettings
+) -> Iterator[Problem]:
+    file = f"stacks/Pulumi.{stack}.yaml"
+    if settings.project != environment.project and not environment.like:
+        why = f"is not the project of the environment {name}, {environment.project}"
+        yield Problem(f"{file}: gcp:project", settings.project, why, "Write the same in both")
+    if _needs_role(settings) and settings.limits.role != LIMITS_ROLE:
+        why = "makes the stack change roles, and who may do that may do everything"
+        cure = f"Write `role: {LIMITS_ROLE}` there: bootstrap makes this role"
+        yield Problem(f"{file}: limits.role", settings.limits.role or UNSET, why, cure)
+
+
+def _of(environment: EnvironmentSettings, settings: StackSettings) -> Rights:
+    permissions = permissions_of(settings)
+    everything = {*permissions.of_project(), *(sweeper() if environment.like else ())}
+    grants = {name for name in everything if name.endswith(_GRANTS)}
+    machines = _machines(settings) if _needs_role(settings) else []
+    own = {f"projects/{environment.project}/roles/{LIMITS_ROLE}"} if machines else set()
+    return Rights(
+        looks=tuple(permissions.of_project(READ)),
+        deploys=tuple(sorted(everything - grants)),
+        grants=tuple(sorted(grants)),
+        granted=tuple(sorted({*permissions.grants, *own})),
+        machines=tuple(machines),
+    )
+
+
+def _needs_role(settings: StackSettings) -> bool:
+    return settings.limits.any or settings.recovery.enabled
+
+
+def _machines(settings: StackSettings) -> list[str]:
+    queued = settings.tpu.queue is not None
+    return permissions_of_role(queued=queued, creates=settings.recovery.enabled)

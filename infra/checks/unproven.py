@@ -1,0 +1,107 @@
+"""Warnings of what only this project's word, or nobody's, stands behind (docs/tpu.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from infra.catalog.model import Accelerator, Proof, Runtime
+from infra.checks.context import Context, nearest
+from infra.settings import StackSettings
+from infra.settings.tpu import Architecture
+from infra.settings.training import RunOn
+
+_TPU = "https://tpu.googleapis.com/v2"
+_COMPUTE = "https://compute.googleapis.com/compute/v1"
+_LIVE = "`tpustack check --live` asks Google"
+
+
+@dataclass(frozen=True)
+class Unlisted:
+    """What the catalog does not know, so that only Google can say whether it exists.
+
+    Attributes:
+        setting: the setting that names it.
+        value: what it names.
+        known: what the catalog knows of its kind.
+        url: where Google describes it, if it exists.
+    """
+
+    setting: str
+    value: str
+    known: tuple[str, ...]
+    url: str
+
+
+def unlisted(settings: StackSettings, context: Context) -> Iterator[Unlisted]:
+    """Yield what the catalog does not know."""
+    catalog, zone = context.catalog, settings.zone
+    tpus = f"{_TPU}/projects/{settings.project}/locations/{zone}"
+    accelerator = catalog.accelerator(settings.tpu.accelerator_type)
+    if accelerator:
+        url = f"{tpus}/acceleratorTypes/{accelerator.name}"
+        if not accelerator.listed:
+            known = tuple(catalog.accelerators)
+            yield Unlisted("tpu.acceleratorType", accelerator.name, known, url)
+        if zone not in accelerator.zones:
+            known = tuple(f"{accelerator.name} in {other}" for other in accelerator.zones)
+            yield Unlisted("zone", f"{accelerator.name} in {zone}", known, url)
+    runtime = catalog.runtime(settings.tpu.runtime_version or "")
+    if runtime and not runtime.listed:
+        url = f"{tpus}/runtimeVersions/{runtime.name}"
+        yield Unlisted("tpu.runtimeVersion", runtime.name, tuple(catalog.runtimes), url)
+    machine = settings.vm.machine_type
+    if machine not in catalog.machine_types:
+        url = f"{_COMPUTE}/projects/{settings.project}/zones/{zone}/machineTypes/{machine}"
+        yield Unlisted("vm.machineType", machine, tuple(catalog.machine_types), url)
+
+
+def warn_about_unlisted(settings: StackSettings, context: Context) -> Iterator[str]:
+    """Warn of what the catalog does not know."""
+    for one in unlisted(settings, context):
+        yield (
+            f"{one.setting}: the catalog does not know {one.value}; {_LIVE}. If it is mistyped: "
+            f"{nearest(one.value, one.known)}."
+        )
+
+
+def warn_about_unproven(settings: StackSettings, context: Context) -> Iterator[str]:
+    """Warn, in one line, of all parts of the stack's TPU VM that nobody has shown to work."""
+    accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
+    runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
+    if settings.architecture is not Architecture.VM or accelerator is None or runtime is None:
+        return
+    found = [*_unproven(settings, accelerator, runtime)]
+    if found:
+        yield (
+            f"not proven on a real TPU: {'; '.join(found)} "
+            "(docs/tpu.md, what stays unproven, has the sources)."
+        )
+
+
+def _unproven(settings: StackSettings, accelerator: Accelerator, runtime: Runtime) -> Iterator[str]:
+    if runtime.listed and runtime.proof is Proof.INFERRED:
+        yield (
+            f"tpu.runtimeVersion {runtime.name} follows from Google's pattern of names, and nobody "
+            f"was seen to use it ({_LIVE})"
+        )
+    if runtime.broken:
+        then = (
+            "the start-up script installs it anew"
+            if settings.training.run_on is RunOn.TPU
+            else "whether its gRPC worker starts is open"
+        )
+        yield (
+            f"the image {runtime.name}, whose TensorFlow ends with a segmentation fault when it is "
+            f"imported: {then}"
+        )
+    if accelerator.doubt:
+        yield accelerator.doubt
+    if settings.training.run_on is not RunOn.VM:
+        return
+    how = "a VM that drives a TPU VM by gRPC with tensorflow-cpu, as it drives a classic node"
+    if runtime.serves_grpc and accelerator.hosts == 1:
+        how += ", on one host with a -pod runtime, which Google documents for several"
+    if not runtime.serves_grpc:
+        how += ", through the worker of the tensorflow-tpu wheel"
+    yield f"{how}; Google documents training.runOn: tpu"

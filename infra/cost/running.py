@@ -1,0 +1,40 @@
+"""What a stack goes on costing when its training has ended, and what ends that."""
+
+from __future__ import annotations
+
+from infra.catalog import Catalog
+from infra.cost.parts import of_stack
+from infra.cost.table import dollars
+from infra.settings import StackSettings
+
+COST_NOTE = "cost-note"
+"""The metadata in which the machine that trains finds it, for the training's report."""
+
+
+def goes_on(settings: StackSettings, stack: str, catalog: Catalog) -> str:
+    """Say what the stack costs until which command, whether or not it trains."""
+    hour = of_stack(settings, stack, catalog).configured
+    amount = f"{'' if hour.complete else 'over '}{dollars(hour.hour)}"
+    return (
+        f"TPU and VM cost {amount} an hour, also once the training has ended or failed, until "
+        f"{_end(settings, stack)}. {_limits(settings)}"
+    )
+
+
+def _end(settings: StackSettings, stack: str) -> str:
+    """Return the command that ends it; the engine refuses to destroy what is protected."""
+    if settings.bucket.protect:
+        return f"`pulumi destroy --exclude-protected --stack {stack}`"
+    return f"`pulumi destroy --stack {stack}`"
+
+
+def _limits(settings: StackSettings) -> str:
+    limits = settings.limits
+    said = []
+    if limits.idle_minutes is not None:
+        said.append(f"when nothing has trained for {limits.idle_minutes:g} minutes")
+    if limits.time_to_live_hours is not None:
+        said.append(f"{limits.time_to_live_hours:g} hours after it was made")
+    if not said:
+        return "The stack has no limits: nothing else takes the TPU down (limits.idleMinutes)"
+    return f"Its limits take the TPU down {' and '.join(said)}; the VM's disk and the bucket stay"

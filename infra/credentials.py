@@ -1,0 +1,169 @@
+"""The credentials of Google's provider, for the calls that this project makes itself.
+
+What counts before what is the provider's own order: the stack's configuration before the
+environment, a token before a key, either before the application default credentials; then
+impersonation. Source: providerConfigure and Config.GetCredentials of google-beta 6.39.0
+(provider/provider.go, transport/config.go). Like the provider, it does not send the quota project
+of the application default credentials, which need not have the stack's APIs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+# These take a while to load, for which only those who have credentials should wait.
+if TYPE_CHECKING:
+    import google.auth.credentials
+    import requests
+
+_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+_TOKENS = ("GOOGLE_OAUTH_ACCESS_TOKEN",)
+_KEYS = ("GOOGLE_CREDENTIALS", "GOOGLE_CLOUD_KEYFILE_JSON", "GCLOUD_KEYFILE_JSON")
+_ACCOUNTS = ("GOOGLE_IMPERSONATE_SERVICE_ACCOUNT",)
+_BILLING_PROJECTS = ("GOOGLE_BILLING_PROJECT",)
+_OVERRIDES = ("USER_PROJECT_OVERRIDE",)
+_ADC = "application_default_credentials.json"
+_TRUE = ("1", "t", "true")
+QUOTA_PROJECT = "X-Goog-User-Project"
+"""Header with the project that a call counts against, where its path does not decide."""
+SETTINGS = (
+    *("gcp:accessToken", "gcp:credentials", "gcp:impersonateServiceAccount"),
+    *("gcp:impersonateServiceAccountDelegates", "gcp:userProjectOverride", "gcp:billingProject"),
+)
+"""The provider's settings that decide."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the stack's configuration and the environment say of credentials.
+
+    Attributes:
+        token: an access token, or the path of a file with one.
+        key: JSON of any kind that Google's libraries take, or the path of a file with it.
+        account: the service account to act as.
+        delegates: the accounts through which that is done.
+        quota_project: the project that calls count against; empty for the one that they are about.
+    """
+
+    token: str = ""
+    key: str = ""
+    account: str = ""
+    delegates: tuple[str, ...] = ()
+    quota_project: str = ""
+
+    @property
+    def is_users(self) -> bool:
+        """Whether somebody has said credentials, and they are not just the machine's own."""
+        if self.token or self.key:
+            return True
+        named = os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+        folder = os.environ.get("CLOUDSDK_CONFIG") or Path.home() / ".config" / "gcloud"
+        return Path(named or Path(folder) / _ADC).is_file()
+
+
+def of_program() -> Given:
+    """Return what is said to the stack whose program this is; on any thread."""
+    # The engine's own variable, which the SDK reads, too.
+    return given(json.loads(os.environ.get("PULUMI_CONFIG") or "{}"))
+
+
+def given(configured: Mapping[str, str]) -> Given:
+    """Return what is said; `configured` is a stack's configuration, empty outside the engine."""
+
+    def config(name: str) -> str:
+        return str(configured.get(f"gcp:{name}") or "")
+
+    token, key = config("accessToken"), config("credentials")
+    if not token and not key:
+        token, key = _first(_TOKENS), _first(_KEYS)
+    override = config("userProjectOverride") or _first(_OVERRIDES)
+    billed = config("billingProject") or _first(_BILLING_PROJECTS)
+    return Given(
+        token,
+        key,
+        config("impersonateServiceAccount") or _first(_ACCOUNTS),
+        tuple(json.loads(config("impersonateServiceAccountDelegates") or "[]")),
+        billed if override.lower() in _TRUE else "",
+    )
+
+
+def session(given: Given) -> requests.Session:
+    """Return a client with these credentials, or with the default ones.
+
+    Raises:
+        google.auth.exceptions.GoogleAuthError: there are none, or they are of no use.
+    """
+    made = _plain_session(given) if given.token and not given.account else _session(given)
+    if given.quota_project:
+        made.headers[QUOTA_PROJECT] = given.quota_project
+    return made
+
+
+def _plain_session(given: Given) -> requests.Session:
+    import requests
+
+    made = requests.Session()
+    made.headers["Authorization"] = f"Bearer {_content(given.token)}"
+    return made
+
+
+def _session(given: Given) -> requests.Session:
+    from google.auth import impersonated_credentials
+    from google.auth.transport.requests import AuthorizedSession
+
+    found = _without_quota_project(_credentials(given))
+    if given.account:
+        found = impersonated_credentials.Credentials(  # type: ignore[no-untyped-call]
+            found, given.account, list(_SCOPES), delegates=list(given.delegates)
+        )
+    return AuthorizedSession(found)  # type: ignore[no-untyped-call]
+
+
+def _credentials(given: Given) -> google.auth.credentials.Credentials:
+    import google.auth
+    import google.oauth2.credentials
+    from google.auth.exceptions import DefaultCredentialsError
+
+    library: Any = google.auth  # It has no types.
+    found: google.auth.credentials.Credentials
+    if given.token:
+        token = _content(given.token)
+        return google.oauth2.credentials.Credentials(token)  # type: ignore[no-untyped-call]
+    if not given.key:
+        found, _ = library.default(scopes=_SCOPES)
+        return found
+    try:
+        content = json.loads(_content(given.key))
+    except ValueError:
+        raise DefaultCredentialsError(  # type: ignore[no-untyped-call]
+            f"gcp:credentials (or {', '.join(_KEYS)}) is neither JSON nor a file with it"
+        ) from None
+    found, _ = library.load_credentials_from_dict(content, scopes=_SCOPES)
+    return found
+
+
+def _without_quota_project(
+    found: google.auth.credentials.Credentials,
+) -> google.auth.credentials.Credentials:
+    from google.auth.credentials import CredentialsWithQuotaProject
+
+    if isinstance(found, CredentialsWithQuotaProject):
+        return found.with_quota_project(None)  # type: ignore[no-any-return,no-untyped-call]
+    return found
+
+
+def _content(text_or_path: str) -> str:
+    """Return a text, or what the file of this name holds, as the provider does it."""
+    try:
+        return Path(text_or_path).expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, ValueError, RuntimeError):
+        return text_or_path
+
+
+def _first(names: tuple[str, ...]) -> str:
+    return next((value for name in names if (value := os.environ.get(name))), "")

@@ -1,0 +1,44 @@
+"""Put the agent into one Python file, as a machine's metadata takes it."""
+
+from __future__ import annotations
+
+import base64
+import io
+import zipfile
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+_MAIN = "from agent.main import main\n\nmain()\n"
+# The same sources give the same text on every machine, or each preview would show a change.
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_PROGRAM = '''"""tpu-stack's agent: infra/startup/agent in one file."""
+import base64, io, os, runpy, sys, tempfile
+
+PROGRAM = """
+{}"""
+folder = os.path.dirname(os.path.abspath(__file__))
+path = os.path.join(folder, "agent.pyz")
+new, unfinished = tempfile.mkstemp(dir=folder)
+with os.fdopen(new, "wb") as file:
+    file.write(base64.b64decode(PROGRAM))
+os.replace(unfinished, path)
+runpy.run_path(path, run_name="__main__")
+'''
+
+
+def program() -> str:
+    """Return a Python file that runs the agent with its own arguments."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
+        for source in sorted(_HERE.glob("*.py")):
+            if source.name != Path(__file__).name:
+                _add(archive, f"agent/{source.name}", source.read_text("utf-8"))
+        _add(archive, "__main__.py", _MAIN)
+    return _PROGRAM.format(base64.encodebytes(packed.getvalue()).decode())
+
+
+def _add(archive: zipfile.ZipFile, name: str, text: str) -> None:
+    entry = zipfile.ZipInfo(name, _EPOCH)
+    # What ZipInfo takes from the operating system otherwise.
+    entry.create_system, entry.external_attr = 3, 0o644 << 16
+    archive.writestr(entry, text)

@@ -1,0 +1,109 @@
+"""What the agent knows of Google's APIs: addresses, answers, and how to call them."""
+
+from __future__ import annotations
+
+import json
+import urllib.parse
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+Json = dict[str, Any]
+Call = Callable[[str, str, "str | None"], tuple[int, Json]]
+"""(method, URL, text to send) -> (HTTP status, JSON object)."""
+
+TPU = "https://tpu.googleapis.com/"
+STORAGE = "https://storage.googleapis.com/"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the TPUs and the traces of training are; `bucket` has no gs:// before its name."""
+
+    project: str
+    zone: str
+    bucket: str
+
+    @property
+    def parent(self) -> str:
+        """The name of what the TPUs are in."""
+        return f"projects/{self.project}/locations/{self.zone}"
+
+    def node(self, name: str) -> str:
+        """Return the full name of a TPU."""
+        return f"{self.parent}/nodes/{name}"
+
+
+class Bucket:
+    """Small objects of the stack's bucket."""
+
+    def __init__(self, call: Call, name: str) -> None:
+        self._call = call
+        self._name = urllib.parse.quote(name)
+
+    def read(self, path: str) -> Json | None:
+        """Return the JSON object at `path`; None if there is none. Raises OSError."""
+        url = f"{STORAGE}storage/v1/b/{self._name}/o/{urllib.parse.quote(path, safe='')}?alt=media"
+        status, content = self._call("GET", url, None)
+        if status not in (200, 404):
+            raise OSError(f"HTTP status {status} for gs://{self._name}/{path}: {message(content)}")
+        return content if status == 200 else None
+
+    def copy(self, path: str, to: str) -> None:
+        """Copy an object. Raises OSError."""
+        source, target = (f"b/{self._name}/o/{urllib.parse.quote(n, safe='')}" for n in (path, to))
+        url = f"{STORAGE}storage/v1/{source}/copyTo/{target}"
+        status, answer = self._call("POST", url, None)
+        if status != 200:
+            raise OSError(f"HTTP status {status} for gs://{self._name}/{to}: {message(answer)}")
+
+    def write(self, path: str, text: str) -> None:
+        """Write an object. Raises OSError."""
+        query = urllib.parse.urlencode({"uploadType": "media", "name": path})
+        url = f"{STORAGE}upload/storage/v1/b/{self._name}/o?{query}"
+        status, answer = self._call("POST", url, text)
+        if status != 200:
+            raise OSError(f"HTTP status {status} for gs://{self._name}/{path}: {message(answer)}")
+
+
+def parse(text: bytes) -> Json:
+    """Return an answer's JSON object; `{"garbage": true}` for anything else."""
+    try:
+        content = json.loads(text or b"{}")
+    except ValueError:
+        content = None
+    return content if isinstance(content, dict) else {"garbage": True}
+
+
+def short_name(node: Json) -> str:
+    """Return a TPU's name without what it is in."""
+    return str(node["name"].rpartition("/")[2])
+
+
+def is_queued(node: Json) -> bool:
+    """Return whether a TPU came out of the queue."""
+    return bool(node.get("queuedResource"))
+
+
+def version(node: Json) -> str:
+    """Return the API version that changes this kind of TPU: classic nodes have only v1."""
+    return "v1" if node.get("apiVersion", "").startswith("V1") else "v2"
+
+
+def seconds(timestamp: str) -> float:
+    """Return the seconds since the epoch of a time as Google writes it."""
+    # Python 3.10 reads neither Z nor the nanoseconds that Google writes.
+    moment = datetime.strptime(timestamp[:19], "%Y-%m-%dT%H:%M:%S")
+    return moment.replace(tzinfo=timezone.utc).timestamp()
+
+
+def timestamp(now: float) -> str:
+    """Return a time in the way that sorts."""
+    return f"{datetime.fromtimestamp(now, tz=timezone.utc):%Y%m%dT%H%M%SZ}"
+
+
+def message(answer: Json) -> str:
+    """Return the message of an error."""
+    error = answer.get("error", {})
+    return str(error.get("message", "no message")) if isinstance(error, dict) else str(error)

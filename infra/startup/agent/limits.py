@@ -1,0 +1,140 @@
+"""Take the TPU down when its time is up, or when nothing has trained for too long."""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from .google import (
+    STORAGE,
+    TPU,
+    Bucket,
+    Call,
+    Json,
+    Place,
+    is_queued,
+    message,
+    seconds,
+    short_name,
+    timestamp,
+    version,
+)
+
+
+class LimitEnforcer:
+    """Look at the TPUs, one round at a time.
+
+    Args:
+        place: where they are.
+        call: calls Google as the machine's account.
+        training: whether the trainer runs on this machine now.
+        now: seconds since the epoch.
+        say: writes a line to the journal and the serial port.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        call: Call,
+        training: Callable[[], bool],
+        now: Callable[[], float],
+        say: Callable[[str], None],
+    ) -> None:
+        self._place, self._call, self._training = place, call, training
+        self._now, self._say = now, say
+        self._bucket = Bucket(call, place.bucket)
+        self._busy = now()
+
+    def look(self, limits: Mapping[str, Any]) -> bool:
+        """Do one round. Return True once a TPU was deleted because its time was up."""
+        nodes = [node for name in limits["tpus"] if (node := self._node(name)) is not None]
+        if self._training() or not any(node["state"] == "READY" for node in nodes):
+            # What is being made, preempted or stopped is not idle; it counts from READY on.
+            self._busy = self._now()
+        over = [node for node in nodes if self._is_over(node, limits.get("timeToLiveHours"))]
+        if over:
+            self._delete(over, f"its {limits['timeToLiveHours']:g} hours are over")
+        elif self._is_idle(limits.get("idleMinutes")):
+            why = f"nothing has trained for {limits['idleMinutes']:g} minutes"
+            ready = [node for node in nodes if node["state"] == "READY"]
+            stays = [node for node in ready if _can_be_stopped(node)]
+            for node in stays:
+                self._stop(node, why)
+            self._delete([node for node in ready if node not in stays], why)
+            self._busy = self._now()
+        return bool(over)
+
+    def wake(self, limits: Mapping[str, Any]) -> bool:
+        """Start TPUs that were stopped: there is something to train. Return True when done."""
+        for name in limits["tpus"]:
+            node = self._node(name)
+            if node is not None and node["state"] == "STOPPED":
+                self._say(f"starting {name}, which was stopped")
+                self._act("POST", f"{version(node)}/{self._place.node(name)}:start", "{}")
+        return True
+
+    def _node(self, name: str) -> Json | None:
+        status, node = self._call("GET", f"{TPU}v2/{self._place.node(name)}", None)
+        if status not in (200, 404):
+            raise OSError(f"HTTP status {status} for {name}: {message(node)}")
+        return node if status == 200 else None
+
+    def _is_over(self, node: Json, hours: float | None) -> bool:
+        if hours is None or node["state"] in ("CREATING", "DELETING"):
+            return False
+        return self._now() >= seconds(node["createTime"]) + hours * 3600
+
+    def _is_idle(self, minutes: float | None) -> bool:
+        if minutes is None or self._now() < self._busy + minutes * 60:
+            return False
+        # Whoever trains without this machine's unit leaves traces in the bucket.
+        self._busy = max([self._busy, *self._traces()])
+        return self._now() >= self._busy + minutes * 60
+
+    def _traces(self) -> Iterator[float]:
+        """Yield when each object of a job was written."""
+        address = f"{STORAGE}storage/v1/b/{urllib.parse.quote(self._place.bucket)}/o"
+        query = {"prefix": "jobs/", "fields": "items(updated),nextPageToken"}
+        while True:
+            status, page = self._call("GET", f"{address}?{urllib.parse.urlencode(query)}", None)
+            if status != 200:
+                raise OSError(f"HTTP status {status} for {address}: {message(page)}")
+            for found in page.get("items", []):
+                yield seconds(found["updated"])
+            if not page.get("nextPageToken"):
+                return
+            query["pageToken"] = page["nextPageToken"]
+
+    def _stop(self, node: Json, why: str) -> None:
+        self._note(node, "stopped", why)
+        self._act("POST", f"{version(node)}/{self._place.node(short_name(node))}:stop", "{}")
+
+    def _delete(self, nodes: list[Json], why: str) -> None:
+        for node in nodes:
+            self._note(node, "deleted", why)
+        # What came out of the queue goes with its request, which may have asked for several.
+        for queued in sorted({node["queuedResource"] for node in nodes if is_queued(node)}):
+            self._act("DELETE", f"v2/{queued}?force=true", None)
+        for node in nodes:
+            if not is_queued(node):
+                self._act("DELETE", f"{version(node)}/{self._place.node(short_name(node))}", None)
+
+    def _act(self, method: str, path: str, body: str | None) -> None:
+        status, answer = self._call(method, TPU + path, body)
+        if status >= 300:
+            raise OSError(f"HTTP status {status} for {method} {path}: {message(answer)}")
+
+    def _note(self, node: Json, what: str, why: str) -> None:
+        """Say it before it is done: what is deleted may be this machine itself."""
+        text = f"{short_name(node)} is {what}: {why}"
+        self._say(text)
+        path = f"limits/{timestamp(self._now())}-{short_name(node)}.txt"
+        try:
+            self._bucket.write(path, f"{timestamp(self._now())} {text}\n")
+        except OSError as error:
+            self._say(f"cannot write {path}: {error}")
+
+
+def _can_be_stopped(node: Json) -> bool:
+    return len(node.get("networkEndpoints", [])) == 1 and not is_queued(node)

@@ -1,0 +1,62 @@
+"""TPUs that Google has taken away: a preview says so, and an update makes them anew.
+
+A preempted TPU stays, in a state that it never leaves again, until it is deleted ("You can't
+restart TPU Spot VMs, and you must recreate them after preemption", "Manage TPU Spot VMs",
+docs.cloud.google.com/tpu/docs/spot, 2025-08-28).
+Google's provider has no property that differs then, so the program looks for itself.
+A TPU out of the queue has no need of this: its resource looks (infra/queued/request.py).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from infra import enabled
+from infra.settings import StackSettings
+
+_TOGETHER = 16
+Taken = Callable[[], Mapping[str, str]]
+
+
+def look(settings: StackSettings, names: Sequence[str]) -> Taken:
+    """Look for the stack's TPUs beside the program.
+
+    Returns:
+        What waits for the look-up and returns, by the name of each TPU that Google has taken away,
+        a text that no other TPU of this name gets. Empty where nobody may look.
+    """
+    if settings.tpu.queue is not None:
+        return dict
+    looked: Future[Mapping[str, str]] = Future()
+
+    def run() -> None:
+        try:
+            looked.set_result(_taken(settings, names))
+        except (
+            Exception
+        ):  # No error of any kind may fail a preview; the provider says what is wrong.
+            looked.set_result({})
+
+    # Of a program that ends because of its settings nobody waits for it.
+    threading.Thread(target=run, name="taken", daemon=True).start()
+    return looked.result
+
+
+def _taken(settings: StackSettings, names: Sequence[str]) -> Mapping[str, str]:
+    if (session := enabled.users_session()) is None:
+        return {}
+    # Takes a while to load, which only those who have credentials should wait for.
+    from infra.queued.api import TpuApi
+    from infra.queued.state import GONE
+
+    api = TpuApi(session)
+    place = f"projects/{settings.project}/locations/{settings.zone}/nodes"
+    with ThreadPoolExecutor(_TOGETHER) as pool:
+        found = pool.map(api.get, [f"{place}/{name}" for name in names])
+    return {
+        name: f"In place of that of {node.get('createTime')}, which is {node['state']}"
+        for name, node in zip(names, found, strict=True)
+        if node and node.get("state") in GONE
+    }
