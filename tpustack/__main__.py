@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import sys
@@ -9,6 +10,7 @@ import sys
 import click
 
 from tpustack.errors import TpustackError
+from tpustack.interrupt import Interrupted, handled
 
 COMMANDS = {
     "bootstrap": "Create what the pipeline needs: state bucket, key, identities.",
@@ -20,10 +22,12 @@ COMMANDS = {
     "demo": "Train a model on the local Google Cloud, from nothing.",
     "doctor": "Find the known errors in a log, or in a stack's logs and states.",
     "follow": "Follow the training on a VM, live, from its serial port.",
+    "goodput": "Show where the wall time of a job went, over all of its starts.",
     "init": "Write the settings file of a new stack.",
     "local": "Start, stop and look into the local Google Cloud.",
+    "logs": "Print what a stack's VM wrote, also after the VM is gone.",
     "permissions": "Write the role that a stack's deployer needs, as a file for gcloud.",
-    "recover": "Repair a stack whose update was killed.",
+    "recover": "Repair a stack whose update was killed, or whose TPU Google took.",
     "settings": "List every setting of a stack file.",
     "wheel": "Build the training wheel into dist/.",
 }
@@ -74,10 +78,18 @@ def cli() -> None:
 def main() -> None:
     """Run the command line; print an expected error as one message, without a traceback."""
     try:
-        cli.main(prog_name="tpustack", standalone_mode=True)
+        with handled():
+            cli.main(prog_name="tpustack", standalone_mode=True)
     except TpustackError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
+    except Interrupted as interruption:
+        from tpustack.engine import leftovers
+
+        leftovers.end_own()
+        with contextlib.suppress(OSError):
+            click.echo("interrupted; nothing is left running", err=True)
+        sys.exit(interruption.exit_code)
 
 
 if __name__ == "__main__":

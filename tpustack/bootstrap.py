@@ -9,7 +9,9 @@ from pathlib import Path
 
 import yaml
 
+from bootstrap.rights import rights_of
 from bootstrap.settings import BootstrapError, BootstrapSettings, parse
+from tpustack.cloud.access import require_project
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Update
 from tpustack.engine.toolchain import PASSPHRASE
@@ -42,6 +44,12 @@ def bootstrap(stack: str, environment: Mapping[str, str], line: Callable[[str], 
     The state of the first run lies in a folder, until there is a bucket to move it to.
     """
     settings = load(stack, root())
+    try:
+        rights_of(settings, root())
+    except BootstrapError as error:
+        raise UsageError(str(error)) from None
+    for project in dict.fromkeys((settings.project, *settings.all_projects)):
+        require_project(project)
     program, folder = root() / "bootstrap", state() / "bootstrap"
     known = {_PASSPHRASE_VARIABLE: os.environ.get(_PASSPHRASE_VARIABLE, PASSPHRASE), **environment}
     there = Backend({**known, BACKEND: f"gs://{settings.bucket}"}, program)

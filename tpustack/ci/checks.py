@@ -6,15 +6,14 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-import yaml
-
 from infra.catalog import Catalog
-from infra.checks import ensure_valid
+from infra.checks import ensure_valid, with_checks
 from infra.checks.context import Context
 from infra.names import names_of
 from infra.settings import StackSettings
+from infra.settings.bounded import load
 from infra.settings.problems import SettingsError
-from infra.settings.stack_file import Loader, load_stack_file, stack_path
+from infra.settings.stack_file import load_stack_file, stack_path
 from tpustack.errors import UsageError
 from tpustack.project import BACKEND
 
@@ -29,11 +28,15 @@ def checked(
     root: Path, stack: str, catalog: Catalog, environment: Mapping[str, str]
 ) -> StackSettings:
     """Return the stack's settings. Raises StackError with everything that is wrong with them."""
+
+    def context(settings: StackSettings) -> Context:
+        return Context(stack, root, catalog, names_of(settings, stack))
+
     try:
         settings = load_stack_file(stack_path(root, stack))
-        ensure_valid(settings, Context(stack, root, catalog, names_of(settings, stack)))
+        ensure_valid(settings, context(settings))
     except SettingsError as error:
-        raise StackError(str(error)) from None
+        raise StackError(str(with_checks(error, context))) from None
     if problem := missing_secret(stack_path(root, stack), environment):
         raise StackError(problem)
     return settings
@@ -42,7 +45,7 @@ def checked(
 def missing_secret(path: Path, environment: Mapping[str, str]) -> str:
     """Return what is missing to read the secrets of a stack file; empty if nothing is."""
     known = {**os.environ, **environment}
-    provider = yaml.load(path.read_text(encoding="utf-8"), Loader=Loader).get("secretsprovider")
+    provider = load(path.read_text(encoding="utf-8")).get("secretsprovider")
     if provider not in (None, "passphrase") or any(known.get(name) for name in _PASSPHRASES):
         return ""
     return (

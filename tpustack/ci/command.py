@@ -12,14 +12,17 @@ import click
 
 from infra.settings.stack_file import stack_path
 from tpustack import options
-from tpustack.ci import forge, markdown, requests, settings, touched
+from tpustack.ci import inert, markdown, posts, requests, settings, touched
 from tpustack.ci import output as results
+from tpustack.ci import policies as rules
+from tpustack.ci.checkout import as_it_was
 from tpustack.ci.checks import require_backend
 from tpustack.ci.deploy import Deployment
 from tpustack.ci.deploy import deploy as run_deploy
 from tpustack.ci.drift import drift as run_drift
 from tpustack.ci.job import Job
 from tpustack.ci.outcome import worst
+from tpustack.ci.preview import Preview
 from tpustack.ci.preview import preview as run_preview
 from tpustack.ci.result import Result
 from tpustack.ci.sweep import destroy as run_destroy
@@ -42,12 +45,11 @@ _STACKS = click.option(
     help="A stack; may be repeated.",
 )
 _REQUEST = click.option("--request", type=click.IntRange(1), help="The stack pr-N of request N.")
-_OUTPUT = click.option(
-    "--output",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("build/ci"),
-    show_default=True,
-    help="Folder for STACK.md, result.json and plans.",
+_POLICIES = click.option(
+    "--policies-of",
+    "policies",
+    metavar="REVISION",
+    help="Ask the rules of this revision: the target branch, before the change.",
 )
 _REFRESH = click.option("--refresh", is_flag=True, help="Look for changes made by hand, too.")
 
@@ -65,18 +67,38 @@ def command() -> None:
 @click.option("--base", help="Compare with this revision, such as origin/main.")
 @_STACKS
 @_REQUEST
+@click.option(
+    "--reviewed",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of the request's plans; what goes beyond them is a failure.",
+)
+@_POLICIES
 @_REFRESH
-@_OUTPUT
+@posts.OUTPUT
 def preview(
-    base: str | None, stacks: tuple[str, ...], request: int | None, refresh: bool, output: Path
+    base: str | None,
+    stacks: tuple[str, ...],
+    request: int | None,
+    reviewed: Path | None,
+    policies: str | None,
+    refresh: bool,
+    output: Path,
 ) -> None:
-    """Preview the stacks that a change touches, side by side, and keep their plans."""
+    """Preview the stacks that a change touches, side by side, and keep their plans.
+
+    With --base, the rules of that revision are asked, not those of the change. With --base and
+    --stack: those of these stacks that it touches.
+    """
     chosen = _chosen(stacks, request)
-    if not chosen:
-        if base is None:
-            raise UsageError("nothing says what to preview. Use --base, --stack or --request")
-        chosen = touched.touched(touched.changed_files(root(), base), settings.load(root()).stacks)
-    _run("preview", output, chosen, lambda job: run_preview(job, chosen, base, refresh=refresh))
+    if not chosen and base is None:
+        raise UsageError("nothing says what to preview. Use --base, --stack or --request")
+    if base is not None and request is None:
+        known = settings.load(root()).stacks
+        changed = touched.touched(touched.changed_files(root(), base), known)
+        chosen = [stack for stack in changed if not chosen or stack in chosen]
+    policies = policies or base
+    how = Preview(base, refresh, reviewed, rules.note(root(), policies))
+    _run("preview", output, chosen, lambda job: run_preview(job, chosen, how), policies)
 
 
 @command.command("deploy")
@@ -90,13 +112,15 @@ def preview(
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Folder of the reviewed plans; nothing beyond them is done.",
 )
+@_POLICIES
 @_REFRESH
-@_OUTPUT
+@posts.OUTPUT
 def deploy(
     stacks: tuple[str, ...],
     request: int | None,
     branch: str | None,
     plans: Path | None,
+    policies: str | None,
     refresh: bool,
     output: Path,
 ) -> None:
@@ -104,6 +128,7 @@ def deploy(
     pipeline = settings.load(root())
     if (request is None) != (branch is None):
         raise UsageError("--request and --branch need each other")
+    settings.require_listed(stacks, pipeline)
     chosen = _chosen(stacks, request)
     tags = None
     if branch is not None and pipeline.pull_requests is not None:
@@ -111,12 +136,13 @@ def deploy(
     order = list(pipeline.stacks)
     ordered = sorted(chosen, key=lambda each: order.index(each) if each in order else len(order))
     how = Deployment(plans, refresh, tags)
-    _run("deploy", output, ordered or order, lambda job: run_deploy(job, ordered or order, how))
+    stacks = tuple(ordered or order)
+    _run("deploy", output, stacks, lambda job: run_deploy(job, stacks, how), policies)
 
 
 @command.command("drift")
 @_STACKS
-@_OUTPUT
+@posts.OUTPUT
 def drift(stacks: tuple[str, ...], output: Path) -> None:
     """Find what was changed by hand. Writes neither the state nor the cloud."""
     chosen = _chosen(stacks, None) or list(settings.load(root()).stacks)
@@ -128,19 +154,21 @@ def drift(stacks: tuple[str, ...], output: Path) -> None:
 @click.option(
     "--remove-orphans", is_flag=True, help="Delete resources of stacks that have no state."
 )
-@_OUTPUT
+@posts.OUTPUT
 def sweep(remote: str, remove_orphans: bool, output: Path) -> None:
     """Remove the stacks of requests whose branch is gone or whose time is up.
 
     Names the resources that carry such a stack's labels but are in no state.
     """
     branches = touched.branches(root(), remote)
-    project = requests.project_of(root(), settings.load(root()).pull_requests)
+    requested = settings.load(root()).pull_requests
 
     def work(job: Job) -> Iterator[Result]:
-        yield from run_sweep(job, branches, requests.now())
-        if project:
-            yield from sweep_orphans(job, Google(), project, remove=remove_orphans)
+        before, now = job.backend.stacks(), requests.now()
+        yield from run_sweep(job, branches, now)
+        if requested:
+            project = requested.project
+            yield from sweep_orphans(job, Google(), project, now, before, remove=remove_orphans)
 
     _run("sweep", output, [], work)
 
@@ -148,48 +176,20 @@ def sweep(remote: str, remove_orphans: bool, output: Path) -> None:
 @command.command("destroy")
 @options.stack("The stack.", required=True)
 @click.option("--confirm", required=True, help="Its name again.")
-@_OUTPUT
-def destroy(stack: str, confirm: str, output: Path) -> None:
-    """Delete everything of a stack, except what is protected."""
+@click.option("--delete-data", is_flag=True, help="Buckets with forceDestroy, too, and their data.")
+@posts.OUTPUT
+def destroy(stack: str, confirm: str, delete_data: bool, output: Path) -> None:
+    """Delete everything of a stack of the pipeline, except what is protected."""
     if stack != confirm:
         raise UsageError(f"--confirm {confirm!r} is not the name of the stack, {stack!r}")
-    _run("destroy", output, [], lambda job: [run_destroy(job, stack)])
+    if not requests.NAME.fullmatch(stack):
+        # Where there is no environment of this name, its approval is nobody's.
+        settings.require_listed([stack], settings.load(root()))
+    _run("destroy", output, [], lambda job: [run_destroy(job, stack, delete_data=delete_data)])
 
 
-@command.command("comment")
-@click.option("--request", type=click.IntRange(1), required=True, help="The request's number.")
-@_OUTPUT
-def comment(request: int, output: Path) -> None:
-    """Post the texts of a preview or deployment to the request, in place of older ones."""
-    texts = results.read(output)
-    forge.comment(forge.forge_of(), request, texts.by_stack)
-
-
-@command.command("issue")
-@_OUTPUT
-def issue(output: Path) -> None:
-    """Open, update or close the issues about drift, after `drift`."""
-    texts = results.read(output)
-    forge.issue(forge.forge_of(), texts.by_stack, texts.drifted)
-
-
-@command.command("plans")
-@click.option("--commit", required=True, help="The merged commit.")
-@_OUTPUT
-def plans(commit: str, output: Path) -> None:
-    """Fetch the plans that were reviewed in the request that brought a commit."""
-    reviewed = forge.forge_of().reviewed(commit)
-    if reviewed is None:
-        raise UsageError(
-            f"commit {commit} came by no request with plans, so nothing was reviewed. Start the "
-            "deployment by hand: it makes plans and asks for approval"
-        )
-    output.mkdir(parents=True, exist_ok=True)
-    stacks = results.unpack_plans(reviewed.archive, output)
-    click.echo(f"plans of request {reviewed.request}: {', '.join(stacks) or 'none'}")
-    if told := os.environ.get("GITHUB_OUTPUT"):
-        with open(told, "a", encoding="utf-8") as file:
-            file.write(f"request={reviewed.request}\n")
+for each in (posts.comment, posts.guard, posts.issue, posts.plans):
+    command.add_command(each)
 
 
 def _chosen(stacks: tuple[str, ...], request: int | None) -> list[str]:
@@ -197,11 +197,17 @@ def _chosen(stacks: tuple[str, ...], request: int | None) -> list[str]:
         path_of(stack)
     if request is None:
         return list(stacks)
+    # A run that can go no further writes no stack file.
+    require_backend({})
     return [*stacks, requests.write(root(), request, settings.load(root()).pull_requests)]
 
 
 def _run(
-    name: str, folder: Path, built: Iterable[str], work: Callable[[Job], Iterable[Result]]
+    name: str,
+    folder: Path,
+    built: Iterable[str],
+    work: Callable[[Job], Iterable[Result]],
+    policies: str | None = None,
 ) -> None:
     """Do the work, print and write its results, and end the process.
 
@@ -210,6 +216,7 @@ def _run(
         folder: where its files go.
         built: the stacks that need the training wheel.
         work: the work.
+        policies: the revision whose rules are asked; None: those of the checkout.
     """
     started = monotonic()
     require_backend({})
@@ -217,13 +224,16 @@ def _run(
     if any(_needs_wheel(stack) for stack in built):
         wheel.build()
     environment = toolchain.engine(toolchain.find())
-    job = Job(Backend(environment, root()), root(), folder, _report)
     done = []
-    for result in work(job):
-        done.append(result)
-        click.echo(f"{result.stack}: {result.outcome.value}")
-        if result.problem:
-            click.echo(result.problem, err=True)
+    with as_it_was(root()), rules.policies_of(root(), policies) as pack:
+        job = Job(Backend(environment, root(), pack), root(), folder, _report)
+        for result in work(job):
+            done.append(result)
+            click.echo(f"{result.stack}: {result.outcome.value}")
+            for note in result.notes:
+                job.report(f"{result.stack}: {inert.line(note)}")
+            for line in result.problem.splitlines():
+                job.report(f"{result.stack}: {inert.line(line)}")
     if not done:
         click.echo("No stack is concerned.")
     results.write(folder, name, done, monotonic() - started)

@@ -9,9 +9,9 @@ from infra.cost.estimate import Total
 from infra.cost.parts import of_stack
 from infra.cost.table import dollars
 from infra.settings import StackSettings
+from infra.settings.bounded import load
 from infra.settings.parse import parse
 from infra.settings.problems import SettingsError
-from infra.settings.stack_file import Loader
 from tpustack.ci.result import CostChange
 
 
@@ -33,7 +33,7 @@ def cost_change(
 
 def _settings(stack: str, text: str | None) -> StackSettings | None:
     try:
-        document = yaml.load(text, Loader=Loader) if text else None
+        document = load(text) if text else None
         config = document.get("config") if isinstance(document, dict) else None
         return parse(config, stack) if isinstance(config, dict) else None
     except (yaml.YAMLError, SettingsError):

@@ -7,13 +7,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tpustack.ci import plan
+from tpustack.ci import reviewed
 from tpustack.ci.checks import checked
+from tpustack.ci.drift import left_alone, notes_on
 from tpustack.ci.job import Job, explained
 from tpustack.ci.outcome import Outcome
-from tpustack.ci.preview import plan_of, result_of
+from tpustack.ci.preview import result_of
 from tpustack.ci.result import Result, failed
-from tpustack.errors import TpustackError
+from tpustack.ci.sealed import Sealed
+from tpustack.ci.touched import head
+from tpustack.cloud.access import require_project
+from tpustack.engine.stack import NOTHING
 from tpustack.recovery.repair import Repair
 
 _GOES_ON = (Outcome.NO_CHANGE, Outcome.CHANGES)
@@ -53,10 +57,16 @@ class _Deploy:
         self.line = job.line(stack)
         self.engine = job.backend.stack(stack)
         self.repair = Repair(self.engine.recovery(self.line))
+        self.reviewed = how.plans and reviewed.taken(how.plans, stack)
+        self.resumed = False
 
     def run(self, known: bool) -> Result:
-        reviewed = self._reviewed()
-        checked(self.job.root, self.stack, self.job.catalog, self.job.backend.environment)
+        settings = checked(
+            self.job.root, self.stack, self.job.catalog, self.job.backend.environment
+        )
+        require_project(settings.project)
+        if self.reviewed and (problem := self._unbound(self.reviewed, known)):
+            return failed(self.stack, reviewed.does_not_fit(self.stack, problem))
         if not known:
             self.job.backend.create(self.stack)
             self.job.backend.tag(self.stack, **(self.how.tags or {}))
@@ -65,42 +75,40 @@ class _Deploy:
             done = self.repair.when_unlocked(lambda: self.engine.reread(self.line))
             if done.failure:
                 return failed(self.stack, done.failure, *self.repair.notes)
+            self.repair.notes += notes_on(left_alone(self.job.root, self.stack, done.events))
         with tempfile.TemporaryDirectory() as folder:
-            result = self._update(reviewed, plan_of(Path(folder), self.stack))
+            result = self._update(reviewed.plan_of(Path(folder), self.stack))
         return result.noting(*self.repair.notes)
 
-    def _update(self, reviewed: plan.Plan | None, fresh: Path) -> Result:
+    def _update(self, path: Path) -> Result:
         """Make a fresh plan, and deploy it if it does nothing that was not reviewed."""
-        planned = self.engine.preview(fresh, self.line, refresh=False)
+        planned = self.engine.preview(path, self.line, refresh=False)
         result = result_of(self.stack, planned)
         if result.outcome is not Outcome.CHANGES:
             return result
-        if reviewed is not None and (more := plan.surplus(plan.load(fresh), reviewed)):
-            return failed(self.stack, _does_not_fit(self.stack, more))
+        if self.how.plans:
+            fresh = reviewed.seal(self.job, path, self.stack, planned)
+            if more := reviewed.surplus(
+                self.job, self.engine, fresh, self.reviewed or None, resumed=self.resumed
+            ):
+                return failed(
+                    self.stack, reviewed.goes_beyond(self.stack, more), *self._unplanned()
+                )
+            if self.reviewed and not self.resumed:
+                # A run that is killed may be taken up with this plan, although it moves the state.
+                self.job.backend.tag(self.stack, **{reviewed.TAG: self.reviewed.digest})
         self.job.report(f"{self.stack}: updating")
-        done = self.repair.when_unlocked(lambda: self.engine.deploy(fresh, self.line))
+        done = self.repair.when_unlocked(lambda: self.engine.deploy(path, self.line))
         return result_of(self.stack, done)
 
-    def _reviewed(self) -> plan.Plan | None:
-        """Return the plan to keep to; empty if nothing was planned for this stack."""
-        if self.how.plans is None:
-            return None
-        path = plan_of(self.how.plans, self.stack)
-        if not path.exists():
-            self.repair.notes.append(
-                f"`{path.name}` is not among the reviewed plans, so nothing may change."
-            )
-            return {}
-        try:
-            return plan.load(path)
-        except (OSError, ValueError, KeyError) as error:
-            raise TpustackError(f"{path} is no plan of the engine: {error!r}") from None
+    def _unbound(self, plan: Sealed, known: bool) -> str:
+        state = self.engine.state() if known else NOTHING
+        noted = self.job.backend.tags(self.stack).get(reviewed.TAG) if known else None
+        self.resumed = state != plan.seal.state
+        return reviewed.unbound(plan, self.stack, head(self.job.root), state, noted)
 
-
-def _does_not_fit(stack: str, more: Sequence[str]) -> str:
-    lines = "\n".join(f"  - {line}" for line in more)
-    return (
-        f"the reviewed plan of stack {stack} no longer fits: since the review, something else was "
-        f"deployed or changed. Now this would be done, too:\n{lines}\nNothing was changed. Preview "
-        "again, have the new plan reviewed, and deploy that."
-    )
+    def _unplanned(self) -> list[str]:
+        if self.reviewed:
+            return []
+        name = reviewed.plan_of(Path(), self.stack)
+        return [f"`{name}` is not among the reviewed plans, so nothing may change."]

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import requests
-
-from tpustack.errors import TpustackError, UsageError
+from tpustack.ci.api import Api
 
 LABEL = "drift"
-_PAGE = 100
-_TIMEOUT = 30
 
 
 @dataclass(frozen=True)
@@ -23,19 +18,23 @@ class Text:
 
     id: int
     body: str
+    author: str
 
 
 @dataclass(frozen=True)
-class Reviewed:
-    """A merged request: its number, and the files of its last preview as a zip archive."""
+class Previewed:
+    """A request: its number, and the files of its last previews, a zip archive for each stack."""
 
     request: int
-    archive: bytes
+    archives: Mapping[str, bytes]
 
 
 def comment(forge: Forge, request: int, texts: Mapping[str, str]) -> None:
-    """Write each text, which begins with its marker, over the one with the same marker."""
-    there = {_marker(each.body): each for each in forge.comments(request)}
+    """Write each text, which begins with its marker, over our own one with the same marker.
+
+    What somebody else wrote is left alone, whatever it begins with.
+    """
+    there = _ours(forge, forge.comments(request))
     for body in texts.values():
         known = there.get(_marker(body))
         if known is None:
@@ -46,13 +45,19 @@ def comment(forge: Forge, request: int, texts: Mapping[str, str]) -> None:
 
 def issue(forge: Forge, texts: Mapping[str, str], drifted: set[str]) -> None:
     """Open or update an issue for each stack that drifted; close those of the others."""
-    there = {_marker(each.body): each for each in forge.issues()}
+    there = _ours(forge, forge.issues())
     for stack, body in texts.items():
         known = there.get(_marker(body))
         if known is not None:
             forge.change_issue(known.id, body, closed=stack not in drifted)
         elif stack in drifted:
             forge.add_issue(f"Drift of stack {stack}", body)
+
+
+def _ours(forge: Forge, texts: Iterator[Text]) -> dict[str, Text]:
+    """Return by their markers the texts that we wrote."""
+    us = forge.login()
+    return {_marker(each.body): each for each in texts if each.author == us}
 
 
 class Forge(ABC):
@@ -63,17 +68,19 @@ class Forge(ABC):
     change_verb: str
     issue_number: str
     issue_body: str
+    author: str
+    login_name: str
     open_state: str
     labels: ClassVar[str | list[str]]
     closing: ClassVar[Mapping[bool, Mapping[str, str]]]
 
-    def __init__(self, api: _Api) -> None:
+    def __init__(self, api: Api) -> None:
         self._api = api
 
     def comments(self, request: int) -> Iterator[Text]:
         """Yield the comments of a request."""
         for each in self._api.all(self.comments_path.format(request=request)):
-            yield Text(each["id"], each["body"] or "")
+            yield self._text(each, "id", "body")
 
     def add_comment(self, request: int, body: str) -> None:
         """Write a new comment."""
@@ -87,7 +94,7 @@ class Forge(ABC):
     def issues(self) -> Iterator[Text]:
         """Yield the open issues with the label LABEL."""
         for each in self._api.all("/issues", state=self.open_state, labels=LABEL):
-            yield Text(each[self.issue_number], each[self.issue_body] or "")
+            yield self._text(each, self.issue_number, self.issue_body)
 
     def add_issue(self, title: str, body: str) -> None:
         """Open an issue with the label LABEL."""
@@ -99,118 +106,30 @@ class Forge(ABC):
         fields = {self.issue_body: body, **self.closing[closed]}
         self._api.send(self.change_verb, f"/issues/{issue}", **fields)
 
+    def _text(self, found: Mapping[str, Any], number: str, body: str) -> Text:
+        # GitHub keeps the comments of accounts that are gone, without an author.
+        author = (found.get(self.author) or {}).get(self.login_name, "")
+        return Text(found[number], found[body] or "", author)
+
     @abstractmethod
-    def reviewed(self, commit: str) -> Reviewed | None:
+    def login(self) -> str:
+        """Return the name of the account that our token writes as."""
+
+    @abstractmethod
+    def previewed(self) -> Iterator[Previewed]:
+        """Yield what was previewed in each open request that nothing else comments on."""
+
+    @abstractmethod
+    def unprotected(self, environment: str) -> list[str]:
+        """Return what an environment lacks that its approval needs.
+
+        Raises Refused where our token may not see it.
+        """
+
+    @abstractmethod
+    def reviewed(self, commit: str) -> Previewed | None:
         """Return what was previewed in the request that brought a commit; None without one."""
-
-
-class GitHub(Forge):
-    """GitHub's REST API (docs.github.com/en/rest)."""
-
-    comments_path = "/issues/{request}/comments"
-    # A comment is changed without its request's number.
-    comment_path = "/issues/comments/{comment}"
-    change_verb, issue_number, issue_body, open_state = "PATCH", "number", "body", "open"
-    labels: ClassVar = [LABEL]
-    closing: ClassVar = {True: {"state": "closed"}, False: {"state": "open"}}
-
-    def reviewed(self, commit: str) -> Reviewed | None:
-        """Return the artifact `plans` of preview.yml's last run for the request's last commit."""
-        requests = self._api.get(f"/commits/{commit}/pulls")
-        merged = [each for each in requests if each.get("merged_at")]
-        if not merged:
-            return None
-        head = merged[0]["head"]["sha"]
-        runs = self._api.get("/actions/workflows/preview.yml/runs", head_sha=head)["workflow_runs"]
-        for run in runs:
-            for each in self._api.get(f"/actions/runs/{run['id']}/artifacts")["artifacts"]:
-                if each["name"] == "plans" and not each["expired"]:
-                    archive = self._api.bytes(f"/actions/artifacts/{each['id']}/zip")
-                    return Reviewed(merged[0]["number"], archive)
-        return None
-
-
-class GitLab(Forge):
-    """GitLab's REST API (docs.gitlab.com/api)."""
-
-    comments_path = "/merge_requests/{request}/notes"
-    comment_path = "/merge_requests/{request}/notes/{comment}"
-    change_verb, issue_number, issue_body, open_state = "PUT", "iid", "description", "opened"
-    labels = LABEL
-    closing: ClassVar = {True: {"state_event": "close"}, False: {}}
-
-    def reviewed(self, commit: str) -> Reviewed | None:
-        """Return the artifacts of the job `preview` in the merge request's last pipeline."""
-        requests = self._api.get(f"/repository/commits/{commit}/merge_requests")
-        merged = [each for each in requests if each["state"] == "merged"]
-        if not merged:
-            return None
-        number = merged[0]["iid"]
-        ref = f"refs%2Fmerge-requests%2F{number}%2Fhead"
-        archive = self._api.bytes(f"/jobs/artifacts/{ref}/download", job="preview")
-        return Reviewed(number, archive)
-
-
-def forge_of(environment: Mapping[str, str] = os.environ) -> Forge:
-    """Return this pipeline's forge. Raises UsageError with every variable that is missing."""
-    if environment.get("GITLAB_CI"):
-        url, project, token = _required(
-            environment, "CI_API_V4_URL", "CI_PROJECT_ID", "GITLAB_TOKEN"
-        )
-        return GitLab(_Api(f"{url}/projects/{project}", {"PRIVATE-TOKEN": token}))
-    repository, token = _required(environment, "GITHUB_REPOSITORY", "GITHUB_TOKEN")
-    url = environment.get("GITHUB_API_URL", "https://api.github.com")
-    headers = {"Authorization": f"Bearer {token}", "Accept": "application/vnd.github+json"}
-    return GitHub(_Api(f"{url}/repos/{repository}", headers))
-
-
-class _Api:
-    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
-        self._url = url
-        self._session = requests.Session()
-        self._session.headers.update(headers)
-
-    def all(self, path: str, **query: str) -> Iterator[dict[str, Any]]:
-        """Yield the items of every page."""
-        page = 1
-        while True:
-            parameters = {**query, "per_page": str(_PAGE), "page": str(page)}
-            items = self.get(path, **parameters)
-            yield from items
-            if len(items) < _PAGE:
-                return
-            page += 1
-
-    def get(self, path: str, **query: str) -> Any:
-        return self._call("GET", path, params=query).json()
-
-    def bytes(self, path: str, **query: str) -> bytes:
-        content: bytes = self._call("GET", path, params=query).content
-        return content
-
-    def send(self, verb: str, path: str, **fields: object) -> None:
-        self._call(verb, path, json=fields)
-
-    def _call(self, verb: str, path: str, **options: Any) -> requests.Response:
-        try:
-            answer = self._session.request(verb, self._url + path, timeout=_TIMEOUT, **options)
-        except requests.RequestException as error:
-            raise TpustackError(f"{self._url} can't be reached: {error}") from None
-        if not answer.ok:
-            raise TpustackError(
-                f"{verb} {self._url}{path} answers {answer.status_code}: {answer.text[:300]}"
-            )
-        return answer
 
 
 def _marker(body: str) -> str:
     return body.strip().partition("\n")[0].strip()
-
-
-def _required(environment: Mapping[str, str], *names: str) -> list[str]:
-    if missing := [name for name in names if not environment.get(name)]:
-        raise UsageError(
-            f"not set: {', '.join(missing)}. This command writes to the request or the issues of "
-            "a pipeline's own repository (docs/gitops.md)"
-        )
-    return [environment[name] for name in names]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from tpustack.ci import inert
 from tpustack.ci.outcome import Outcome
 from tpustack.ci.result import CostChange, Result
 from tpustack.engine.events import Change, Violation
@@ -30,28 +31,21 @@ def text(command: str, result: Result) -> str:
     """Return the whole text, shorter than LONGEST."""
     parts = [
         marker(command, result.stack),
-        f"### {_TITLES[command]} stack `{result.stack}`: {result.outcome.value}",
-        *(f"> {note}" for note in result.notes),
+        f"### {_TITLES[command]} stack {inert.code(result.stack)}: {result.outcome.value}",
+        *(f"> {inert.prose(note)}" for note in result.notes),
         *_problem(result),
         *_violations(result.violations),
         *_replaced(result.replaced),
         *_changes(command, result),
+        *_unfinished(result.unfinished),
         *_cost(result.cost),
     ]
-    whole = "\n\n".join(parts) + "\n"
-    return whole if len(whole) < LONGEST else _shortened(whole)
-
-
-def _shortened(whole: str) -> str:
-    kept = whole[: LONGEST - len(_CUT) - 20].rpartition("\n")[0]
-    open_fence = "\n```" if kept.count("\n```") % 2 else ""
-    return f"{kept}{open_fence}{_CUT}"
+    return inert.shortened("\n\n".join(parts) + "\n", LONGEST, _CUT)
 
 
 def _problem(result: Result) -> Iterator[str]:
     if result.problem:
-        # The fence is longer than any in the text.
-        yield f"````text\n{result.problem}\n````"
+        yield inert.block(result.problem, "text")
 
 
 def _violations(violations: Sequence[Violation] | None) -> Iterator[str]:
@@ -60,14 +54,17 @@ def _violations(violations: Sequence[Violation] | None) -> Iterator[str]:
     if not violations:
         yield "**Policies**: every rule is kept."
         return
-    lines = [f"- `{each.rule}` ({each.level}): {_line(each.message)}" for each in violations]
+    lines = [
+        f"- {inert.code(each.rule)} ({inert.prose(each.level)}): {inert.prose(each.message)}"
+        for each in violations
+    ]
     yield "**Policies**\n\n" + "\n".join(lines)
 
 
 def _replaced(changes: Sequence[Change]) -> Iterator[str]:
     if changes:
         lines = [
-            f"- `{change.type}` **{change.name}**"
+            f"- {inert.code(change.type)} **{inert.prose(change.name)}**"
             + (f", because of {_listed(change.because)}" if change.because else "")
             for change in changes
         ]
@@ -79,26 +76,34 @@ def _changes(command: str, result: Result) -> Iterator[str]:
         if result.outcome is Outcome.NO_CHANGE:
             yield "Nothing changes."
         return
-    lines = [
-        f"{_SIGNS.get(change.operation, '?')} {change.operation:8} {change.type} {change.name}"
-        + (f" [{', '.join(change.properties)}]" if change.properties else "")
-        for change in result.changes
-    ]
+    lines = [_change(change) for change in result.changes]
     what = {"drift": "changed by somebody else", "preview": "to change"}.get(command, "changed")
     count = f"{len(lines)} resource{'s' * (len(lines) != 1)} {what}"
-    listing = "\n".join(lines)
-    yield f"<details open><summary>{count}</summary>\n\n```diff\n{listing}\n```\n\n</details>"
+    listing = inert.block("\n".join(lines), "diff")
+    yield f"<details open><summary>{count}</summary>\n\n{listing}\n\n</details>"
+
+
+def _change(change: Change) -> str:
+    operation, kind, name = map(inert.line, (change.operation, change.type, change.name))
+    of = f" [{inert.line(', '.join(change.properties))}]" if change.properties else ""
+    return f"{_SIGNS.get(operation, '?')} {operation:8} {kind} {name}{of}"
+
+
+def _unfinished(changes: Sequence[Change]) -> Iterator[str]:
+    if changes:
+        lines = [
+            f"- {inert.line(each.operation)} {inert.code(each.type)} **{inert.prose(each.name)}**"
+            for each in changes
+        ]
+        yield f"**Failed** ({len(lines)})\n\n" + "\n".join(lines)
 
 
 def _cost(cost: CostChange | None) -> Iterator[str]:
     if cost:
         before, after = cost.before or "nothing", cost.after or "unknown"
-        yield f"**Cost an hour**: {before} → {after} ({cost.difference or 'unknown difference'})"
+        difference = cost.difference or "unknown difference"
+        yield f"**Cost an hour**: {inert.prose(f'{before} → {after} ({difference})')}"
 
 
 def _listed(paths: Sequence[str]) -> str:
-    return ", ".join(f"`{path}`" for path in paths)
-
-
-def _line(message: str) -> str:
-    return " ".join(message.split())
+    return ", ".join(map(inert.code, paths))

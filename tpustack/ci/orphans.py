@@ -1,21 +1,25 @@
 """Resources of requests' stacks that exist at Google and in no state.
 
-They are recognized by all three labels that each resource of such a stack gets. Resources without
-labels (networks, accounts, grants) cost nothing; the request's next deployment takes them over.
+They are recognized by all labels that each resource of such a stack gets. One is its mark, which
+only a stack of this name in this backend has; what can have no labels is found by it alone
+(unlabelled.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import quote
 
+from infra.names import MARK, mark_of
 from tpustack.ci.requests import NAME
+from tpustack.cloud import times
 from tpustack.cloud.google import Google, NotFound
 from tpustack.errors import TpustackError
 
-_COMPUTE = "https://compute.googleapis.com/compute/v1"
+COMPUTE = "https://compute.googleapis.com/compute/v1"
 _STORAGE = "https://storage.googleapis.com/storage/v1"
 _TPU = "https://tpu.googleapis.com/v2"
 # Deletes the queue's TPU VMs along with the request.
@@ -25,11 +29,12 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Orphan:
-    """One resource: the stack that it was made for, its name for people, and its address."""
+    """One resource: the stack that it was made for, its name for people, its address, its time."""
 
     stack: str
     name: str
     url: str
+    made: datetime
 
 
 def find(google: Google, project: str) -> list[Orphan]:
@@ -40,9 +45,9 @@ def find(google: Google, project: str) -> list[Orphan]:
     return list(dict.fromkeys(_labelled(google, project)))
 
 
-def remove(google: Google, orphans: list[Orphan]) -> list[str]:
+def remove(google: Google, orphans: list[Orphan]) -> dict[Orphan, str]:
     """Start to delete; return what can't be deleted yet, and why. A later run gets it."""
-    left = []
+    left = {}
     for orphan in orphans:
         try:
             if orphan.url.startswith(_STORAGE):
@@ -51,53 +56,80 @@ def remove(google: Google, orphans: list[Orphan]) -> list[str]:
         except NotFound:
             continue
         except TpustackError as error:
-            left.append(f"{orphan.name}: {error}")
+            left[orphan] = f"{orphan.name}: {error}"
     return left
 
 
 def _labelled(google: Google, project: str) -> Iterator[Orphan]:
     at = f"{_TPU}/projects/{project}/locations/-"
-    for entry in _listed(google, f"{at}/queuedResources", "queuedResources"):
+    for entry in listed(google, f"{at}/queuedResources", "queuedResources"):
         for spec in entry.get("tpu", {}).get("nodeSpec", []):
-            yield from _orphan(spec["node"], "TPU request", f"{_TPU}/{entry['name']}")
-    for node in _listed(google, f"{at}/nodes", "nodes"):
+            yield from _orphan(spec["node"], "TPU request", f"{_TPU}/{entry['name']}", entry)
+    for node in listed(google, f"{at}/nodes", "nodes"):
         if not node.get("queuedResource"):
             yield from _orphan(node, "TPU", f"{_TPU}/{node['name']}")
-    for instance in _aggregated(google, project, "instances"):
-        metadata = instance.get("metadata", {}).get("items", [])
-        # Deleting only the VM would make its managed group create it again.
-        group = next((each["value"] for each in metadata if each["key"] == "created-by"), "")
-        link = f"{_COMPUTE}/{group[group.index('projects/') :]}" if group else instance["selfLink"]
-        yield from _orphan(instance, "group of VM" if group else "VM", link)
-    for disk in _aggregated(google, project, "disks"):
+    yield from _machines(google, project)
+    for disk in aggregated(google, project, "disks"):
         yield from _orphan(disk, "disk", disk["selfLink"])
-    for bucket in _listed(google, f"{_STORAGE}/b", "items", project=project):
+    for bucket in listed(google, f"{_STORAGE}/b", "items", project=project):
         yield from _orphan(bucket, "bucket", f"{_STORAGE}/b/{bucket['name']}")
 
 
-def _orphan(resource: Json, what: str, link: str) -> Iterator[Orphan]:
-    labels = resource.get("labels") or {}
+def _machines(google: Google, project: str) -> Iterator[Orphan]:
+    """Yield VMs, and managed groups with their templates: a group makes its VM again."""
+    url = f"{COMPUTE}/projects/{project}/global/instanceTemplates"
+    templates = {at_api(each["selfLink"]): each for each in listed(google, url, "items")}
+    for group in aggregated(google, project, "instanceGroupManagers"):
+        # A group has no labels. What a VM says about its group anybody may have written.
+        if template := templates.get(at_api(group["instanceTemplate"])):
+            yield from _orphan(template["properties"], "group of VM", group["selfLink"], group)
+    for instance in aggregated(google, project, "instances"):
+        metadata = instance.get("metadata", {}).get("items", [])
+        if not any(each["key"] == "created-by" for each in metadata):
+            yield from _orphan(instance, "VM", instance["selfLink"])
+    for template in templates.values():
+        yield from _orphan(template["properties"], "template", template["selfLink"], template)
+
+
+def _orphan(labelled: Json, what: str, link: str, resource: Json | None = None) -> Iterator[Orphan]:
+    """Yield what has the labels of a request's stack of this backend; `resource` is its whole."""
+    labels = labelled.get("labels") or {}
     stack = str(labels.get("tpu-stack", ""))
-    ours = labels.get("managed-by") == "pulumi" and labels.get("request") == stack
-    if ours and NAME.fullmatch(stack):
-        url = link.replace("https://www.googleapis.com/compute/v1", _COMPUTE)
-        yield Orphan(stack, f"{what} {url.rpartition('/')[2]}", url)
+    said = {"managed-by": "pulumi", "request": stack, MARK: mark_of(stack)}
+    if NAME.fullmatch(stack) and said.items() <= labels.items():
+        url = at_api(link)
+        yield Orphan(stack, f"{what} {url.rpartition('/')[2]}", url, made(resource or labelled))
+
+
+def made(resource: Json) -> datetime:
+    """Return when something was made; what does not say so was made just now, or later."""
+    for name in ("creationTimestamp", "createTime", "timeCreated"):
+        if name in resource:
+            return times.read(str(resource[name]))
+    return datetime.max.replace(tzinfo=timezone.utc)
+
+
+def at_api(link: str) -> str:
+    """Return a resource's address at the API that can delete it."""
+    return link.replace("https://www.googleapis.com/compute/v1", COMPUTE)
 
 
 def _empty(google: Google, bucket: str) -> None:
-    for each in _listed(google, f"{bucket}/o", "items", versions="true"):
+    for each in listed(google, f"{bucket}/o", "items", versions="true"):
         url = f"{bucket}/o/{quote(each['name'], safe='')}"
         google.delete(url, {"generation": each["generation"]})
 
 
-def _aggregated(google: Google, project: str, collection: str) -> Iterator[Json]:
-    url = f"{_COMPUTE}/projects/{project}/aggregated/{collection}"
+def aggregated(google: Google, project: str, collection: str) -> Iterator[Json]:
+    """Yield what a project has in all zones and regions; nothing where the API is disabled."""
+    url = f"{COMPUTE}/projects/{project}/aggregated/{collection}"
     for page in _pages(google, url, {}):
         for scoped in page.get("items", {}).values():
             yield from scoped.get(collection, [])
 
 
-def _listed(google: Google, url: str, items: str, **parameters: str) -> Iterator[Json]:
+def listed(google: Google, url: str, items: str, **parameters: str) -> Iterator[Json]:
+    """Yield the items of a list; nothing where the API is disabled."""
     for page in _pages(google, url, parameters):
         yield from page.get(items, [])
 

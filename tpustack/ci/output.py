@@ -6,17 +6,23 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from tpustack.ci import markdown
+from pydantic import TypeAdapter
+
+from tpustack.ci import inert, markdown
 from tpustack.ci.outcome import Outcome
 from tpustack.ci.result import Result, document
 from tpustack.errors import UsageError
 
 RESULTS = "result.json"
 _STACK = re.compile(r"[A-Za-z0-9_-]{1,100}")
+# What a run about a hundred stacks writes is far shorter.
+_LONGEST = 50_000_000
+_RESULTS = TypeAdapter(list[Result])
 
 
 def write(folder: Path, command: str, results: Sequence[Result], seconds: float) -> None:
@@ -36,34 +42,65 @@ class Texts:
     drifted: set[str]
 
 
-def read(folder: Path) -> Texts:
-    """Read what `write` wrote, perhaps in another job, whose files are not trusted.
+def read(
+    folder: Path, command: str, stacks: re.Pattern[str] = _STACK, notes: Sequence[str] = ()
+) -> Texts:
+    """Read what a run of `command` wrote, perhaps in another job, whose files are not trusted.
+
+    The texts are made anew from plain data, so that no other job decides what they look like.
+
+    Args:
+        folder: the run's files.
+        command: the command whose results these must be.
+        stacks: the stacks that they may be about.
+        notes: what a reader should know of each.
 
     Raises:
-        UsageError: if there is no such run, or it names no stacks.
+        UsageError: if there is no such run, or it is about other stacks.
     """
     try:
-        stacks = json.loads((folder / RESULTS).read_text(encoding="utf-8"))["stacks"]
-        outcomes = {each["stack"]: each["outcome"] for each in stacks}
-        if strange := [name for name in outcomes if not _STACK.fullmatch(name)]:
-            raise ValueError(f"{strange[0]!r} is no stack")
-        texts = {
-            name: (folder / f"{name}.md").read_text(encoding="utf-8")[: markdown.LONGEST]
-            for name in outcomes
-        }
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{folder} has no results of `tpustack ci`: {error}") from None
-    drifted = {name for name, outcome in outcomes.items() if outcome == Outcome.DRIFT.value}
+        with (folder / RESULTS).open("rb") as file:
+            found = json.loads(file.read(_LONGEST))
+        if found["command"] != command:
+            raise ValueError(f"they are of {found['command']!r}, not of {command!r}")
+        results = _RESULTS.validate_python(found["stacks"])
+        if strange := [each.stack for each in results if not stacks.fullmatch(each.stack)]:
+            raise ValueError(f"{strange[0]!r} is no stack of this run")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UsageError(
+            f"{folder} has no results of a {command}: {inert.line(str(error))}"
+        ) from None
+    texts = {each.stack: markdown.text(command, each.noting(*notes)) for each in results}
+    drifted = {each.stack for each in results if each.outcome is Outcome.DRIFT}
     return Texts(texts, drifted)
 
 
-def unpack_plans(archive: bytes, folder: Path) -> list[str]:
-    """Extract the plans from an archive of a preview's files; return their stacks."""
-    stacks = []
-    with zipfile.ZipFile(io.BytesIO(archive)) as packed:
-        for name in packed.namelist():
-            stack, ending, _ = Path(name).name.partition(".plan.json")
-            if ending and _STACK.fullmatch(stack):
-                (folder / f"{stack}{ending}").write_bytes(packed.read(name))
-                stacks.append(stack)
-    return sorted(stacks)
+def unpack_results(archive: bytes, folder: Path) -> None:
+    """Extract a run's results, for `read`, from an archive of its files."""
+    for each, content in _files(archive):
+        if each.name == RESULTS:
+            (folder / RESULTS).write_bytes(content)
+
+
+def unpack_plan(archive: bytes, folder: Path, stack: str) -> str:
+    """Extract the plan of a stack from its preview's files, and no other; return the stack.
+
+    Returns nothing if there is none: the change does not touch the stack.
+    """
+    found = ""
+    for each, content in _files(archive):
+        if each.name == f"{stack}.plan.json":
+            (folder / each.name).write_bytes(content)
+            found = stack
+    return found
+
+
+def _files(archive: bytes) -> Iterator[tuple[PurePosixPath, bytes]]:
+    """Yield the files of an archive that somebody else made, without those that are too long."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(archive)) as packed:
+            for each in packed.infolist():
+                if each.file_size < _LONGEST:
+                    yield PurePosixPath(each.filename), packed.read(each)
+    except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError) as error:
+        raise UsageError(f"the preview's files are no archive: {inert.line(str(error))}") from None

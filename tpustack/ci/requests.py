@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -10,44 +9,55 @@ from typing import Any
 
 import yaml
 
-from infra.settings.stack_file import Loader, load_stack_file, stack_path
-from tpustack.ci.settings import FILE, PullRequests
+from infra.settings.bounded import load
+from infra.settings.problems import SettingsError
+from infra.settings.stack_file import load_stack_file, stack_path
+from tpustack.ci.settings import FILE, REQUEST, PullRequests
 from tpustack.errors import UsageError
 
-NAME = re.compile(r"pr-\d+")
+NAME = REQUEST
 BRANCH, EXPIRES = "tpustack:branch", "tpustack:expires"
+
+
+def name(number: int) -> str:
+    """Return the name of a request's stack."""
+    return f"pr-{number}"
 
 
 def write(root: Path, number: int, how: PullRequests | None) -> str:
     """Write the settings file of a request's stack; return the stack's name.
 
-    It differs from the one it is like in its names, and in that nothing of it is kept.
+    It differs from the one it is like in its project and names, and in that nothing of it is kept.
     """
     if how is None:
         raise UsageError(f"{FILE} has no pullRequests, so requests get no stacks of their own")
-    stack = f"pr-{number}"
-    try:
-        document = yaml.load(stack_path(root, how.like).read_text(encoding="utf-8"), Loader=Loader)
-    except (OSError, yaml.YAMLError) as error:
-        raise UsageError(
-            f"{FILE}: pullRequests.like: {how.like!r} can't be read: {error}"
-        ) from None
+    stack = name(number)
+    document = _document(root, how.like)
     config: dict[str, Any] = document["config"]
-    config.pop("tpu-stack:namePrefix", None)
-    bucket = {**config.get("tpu-stack:bucket", {}), "forceDestroy": True, "protect": False}
+    config["gcp:project"] = how.project
+    # Its deployer can't use the key of another environment.
+    for of_another in ("secretsprovider", "encryptedkey"):
+        document.pop(of_another, None)
+    for names_somebody in ("tpu-stack:namePrefix", "tpu-stack:owner"):
+        config.pop(names_somebody, None)
+    bucket = {**(config.get("tpu-stack:bucket") or {}), "forceDestroy": True, "protect": False}
     bucket.pop("name", None)
     config["tpu-stack:bucket"] = bucket
-    config["tpu-stack:labels"] = {**config.get("tpu-stack:labels", {}), "request": stack}
+    config["tpu-stack:labels"] = {**(config.get("tpu-stack:labels") or {}), "request": stack}
     text = yaml.safe_dump(document, sort_keys=False)
     stack_path(root, stack).write_text(text, encoding="utf-8")
     return stack
 
 
-def project_of(root: Path, how: PullRequests | None) -> str:
-    """Return the Google project of requests' stacks; empty if there are none."""
-    if how is None:
-        return ""
-    return load_stack_file(stack_path(root, how.like)).project
+def _document(root: Path, like: str) -> dict[str, Any]:
+    """Return the stack file that requests' stacks are like. Raises UsageError if it is wrong."""
+    path = stack_path(root, like)
+    try:
+        load_stack_file(path)
+        document: dict[str, Any] = load(path.read_text(encoding="utf-8"))
+    except SettingsError as error:
+        raise UsageError(f"{FILE}: pullRequests.like: {error}") from None
+    return document
 
 
 def tags(branch: str, how: PullRequests, now: datetime) -> dict[str, str]:

@@ -31,6 +31,7 @@ class Result:
         cost: what changes about the cost; None if nobody asked.
         problem: why it failed.
         notes: what a reader should know beside that.
+        unfinished: what was to be done and failed.
         seconds: how long it took.
     """
 
@@ -41,6 +42,7 @@ class Result:
     cost: CostChange | None = None
     problem: str = ""
     notes: tuple[str, ...] = ()
+    unfinished: tuple[Change, ...] = ()
     seconds: float = 0.0
 
     @property
@@ -62,6 +64,7 @@ class Result:
             "cost": self.cost and vars(self.cost),
             "problem": self.problem,
             "notes": list(self.notes),
+            "unfinished": [vars(change) for change in self.unfinished],
             "seconds": round(self.seconds, 2),
         }
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tpustack.ci.settings import FILE
-from tpustack.errors import UsageError
+from tpustack.errors import TpustackError, UsageError
 
 # All stacks are made of these. Other files (docs, tests, workflows) change no stack.
 _ALL = ("infra/", "policy/", "training/")
@@ -38,9 +38,35 @@ def file_at(root: Path, base: str, path: str) -> str | None:
     return _git(root, "show", f"{merge_base}:./{path}")
 
 
+def rooms_at(root: Path, revision: str, rooms: Sequence[str]) -> list[str]:
+    """Return those of the folders that a revision has."""
+    listed = _git(root, "ls-tree", "--name-only", "--end-of-options", revision, *rooms)
+    return listed.splitlines()
+
+
+def differs(root: Path, revision: str, folder: str) -> bool:
+    """Return whether a folder is not what it was in a revision."""
+    return bool(_git(root, "diff", "--name-only", "--end-of-options", revision, "--", folder))
+
+
+def head(root: Path) -> str:
+    """Return the commit that is checked out; empty outside git."""
+    done = subprocess.run(
+        ["git", "rev-parse", "--verify", "--quiet", "HEAD"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip()
+
+
 def branches(root: Path, remote: str) -> set[str]:
     """Return the branches of a remote repository."""
-    lines = _git(root, "ls-remote", "--heads", remote).splitlines()
+    lines = _git(root, "ls-remote", "--heads", "--", remote).splitlines()
+    if not lines:
+        # Every stack of a request would look as if its branch were gone.
+        raise TpustackError(f"the remote repository {remote} lists no branch at all")
     return {line.partition("refs/heads/")[2] for line in lines}
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, cast
 
-import google.auth
 import requests
 from google.auth.exceptions import GoogleAuthError
-from google.auth.transport.requests import AuthorizedSession
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
+from infra import credentials
 from tpustack.errors import TpustackError
 
-SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _RETRY = Retry(
     total=5,
     backoff_factor=0.5,
@@ -26,6 +24,18 @@ _RETRY = Retry(
 
 class NotFound(TpustackError):
     """The API has no such resource."""
+
+
+class Forbidden(TpustackError):
+    """The caller may not, or the API is disabled."""
+
+
+def says_disabled(error: Forbidden) -> bool:
+    """Return whether Google refuses since the API is off (its reason SERVICE_DISABLED)."""
+    return "it is disabled" in str(error)
+
+
+_KINDS: Final[Mapping[int, type[TpustackError]]] = {403: Forbidden, 404: NotFound}
 
 
 class Google:
@@ -50,13 +60,43 @@ class Google:
         """Return the text at `url`, such as an object's content."""
         return cast(str, self._ask("GET", url, parameters).text)
 
+    def pages(
+        self, url: str, field: str, parameters: Mapping[str, str | int] | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the items in `field` of every page at `url`.
+
+        Raises:
+            TpustackError: with the API's own message.
+        """
+        query = dict(parameters or {})
+        while True:
+            page = self.get(url, query)
+            yield from page.get(field, ())
+            if not page.get("nextPageToken"):
+                return
+            query["pageToken"] = page["nextPageToken"]
+
+    def ask(self, url: str, body: object) -> dict[str, Any]:
+        """Send a question as JSON and return the answer. Raises TpustackError."""
+        return cast("dict[str, Any]", self._ask("POST", url, None, body).json())
+
+    def post(self, url: str, parameters: Mapping[str, str | int], body: object) -> None:
+        """Send JSON to `url`. Raises TpustackError with the API's message."""
+        self._ask("POST", url, parameters, body)
+
     def delete(self, url: str, parameters: Mapping[str, str | int] | None = None) -> None:
         """Start to delete the resource at `url`. Raises TpustackError with the API's message."""
         self._ask("DELETE", url, parameters)
 
-    def _ask(self, verb: str, url: str, parameters: Mapping[str, str | int] | None) -> Any:
+    def _ask(
+        self,
+        verb: str,
+        url: str,
+        parameters: Mapping[str, str | int] | None,
+        body: object | None = None,
+    ) -> Any:
         try:
-            response = self._session.request(verb, url, params=parameters, timeout=60)
+            response = self._session.request(verb, url, params=parameters, json=body, timeout=60)
         except (GoogleAuthError, requests.RequestException) as error:
             raise TpustackError(f"{url} can't be reached: {error}") from None
         if response.status_code >= 400:
@@ -64,14 +104,13 @@ class Google:
                 reason = response.json()["error"]["message"]
             except (ValueError, KeyError, TypeError):
                 reason = response.text[:300]
-            kind = NotFound if response.status_code == 404 else TpustackError
+            kind = _KINDS.get(response.status_code, TpustackError)
             raise kind(f"{url} answers {response.status_code}: {reason}")
         return response
 
 
 def _session() -> requests.Session:
     try:
-        credentials, _ = google.auth.default(scopes=[SCOPE])
+        return credentials.session(credentials.given({}))
     except GoogleAuthError as error:
         raise TpustackError(f"no Google credentials: {error}") from None
-    return AuthorizedSession(credentials)  # type: ignore[no-untyped-call]

@@ -17,7 +17,10 @@ from infra.settings.tpu import Capacity
 from tpustack import options
 from tpustack.errors import UsageError
 from tpustack.options import Hours, refuse
+from tpustack.project import root
 from tpustack.stacks import files as stacks
+from tpustack.stacks.compiled import manifest_of
+from tpustack.stacks.epoch import epoch_cost, epoch_line
 
 
 @click.command("cost")
@@ -49,9 +52,12 @@ def command(
 ) -> None:
     """Show what a stack costs an hour, a day and a run, as it is set, on demand and as spot.
 
+    Also what an epoch costs at least, once `tpu-training compile` was asked for the stack's job.
+
     Without a stack: what a TPU costs. A price that no source names is unknown.
     """
     catalog = Catalog()
+    epoch, line = None, None
     if stack is not None:
         others = {
             "--accelerator-type": accelerator_type,
@@ -68,6 +74,11 @@ def command(
         problems = stacks.check(stack, catalog).problems
         refuse([problem for problem in problems if not problem.setting.startswith("training.")])
         estimate = of_stack(settings, stack, catalog, hours)
+        # Several slices share each step, which is compiled for one.
+        if settings.tpu.slices == 1:
+            manifest = manifest_of(settings, root())
+            epoch = epoch_cost(settings, manifest, estimate)
+            line = epoch_line(settings, manifest, epoch)
     elif accelerator_type is None or region is None:
         raise UsageError("say --stack, or both --accelerator-type and --region")
     else:
@@ -75,9 +86,10 @@ def command(
         way = Capacity(capacity or Capacity.ON_DEMAND)
         estimate = of_accelerator(accelerator_type, region, way, count or 1, hours, catalog)
     if json_wanted:
-        click.echo(json.dumps(as_json(estimate), indent=2))
+        known = epoch and epoch.as_json()
+        click.echo(json.dumps({**as_json(estimate), "epoch": known}, indent=2))
     else:
-        click.echo(table(estimate))
+        click.echo(table(estimate) + (f"\n\n{line}" if line else ""))
 
 
 def _accelerator_problems(name: str, region: str, catalog: Catalog) -> Iterator[Problem]:

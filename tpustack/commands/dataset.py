@@ -10,7 +10,7 @@ from tpustack.demo import dataset, fashion_mnist
 @click.command("dataset")
 @click.argument("name", type=click.Choice(["mnist", "fashion-mnist"]))
 def command(name: str) -> None:
-    """Fetch a data set once and print what `tpu-training data convert --source` takes.
+    """Fetch a data set once and print the source for `tpu-training data convert`.
 
     tpu-training data convert --name fashion-mnist --output data
     --source "$(tpustack dataset fashion-mnist)"

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-from types import FrameType
-
 import click
 from rich.console import Console
 
@@ -27,16 +23,5 @@ def command(architecture: str, keep: bool) -> None:
 
     require("localcloud.cli", "tensorflow")
 
-    # Clean up after a closed terminal or a `kill` as after Ctrl-C.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
     console = Console(highlight=False)
-    try:
-        Demo(architecture, keep=keep, console=console).run()
-    except KeyboardInterrupt:
-        console.print("\ninterrupted; nothing is left running", style="yellow")
-        sys.exit(130)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    Demo(architecture, keep=keep, console=console).run()

@@ -11,10 +11,12 @@ import click
 
 from tpustack import options
 from tpustack.errors import UsageError
-from tpustack.logs.diagnosis import Diagnosis, diagnose
+from tpustack.logs.diagnosis import Diagnosis, Finding, diagnose
 from tpustack.reference.errors import markdown
 
 _MOST_LINES = 5
+# The known error of a step that does not fit (known_errors.json).
+_MEMORY = "device-memory"
 _MOST_UNKNOWN = 20
 
 
@@ -39,10 +41,13 @@ def command(file: BinaryIO | None, stack: str | None, as_json: bool, as_page: bo
         raise UsageError("--stack and FILE exclude each other")
     texts = _of_stack(stack) if file is None else iter([(file.name, _read(file))])
     diagnoses = [diagnose(source, text) for source, text in texts]
+    short = file is None and any(found.known.id == _MEMORY for found in _findings(diagnoses))
+    fits = _what_fits(stack) if short else None
     if as_json:
-        click.echo(json.dumps(_document(diagnoses), indent=2, ensure_ascii=False))
+        document = {**_document(diagnoses), "fits": fits}
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
     else:
-        _print(diagnoses)
+        _print(diagnoses, fits)
     if any(diagnosis.findings or diagnosis.unknown for diagnosis in diagnoses):
         sys.exit(1)
 
@@ -64,20 +69,40 @@ def _of_stack(stack: str | None) -> Iterator[tuple[str, str]]:
     return stack_logs.texts(Google(), outputs)
 
 
+def _what_fits(stack: str | None) -> str:
+    """Return the largest batch that fits the stack's TPU, or how to find it out."""
+    from tpu_training.compile import largest_batch
+    from tpustack.engine.deployed import name_of
+    from tpustack.project import root
+    from tpustack.stacks import files as stacks
+    from tpustack.stacks.compiled import answer_of, asking, manifest_of
+
+    settings = stacks.load(name_of(stack))
+    answer = answer_of(settings, manifest_of(settings, root()))
+    known = largest_batch(answer) if answer else None
+    return known or f"`{asking(settings)}` finds the largest batch that fits"
+
+
+def _findings(diagnoses: list[Diagnosis]) -> list[Finding]:
+    return [found for diagnosis in diagnoses for found in diagnosis.findings]
+
+
 def _document(diagnoses: list[Diagnosis]) -> dict[str, object]:
     return {
-        "findings": [found.as_json() for one in diagnoses for found in one.findings],
+        "findings": [found.as_json() for found in _findings(diagnoses)],
         "unknown": [found.as_json() for one in diagnoses for found in one.unknown],
     }
 
 
-def _print(diagnoses: list[Diagnosis]) -> None:
-    findings = [found for diagnosis in diagnoses for found in diagnosis.findings]
+def _print(diagnoses: list[Diagnosis], fits: str | None) -> None:
+    findings = _findings(diagnoses)
     unknown = [found for diagnosis in diagnoses for found in diagnosis.unknown]
     for found in findings:
         click.echo(f"{found.source}:{_numbers(found.lines)}: {found.known.id}: {found.text}")
         click.echo(f"  cause: {found.known.cause}")
         click.echo(f"  cure:  {found.known.cure}")
+        if fits and found.known.id == _MEMORY:
+            click.echo(f"  fits:  {fits}")
         click.echo(f"  see:   {found.known.link}")
     for strange in unknown[:_MOST_UNKNOWN]:
         click.echo(f"{strange.source}:{_numbers(strange.lines)}: unknown error: {strange.text}")

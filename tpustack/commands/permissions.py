@@ -14,7 +14,7 @@ from tpustack.stacks.files import load
 @options.stack("The stack.", required=True)
 @click.option("--look", is_flag=True, help="Only what a preview and a refresh need.")
 def command(stack: str, look: bool) -> None:
-    """Write the role that a stack's deployer needs, for `gcloud iam roles create --file`.
+    """Write the role that a stack's deployer needs, as a file for `gcloud iam roles create`.
 
     Budgets need a role on the billing account instead; the file names it.
     """

@@ -1,23 +1,93 @@
-"""`tpustack recover`: repairs a stack whose update was killed."""
+"""`tpustack recover`: repairs a stack whose update was killed, or whose TPU Google took away."""
 
 from __future__ import annotations
+
+import sys
 
 import click
 
 from tpustack import options
+from tpustack.cloud.google import Google
 from tpustack.engine.backend import users_own
+from tpustack.engine.stack import Stack
+from tpustack.errors import TpustackError, UsageError
+from tpustack.recovery import taken
+from tpustack.recovery.killed_update import Recovery
+from tpustack.recovery.locks import LockedError, held, holders, orphaned
+from tpustack.recovery.loop import repeat
 
 
 @click.command("recover")
-@options.stack("The stack whose update was killed.", required=True)
-def command(stack: str) -> None:
-    """Repair a stack whose update was killed, so that `pulumi up` and `destroy` work again.
+@options.stack("The stack to repair.", required=True)
+@click.option("--yes", "-y", is_flag=True, help="Release the lock without asking, whoever has it.")
+@click.option(
+    "--loop", is_flag=True, help="Go on each minute until it is interrupted; ask nothing."
+)
+def command(stack: str, yes: bool, loop: bool) -> None:
+    """Repair a stack whose update was killed, or whose TPU Google took away.
 
-    Releases the lock, and adds to the state the resources that were being created and exist by now.
-    Run it only when no update of the stack is running any more.
+    Releases the lock (after asking, unless its holder is dead for sure), and adds to the state the
+    resources that were being created and exist by now.
+    Then `pulumi up` and `destroy` work again. Without such resources, it makes TPUs anew that were
+    preempted, terminated or deleted, and changes nothing else.
+
+    Run it only when no update of the stack is running any more. With --loop it waits for updates
+    that run, and is for stacks whose machines can't bring their TPU back themselves.
     """
-    recovery = users_own().select(stack).recovery(lambda line: click.echo(line, err=True))
-    interrupted = recovery.force()
+    if loop and yes:
+        raise UsageError("--yes is not for --loop, which would take every update's lock")
+    engine = users_own().select(stack, create=False)
+    if loop:
+        repeat(lambda: _repair(engine, stack, asked=False, alone=True), _say)
+    else:
+        _repair(engine, stack, asked=yes, alone=False)
+
+
+def _repair(engine: Stack, stack: str, *, asked: bool, alone: bool) -> None:
+    """Repair the stack once; `alone` means that nobody is there to answer or to read much."""
+    recovery = engine.recovery(_say)
+    try:
+        _release(recovery, stack, asked=asked, alone=alone)
+        interrupted = recovery.take_in()
+    except LockedError as error:
+        raise TpustackError(held(stack, error.locks)) from None
     for urn in interrupted:
         click.echo(urn)
-    click.echo("Nothing was being created." if not interrupted else "Run `pulumi up` to go on.")
+    if interrupted:
+        click.echo("Run `pulumi up` to go on.")
+    elif not alone:
+        click.echo("Nothing was being created.")
+    if not interrupted:
+        _bring_back(engine)
+
+
+def _release(recovery: Recovery, stack: str, *, asked: bool, alone: bool) -> None:
+    """Release the lock, if there is one. Raises TpustackError if its holder may be at work."""
+    locks = recovery.locks()
+    if locks is None:
+        return
+    whose = holders(locks)
+    if not asked and not orphaned(locks):
+        told = f"stack {stack} is locked by {whose}, who may be at work"
+        if alone or not sys.stdin.isatty():
+            raise TpustackError(
+                f"{told}. Nothing was changed. If that run is dead, "
+                f"`tpustack recover --yes --stack {stack}` releases its lock"
+            )
+        click.confirm(f"{told}. Release the lock?", abort=True)
+    recovery.release()
+    click.echo(f"Released the lock of {whose}.")
+
+
+def _bring_back(engine: Stack) -> None:
+    outputs = engine.outputs()
+    lost = taken.lost(Google(), outputs) if "tpu_names" in outputs else {}
+    for name, state in lost.items():
+        click.echo(f"The TPU {name} is {state}; it is made anew.")
+    if lost:
+        engine.renew(taken.targets(engine.resources()), _say)
+        click.echo("The TPU is back. A trainer goes on from its last checkpoint.")
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)

@@ -62,7 +62,8 @@ class Watch:
         for process in processes:
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 resident += process.memory_info().rss
-        self._seen |= processes
+        # A new set: `left` may walk the old one in another thread.
+        self._seen = self._seen | processes
         self.peak_mib = max(self.peak_mib, resident / _MIB)
 
 

@@ -29,6 +29,7 @@ from tpustack.errors import TpustackError
 from tpustack.logs.follow import follow
 from tpustack.stacks import wheel
 
+_ADVICE = "`make demo KEEP=1` leaves everything up, to look around"
 STACKS = {"vm": "local", "node": "local-node"}
 
 
@@ -128,7 +129,7 @@ class Demo:
 
     def _train(self, outputs: dict[str, Any], data: dataset.Source) -> None:
         with self._phase("training", "training on the VM"):
-            follow(self.console, outputs)
+            follow(self.console, outputs, advice=_ADVICE)
             metrics = _metrics(outputs["job_url"])
         self.summary.test_accuracy = metrics["test_accuracy"]
         self.summary.steps_per_second = metrics["steps_per_second"]
@@ -216,6 +217,8 @@ def _convert(source: str) -> None:
         made = manifest.stat().st_mtime
         if all(path.stat().st_mtime < made for path in made_of):
             return
+    # The trainer writes to no folder that holds something.
+    shutil.rmtree(target, ignore_errors=True)
     command = [sys.executable, "-m", "tpu_training", "data", "convert"]
     command += ["--source", source, "--output", str(target)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from pulumi import automation
 
-from tpustack.engine import toolchain
+from tpustack.engine import leftovers, toolchain
+from tpustack.engine.command import Pulumi
 from tpustack.engine.failure import explained, reason
 from tpustack.engine.stack import Stack
 from tpustack.errors import TpustackError
@@ -33,22 +34,29 @@ class Backend:
     Args:
         environment: what the engine gets beside this process' own variables.
         root: the folder of Pulumi.yaml.
+        policies: the policy pack; None: the one of `root`.
     """
 
-    def __init__(self, environment: Mapping[str, str], root: Path) -> None:
-        self.root = root
+    def __init__(
+        self, environment: Mapping[str, str], root: Path, policies: Path | None = None
+    ) -> None:
+        self.root, self._policies = root, policies
         self.environment = dict(environment)
         # The Automation API looks the `pulumi` binary up on this process' own PATH.
         os.environ["PATH"] = self.environment.get("PATH", os.environ["PATH"])
-        self._workspace = _Workspace(work_dir=str(root), env_vars=self.environment)
+        leftovers.end_orphans()
+        self._workspace = _Workspace(
+            work_dir=str(root), env_vars=self.environment, pulumi_command=Pulumi()
+        )
 
     def elsewhere(self, folder: Path) -> Backend:
         """Return the same project with an empty state in `folder`."""
-        return Backend({**self.environment, BACKEND: f"file://{folder}"}, self.root)
+        environment = {**self.environment, BACKEND: f"file://{folder}"}
+        return Backend(environment, self.root, self._policies)
 
     def stack(self, name: str) -> Stack:
         """Return a stack that is there; the user's selection stays."""
-        return Stack(name, self._workspace)
+        return Stack(name, self._workspace, self._policies)
 
     def select(self, name: str, *, create: bool = True) -> Stack:
         """Select a stack and return it.

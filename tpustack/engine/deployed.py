@@ -6,7 +6,7 @@ from typing import Any
 
 from tpustack.engine.backend import users_own
 from tpustack.errors import UsageError
-from tpustack.stacks.files import path_of, shown
+from tpustack.stacks.files import require_file
 
 
 def outputs_of(stack: str | None) -> dict[str, Any]:
@@ -15,13 +15,18 @@ def outputs_of(stack: str | None) -> dict[str, Any]:
     Raises:
         UsageError: when there is no such stack, or nothing of it is deployed.
     """
-    if stack is not None and not (path := path_of(stack)).exists():
-        raise UsageError(f"--stack: there is no stack {stack}: {shown(path)} does not exist")
-    backend = users_own()
-    name = stack or backend.selected()
-    if name is None:
-        raise UsageError("no stack is selected: name one with --stack")
-    outputs = backend.select(name, create=False).outputs()
+    name = name_of(stack)
+    outputs = users_own().select(name, create=False).outputs()
     if "vm_name" not in outputs:
         raise UsageError(f"the stack {name} has nothing up to look into; `pulumi up` makes it")
     return outputs
+
+
+def name_of(stack: str | None) -> str:
+    """Return `stack`, or the one that Pulumi selected. Raises UsageError if there is none."""
+    if stack is not None:
+        require_file(stack)
+    name = stack or users_own().selected()
+    if name is None:
+        raise UsageError("no stack is selected: name one with --stack")
+    return name

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pulumi import automation
 
 from tpustack.errors import TpustackError, UsageError, diagnostics
+from tpustack.logs.diagnosis import diagnose
 
 # What follows from an error, or repeats it in other words.
 _REPEATS = re.compile(
@@ -31,13 +32,19 @@ def explained(verb: str, stack: str) -> Iterator[None]:
     except automation.StackNotFoundError:
         raise UsageError(f"{what}: the backend has no such stack; `pulumi up` makes it") from None
     except automation.CommandError as error:
-        raise TpustackError(f"{what} failed:\n{diagnostics(str(error))}") from None
+        raise TpustackError(with_cures(f"{what} failed:\n{diagnostics(str(error))}")) from None
 
 
 def reason(message: str, errors: Sequence[str] = ()) -> str:
     """Return why a command failed: the engine's own errors, or what it wrote to stderr."""
     if told := [error for error in dict.fromkeys(errors) if not _REPEATS.match(error)]:
-        return "\n".join(told)
+        return with_cures("\n".join(told))
     _, _, said = message.rpartition("\n stderr:")
     lines = [line.removeprefix("error: ") for line in said.strip().splitlines()]
-    return "\n".join(lines) or message.strip()
+    return with_cures("\n".join(lines) or message.strip())
+
+
+def with_cures(text: str) -> str:
+    """Return what the engine said, followed by the cures of Google's errors in it."""
+    cures = dict.fromkeys(finding.known.cure for finding in diagnose("", text).findings)
+    return "\n".join([text, *(f"Cure: {cure}." for cure in cures)])

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pulumi import automation
 
 from tpustack.engine.events import Events
 from tpustack.engine.failure import explained, reason
 from tpustack.recovery.killed_update import Recovery
 from tpustack.recovery.locks import LockedError, locks_in
+from tpustack.recovery.trusted import require_trusted
 
 POLICY = "policy"
+NOTHING = "none"
+"""The digest of a state without resources."""
 Line = Callable[[str], None]
 
 
@@ -38,37 +45,64 @@ class Update:
 
 @dataclass(frozen=True)
 class Done:
-    """The engine's report on an operation; `failure` is empty if it succeeded."""
+    """The engine's report on an operation.
+
+    Attributes:
+        events: what it did.
+        failure: why it failed; empty if it succeeded.
+        state: the digest of the state that it began with.
+    """
 
     events: Events
     failure: str
+    state: str = ""
 
 
 class Stack:
     """`pulumi` on one stack, which `Backend.stack` or `Backend.select` gives.
 
-    `up`, `destroy` and `refresh` raise TpustackError when the engine fails. `preview`, `deploy`,
-    `drift`, `reread` and `clear` collect the engine's events, and report a failure in what they
-    return; of these, each raises LockedError while another update is running.
+    All that starts the engine refuses a state that would run what is not of this checkout.
+    `up`, `renew`, `destroy` and `refresh` raise TpustackError when the engine fails. `preview`,
+    `deploy`, `drift`, `reread` and `clear` collect the engine's events, and report a failure in
+    what they return; of these, each raises LockedError while another update is running.
     """
 
-    def __init__(self, name: str, workspace: automation.Workspace) -> None:
+    def __init__(
+        self, name: str, workspace: automation.Workspace, policies: Path | None = None
+    ) -> None:
         self.name = name
+        self._policy_pack = policies or Path(workspace.work_dir) / POLICY
         self._stack = automation.Stack.select(name, workspace)
 
     def up(self, line: Line) -> Update:
         """Create or update everything; `line` gets the engine's output line by line."""
+        self._require_trusted()
         with explained("up", self.name):
             result = self._stack.up(on_output=line, color="never", suppress_outputs=True)
         return Update(_counts(result.summary), _values(result.outputs))
 
+    def renew(self, urns: list[str], line: Line) -> None:
+        """Update some resources and what depends on them, by what the cloud has, and no others."""
+        self._require_trusted()
+        with explained("up", self.name):
+            self._stack.up(
+                on_output=line,
+                color="never",
+                suppress_outputs=True,
+                refresh=True,
+                target=urns,
+                target_dependents=True,
+            )
+
     def destroy(self, line: Line) -> None:
         """Delete everything."""
+        self._require_trusted()
         with explained("destroy", self.name):
             self._stack.destroy(on_output=line, color="never")
 
     def refresh(self, line: Line) -> dict[str, int]:
         """Bring the state up to date; return the number of resources by operation."""
+        self._require_trusted()
         with explained("refresh", self.name):
             return _counts(self._stack.refresh(on_output=line, color="never").summary)
 
@@ -102,7 +136,7 @@ class Stack:
     def drift(self, line: Line) -> Done:
         """Find what differs between state and cloud; write neither."""
         done = self._done(self._stack.preview_refresh, line, expect_no_changes=True)
-        return done if not done.events.changes else Done(done.events, "")
+        return done if not done.events.changes else replace(done, failure="")
 
     def reread(self, line: Line) -> Done:
         """Write what the cloud has into the state."""
@@ -112,23 +146,69 @@ class Stack:
         """Delete everything except what is protected."""
         return self._done(self._stack.destroy, line, exclude_protected=True)
 
+    def state(self) -> str:
+        """Return the digest of the state."""
+        return digest(self.recovery(_unheard).state())
+
+    def decrypted(
+        self, ciphertexts: Sequence[str], encryption: Mapping[str, str], provider: str | None
+    ) -> list[str]:
+        """Return what was encrypted with the stack's key.
+
+        Args:
+            ciphertexts: secrets of the state or of a plan.
+            encryption: what the key needs: `encryptionsalt` or `encryptedkey`.
+            provider: the stack's `secretsprovider`; None: a passphrase.
+        """
+        names = [f"tpu-stack:{number}" for number in range(len(ciphertexts))]
+        secure = {name: {"secure": each} for name, each in zip(names, ciphertexts, strict=True)}
+        document = {**encryption, "config": secure}
+        if provider:
+            document["secretsprovider"] = provider
+        with tempfile.TemporaryDirectory() as folder, explained("config", self.name):
+            file = Path(folder) / "secrets.yaml"
+            file.write_text(yaml.safe_dump(document), encoding="utf-8")
+            arguments = ("--json", "--show-secrets", "--config-file", str(file))
+            said = self._stack.workspace.pulumi_command.run(
+                ["config", *arguments, "--stack", self.name],
+                self._stack.workspace.work_dir,
+                self._stack.workspace.env_vars,
+            )
+        values = json.loads(said.stdout)
+        return [values[name]["value"] for name in names]
+
     def recovery(self, line: Line) -> Recovery:
         """Return what repairs the stack's state after its engine was killed."""
         return Recovery(self.name, self._stack.workspace, line)
 
+    def _require_trusted(self) -> str:
+        """Return the digest of the state, which would run nothing of somebody else's."""
+        state = self.recovery(_unheard).state()
+        require_trusted(self.name, state)
+        return digest(state)
+
     def _policies(self) -> list[str] | None:
-        pack = Path(self._stack.workspace.work_dir) / POLICY
+        pack = self._policy_pack
         return [str(pack)] if pack.is_dir() else None
 
     def _done(self, operation: Callable[..., object], line: Line, **options: Any) -> Done:
+        state = self._require_trusted()
         events = Events()
         try:
             operation(color="never", on_event=events.listen, on_output=line, **options)
         except automation.ConcurrentUpdateError as error:
             raise LockedError(locks_in(str(error))) from None
         except automation.CommandError as error:
-            return Done(events, reason(str(error), events.errors))
-        return Done(events, "")
+            return Done(events, reason(str(error), events.errors), state)
+        return Done(events, "", state)
+
+
+def digest(state: Mapping[str, Any]) -> str:
+    """Return the digest of an exported state; NOTHING if no resource is in it."""
+    deployment = state.get("deployment") or {}
+    if not deployment.get("resources") and not deployment.get("pending_operations"):
+        return NOTHING
+    return hashlib.sha256(json.dumps(deployment, sort_keys=True).encode()).hexdigest()
 
 
 def _counts(summary: automation.UpdateSummary) -> dict[str, int]:
@@ -137,3 +217,7 @@ def _counts(summary: automation.UpdateSummary) -> dict[str, int]:
 
 def _values(outputs: Mapping[str, automation.OutputValue]) -> dict[str, Any]:
     return {name: output.value for name, output in outputs.items()}
+
+
+def _unheard(_line: str) -> None:
+    """Pass over what the engine says: nothing is done that takes time."""

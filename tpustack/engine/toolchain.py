@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from tpustack.engine import leftovers
 from tpustack.errors import TpustackError
 from tpustack.project import cache_folder, root
 
@@ -35,6 +36,7 @@ def find() -> Toolchain:
     """
     done = subprocess.run(
         [sys.executable, str(root() / "tools" / "install.py"), "--json"],
+        env={**os.environ, **leftovers.mark()},
         stdout=subprocess.PIPE,
         text=True,
         check=False,

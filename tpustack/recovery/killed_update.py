@@ -20,7 +20,8 @@ from pulumi import automation
 from tpustack.errors import TpustackError, diagnostics
 from tpustack.project import BACKEND
 from tpustack.recovery.folder import mend
-from tpustack.recovery.locks import LockedError, locks_in
+from tpustack.recovery.locks import Lock, LockedError, locks_in
+from tpustack.recovery.marks import without_others
 from tpustack.recovery.state import (
     being_created,
     is_interrupted,
@@ -28,6 +29,7 @@ from tpustack.recovery.state import (
     settled,
     with_what_may_be_there,
 )
+from tpustack.recovery.trusted import require_trusted
 
 Line = Callable[[str], None]
 State = dict[str, Any]
@@ -63,9 +65,15 @@ class Recovery:
     def __init__(self, stack: str, workspace: automation.Workspace, line: Line) -> None:
         self._stack, self._workspace, self._line = stack, workspace, line
 
+    def state(self) -> State:
+        """Return the state as the backend has it."""
+        # Without --show-secrets, secrets stay encrypted, in the copy too.
+        state: State = json.loads(self._run("export", "stack", "export").stdout)
+        return state
+
     def interrupted(self) -> State | None:
         """Return the state if an engine was killed in the middle of something, or is at work."""
-        state = self._read()
+        state = self.state()
         return state if is_interrupted(state.get("deployment") or {}) else None
 
     def ask_for_lock(self) -> None:
@@ -78,18 +86,43 @@ class Recovery:
         except automation.StackAlreadyExistsError:
             return
 
+    def locks(self) -> list[Lock] | None:
+        """Return the locks on the stack; None if nobody holds it, or nobody can tell.
+
+        Raises:
+            TpustackError: when its state would run code of somebody else.
+        """
+        self._mend()
+        require_trusted(self._stack, self.state())
+        try:
+            self.ask_for_lock()
+        except LockedError as error:
+            return error.locks
+        except TpustackError:
+            # Not every backend lets a stack be renamed; one that can't be reached says so later.
+            return None
+        return None
+
     def release(self) -> None:
         """Delete the locks on the stack, whoever holds them."""
         self._run("cancel", "cancel", "--yes")
 
     def force(self) -> list[str]:
-        """Repair the stack without regard to its lock; return the URNs of what was being created.
+        """Take in what was being created (`take_in`), without regard to the lock."""
+        self._mend()
+        require_trusted(self._stack, self.state())
+        self.release()
+        return self.take_in()
+
+    def take_in(self) -> list[str]:
+        """Repair the stack's state; return the URNs of what was being created.
 
         What the engine was creating may be there by now, without the state knowing: it is taken
         into the state if it is.
+
+        Raises:
+            LockedError: when somebody works on the stack.
         """
-        mend({**os.environ, **self._workspace.env_vars}.get(BACKEND, ""))
-        self.release()
         state = self.interrupted()
         if state is None:
             return []
@@ -99,6 +132,7 @@ class Recovery:
 
     def look(self, before: State) -> Found:
         """Find out which interrupted resources exist. Changes neither cloud nor state."""
+        require_trusted(self._stack, before)
         deployment = before["deployment"]
         created = being_created(deployment)
         self._line(f"an update was killed, which was creating {len(created)} resources")
@@ -108,12 +142,15 @@ class Recovery:
             end = time.monotonic() + _LONGEST_WAIT
             while True:
                 self._refresh(copy)
-                refreshed = copy.read()
+                refreshed, others = without_others(deployment, copy.read())
                 names = [urn.rpartition("::")[2] for urn in passing(deployment, refreshed)]
                 if not names or time.monotonic() > end:
                     break
                 self._line(f"waiting for what still comes or goes: {', '.join(names)}")
                 time.sleep(_PAUSE)
+        for urn in others:
+            name = urn.rpartition("::")[2]
+            self._line(f"{name} is there, but another stack made it: it is left alone")
         return Found(created, before, {**before, "deployment": settled(deployment, refreshed)})
 
     def write(self, found: Found) -> None:
@@ -123,7 +160,7 @@ class Recovery:
             LockedError: when somebody works on the stack.
             TpustackError: when somebody did meanwhile.
         """
-        if self._read() != found.before:
+        if self.state() != found.before:
             raise TpustackError(
                 f"the state of stack {self._stack} was changed by another run while this one "
                 "looked at what a killed one left. Nothing was changed; run this again"
@@ -133,10 +170,8 @@ class Recovery:
             path.write_text(json.dumps(found.after), encoding="utf-8")
             self._run("import", "stack", "import", "--file", str(path))
 
-    def _read(self) -> State:
-        # Without --show-secrets, secrets stay encrypted, in the copy too.
-        state: State = json.loads(self._run("export", "stack", "export").stdout)
-        return state
+    def _mend(self) -> None:
+        mend({**os.environ, **self._workspace.env_vars}.get(BACKEND, ""))
 
     def _refresh(self, copy: _Copy) -> None:
         self._run(

@@ -77,15 +77,21 @@ def locks_in(message: str) -> list[Lock]:
 def orphaned(locks: list[Lock]) -> bool:
     """Return whether the holders of all locks are gone."""
     now, host = datetime.now(timezone.utc), socket.gethostname()
-    return all(lock.is_orphaned(now, host, _started) for lock in locks)
+    # Nobody is dead for sure whom the engine does not name.
+    return bool(locks) and all(lock.is_orphaned(now, host, _started) for lock in locks)
+
+
+def holders(locks: list[Lock]) -> str:
+    """Return who holds locks, for a message."""
+    return ", ".join(map(str, locks)) or "somebody whom the engine does not name"
 
 
 def held(stack: str, locks: list[Lock]) -> str:
     """Return the message about locks that are held."""
-    holders = ", ".join(map(str, locks)) or "somebody who is not named"
     return (
-        f"stack {stack} is locked by {holders}. Nothing was changed. Wait for that run and start "
-        f"this one again; if it is dead, release the lock with `tpustack recover --stack {stack}`"
+        f"stack {stack} is locked by {holders(locks)}. Nothing was changed. Wait for that run and "
+        "start this one again; if it is dead, release the lock with "
+        f"`tpustack recover --stack {stack}`"
     )
 
 

@@ -12,11 +12,10 @@ after the new one has come (or not yet marked), `pendingReplacement` if it has g
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
+from tpustack.cloud import times
 from tpustack.recovery.ids import id_of
 
 Resource = Mapping[str, Any]
@@ -36,7 +35,6 @@ _PASSING: Mapping[str, tuple[str, frozenset[str]]] = {
 }
 # The provider's names for the time of creation: of buckets, Compute, TPU VMs, the queue.
 _MADE_AT = ("timeCreated", "creationTimestamp", "createTime", "created")
-_FRACTION = re.compile(r"\.\d+")
 
 
 def is_interrupted(deployment: Deployment) -> bool:
@@ -72,10 +70,10 @@ def settled(before: Deployment, refreshed: Deployment) -> dict[str, Any]:
     A new resource that Google made before the old one replaced nothing: it is left over from an
     earlier update, and is marked for deletion.
     """
-    stays = {_key(each) for each in before.get("resources") or [] if not each.get("delete")}
+    goes = {_key(each) for each in before.get("resources") or [] if each.get("delete")}
     resources = list(refreshed.get("resources") or [])
     for index, old in enumerate(resources):
-        if not old.get("delete") or _key(old) not in stays:
+        if not old.get("delete") or _key(old) in goes:
             continue
         new = next((each for each in resources if _is_alive(each, old["urn"])), None)
         if new is None or _is_older(new, old):
@@ -94,12 +92,7 @@ def _is_older(new: Resource, old: Resource) -> bool:
     outputs = new.get("outputs") or {}
     made = next((outputs[name] for name in _MADE_AT if outputs.get(name)), None)
     since = old.get("created")
-    return bool(made and since) and _time(str(made)) < _time(str(since))
-
-
-def _time(text: str) -> datetime:
-    """Parse a time of Google's or the engine's, to the second."""
-    return datetime.fromisoformat(_FRACTION.sub("", text).replace("Z", "+00:00"))
+    return bool(made and since) and times.read(str(made)) < times.read(str(since))
 
 
 def passing(before: Deployment, refreshed: Deployment) -> list[str]:

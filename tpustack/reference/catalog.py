@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.catalog import Catalog
-from infra.catalog.model import Accelerator
+from infra.catalog.model import Accelerator, Proof
 from infra.catalog.prices import Price, is_in
 from infra.cost.table import UNKNOWN, dollars
 
@@ -64,22 +64,22 @@ def runtimes(catalog: Catalog, zone: str | None, kind: str | None) -> Listing:
         for tpu in catalog.accelerators.values()
         if kind in (None, tpu.name, tpu.family) and (zone is None or zone in tpu.zones)
     }
-    rows: list[Row] = [("runtime", "TensorFlow", "architecture", "gRPC", "families")]
+    rows: list[Row] = [("runtime", "TensorFlow", "architecture", "gRPC", "proof", "families")]
     records: list[Record] = []
     for runtime in catalog.runtimes.values():
         if families.intersection(runtime.families):
             found = (runtime.name, runtime.tensorflow, "vm", runtime.serves_grpc, runtime.families)
-            records.append(_runtime_record(*found))
+            records.append(_runtime_record(*found, runtime.proof))
     for version in catalog.node_versions.values():
         if version.ended is None and families.intersection(version.families):
             found = (version.version, version.version, "node", True, version.families)
-            records.append(_runtime_record(*found))
+            records.append(_runtime_record(*found, Proof.DOCUMENTED))
     for record in records:
         serves = "yes" if record["servesGrpc"] else "no"
         own = record["tensorflow"] or "-"
         names = ", ".join(record["families"])
-        rows.append((record["name"], own, record["architecture"], serves, names))
-    return Listing(tuple(rows), 5, tuple(records))
+        rows.append((record["name"], own, record["architecture"], serves, record["proof"], names))
+    return Listing(tuple(rows), 6, tuple(records))
 
 
 def machines(catalog: Catalog, zone: str | None, kind: str | None) -> Listing:
@@ -167,13 +167,19 @@ def _tpu_prices(tpu: Accelerator, catalog: Catalog, zone: str) -> dict[str, Pric
 
 
 def _runtime_record(
-    name: str, tensorflow: str | None, architecture: str, grpc: bool, families: tuple[str, ...]
+    name: str,
+    tensorflow: str | None,
+    architecture: str,
+    grpc: bool,
+    families: tuple[str, ...],
+    proof: Proof,
 ) -> Record:
     return {
         "name": name,
         "tensorflow": tensorflow,
         "architecture": architecture,
         "servesGrpc": grpc,
+        "proof": proof.value,
         "families": list(families),
     }
 

@@ -17,11 +17,11 @@ settings of this page, each with `tpu-stack:` before its first part:
 
 ```yaml
 config:
-  gcp:project: my-project-dev
+  gcp:project: my-tpus
   tpu-stack:zone: us-central1-b
   tpu-stack:tpu:
     acceleratorType: v2-8
-    runtimeVersion: tpu-vm-tf-2.18.0-pod-pjrt-v5p-and-below
+    runtimeVersion: tpu-vm-tf-2.16.1-pod-se
     capacity: spot
 ```
 
@@ -29,18 +29,27 @@ config:
 answer in advance:
 
 ```console
-$ tpustack init mine --project my-tpus --zone us-central1-b --accelerator-type v2-8 --capacity spot
-stacks/Pulumi.mine.yaml is written. It costs $1.46 an hour. Next:
-  pulumi stack init mine
+$ tpustack init mine --project my-tpus --zone us-central1-b --accelerator-type v2-8 \\
+    --capacity spot --backend file
+stacks/Pulumi.mine.yaml is written. It costs $1.46 an hour.
+The stack mine is made and selected; its state is in ~/.pulumi.
+Next:
+  pulumi preview
   pulumi up
 ```
 
+It also chooses where Pulumi keeps the stack's state (`--backend`: a bucket or this machine) and
+what encrypts its secrets (`--secrets-provider`), logs in there and makes the stack
+([state](state.md#where-the-state-is)). Git ignores the file: it is one person's.
+
 `tpustack check` says everything that is wrong with a stack file, or with all of them, without
-engine or cloud. It exits with 0 if all is fine and with 2 if not:
+engine or cloud. It exits with 0 if all is fine and with 2 if not; warnings are of what is allowed
+and may surprise:
 
 ```console
 $ tpustack check --stack mine
 mine: fine
+  warning: not proven on a real TPU: a VM that drives a TPU VM by gRPC with tensorflow-cpu, ...
 ```
 
 `tpustack settings` prints this reference. A name that is not here is an error.

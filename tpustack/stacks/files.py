@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from infra.catalog import Catalog
-from infra.checks import find_problems, find_warnings
+from infra.checks import find_problems, find_warnings, with_checks
 from infra.checks.context import Context
 from infra.names import names_of
 from infra.settings import StackSettings
@@ -17,6 +18,7 @@ from infra.settings.problems import UNSET, Problem, SettingsError
 from infra.settings.stack_file import load_stack_file, stack_name, stack_path
 from tpustack.errors import UsageError
 from tpustack.project import root
+from tpustack.stacks.compiled import answer_of, manifest_of
 
 # What Pulumi allows.
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
@@ -75,6 +77,12 @@ def load(stack: str) -> StackSettings:
         raise UsageError(str(error)) from None
 
 
+def require_file(stack: str) -> None:
+    """Raise UsageError if no file makes `stack` a stack."""
+    if not (path := path_of(stack)).exists():
+        raise UsageError(f"--stack: there is no stack {stack}: {shown(path)} does not exist")
+
+
 def check(stack: str, catalog: Catalog) -> Report:
     """Find everything that `pulumi up` would refuse, as far as files and catalog can tell."""
     path = path_of(stack)
@@ -83,12 +91,23 @@ def check(stack: str, catalog: Catalog) -> Report:
     try:
         settings = load_stack_file(path)
     except SettingsError as error:
-        problems = error.problems
+        whole = with_checks(error, lambda rest: context_of(stack, rest, catalog))
+        problems = whole.problems
     else:
         context = context_of(stack, settings, catalog)
         problems = tuple(find_problems(settings, context))
-        warnings = () if problems else tuple(find_warnings(settings, context))
+        warnings = () if problems else (*find_warnings(settings, context), *_misfit(settings))
     return Report(stack, shown(path), problems, warnings)
+
+
+def _misfit(settings: StackSettings) -> Iterator[str]:
+    """Yield that the job is known not to fit into the TPU."""
+    answer = answer_of(settings, manifest_of(settings, root()))
+    if answer is not None:
+        from tpu_training.compile import misfit
+
+        if why := misfit(answer):
+            yield f"training.args: {why}"
 
 
 def context_of(stack: str, settings: StackSettings, catalog: Catalog) -> Context:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,7 @@ import yaml
 
 from infra.catalog import Catalog
 from infra.checks import find_problems
+from infra.checks.project import LONGEST_PREFIX
 from infra.settings import StackSettings
 from infra.settings.parse import PROJECT_KEY, parse
 from infra.settings.problems import Problem, SettingsError
@@ -23,17 +26,31 @@ _NAME = "NAME"
 # Problems that no answer causes: files that are built later, and the runtime, which is chosen here
 # and missing only where the type is unknown.
 _BUILT_LATER = "training."
+_DATA = "training.data"
 _OURS = ("tpu.runtimeVersion",)
+
+
+# A stack of one person's: it ends by itself, and leaves nothing when it is destroyed.
+_OF_A_PERSON: Mapping[str, Any] = {
+    "tpu-stack:limits": {"timeToLiveHours": 12, "idleMinutes": 30},
+    "tpu-stack:bucket": {"forceDestroy": True},
+}
+_HEADING = """# Made by `tpustack init`. Every setting is described in docs/settings.md.
+# limits: the TPU is deleted after so many hours, and stopped or deleted when nothing trains on it.
+# bucket.forceDestroy: `pulumi destroy` deletes the bucket with all results. Remove it to keep them.
+"""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """The settings that only the user can know."""
+    """The settings that only the user can know; a stack of the team has no owner."""
 
     project: str
     zone: str
     accelerator_type: str
     capacity: str
+    data: str = ""
+    owner: str = ""
 
     def config(self, catalog: Catalog) -> dict[str, Any]:
         """Return the stack file's configuration."""
@@ -42,8 +59,11 @@ class Answers:
             tpu["runtimeVersion"] = runtime
         return {
             PROJECT_KEY: self.project,
+            **({"tpu-stack:owner": self.owner} if self.owner else {}),
             "tpu-stack:zone": self.zone,
             "tpu-stack:tpu": {**tpu, "capacity": self.capacity},
+            **({"tpu-stack:training": {"data": self.data}} if self.data else {}),
+            **_OF_A_PERSON,
         }
 
 
@@ -53,7 +73,26 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = {
     # A zone that lacks the type is reported as the zone's problem.
     "accelerator_type": ("tpu.acceleratorType", "zone"),
     "capacity": ("tpu.capacity",),
+    "data": (_DATA,),
+    "owner": ("owner",),
 }
+REQUIRED = ("project", "zone", "accelerator_type", "capacity")
+"""The answers that every stack needs."""
+
+
+def owner_of(stack: str) -> str:
+    """Return who is logged in, as far as it fits into the stack's names.
+
+    Empty if nobody knows, or if the stack's own name says it.
+    """
+    try:
+        person = re.sub(r"[^a-z0-9]+", "-", getpass.getuser().lower())
+    except (KeyError, OSError):
+        return ""
+    if f"-{stack}".endswith(f"-{person.strip('-')}"):
+        return ""
+    room = LONGEST_PREFIX - len(f"tpu-stack-{stack}-")
+    return person.strip("-")[: max(room, 1)].strip("-")
 
 
 def runtime_for(accelerator_type: str, catalog: Catalog) -> str | None:
@@ -94,7 +133,7 @@ def problems_of(stack: str, answers: Answers, catalog: Catalog) -> list[Problem]
     return [
         problem
         for problem in found
-        if problem.setting not in _OURS and not problem.setting.startswith(_BUILT_LATER)
+        if problem.setting == _DATA or not problem.setting.startswith((*_OURS, _BUILT_LATER))
     ]
 
 
@@ -139,8 +178,7 @@ def write(stack: str, answers: Answers, catalog: Catalog) -> StackSettings:
     config = answers.config(catalog)
     text = yaml.safe_dump({"config": config}, sort_keys=False, allow_unicode=True)
     path.parent.mkdir(exist_ok=True)
-    heading = "# Made by `tpustack init`. Every setting is described in docs/settings.md.\n"
     # "x" refuses to overwrite a file that appeared meanwhile.
     with path.open("x", encoding="utf-8") as file:
-        file.write(heading + text)
+        file.write(_HEADING + text)
     return parse(config, stack)

@@ -1,0 +1,1 @@
+"""What Google says of a stack before anything is made: one finding for each question."""

@@ -1,0 +1,81 @@
+"""Questions about what the zone offers: TPU types, runtimes, machine types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from infra.apis import COMPUTE_API, TPU_API
+from infra.checks.context import nearest
+from infra.settings.tpu import Architecture
+from tpustack.cloud.google import NotFound
+from tpustack.live.finding import OK, WRONG, Asked, Finding
+from tpustack.live.project import is_enabled, not_enabled
+
+_TPU = "https://tpu.googleapis.com/{}/projects/{}/locations/{}/{}"
+_MACHINE = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/machineTypes/{}"
+
+
+def accelerator_type(asked: Asked) -> Iterator[Finding]:
+    """Ask whether the zone has the type of TPU."""
+    wanted = asked.settings.tpu.accelerator_type
+    if not is_enabled(asked, TPU_API):
+        yield not_enabled("TPU type", TPU_API)
+        return
+    offered = _offered(asked, "v2", "acceleratorTypes", "type")
+    yield _in_zone("TPU type", wanted, offered, asked, "tpu.acceleratorType or zone")
+
+
+def software(asked: Asked) -> Iterator[Finding]:
+    """Ask whether the zone has the runtime, or a classic node's TensorFlow."""
+    tpu = asked.settings.tpu
+    if not is_enabled(asked, TPU_API):
+        yield not_enabled("TPU software", TPU_API)
+    elif asked.settings.architecture is Architecture.NODE:
+        offered = _offered(asked, "v1", "tensorflowVersions", "version")
+        wanted = tpu.tensorflow_version or ""
+        yield _in_zone("TPU software", wanted, offered, asked, "tpu.tensorflowVersion")
+    else:
+        offered = _offered(asked, "v2", "runtimeVersions", "version")
+        wanted = tpu.runtime_version or ""
+        yield _in_zone("TPU software", wanted, offered, asked, "tpu.runtimeVersion")
+
+
+def machine_type(asked: Asked) -> Iterator[Finding]:
+    """Ask whether the zone has the VM's machine type."""
+    wanted, zone = asked.settings.vm.machine_type, asked.settings.zone
+    if not is_enabled(asked, COMPUTE_API):
+        yield not_enabled("machine type", COMPUTE_API)
+        return
+    try:
+        found = asked.google.get(_MACHINE.format(asked.project, zone, wanted))
+    except NotFound:
+        cure = "Set vm.machineType to another one"
+        yield Finding("machine type", WRONG, f"{zone} has no {wanted}", cure)
+        return
+    gib = int(found["memoryMb"]) / 1024
+    needed = asked.settings.training.model_memory_gib
+    if gib < needed:
+        said = f"{wanted} has {gib:g} GiB, but training.modelMemoryGib is {needed:g}"
+        yield Finding("machine type", WRONG, said, "Set vm.machineType to a larger one")
+    else:
+        yield Finding("machine type", OK, f"{zone} has {wanted} with {gib:g} GiB")
+
+
+def _offered(asked: Asked, version: str, collection: str, field: str) -> list[str]:
+    url = _TPU.format(version, asked.project, asked.settings.zone, collection)
+    try:
+        return [str(one[field]) for one in asked.google.pages(url, collection, {"pageSize": 500})]
+    except NotFound:
+        return []
+
+
+def _in_zone(
+    about: str, wanted: str, offered: Iterable[str], asked: Asked, setting: str
+) -> Finding:
+    known, zone = list(offered), asked.settings.zone
+    if wanted in known:
+        return Finding(about, OK, f"{zone} has {wanted}")
+    if not known:
+        return Finding(about, WRONG, f"{zone} offers no TPUs", "Set zone to another one")
+    said = f"{zone} has no {wanted}"
+    return Finding(about, WRONG, said, f"Change {setting}. {nearest(wanted, known)}")

@@ -1,0 +1,145 @@
+"""Questions about quotas: what the project may use of this TPU and of vCPUs, and what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from infra.apis import COMPUTE_API, TPU_API
+from infra.catalog.model import Accelerator
+from infra.settings.tpu import Capacity
+from infra.settings.vm import VmCapacity
+from tpustack.live.finding import OK, UNKNOWN, WARNING, WRONG, Asked, Finding
+from tpustack.live.project import is_enabled, not_enabled
+
+_METRICS = (
+    "https://serviceusage.googleapis.com/v1beta1/projects/{}/services/tpu.googleapis.com/"
+    "consumerQuotaMetrics"
+)
+_NODES = "https://tpu.googleapis.com/v2/projects/{}/locations/{}/nodes"
+_REGION = "https://compute.googleapis.com/compute/v1/projects/{}/regions/{}"
+_PAGE = "https://console.cloud.google.com/iam-admin/quotas?project={}"
+# How metrics call a family; Google's page on quotas names tpu-v5s-litepod-serving-preemptible.
+_FAMILY = {"v5e": "v5s"}
+_UNLIMITED = -1
+
+
+def tpu(asked: Asked) -> Iterator[Finding]:
+    """Ask how much of this kind of TPU the project may use in the zone, and compare."""
+    wanted = asked.settings.tpu
+    accelerator = asked.context.catalog.accelerator(wanted.accelerator_type)
+    if accelerator is None or not is_enabled(asked, TPU_API):
+        yield not_enabled("TPU quota", TPU_API)
+        return
+    listed = asked.google.pages(_METRICS.format(asked.project), "metrics", {"pageSize": 200})
+    limits = dict(_limits(listed, accelerator, asked))
+    # As the number in a type's name counts: cores up to v5p, chips from v5e on.
+    size = int(accelerator.name.rpartition("-")[2])
+    needed = size * wanted.slices
+    yield _judged(limits, needed, _standing(asked, accelerator), asked)
+
+
+def _judged(limits: Mapping[str, int], needed: int, standing: int, asked: Asked) -> Finding:
+    kind, zone = asked.settings.tpu.accelerator_type, asked.settings.zone
+    cure = f"Ask for more at {_PAGE.format(asked.project)}, or change zone, type or tpu.capacity"
+    if not limits:
+        said = f"Google lists no quota for {kind}, {asked.settings.tpu.capacity}, in {zone}"
+        return Finding("TPU quota", UNKNOWN, said, cure)
+    metric, limit = max(limits.items(), key=lambda one: _height(one[1]))
+    if limit == _UNLIMITED:
+        return Finding("TPU quota", OK, f"{metric} is unlimited in {zone}")
+    said = f"{metric} is {limit} in {zone}, {needed} needed"
+    if limit < needed:
+        return Finding("TPU quota", WRONG, said, cure)
+    if limit < needed + standing:
+        said += f", and TPUs of this kind that stand there hold {standing}"
+        return Finding("TPU quota", WARNING, said, "Delete one that nobody uses")
+    return Finding("TPU quota", OK, said)
+
+
+def _height(limit: int) -> float:
+    return float("inf") if limit == _UNLIMITED else limit
+
+
+def _limits(
+    metrics: Iterator[dict[str, Any]], accelerator: Accelerator, asked: Asked
+) -> Iterator[tuple[str, int]]:
+    """Yield the limits in the stack's zone (or region) of the metrics that fit the TPU."""
+    for metric in metrics:
+        name = metric["metric"].partition("/")[2]
+        if not _fits(name, accelerator, asked.settings.tpu.capacity):
+            continue
+        for limit in metric.get("consumerQuotaLimits", ()):
+            found = [
+                bucket
+                for bucket in limit.get("quotaBuckets", ())
+                if _is_here(bucket.get("dimensions", {}), asked)
+            ]
+            if found:
+                # The most specific one comes last.
+                yield name, int(found[-1].get("effectiveLimit", "0"))
+
+
+def _is_here(dimensions: Mapping[str, str], asked: Asked) -> bool:
+    here = {"zone": asked.settings.zone, "region": asked.settings.region}
+    return all(here.get(name) == value for name, value in dimensions.items())
+
+
+def _fits(name: str, accelerator: Accelerator, capacity: Capacity) -> bool:
+    words = name.split("-")
+    family = _FAMILY.get(accelerator.family, accelerator.family)
+    if words[0] != "tpu" or family not in words:
+        return False
+    # Only v2 and v3 have quotas of their own for slices of several hosts.
+    if accelerator.family in ("v2", "v3") and ("pod" in words) != (accelerator.hosts > 1):
+        return False
+    # Flex-start takes preemptible quota (docs.cloud.google.com/tpu/docs/request-using-flex-start).
+    taken_away = capacity in (Capacity.SPOT, Capacity.PREEMPTIBLE, Capacity.FLEX_START)
+    reserved = capacity is Capacity.RESERVED
+    return ("preemptible" in words, "reserved" in words) == (taken_away, reserved)
+
+
+def _standing(asked: Asked, accelerator: Accelerator) -> int:
+    """Return what TPUs of the family hold in the zone: Google counts preempted ones too."""
+    url = _NODES.format(asked.project, asked.settings.zone)
+    generation = accelerator.name.rpartition("-")[0]
+    own = asked.context.names.tpus(asked.settings.tpu.slices)
+    sizes = [
+        int(node["acceleratorType"].rpartition("-")[2])
+        for node in asked.google.pages(url, "nodes")
+        if node.get("acceleratorType", "").rpartition("-")[0] == generation
+        and node["name"].rpartition("/")[2] not in own
+    ]
+    return sum(sizes)
+
+
+def vcpus(asked: Asked) -> Iterator[Finding]:
+    """Ask whether the VM's vCPUs fit into the region's quota."""
+    settings = asked.settings
+    machine = asked.context.catalog.machine_types.get(settings.vm.machine_type)
+    if machine is None:
+        return
+    if not is_enabled(asked, COMPUTE_API):
+        yield not_enabled("vCPU quota", COMPUTE_API)
+        return
+    region = asked.google.get(_REGION.format(asked.project, settings.region))
+    quotas = {quota["metric"]: quota for quota in region.get("quotas", ())}
+    names = _vcpu_metrics(machine.name, settings.vm.capacity)
+    metric = next((name for name in names if name in quotas), None)
+    if metric is None:
+        yield Finding("vCPU quota", UNKNOWN, f"Google lists no quota of {names[0]}", "")
+        return
+    limit, used = (float(quotas[metric][key]) for key in ("limit", "usage"))
+    said = f"{metric} is {limit:g} in {settings.region}, {used:g} used, {machine.vcpus} needed"
+    if used + machine.vcpus <= limit:
+        yield Finding("vCPU quota", OK, said)
+    else:
+        cure = f"Ask for more at {_PAGE.format(asked.project)}, or use a smaller vm.machineType"
+        yield Finding("vCPU quota", WRONG if limit < machine.vcpus else WARNING, said, cure)
+
+
+def _vcpu_metrics(machine: str, capacity: VmCapacity) -> tuple[str, ...]:
+    """Return the names of the quota, the one that counts first; n1 and e2 have the common one."""
+    own = f"{machine.partition('-')[0].upper()}_CPUS"
+    common = ("CPUS",) if own in ("N1_CPUS", "E2_CPUS") else (own, "CPUS")
+    return common if capacity is VmCapacity.ON_DEMAND else ("PREEMPTIBLE_CPUS", *common)

@@ -1,0 +1,45 @@
+"""Brings back the TPUs of a stack that Google took away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tpustack.cloud.google import Google, NotFound
+
+_NODE = "https://tpu.googleapis.com/v2/projects/{}/locations/{}/nodes/{}"
+_GONE = ("PREEMPTED", "TERMINATED")
+# The forms of a TPU, and what waits for one out of the queue.
+_TYPES = (
+    "gcp:tpu/v2Vm:V2Vm",
+    "gcp:tpu/node:Node",
+    "pulumi-python:dynamic/tpu:QueuedResource",
+    "pulumi-python:dynamic/tpu:QueuedNode",
+)
+
+
+def lost(google: Google, outputs: Mapping[str, Any]) -> dict[str, str]:
+    """Return the TPUs of a stack that do not serve any more, each with its state.
+
+    Args:
+        google: the APIs.
+        outputs: the stack's, as infra/outputs.py names them.
+
+    Raises:
+        TpustackError: when nobody may look, with the API's own message.
+    """
+    found = {}
+    for name in outputs["tpu_names"]:
+        url = _NODE.format(outputs["project"], outputs["tpu_zone"], name)
+        try:
+            state = google.get(url).get("state", "")
+        except NotFound:
+            state = "gone"
+        if state in (*_GONE, "gone"):
+            found[name] = state
+    return found
+
+
+def targets(resources: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the URNs in a stack's state that are its TPUs."""
+    return [resource["urn"] for resource in resources if resource["type"] in _TYPES]
