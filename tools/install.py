@@ -35,6 +35,8 @@ def main() -> int:
     except (ToolchainError, OSError) as error:
         say(f"failed: {without_hosts(str(error))}")
         return 1
+    if not arguments.json:
+        result.tell()
     seconds = time.monotonic() - started
     print(json.dumps(result.as_json(seconds), indent=2) if arguments.json else result.bin)
     return 0

@@ -61,6 +61,7 @@ def _accelerators(catalog: Catalog) -> str:
             f"{generation}:",
             f"  disks: [{', '.join(members[0].disk_types)}]",
             f"  diskCount: {members[0].data_disks}",
+            *(["  flexStart: true"] if members[0].flex_start else []),
             f"  zones: [{', '.join(zones)}]",
             "  sizes:",
         ]

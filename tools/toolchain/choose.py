@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from toolchain import cache, download, gobuild, processes
+from toolchain import cache, digests, download, gobuild, processes
 from toolchain.errors import ToolchainError
 from toolchain.pins import (
     ENGINE,
@@ -52,6 +52,12 @@ class Toolchain:
     language_host: Part
     provider: Part
 
+    def tell(self) -> None:
+        """Say which parts there are, and where they are from."""
+        parts = {ENGINE: self.engine, HOST: self.language_host, PROVIDER: self.provider}
+        for name, part in parts.items():
+            say(f"{name} {part.version} (from {part.origin})")
+
     def as_json(self, seconds: float) -> Mapping[str, object]:
         """Return what `install.py --json` prints."""
         return {**asdict(self), "bin": str(self.bin), "seconds": round(seconds, 1)}
@@ -61,8 +67,6 @@ def toolchain() -> Toolchain:
     """Find, download or build every part, and put them side by side."""
     engine = choose_engine()
     provider = choose_provider(engine.engine)
-    for name, part in ((ENGINE, engine.engine), (HOST, engine.host), (PROVIDER, provider)):
-        say(f"{name} {part.version} (from {part.origin})")
     return Toolchain(
         bin=_side_by_side(
             {
@@ -100,7 +104,7 @@ def choose_engine() -> Engine:
 def choose_provider(engine: Part) -> Part:
     """Take the gcp plugin that Pulumi has, else a cached build, else install it, else build it."""
     installed = download.installed_provider()
-    if installed:
+    if installed and digests.may_run(installed):
         return Part(PROVIDER_VERSION, "path", str(installed))
     if not gobuild.cached(MODULES[PROVIDER]):
         try:
@@ -118,6 +122,9 @@ def _engine_on_path() -> Engine | None:
     scripts = tuple(Path(path) for name in HOST_SCRIPTS if (path := paths[name]))
     # Our own folder may be on PATH already; then its parts are what they were before.
     if engine is None or Path(engine).resolve().is_relative_to(cache.root().resolve()):
+        return None
+    if refused := [path for path in paths.values() if path and not digests.may_run(Path(path))]:
+        say(f"{refused[0]} is not among the digests of this repository, so CI does not run it")
         return None
     try:
         version = parse_version(processes.run([engine, "version"]))

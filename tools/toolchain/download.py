@@ -1,4 +1,4 @@
-"""Fetch the official releases, checked against the checksums that Pulumi publishes with them."""
+"""Fetch the official releases, checked against the digests that this repository pins."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tarfile
 import urllib.request
 from pathlib import Path, PurePosixPath
 
-from toolchain import cache, processes
+from toolchain import cache, digests, processes
 from toolchain.errors import ToolchainError
 from toolchain.pins import ENGINE, ENGINE_VERSION, PROVIDER, PROVIDER_VERSION
 from toolchain.progress import Progress, say
@@ -56,8 +56,13 @@ def installed_provider() -> Path | None:
 
 def provider(engine_path: Path) -> Path:
     """Let Pulumi install its gcp plugin, and return it."""
+    install: list[str | Path] = [engine_path, "plugin", "install", "resource", "gcp"]
+    install.append(PROVIDER_VERSION)
+    archive = f"{PROVIDER}-v{PROVIDER_VERSION}-{cache.machine()}.tar.gz"
+    if digests.in_ci() or archive in digests.pinned():
+        install += ["--checksum", digests.pinned_of(archive)]
     with Progress(f"gcp plugin {PROVIDER_VERSION}: downloading"):
-        processes.run([engine_path, "plugin", "install", "resource", "gcp", PROVIDER_VERSION])
+        processes.run(install)
     plugin = installed_provider()
     if plugin is None:
         raise ToolchainError("pulumi installed the gcp plugin, but it is not among its plugins")
@@ -75,9 +80,8 @@ def _checksums_address() -> str:
 def _download_engine(folder: Path) -> None:
     # Pulumi's releases say x64 where Go says amd64.
     archive = f"pulumi-v{ENGINE_VERSION}-{cache.machine().replace('amd64', 'x64')}.tar.gz"
+    expected = digests.pinned_of(archive)
     try:
-        with urllib.request.urlopen(_checksums_address(), timeout=_TIMEOUT_SECONDS) as answer:
-            expected = _checksum_of(archive, answer.read().decode())
         digest = hashlib.sha256()
         packed = folder / archive
         with (
@@ -92,17 +96,9 @@ def _download_engine(folder: Path) -> None:
     except _FAILURES as error:
         raise ToolchainError(f"the download of {archive} failed: {error}") from error
     if digest.hexdigest() != expected:
-        raise ToolchainError(f"{archive} does not have the checksum that its release says")
+        raise ToolchainError(f"{archive} does not have the digest that {digests.FILE.name} pins")
     _unpack(packed, folder)
     packed.unlink()
-
-
-def _checksum_of(archive: str, checksums: str) -> str:
-    for line in checksums.splitlines():
-        checksum, _, name = line.partition("  ")
-        if name.strip() == archive:
-            return checksum
-    raise ToolchainError(f"Pulumi's release has no {archive}")
 
 
 def _unpack(packed: Path, folder: Path) -> None:

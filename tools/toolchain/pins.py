@@ -51,6 +51,15 @@ ACTIONLINT = Module(
 )
 """Checks the workflows; no part of the toolchain that runs Pulumi."""
 
+GITLEAKS = Module(
+    name="gitleaks",
+    folder="gitleaks",
+    package="github.com/zricethezav/gitleaks/v8",
+    version="v8.30.1",
+    version_variable="github.com/zricethezav/gitleaks/v8/version.Version",
+)
+"""Looks for secrets in every commit."""
+
 MODULES = {
     ENGINE: Module(
         name=ENGINE,

@@ -1,0 +1,104 @@
+"""Pin what the start-up scripts install as root, with hashes: `make lock`.
+
+Writes infra/startup/locks/PACKAGE-VERSION.txt, which pip installs with --require-hashes. Without
+arguments it pins anew what lies there; for another release, run
+`.venv/bin/python tools/lock_machines.py tensorflow-cpu==2.22.0`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import parse_wheel_filename
+
+from infra.catalog.locks import LOCKS
+
+_UV = Path(sys.executable).with_name("uv")
+_OLDEST = 10
+# A release of TensorFlow has wheels for the Pythons of its time: these are tried in turn.
+_ENDS = (14, 13, 12)
+_MACHINE = "platform_machine == 'x86_64' and sys_platform == 'linux'"
+# Matplotlib draws the training's report. TensorBoard imports what later setuptools lack.
+_BESIDE = ("matplotlib", "setuptools<81")
+# Ubuntu 22.04, the oldest of Google's images with such a Python, has glibc 2.35.
+_PLATFORMS = [
+    *(f"manylinux_2_{minor}_x86_64" for minor in range(5, 36)),
+    *(f"manylinux{name}_x86_64" for name in ("1", "2010", "2014")),
+]
+
+
+def main(pins: list[str]) -> int:
+    """Write a lock for each pin, such as `tensorflow-cpu==2.19.1`; return the exit code."""
+    there = sorted("==".join(path.stem.rsplit("-", 1)) for path in LOCKS.glob("*.txt"))
+    for pin in pins or there:
+        path = LOCKS / f"{pin.replace('==', '-')}.txt"
+        path.write_text("\n".join(_lock(pin)) + "\n", encoding="utf-8")
+        print(f"wrote {path.relative_to(LOCKS.parent)}")
+    return 0
+
+
+def _lock(pin: str) -> Iterator[str]:
+    """Yield the lines of a lock: requirements with the hashes of their wheels for a machine."""
+    end, packages = _resolved(pin)
+    usual = next(one.get("marker") for one in packages if pin.startswith(f"{one['name']}=="))
+    yield "# Written by `make lock`: wheels for Linux on x86-64, Python 3.10 and newer."
+    for one in packages:
+        marker = one.get("marker", "")
+        when = "" if marker == usual else f" ; {marker.removesuffix(f' and {_MACHINE}')}"
+        hashes = [
+            f"    --hash=sha256:{wheel['hashes']['sha256']}"
+            for wheel in one["wheels"]
+            if not _tags(end).isdisjoint(parse_wheel_filename(wheel["url"].rpartition("/")[2])[3])
+        ]
+        yield " \\\n".join([f"{one['name']}=={one['version']}{when}", *hashes])
+
+
+def _resolved(pin: str) -> tuple[int, list[dict[str, Any]]]:
+    """Return the packages that a pin needs, and the minor version of Python where support ends."""
+    for end in _ENDS:
+        done = _compile(pin, end)
+        if done.returncode == 0:
+            # In the standard library from Python 3.11 on.
+            toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+            return end, toml.loads(done.stdout)["packages"]
+    raise SystemExit(f"error: {pin} cannot be resolved:\n{done.stderr}")
+
+
+def _compile(pin: str, end: int) -> subprocess.CompletedProcess[str]:
+    python = f"python_full_version < '3.{end}'"
+    with tempfile.TemporaryDirectory() as folder:
+        project = f'[tool.uv]\nenvironments = ["{_MACHINE} and {python}"]\n'
+        (Path(folder) / "pyproject.toml").write_text(project, encoding="utf-8")
+        command = [str(_UV), "pip", "compile", "--quiet", "--universal", "--only-binary", ":all:"]
+        command += ["--python-version", f"3.{_OLDEST}", "--format", "pylock.toml", "-"]
+        return subprocess.run(
+            command,
+            input="\n".join([pin, *_BESIDE]),
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+@cache
+def _tags(end: int) -> frozenset[Tag]:
+    """Return the tags of the wheels that some Python on a machine can install."""
+    found: set[Tag] = set()
+    for minor in range(_OLDEST, end):
+        python, interpreter = (3, minor), f"cp3{minor}"
+        found.update(cpython_tags(python, [interpreter], _PLATFORMS))
+        found.update(compatible_tags(python, interpreter, _PLATFORMS))
+    return frozenset(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
