@@ -17,6 +17,7 @@ from infra.settings.stack_file import stack_path
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.project import root
 
+PROJECT = {"gcp:project": "tpu-stack-local"}
 # Stands in for the trainer where only the infrastructure counts: it says what it was given.
 _TRAINER = """
 import os, sys
@@ -54,11 +55,13 @@ def make_project(folder: Path, environment: Path = Path(sys.prefix)) -> Path:
 
 
 def write_stack(project: Path, trainer: Path, stack: str = "local", /, **changes: Any) -> None:
-    """The repository's file of a stack with changed settings, which are named as in it."""
+    """The repository's file of a stack with changed settings, in the local cloud's project."""
     path = stack_path(root(), stack)
     settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     training = {"tpu-stack:training": {"wheel": str(trainer), "tensorflowVersion": "2.19.1"}}
-    settings["config"] |= training | {_key(name): value for name, value in changes.items()}
+    settings["config"] |= (
+        PROJECT | training | {_key(name): value for name, value in changes.items()}
+    )
     (project / "stacks" / path.name).write_text(yaml.safe_dump(settings), encoding="utf-8")
 
 

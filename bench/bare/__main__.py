@@ -51,17 +51,21 @@ subnetwork = compute.Subnetwork(
     ip_cidr_range="10.10.0.0/20",
     private_ip_google_access=True,
 )
-for name, ports, source in (
-    ("grpc", ["8470", "8476"], "10.10.0.0/20"),
-    ("ssh", ["22"], "35.235.240.0/20"),
-):
-    compute.Firewall(
-        name,
-        project=PROJECT,
-        network=network.id,
-        source_ranges=[source],
-        allows=[compute.FirewallAllowArgs(protocol="tcp", ports=ports)],
-    )
+compute.Firewall(
+    "machines",
+    project=PROJECT,
+    network=network.id,
+    source_service_accounts=[account.email],
+    target_service_accounts=[account.email],
+    allows=[compute.FirewallAllowArgs(protocol="all")],
+)
+compute.Firewall(
+    "ssh",
+    project=PROJECT,
+    network=network.id,
+    source_ranges=["35.235.240.0/20"],
+    allows=[compute.FirewallAllowArgs(protocol="tcp", ports=["22"])],
+)
 router = compute.Router("router", project=PROJECT, region=REGION, network=network.id)
 compute.RouterNat(
     "nat",

@@ -40,10 +40,15 @@ _SECONDS = {
     "endpoint": 120,
     "localcloud": 15,
     "killpoints": 1500,
-    "keras": 120,
+    "keras": 300,
     "checkpoint": 120,
     "startup": 90,
     "pipeline": 180,
     "input": 240,
+    "compile": 60,
+    "compiled": 1000,
+    "shuffle": 20,
+    "steps": 180,
+    "month": 5,
 }
 ROWS: dict[str, Row] = {name: Row(seconds, _lazy(name)) for name, seconds in _SECONDS.items()}

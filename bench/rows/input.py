@@ -1,7 +1,11 @@
-"""Training with the real input pipeline against a batch that is on the device already."""
+"""Training with the real input pipeline against a batch that is on the device already.
+
+And what photographs take of the host's processor.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import time
@@ -14,6 +18,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow as tf
 
 from bench.result import Result
+from bench.trainer.mnist import run_program
 from bench.turns import Compared, in_turn
 from tpu_training.cluster.cluster import Cluster, connect
 from tpu_training.cluster.endpoint.target import NoTpu
@@ -55,7 +60,8 @@ def measure() -> list[Result]:
         convert(source, str(Path(folder) / "data"))
         data = open_data(str(Path(folder) / "data"))
         cluster = connect(NoTpu(), Wait(), local_devices=0)
-        return [result for case in CASES for result in _measure(cluster, data, case)]
+        measured = [result for case in CASES for result in _measure(cluster, data, case)]
+        return measured + _photographs(Path(folder))
 
 
 def _measure(cluster: Cluster, data: DataSet, case: Case) -> list[Result]:
@@ -81,6 +87,17 @@ def _measure(cluster: Cluster, data: DataSet, case: Case) -> list[Result]:
     return [
         Result(f"{name}: against data on the device", steps.ratio, "ratio", 0.97, "higher"),
         Result(f"{name}: examples/s", rate, "1/s", better="higher"),
+    ]
+
+
+def _photographs(folder: Path) -> list[Result]:
+    figures = json.loads(run_program("bench.trainer.photographs", str(folder / "photographs")))
+    name = f"input: photographs of {figures['bytes'] / 1000:.0f} kB, a core's"
+    return [
+        Result(f"{name} images/s", figures["per_core"], "1/s", better="higher"),
+        Result(
+            f"{name} images/s without decoding", figures["without_images"], "1/s", better="higher"
+        ),
     ]
 
 

@@ -12,7 +12,7 @@ from bench.sandbox import make_project, make_trainer, write_stack
 from bench.turns import compare
 from tpustack.ci.job import Job
 from tpustack.ci.outcome import Outcome
-from tpustack.ci.preview import preview
+from tpustack.ci.preview import Preview, preview
 from tpustack.engine.backend import Backend
 from tpustack.errors import TpustackError
 
@@ -40,7 +40,7 @@ def measure() -> list[Result]:
 def _run(job: Job) -> tuple[float, float]:
     """Seconds of all, and of the slowest."""
     started = time.perf_counter()
-    results = preview(job, _STACKS, None, refresh=False)
+    results = preview(job, _STACKS, Preview())
     seconds = time.perf_counter() - started
     for result in results:
         if result.outcome is not Outcome.CHANGES:

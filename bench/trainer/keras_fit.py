@@ -5,17 +5,15 @@ Usage: python -m bench.trainer.keras_fit DATA
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 import tensorflow as tf
 
-from bench.turns import in_turn
+from bench.trainer.against_fit import print_rates
 from tpu_training.cluster.cluster import connect
 from tpu_training.cluster.endpoint.target import NoTpu
 from tpu_training.cluster.endpoint.wait import Wait
@@ -97,27 +95,10 @@ def _read(data: DataSet) -> tf.data.Dataset:
     return shuffled.batch(_BATCH, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
 
 
-def _rate(trainer: Ours | Keras) -> float:
-    begun = time.perf_counter()
-    trainer.train()
-    return _STEPS / (time.perf_counter() - begun)
-
-
 def main(folder: Path) -> None:
-    """Find Keras' best number of steps per execution, then measure in turn."""
+    """Measure the trainer and Keras on the data set in `folder`."""
     data = open_data(str(folder))
-    ours = Ours(data)
-    ours.train()
-    rates: dict[int, float] = {}
-    trainers: dict[int, Keras] = {}
-    for number in _STEPS_PER_EXECUTION:
-        trainers[number] = Keras(data, number)
-        trainers[number].train()
-        rates[number] = _rate(trainers[number])
-    best = max(rates, key=lambda number: rates[number])
-    rate = in_turn(lambda: _rate(ours), lambda: _rate(trainers[best]), _ROUNDS)
-    figures = {"ratio": rate.ratio, "ours": rate.first, "keras": rate.second}
-    print(json.dumps({**figures, "steps_per_execution": best}))
+    print_rates(Ours(data), lambda n: Keras(data, n), _STEPS_PER_EXECUTION, _STEPS, _ROUNDS)
 
 
 if __name__ == "__main__":

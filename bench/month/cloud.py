@@ -1,0 +1,81 @@
+"""A TPU and a bucket that keep virtual time, behind the calls that the agent makes."""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from bench.month.trace import DELETE_SECONDS, Tpu
+from infra.startup.agent.google import STORAGE, Json, parse
+
+BODY = {"acceleratorType": "v2-8", "labels": {"tpu-stack-mark": "month"}}
+
+
+@dataclass
+class Life:
+    """What has become of one TPU; times that are not reached yet are infinite."""
+
+    asked: float
+    ready: float
+    preempted: float
+
+
+@dataclass
+class Cloud:
+    """The cloud at the moment `now`."""
+
+    trace: Iterator[Tpu]
+    now: float = 0.0
+    lives: list[Life] = field(default_factory=list)
+    objects: dict[str, bytes] = field(default_factory=dict)
+    deleted: float = float("inf")
+
+    def state(self) -> str | None:
+        """Return the TPU's state; None if there is none."""
+        if not self.lives or self.now >= self.deleted + DELETE_SECONDS:
+            return None
+        if self.now >= self.deleted:
+            return "DELETING"
+        life = self.lives[-1]
+        if self.now >= life.preempted:
+            return "PREEMPTED"
+        return "READY" if self.now >= life.ready else "CREATING"
+
+    def create(self) -> None:
+        """Start to create the next TPU of the trace."""
+        tpu = next(self.trace)
+        ready = self.now + tpu.takes
+        self.lives.append(Life(self.now, ready, ready + tpu.lives))
+        self.deleted = float("inf")
+
+    def delete(self) -> None:
+        """Start to delete the TPU."""
+        self.deleted = min(self.deleted, self.now)
+
+    def call(self, method: str, url: str, body: str | None) -> tuple[int, Json]:
+        """Answer a call of the agent's."""
+        if url.startswith(STORAGE):
+            return self._object(method, url, body)
+        state = self.state()
+        if "/operations/" in url:
+            return 200, {"done": state != "CREATING"}
+        if method == "POST":
+            if state is not None:
+                return 409, {"error": {"message": "it exists already"}}
+            self.create()
+            return 200, {"name": "projects/p/locations/z/operations/o"}
+        if state is None:
+            return 404, {"error": {"message": "there is none"}}
+        if method == "DELETE":
+            self.delete()
+            return 200, {}
+        return 200, {"state": state, "createTime": str(len(self.lives)), **BODY}
+
+    def _object(self, method: str, url: str, body: str | None) -> tuple[int, Json]:
+        parts = urllib.parse.urlsplit(url)
+        if method == "POST":
+            self.objects[urllib.parse.parse_qs(parts.query)["name"][0]] = (body or "").encode()
+            return 200, {}
+        content = self.objects.get(urllib.parse.unquote(parts.path.rpartition("/o/")[2]))
+        return (404, {}) if content is None else (200, parse(content))

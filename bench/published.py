@@ -1,0 +1,148 @@
+"""Published times of training steps, and the compiled facts of the same steps.
+
+`python -m bench.published` compiles them and writes the facts into published-facts.json.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tpu_training.compile.bounds import bound
+from tpu_training.compile.result import Compiled, Costs
+from tpu_training.compile.tpus import Tpu, tpus
+
+FOLDER = Path(__file__).parent
+FACTS = FOLDER / "published-facts.json"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published time beside ours, in milliseconds.
+
+    Attributes:
+        close: whether the compiler's estimate is near for this kind of step.
+    """
+
+    name: str
+    source: str
+    published: float
+    bound: float
+    estimate: float
+    close: bool
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is kept of a compiled step: counts of one replica."""
+
+    compiler: str
+    flops: float
+    hbm_bytes: float
+    collective_bytes: int
+    cycles: int
+
+
+def rows() -> list[dict[str, Any]]:
+    """Return the published times as the file has them."""
+    content = yaml.safe_load((FOLDER / "published.yaml").read_text(encoding="utf-8"))
+    return list(content["steps"])
+
+
+def facts() -> dict[str, list[dict[str, Any]]]:
+    """Return the committed facts by the row's name."""
+    found: dict[str, list[dict[str, Any]]] = json.loads(FACTS.read_text(encoding="utf-8"))
+    return found
+
+
+def compare(known: Mapping[str, list[dict[str, Any]]]) -> list[Published]:
+    """Put the published times beside ours."""
+    return [
+        Published(
+            row["name"],
+            row["source"],
+            row["publishedMs"],
+            _total(row, known, _bound),
+            _total(row, known, _estimate),
+            row["closeEstimate"],
+        )
+        for row in rows()
+    ]
+
+
+def compile_all() -> dict[str, list[dict[str, Any]]]:
+    """Compile every step in full."""
+    from bench.compiling import Bench, no_cache
+
+    with no_cache():
+        return {
+            row["name"]: [
+                asdict(_part(Bench(row["tpu"], arguments(part)).step(full=True)))
+                for part in row["parts"]
+            ]
+            for row in rows()
+        }
+
+
+def arguments(part: Mapping[str, Any]) -> list[str]:
+    """Return the arguments of a part's job; its evaluation is of no interest."""
+    return [*part["arguments"], "--evaluation_batch_size=64"]
+
+
+def markdown() -> str:
+    """Return the page's table."""
+    lines = [
+        "| step | published | bound | published ÷ bound | estimate | published ÷ estimate |",
+        "|---|---|---|---|---|---|",
+    ]
+    for one in compare(facts()):
+        url, _, note = one.source.partition(" ")
+        lines.append(
+            f"| {one.name} | [{one.published:.3g} ms]({url}) {note} | {one.bound:.3g} ms "
+            f"| {one.published / one.bound:.1f} | {one.estimate:.3g} ms "
+            f"| {one.published / one.estimate:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def _part(compiled: Compiled) -> Part:
+    costs, estimate = compiled.costs, compiled.estimate
+    assert costs
+    assert estimate
+    assert estimate.cycles
+    counts = (costs.flops, costs.hbm_bytes, costs.collective_bytes, estimate.cycles)
+    return Part(compiled.compiler, *counts)
+
+
+def _bound(tpu: Tpu, part: Part) -> float:
+    return bound(Costs(part.flops, part.hbm_bytes, 0, (), part.collective_bytes, 0), tpu).seconds
+
+
+def _estimate(tpu: Tpu, part: Part) -> float:
+    return part.cycles / tpu.clock
+
+
+def _total(
+    row: Mapping[str, Any], known: Mapping[str, Any], figure: Callable[[Tpu, Part], float]
+) -> float:
+    """Return a figure of a row in milliseconds: the sum of its parts by their shares."""
+    parts = zip(row["parts"], known[row["name"]], strict=True)
+    tpu = tpus()[row["tpu"]]
+    return sum(float(part["share"]) * figure(tpu, Part(**fact)) for part, fact in parts) * 1e3
+
+
+def main() -> int:
+    """Compile, write the facts and print the page's table."""
+    FACTS.write_text(json.dumps(compile_all(), indent=2) + "\n", encoding="utf-8")
+    print(markdown())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""How well the input pipeline shuffles a data set that is ten times its window."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+from unittest import mock
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from bench.result import Result
+from tpu_training.data.input import stream
+from tpu_training.data.input.order import Plan
+from tpu_training.data.input.shards import Shards
+from tpu_training.data.records import RECORD_BYTES
+
+_Numbers = npt.NDArray[np.int64]
+_EXAMPLES, _FILES, _BATCH, _EPOCHS = 100_000, 8, 160, 3
+_BYTES = 8
+
+
+def measure() -> list[Result]:
+    """Read some epochs of small records, with windows of as many examples as large ones have."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(stream, "_WINDOW_BYTES", 0),
+    ):
+        shards, offsets = write_numbers(Path(folder), _EXAMPLES, _FILES)
+        orders = read_epochs(shards, offsets, _BATCH, _EPOCHS)
+    found = correlation_of_neighbours(orders)
+    return [Result("shuffle: rank correlation of neighbours", abs(found), "", 0.01)]
+
+
+def write_numbers(folder: Path, examples: int, files: int) -> tuple[Shards, list[_Numbers]]:
+    """Write the numbers from 0 as records, dealt to files in turn; return also their offsets."""
+    paths = [str(folder / f"{number}.tfrecord") for number in range(files)]
+    counts = [len(range(number, examples, files)) for number in range(files)]
+    for number, path in enumerate(paths):
+        with tf.io.TFRecordWriter(path) as writer:
+            for value in range(number, examples, files):
+                writer.write(value.to_bytes(_BYTES, "little"))
+    size = examples * (_BYTES + RECORD_BYTES)
+    offsets = [np.arange(count + 1) * (_BYTES + RECORD_BYTES) for count in counts]
+    return Shards(tuple(paths), tuple(counts), size), offsets
+
+
+def read_epochs(
+    shards: Shards, offsets: list[_Numbers] | None, batch: int, epochs: int
+) -> list[_Numbers]:
+    """Return the numbers in the order in which each of the first epochs reads them."""
+    steps = shards.examples // batch
+    batches = stream.batches_from_files(shards, Plan(0, batch, 0, 0, batch), offsets)
+    read = [b"".join(records) for _, records in batches.take(steps * epochs).as_numpy_iterator()]
+    return np.split(np.frombuffer(b"".join(read), "<i8"), epochs)
+
+
+def correlation_of_neighbours(orders: list[_Numbers]) -> float:
+    """Return the rank correlation of neighbours between epochs.
+
+    It is Spearman's, of the places in an epoch of two examples that were neighbours in the one
+    before: 1 if neighbours stay together, 0 if nothing is left of the old order. It is the mean
+    over all pairs of epochs.
+    """
+    found = []
+    for before, after in pairwise(orders):
+        places = np.full(max(map(np.max, orders)) + 1, -1)
+        places[after] = np.arange(len(after))
+        ranks = places[before]
+        both = (ranks[:-1] >= 0) & (ranks[1:] >= 0)
+        pairs = [np.argsort(np.argsort(part[both])) for part in (ranks[:-1], ranks[1:])]
+        found.append(np.corrcoef(pairs[0], pairs[1])[0, 1])
+    return float(np.mean(found))

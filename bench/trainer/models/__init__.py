@@ -1,0 +1,1 @@
+"""Keras models in files, as `--model` takes them."""
