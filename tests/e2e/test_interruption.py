@@ -28,11 +28,25 @@ def descendants(pid: int, cloud: LocalCloudCommand) -> list[psutil.Process]:
     return found
 
 
-@pytest.mark.parametrize("moment", ["● local Google Cloud", "● pulumi up", "● training"])
-def test_an_interrupted_demo_leaves_no_process(moment: str) -> None:
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        ("● local Google Cloud", signal.SIGINT),
+        # In the middle of the update: the program, the provider and the language host run.
+        ("  + compute:Network", signal.SIGINT),
+        ("  + compute:Network", signal.SIGTERM),
+        ("● training", signal.SIGTERM),
+    ],
+)
+def test_an_interrupted_demo_leaves_no_process(moment: str, number: int) -> None:
     cloud = LocalCloudCommand()
     with subprocess.Popen(
-        DEMO, cwd=root(), stdout=subprocess.PIPE, text=True, start_new_session=True
+        DEMO,
+        cwd=root(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     ) as demo:
         assert demo.stdout is not None
         for line in demo.stdout:
@@ -40,9 +54,9 @@ def test_an_interrupted_demo_leaves_no_process(moment: str) -> None:
                 break
         started = descendants(demo.pid, cloud)
         # As a terminal does: to the whole foreground group.
-        os.killpg(demo.pid, signal.SIGINT)
+        os.killpg(demo.pid, number)
         rest = demo.stdout.read()
-        assert demo.wait(SECONDS) == 130
+        assert demo.wait(SECONDS) == 128 + number
     assert "Traceback" not in rest
     deadline = time.monotonic() + SECONDS
     while any(process.is_running() for process in started) and time.monotonic() < deadline:

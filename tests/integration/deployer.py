@@ -18,6 +18,20 @@ _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _APIS = ("iam.googleapis.com", "iamcredentials.googleapis.com")
 
 
+_GRANTER = "granter"
+_ONLY = "api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', []).hasOnly({})"
+
+
+def _roles(permissions: Permissions) -> dict[str, list[str]]:
+    """The permissions that grant, if all grants are known, and the others."""
+    every = permissions.of_project()
+    # A stack that makes a role grants that, too.
+    own_role = "iam.roles.create" in every
+    grants = [name for name in every if name.endswith(".setIamPolicy") and not own_role]
+    rest = [name for name in every if name not in grants]
+    return {"deployer": rest, **({_GRANTER: grants} if grants else {})}
+
+
 class Deployer:
     """The account, made and watched by the project's owner."""
 
@@ -25,14 +39,19 @@ class Deployer:
         self._owner, self._cloud = owner, cloud
 
     def grant(self, permissions: Permissions) -> None:
-        """Make the account with a role of these permissions; owners do no more than this."""
+        """Make the account with roles of these permissions; owners do no more than this.
+
+        As `tpustack bootstrap` does, it binds the right to grant to the stack's own roles.
+        """
         services = f"serviceusage.googleapis.com/v1/{PROJECT}/services:batchEnable"
         self._post(services, {"serviceIds": list(_APIS)})
         iam = f"iam.googleapis.com/v1/{PROJECT}"
         self._post(f"{iam}/serviceAccounts", {"accountId": "deployer"})
-        role = {"title": "Deployer", "includedPermissions": permissions.of_project()}
-        name = self._post(f"{iam}/roles", {"roleId": "deployer", "role": role})["name"]
-        self._bind(f"cloudresourcemanager.googleapis.com/v1/{PROJECT}", name)
+        for role_id, included in _roles(permissions).items():
+            role = {"title": "Deployer", "includedPermissions": included}
+            name = self._post(f"{iam}/roles", {"roleId": role_id, "role": role})["name"]
+            only = _ONLY.format(list(permissions.grants)) if role_id == _GRANTER else ""
+            self._bind(f"cloudresourcemanager.googleapis.com/v1/{PROJECT}", name, only)
         if permissions.billing_role:
             info = f"https://cloudbilling.googleapis.com/v1/{PROJECT}/billingInfo"
             account = self._owner.get(info, timeout=30).json()["billingAccountName"]
@@ -43,6 +62,11 @@ class Deployer:
         url = f"iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/{_EMAIL}"
         return str(self._post(f"{url}:generateAccessToken", {"scope": [_SCOPE]})["accessToken"])
 
+    def session(self, client: requests.Session) -> requests.Session:
+        """Make a client of the local cloud's APIs the account's."""
+        client.headers["Authorization"] = f"Bearer {self.token()}"
+        return client
+
     def asked(self) -> list[str]:
         """The permissions that its calls asked for since the last time, and got.
 
@@ -51,10 +75,14 @@ class Deployer:
         said = json.loads(self._cloud.run("permissions", _MEMBER, "--json", "--clear"))[_MEMBER]
         return sorted(name for name, granted in said.items() if granted)
 
-    def _bind(self, resource: str, role: str) -> None:
-        read = self._post if "resourcemanager" in resource else self._get
-        policy = read(f"{resource}:getIamPolicy")
-        policy["bindings"].append({"role": role, "members": [_MEMBER]})
+    def _bind(self, resource: str, role: str, only: str = "") -> None:
+        asked = {"options": {"requestedPolicyVersion": 3}}
+        whole = "resourcemanager" in resource
+        address = f"{resource}:getIamPolicy"
+        policy = self._post(address, asked) if whole else self._get(address)
+        condition = {"condition": {"title": "stack", "expression": only}} if only else {}
+        policy["bindings"].append({"role": role, "members": [_MEMBER], **condition})
+        policy["version"] = 3
         self._post(f"{resource}:setIamPolicy", {"policy": policy})
 
     def _get(self, url: str) -> dict[str, Any]:

@@ -6,40 +6,21 @@ uv takes what they depend on from its cache, where `make setup` has put the lock
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import venv
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.wheels import PACKAGES, build
 from tpustack.project import root
 
 UV = Path(sys.prefix) / "bin" / "uv"
-# What each distribution is made of, beside its pyproject.toml and README.md.
-PACKAGES = {
-    ".": ("bootstrap", "infra", "policy", "tpustack"),
-    "training": ("tpu_training",),
-    "localcloud": ("localcloud",),
-}
-_MADE = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
 
 
 def build_wheels(folder: Path) -> dict[str, Path]:
-    """Build from copies, as a build leaves files beside its sources; the wheels by folder."""
-    return {source: _build(folder, source) for source in PACKAGES}
-
-
-def _build(folder: Path, source: str) -> Path:
-    copy, target = folder / "sources" / source, folder / "wheels" / source
-    copy.mkdir(parents=True, exist_ok=True)
-    for package in PACKAGES[source]:
-        shutil.copytree(root() / source / package, copy / package, ignore=_MADE)
-    for name in ("pyproject.toml", "README.md"):
-        shutil.copy(root() / source / name, copy)
-    shutil.copy(root() / "LICENSE", copy)
-    _uv("build", "--wheel", "--no-build-isolation", "--out-dir", target, copy, folder=folder)
-    return next(target.glob("*.whl"))
+    """Build the wheels of all distributions, by folder."""
+    return {source: build(source, folder) for source in PACKAGES}
 
 
 class Installed:
@@ -100,7 +81,7 @@ def _uv(*arguments: str | Path, folder: Path) -> None:
     done = subprocess.run(
         [UV, "--offline", "--quiet", *arguments],
         cwd=folder,
-        env=os.environ | {"VIRTUAL_ENV": sys.prefix, "SOURCE_DATE_EPOCH": "315532800"},
+        env=os.environ | {"VIRTUAL_ENV": sys.prefix},
         capture_output=True,
         text=True,
         check=False,

@@ -26,7 +26,7 @@ for name, spot in (("taken-away", True), ("dear", False)):
         name=name,
         zone=ZONE,
         accelerator_type="v3-32",
-        runtime_version="tpu-vm-tf-2.18.0-pod-pjrt-v5p-and-below",
+        runtime_version="tpu-vm-tf-2.16.1-pod-se",
         network_config={"enable_external_ips": True},
         scheduling_config={"spot": spot},
     )

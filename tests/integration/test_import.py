@@ -38,6 +38,7 @@ def metadata_of_the_job(wheel: Path) -> dict[str, str]:
         name="train",
         args=(),
         tensorflow="2.19.1",
+        wheels=None,
         bucket_url=bucket,
         wheel_url=f"{bucket}/wheels/{digest[:12]}/{wheel.name}",
         wheel_sha256=digest,

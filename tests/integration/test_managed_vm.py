@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import requests
+from rich.console import Console
 
-from infra.deployer import READ, WRITE, permissions_of
+from bench.sandbox import session
+from infra.deployer import READ, WAIT, WRITE, permissions_of
+from tpustack.cloud.google import Google
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine.stack import Stack
+from tpustack.logs.follow import follow
 
 from .test_stacks import Become, settings_of
 
@@ -54,6 +60,7 @@ def test_a_preempted_vm_comes_back_and_runs_its_job_and_nothing_is_left_of_it(
     cloud: LocalCloudCommand,
     google: requests.Session,
     trainer: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     permissions = permissions_of(settings_of("local", {"vm": MANAGED}))
     runner = deployer(permissions)
@@ -61,7 +68,13 @@ def test_a_preempted_vm_comes_back_and_runs_its_job_and_nothing_is_left_of_it(
     engine = deploy(vm=MANAGED)
     first = engine.up(ignore)
     assert first.outputs["vm_name"] == "tpu-stack-local-vm-0"
-    said(cloud, "training finished test_accuracy=1.0")
+    # Whoever deploys may follow, too.
+    watched = session(cloud)
+    watched.headers["Authorization"] = f"Bearer {runner.token()}"
+    monkeypatch.setattr("tpustack.logs.follow.Google", lambda: Google(watched))
+    shown = Console(file=io.StringIO(), record=True)
+    follow(shown, first.outputs, advice="")
+    assert "training finished test_accuracy=1.0" in shown.export_text()
     until(lambda: managed(google)["instanceHealth"][0]["detailedHealthState"] == "HEALTHY")
     number = managed(google)["id"]
     cloud.run("faults", "preempt", "tpu-stack-local-vm-0")
@@ -76,4 +89,6 @@ def test_a_preempted_vm_comes_back_and_runs_its_job_and_nothing_is_left_of_it(
     said(cloud, "starting the job second")
     engine.destroy(ignore)
     assert cloud.status()["resources"] == before
-    assert runner.asked() == permissions.of_project(READ, WRITE)
+    follows = {"compute.instances.get", "compute.instances.getSerialPortOutput"}
+    assert follows <= set(permissions.of_project(WAIT))
+    assert runner.asked() == sorted({*permissions.of_project(READ, WRITE), *follows})

@@ -93,6 +93,7 @@ def stack_file(tmp_path: Path, trainer: Path) -> Callable[[str], None]:
     def make(stack: str) -> None:
         path = root() / "stacks" / f"Pulumi.{stack}.yaml"
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        settings["config"]["gcp:project"] = "some-project"
         training = settings["config"].setdefault("tpu-stack:training", {})
         training.pop("data", None)
         training["wheel"] = str(trainer)
@@ -117,7 +118,8 @@ def test_the_engine_refuses_what_is_against_a_rule_and_says_which(
     project = tmp_path / "project"
     (project / "stacks").mkdir(parents=True)
     shutil.copy(root() / "tests/integration/stack_that_violates.py", project / "__main__.py")
-    _with_this_python(root() / "Pulumi.yaml", project / "Pulumi.yaml", main=".", config={})
+    plain = {"main": ".", "config": {}, "plugins": {}}
+    _with_this_python(root() / "Pulumi.yaml", project / "Pulumi.yaml", **plain)
     settings = {"config": {"gcp:project": "some-project"}}
     (project / "stacks/Pulumi.prod.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     config: Config = {

@@ -8,15 +8,20 @@ from typing import Any
 
 import requests
 
+from bench.sandbox import session
 from infra.deployer import READ, WRITE, permissions_of
+from tpustack.cloud.google import Google
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine.stack import Stack
+from tpustack.recovery import taken
 
 from .test_stacks import TPU, Become, settings_of
 
 Deploy = Callable[..., Stack]
 QUEUED: dict[str, Any] = {
     **TPU,
+    # Google has flex-start for this generation, in this zone among others.
+    "acceleratorType": "v5litepod-4",
     "slices": 2,
     "queued": {"guaranteedHours": 2, "workload": "throughput"},
     "bootDiskGib": 200,
@@ -36,6 +41,13 @@ def serial_port_says(cloud: LocalCloudCommand, text: str) -> str:
         assert time.monotonic() < deadline, f"{text!r} is not in:\n{written}"
         time.sleep(0.1)
     return written
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.1)
 
 
 def test_the_vm_runs_each_job_once_and_is_replaced_for_the_next(
@@ -68,25 +80,37 @@ def test_the_vm_runs_each_job_once_and_is_replaced_for_the_next(
     engine.destroy(ignore)
 
 
-def test_a_queued_tpu_that_is_in_use_is_replaced_and_one_that_was_taken_away_queues_again(
+def test_a_queued_tpu_in_use_is_replaced_and_one_taken_away_or_over_queues_again(
     deploy: Deploy, deployer: Become, cloud: LocalCloudCommand
 ) -> None:
-    permissions = permissions_of(settings_of("local", {"tpu": QUEUED}))
+    zone = {"zone": "us-central1-a"}
+    permissions = permissions_of(settings_of("local", {"tpu": QUEUED, **zone}))
     account = deployer(permissions)
+    # `tpustack recover` looks as whoever deploys.
+    recover = Google(account.session(session(cloud)))
     before = cloud.status()["resources"]
-    engine = deploy(tpu=QUEUED)
+    engine = deploy(tpu=QUEUED, **zone)
     outputs = engine.up(ignore).outputs
     assert len(set(outputs["tpu_endpoints"])) == len(outputs["tpu_names"]) == 2
     assert engine.up(ignore).changed == 0
 
-    deploy(tpu={**QUEUED, "queued": {}, "capacity": "spot"})
-    assert engine.up(ignore).changes["replace"] == 2
-
-    cloud.run("faults", "preempt", "tpu-stack-local-tpu-0")
-    assert engine.refresh(ignore) | {"same": 0} == {"update": 1, "delete": 1, "same": 0}
+    deploy(tpu={**QUEUED, "queued": {}, "capacity": "spot"}, **zone)
     again = engine.up(ignore)
-    assert (again.changes["replace"], again.changes["create"]) == (1, 1)
+    assert again.changes["replace"] == 2
+
+    cloud.run("faults", "preempt", "tpu-stack-local-tpu-1")
+    assert taken.lost(recover, again.outputs)["tpu-stack-local-tpu-1"] == "PREEMPTED"
+    engine.renew(taken.targets(engine.resources()), ignore)
+    assert taken.lost(recover, again.outputs) == {}
+    assert engine.up(ignore).changed == 0
     assert again.outputs["tpu_endpoint"].startswith("grpc://")
+
+    deploy(tpu={**QUEUED, "queued": {"runHours": 0.5}, "capacity": "flex-start"}, **zone)
+    assert engine.up(ignore).changes["replace"] == 2
+    cloud.run("forward", "1800")
+    until(lambda: set(taken.lost(recover, again.outputs).values()) == {"gone"})
+    assert engine.up(ignore).changes["replace"] == 2
+    assert taken.lost(recover, again.outputs) == {}
     engine.destroy(ignore)
     assert cloud.status()["resources"] == before
     # The list of what a deployer needs is enough, or this would have failed; here: none to spare.

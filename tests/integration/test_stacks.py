@@ -52,6 +52,11 @@ def test_a_stack_comes_up_stays_as_it_is_and_leaves_nothing(
     assert first.changes == {"create": len(ours)}
     assert first.outputs["tpu_endpoint"].startswith("grpc://")
     assert first.outputs["tpu_endpoints"] == [first.outputs["tpu_endpoint"]]
+    assert "reaches" in cloud.run("reach", first.outputs["vm_name"], first.outputs["tpu_endpoint"])
+    assert engine.up(ignore).changed == 0
+
+    cloud.run("faults", "preempt", "tpu-stack-local-node-tpu")
+    assert engine.up(ignore).changes["replace"] >= 1
     assert engine.up(ignore).changed == 0
     engine.destroy(ignore)
     assert cloud.status()["resources"] == before
@@ -65,13 +70,13 @@ def test_wrong_settings_are_refused_all_at_once_before_anything_is_made(
     before = cloud.status()["resources"]
     engine = deploy(
         zone="us-central1-b",
-        tpu={"acceleratorType": "v4-8", "runtimeVersion": "tpu-vm-tf-9.9.9"},
+        tpu={"acceleratorType": "v4-8", "runtimeVersion": "tpu-vm-tf-9.9.9", "slize": 2},
         bucket={"location": "europe-west4"},
         vm={"machineType": "n1-nosuch-2"},
     )
     with pytest.raises(TpustackError) as refusal:
         engine.up(ignore)
-    for part in ("v4-8", "tpu-vm-tf-9.9.9", "europe-west4", "n1-nosuch-2"):
+    for part in ("tpu.slize", "v4-8", "tpu-vm-tf-9.9.9", "europe-west4", "n1-nosuch-2"):
         assert part in str(refusal.value)
     assert "Traceback" not in str(refusal.value)
     assert cloud.status()["resources"] == before

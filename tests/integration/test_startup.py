@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import requests
+from rich.console import Console
 
 from infra.components.machine import startup_script
 from localcloud.testing import machine
+from tpustack.cloud.google import Google
 from tpustack.cloud.local import LocalCloudCommand
+from tpustack.errors import TpustackError
+from tpustack.logs.follow import follow
 
 PROJECT = "https://compute.googleapis.com/compute/v1/projects/tpu-stack-local"
 GROUPS = f"{PROJECT}/zones/us-central1-b/instanceGroupManagers"
@@ -56,6 +61,16 @@ def keep(compute: requests.Session, name: str, script: str, **more: str) -> None
     compute.post(GROUPS, json=group).raise_for_status()
 
 
+def boot(compute: requests.Session, name: str, script: str, **more: str) -> dict[str, str]:
+    """A VM by itself with that script, as a stack's outputs name it."""
+    items = {"startup-script": script, **more}
+    metadata = {"items": [{"key": key, "value": text} for key, text in items.items()]}
+    body = machine("us-central1-b", name=name, metadata=metadata)
+    url = f"{PROJECT}/zones/us-central1-b/instances"
+    compute.post(url, json=body).raise_for_status()
+    return {"project": "tpu-stack-local", "vm_zone": "us-central1-b", "vm_name": name}
+
+
 def managed(compute: requests.Session, name: str) -> dict[str, Any]:
     (found,) = compute.post(f"{GROUPS}/{name}/listManagedInstances").json()["managedInstances"]
     return dict(found)
@@ -78,3 +93,46 @@ def test_a_vm_whose_script_fails_is_made_anew_and_one_whose_script_works_is_left
     assert "tpu-stack: training" in written
     # A local machine has no apt: what the agent needs is missing, and the training does not mind.
     assert "tpu-stack: no Ops Agent: this image has no apt-get" in written
+
+
+# Fails in a way that passes; is started again, and stops for good.
+FAILS_TWICE = r"""
+mkdir -p "$BASE"; write_runner
+systemd-run --unit=training --property=Restart=on-failure --property=RestartSec=0.1 \
+  --property=RestartPreventExitStatus=2 --property=StandardOutput=journal+console \
+  /bin/bash "$BASE/run.sh" no-mark /bin/bash -c '
+    [[ -e '"$BASE"'/tried ]] && { echo "training failed: no such option"; exit 2; }
+    echo "told: $TPU_TRAINING_COST_NOTE"
+    touch '"$BASE"'/tried; echo "training failed: the worker is lost"; exit 1'
+"""
+
+
+def test_following_ends_when_the_trainer_is_not_started_again_or_the_script_fails(
+    compute: requests.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tpustack.logs.follow.Google", lambda: Google(compute))
+    shown = Console(file=io.StringIO(), record=True)
+    note = {"cost-note": "It costs $1 until `pulumi destroy`."}
+    stops = boot(compute, "stops", script_that(FAILS_TWICE.strip()), **note)
+    fails = boot(compute, "fails", script_that("log there is no such bucket; exit 3"))
+    with pytest.raises(TpustackError) as raised:
+        follow(shown, stops, advice="Look there")
+    assert str(raised.value) == "the training on stops failed: no such option. Look there"
+    assert "told: It costs $1 until `pulumi destroy`." in shown.export_text()
+    with pytest.raises(TpustackError) as raised:
+        follow(shown, fails, advice="Look there")
+    assert str(raised.value) == (
+        "the training on fails failed: the start-up script failed: tpu-stack: there is no such "
+        "bucket (exit status 3). Look there"
+    )
+    # The first boot's failure is not the second's.
+    url = f"{PROJECT}/zones/us-central1-b/instances/fails"
+    done = "log the job a has finished already"
+    items = [{"key": "startup-script", "value": script_that(done)}]
+    fingerprint = compute.get(url).json()["metadata"]["fingerprint"]
+    compute.post(
+        f"{url}/setMetadata", json={"items": items, "fingerprint": fingerprint}
+    ).raise_for_status()
+    compute.post(f"{url}/reset").raise_for_status()
+    until(lambda: compute.get(f"{url}/serialPort").json()["contents"].count("UEFI: ") == 2)
+    follow(shown, fails, advice="Look there")

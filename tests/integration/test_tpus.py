@@ -14,6 +14,7 @@ import requests
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine.stack import Stack
 from tpustack.project import root
+from tpustack.recovery import taken
 
 from .imports import carry_out, documented, enable
 
@@ -54,6 +55,10 @@ def test_slices_grow_and_their_disks_labels_and_tags_change_in_place(
     outputs = engine.up(ignore).outputs
     assert outputs["tpu_names"] == ["tpu-stack-local-tpu-0", "tpu-stack-local-tpu-1"]
     assert len(set(outputs["tpu_endpoints"])) == 2
+    # It fails when the network that the engine made lets none through.
+    for reached in (outputs["tpu_endpoints"][1], "tpu-stack-local-tpu-1/0:8471"):
+        for source in (outputs["vm_name"], "tpu-stack-local-tpu-0"):
+            assert "by rule tpu-stack-local-net-machines" in cloud.run("reach", source, reached)
     two = ids(google)
 
     more = {"slices": 3, "tags": ["a", "b"], "dataDisks": [{**disk, "sizeGib": 30}]}
@@ -65,6 +70,12 @@ def test_slices_grow_and_their_disks_labels_and_tags_change_in_place(
     assert two.items() <= three.items()
     assert {node["labels"]["team"] for node in google.get(NODES).json()["nodes"]} == {"vision"}
     assert {item["sizeGb"] for item in google.get(DISKS).json()["items"]} >= {"30"}
+    assert engine.up(ignore).changed == 0
+
+    cloud.run("faults", "preempt", "tpu-stack-local-tpu-1")
+    engine.renew(taken.targets(engine.resources()), ignore)
+    again = ids(google)
+    assert {name for name in three if three[name] != again[name]} == {"tpu-stack-local-tpu-1"}
     assert engine.up(ignore).changed == 0
 
     deploy(tpu={**POD, **options, **more, **replacing("TPU VM")}, labels={"team": "vision"})
@@ -91,7 +102,7 @@ def replacing(form: str) -> dict[str, Any]:
     values = {
         "tpu.runtimeVersion": "tpu-vm-tf-2.17.1-pjrt",
         "tpu.acceleratorType": "v3-8",
-        "tpu.capacity": "spot" if form == "TPU VM" else "preemptible",
+        "tpu.capacity": "preemptible",
         "tpu.secureBoot": False,
         "tpu.scopes": ["https://www.googleapis.com/auth/logging.write"],
         "tpu.externalIps": True,

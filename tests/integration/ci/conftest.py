@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 import yaml
 
 from tpustack.project import root
@@ -21,6 +22,8 @@ ROOMS = ("bootstrap", "infra", "policy", "stacks", "tools", "tpustack", "trainin
 FILES = (".gitignore", "Pulumi.yaml", "pyproject.toml", "requirements-deploy.txt")
 DEFINITIONS = ("Pulumi.yaml", "bootstrap/Pulumi.yaml", "policy/PulumiPolicy.yaml")
 OUTPUT = Path("build/ci")
+REQUESTS = "tpu-stack-requests"
+"""The project of requests' stacks."""
 
 # Stands in for infra/ where a test is about the pipeline: a few resources that are made quickly.
 SMALL = """
@@ -118,14 +121,18 @@ MakeCheckout = Callable[..., Checkout]
 
 @pytest.fixture
 def checkout(
-    tmp_path: Path, environment: dict[str, str], trainer: Path, quick_python: Path
+    tmp_path: Path,
+    environment: dict[str, str],
+    trainer: Path,
+    quick_python: Path,
+    google: requests.Session,
 ) -> MakeCheckout:
     """Makes a clone whose `stacks` are all like dev, on the local cloud."""
 
     def make(*stacks: str, small: bool = False) -> Checkout:
         source = tmp_path / "source"
         for room in ROOMS:
-            shutil.copytree(root() / room, source / room, ignore=shutil.ignore_patterns("*.go"))
+            shutil.copytree(root() / room, source / room)
         for file in FILES:
             shutil.copy(root() / file, source / file)
         for file in DEFINITIONS:
@@ -139,10 +146,17 @@ def checkout(
             (source / "small" / "__main__.py").write_text(SMALL, encoding="utf-8")
             shutil.rmtree(source / "policy")
         _write_stacks(source, stacks, trainer)
+        make_project(google, REQUESTS)
         _publish(source, tmp_path / "remote.git", tmp_path / "clone")
         return Checkout(tmp_path / "clone", environment)
 
     return make
+
+
+def make_project(google: requests.Session, project: str) -> None:
+    """Makes a project of the developer's own."""
+    url = "https://cloudresourcemanager.googleapis.com/v1/projects"
+    google.post(url, json={"projectId": project}).raise_for_status()
 
 
 def _write_stacks(source: Path, stacks: tuple[str, ...], trainer: Path) -> None:
@@ -156,7 +170,8 @@ def _write_stacks(source: Path, stacks: tuple[str, ...], trainer: Path) -> None:
     for stack in stacks:
         path = source / "stacks" / f"Pulumi.{stack}.yaml"
         path.write_text(yaml.safe_dump(document), encoding="utf-8")
-    pipeline = {"stacks": list(stacks), "pullRequests": {"like": stacks[0], "hours": 1}}
+    like = {"like": stacks[0], "project": REQUESTS, "hours": 1}
+    pipeline = {"stacks": list(stacks), "pullRequests": like}
     (source / "stacks/pipeline.yaml").write_text(yaml.safe_dump(pipeline), encoding="utf-8")
 
 
@@ -165,6 +180,8 @@ def _publish(source: Path, remote: Path, clone: Path) -> None:
     for command in (
         ["git", "init", "--quiet", "--initial-branch=main", str(source)],
         ["git", "-C", str(source), "add", "--all"],
+        # Stack files of a team's own are committed although git ignores those of a person's.
+        ["git", "-C", str(source), "add", "--force", "stacks"],
         ["git", *identity, "-C", str(source), "commit", "--quiet", "--message=first"],
         ["git", "clone", "--quiet", "--bare", str(source), str(remote)],
         ["git", "clone", "--quiet", str(remote), str(clone)],

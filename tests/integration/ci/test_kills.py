@@ -69,5 +69,6 @@ def test_a_deployment_that_is_killed_anywhere_is_repaired_by_running_it_again(
     again = killer.ci("deploy", "--stack", "dev")
     assert again.code == NO_CHANGE, again.said
     # Nothing is there that the state does not know.
-    assert killer.ci("destroy", "--stack", "dev", "--confirm", "dev").code == CHANGES
+    confirmed = ("--stack", "dev", "--confirm", "dev", "--delete-data")
+    assert killer.ci("destroy", *confirmed).code == CHANGES
     assert cloud.status()["resources"] == before

@@ -18,6 +18,7 @@ def test_a_damaged_state_is_put_back_a_lost_lock_released_and_an_orphan_swept(
 ) -> None:
     clone = checkout("dev", small=True)
     assert clone.ci("deploy", "--stack", "dev").code == CHANGES
+    assert clone.git("status", "--porcelain") == ""
     state = tmp_path / "state" / ".pulumi"
     current = state / "stacks/tpu-stack/dev.json"
     current.write_text(current.read_text(encoding="utf-8")[:500], encoding="utf-8")
@@ -35,7 +36,18 @@ def test_a_damaged_state_is_put_back_a_lost_lock_released_and_an_orphan_swept(
     lock = {"pid": 1, "username": "ada", "hostname": "lost", "timestamp": "2999-01-01T00:00:00Z"}
     (locks / "1.json").write_text(json.dumps(lock), encoding="utf-8")
     clone.settings("dev", labels={"team": "vision"})
-    run(clone, sys.executable, "-m", "tpustack", "recover", "--stack", "dev")
+    recover = (sys.executable, "-m", "tpustack", "recover", "--stack")
+    refused = subprocess.run(
+        (*recover, "dev"), cwd=clone.path, env=clone.variables, capture_output=True, text=True
+    )
+    assert refused.returncode == 1
+    assert "locked by ada@lost (process 1) since 2999-01-01 00:00:00 UTC" in refused.stderr
+    typo = subprocess.run(
+        (*recover, "typo"), cwd=clone.path, env=clone.variables, capture_output=True, text=True
+    )
+    assert (typo.returncode, "no such stack" in typo.stderr) == (2, True)
+    assert not (clone.path / "stacks/Pulumi.typo.yaml").exists()
+    run(clone, *recover, "dev", "--yes")
     assert clone.ci("deploy", "--stack", "dev").code == CHANGES
 
     # What a run left that failed before it noted anything.

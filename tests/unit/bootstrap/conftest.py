@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pulumi
 import pytest
+import yaml
 from pulumi.runtime import mocks as pulumi_mocks
 
 from bootstrap.program import declare
@@ -16,7 +18,15 @@ BASE: dict[str, object] = {
     "gcp:project": "some-project",
     "tpu-stack-bootstrap:region": "us-central1",
     "tpu-stack-bootstrap:repository": "me/mine",
+    "tpu-stack-bootstrap:repositoryId": "74",
+    "tpu-stack-bootstrap:ownerId": "65",
+    "tpu-stack-bootstrap:environments": {
+        "dev": {"project": "project-dev", "previewsRequests": True},
+        "prod": {"project": "project-prod"},
+        "requests": {"project": "project-requests", "like": "dev"},
+    },
 }
+TPU = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.19.0-pod-pjrt"}
 Resources = list[tuple[str, str, dict[str, Any]]]
 
 
@@ -40,8 +50,25 @@ class Engine(pulumi_mocks.Mocks):
         return {"number": "123"}, []
 
 
+def write_stack(root: Path, name: str, **settings: object) -> None:
+    """Writes a stack's file below `root`, in the project of its name."""
+    file = root / "stacks" / f"Pulumi.{name}.yaml"
+    file.parent.mkdir(exist_ok=True)
+    own = {"zone": "us-central1-b", "tpu": TPU, **settings}
+    config = {"gcp:project": f"project-{name}", **{f"tpu-stack:{k}": v for k, v in own.items()}}
+    file.write_text(yaml.safe_dump({"config": config}), encoding="utf-8")
+
+
 @pytest.fixture
-def declared(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Resources]:
+def stacks(tmp_path: Path) -> Path:
+    """A folder with stacks' files."""
+    write_stack(tmp_path, "dev", limits={"idleMinutes": 30, "role": "tpu_stack_limits"})
+    write_stack(tmp_path, "prod", tpu={**TPU, "capacity": "spot"}, bucket={"encryption": {}})
+    return tmp_path
+
+
+@pytest.fixture
+def declared(monkeypatch: pytest.MonkeyPatch, stacks: Path) -> Callable[..., Resources]:
     # Hooks need an engine that calls back.
     monkeypatch.setattr("infra.components.services.until_they_answer", lambda: None)
 
@@ -52,7 +79,8 @@ def declared(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Resources]:
 
         @pulumi.runtime.test  # type: ignore[untyped-decorator]
         def body() -> pulumi.Output[list[object]]:
-            return pulumi.Output.all(*declare(parse({**BASE, **config}, "pipeline")).values())
+            outputs = declare(parse({**BASE, **config}, "pipeline"), stacks)
+            return pulumi.Output.all(*outputs.values())
 
         body()
         return engine.resources

@@ -3,64 +3,129 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pulumi
 import pytest
 
-from bootstrap.components.accounts import DEPLOYER_ROLES, PREVIEWER_ROLES
-from tests.unit.bootstrap.conftest import Resources, of
+from bootstrap.settings import BootstrapError
+from infra.deployer import READ, permissions_of
+from infra.settings.stack_file import load_stack_file, stack_path
+from tests.unit.bootstrap.conftest import Resources, of, write_stack
+
+ENVIRONMENTS = ("dev", "prod", "requests")
+ONLY = "api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', []).hasOnly([{}])"
+OWN = "some-project-tpu-stack-ci-state"
 
 
-def test_the_state_is_versioned_and_private_and_its_key_is_rotated(
+def roles(resources: Resources, project: str) -> dict[str, list[str]]:
+    """The permissions of a project's roles."""
+    made = of(resources, "IAMCustomRole").values()
+    return {each["roleId"]: each["permissions"] for each in made if each["project"] == project}
+
+
+def test_each_environment_has_a_private_versioned_state_and_a_key_that_is_rotated(
     declared: Callable[..., Resources],
 ) -> None:
     resources = declared()
-    (bucket,) = of(resources, "Bucket").values()
-    assert bucket["versioning"] == {"enabled": True}
-    assert bucket["publicAccessPrevention"] == "enforced"
-    (key,) = of(resources, "CryptoKey").values()
-    assert key["rotationPeriod"] == "7776000s"
+    buckets = of(resources, "Bucket").values()
+    assert {each["name"] for each in buckets} == {OWN, *(f"{OWN}-{name}" for name in ENVIRONMENTS)}
+    for bucket in buckets:
+        assert bucket["versioning"] == {"enabled": True}
+        assert bucket["publicAccessPrevention"] == "enforced"
+    keys = of(resources, "CryptoKey").values()
+    assert {each["name"] for each in keys} == set(ENVIRONMENTS)
+    assert {each["rotationPeriod"] for each in keys} == {"7776000s"}
 
 
-def test_only_the_repositorys_own_pipeline_is_let_in_and_only_its_branch_deploys(
+def test_an_account_sees_its_own_environments_state_key_and_project_and_no_other(
     declared: Callable[..., Resources],
 ) -> None:
-    resources = declared(branch="release")
-    (provider,) = of(resources, "WorkloadIdentityPoolProvider").values()
-    assert provider["attributeCondition"] == "assertion.repository == 'me/mine'"
-    who = {name: inputs["member"] for name, inputs in of(resources, "IAMMember").items()}
-    assert who["deployer-pipeline"].endswith("/attribute.deploys/me/mine@refs/heads/release")
-    assert who["previewer-pipeline"].endswith("/attribute.repository/me/mine")
+    resources = declared()
+    assert len(of(resources, "Account")) == 2 * len(ENVIRONMENTS)
+    for name in ENVIRONMENTS:
+        for does in ("deploy", "preview"):
+            account = f"tpu-stack-ci-{name}-{does}@some-project.iam.gserviceaccount.com"
+            theirs = [i for _, _, i in resources if i.get("member") == f"serviceAccount:{account}"]
+            reached = {
+                each.get("project") or each.get("bucket") or each.get("cryptoKeyId")
+                for each in theirs
+            }
+            assert reached == {f"project-{name}", f"{OWN}-{name}", f"{name}-key-id"}
+    # Nobody of the pipeline has bootstrap's own state.
+    assert OWN not in {each["bucket"] for each in of(resources, "BucketIAMMember").values()}
 
 
-def test_gitlabs_tokens_name_things_otherwise(declared: Callable[..., Resources]) -> None:
-    resources = declared(forge="gitlab", repository="group/sub/mine")
-    (provider,) = of(resources, "WorkloadIdentityPoolProvider").values()
-    assert provider["oidc"] == {"issuerUri": "https://gitlab.com"}
-    assert provider["attributeCondition"] == "assertion.project_path == 'group/sub/mine'"
-    member = of(resources, "IAMMember")["deployer-pipeline"]["member"]
-    assert member.endswith("/attribute.deploys/group/sub/mine@branch/main")
+def test_the_roles_are_those_of_the_list_and_grants_are_bound_to_the_stacks_own(
+    declared: Callable[..., Resources], stacks: Path
+) -> None:
+    made = declared()
+    for name in ("dev", "prod"):
+        permissions = permissions_of(load_stack_file(stack_path(stacks, name)))
+        theirs = roles(made, f"project-{name}")
+        granter = theirs["tpu_stack_ci_granter"]
+        deployer = [*theirs["tpu_stack_ci_deployer"], *granter]
+        assert sorted(deployer) == permissions.of_project()
+        assert theirs["tpu_stack_ci_previewer"] == permissions.of_project(READ)
+        assert {each for each in deployer if each.endswith(".setIamPolicy")} == set(granter)
+        assert ("tpu_stack_limits" in theirs) == (name == "dev")
+        own = ["projects/project-dev/roles/tpu_stack_limits"] if name == "dev" else []
+        granted = sorted([*permissions.grants, *own])
+        quoted = ", ".join(f"'{role}'" for role in granted)
+        bound = of(made, "IAMMember")[f"{name}-granter"]
+        assert bound["condition"]["expression"] == ONLY.format(quoted)
+        # Google takes no more in one list.
+        assert len(granted) <= 10
 
 
-def test_both_accounts_have_their_roles_in_every_project(
+def test_the_environment_of_requests_may_do_what_the_stack_that_they_are_like_does(
     declared: Callable[..., Resources],
 ) -> None:
-    more = "roles/pubsub.admin"
-    made = declared(projects=["project-a", "project-b"], deployerRoles=[more])
-    grants = of(made, "IAMMember").values()
-    for name, roles in (("deployer", (*DEPLOYER_ROLES, more)), ("previewer", PREVIEWER_ROLES)):
-        member = f"serviceAccount:tpu-stack-ci-{name}@some-project.iam.gserviceaccount.com"
-        for project in ("project-a", "project-b"):
-            theirs = [each for each in grants if each["member"] == member]
-            has = {each["role"] for each in theirs if each.get("project") == project}
-            assert has == set(roles)
+    made = declared()
+    deletes = "storage.buckets.delete"
+    # Their buckets go with them, whatever the stack says that they are like.
+    assert deletes in roles(made, "project-requests")["tpu_stack_ci_deployer"]
+    assert deletes not in roles(made, "project-dev")["tpu_stack_ci_deployer"]
+
+
+def test_a_deployer_has_further_roles_in_its_own_project_alone(
+    declared: Callable[..., Resources],
+) -> None:
+    environments = {"dev": {"project": "project-dev", "deployerRoles": ["roles/pubsub.admin"]}}
+    more = of(declared(environments=environments), "IAMMember")["dev-pubsub.admin"]
+    assert (more["project"], more["role"]) == ("project-dev", "roles/pubsub.admin")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"limits": {"idleMinutes": 30}}, "limits.role: (not set) makes the stack change roles"),
+        ({"nosuch": 1}, "nosuch"),
+    ],
+)
+def test_a_stack_whose_rights_can_not_be_bound_is_refused_with_all_others(
+    declared: Callable[..., Resources], stacks: Path, settings: dict[str, Any], said: str
+) -> None:
+    write_stack(stacks, "dev", **settings)
+    file = stack_path(stacks, "prod")
+    file.write_text(file.read_text().replace("project-prod", "project-dev"))
+    with pytest.raises(BootstrapError) as error:
+        declared()
+    assert said in str(error.value)
+    assert "is not the project of the environment prod, project-prod" in str(error.value)
+
+
+def test_an_account_that_is_there_already_is_not_taken(declared: Callable[..., Resources]) -> None:
+    accounts = of(declared(), "Account")
+    assert not [each for each in accounts.values() if each.get("createIgnoreAlreadyExists")]
 
 
 def test_a_budget_is_over_all_projects(declared: Callable[..., Resources]) -> None:
     assert of(declared(), "Budget") == {}
     budget = {"billingAccount": "012345-6789AB-CDEF01", "dollars": 500}
-    (made,) = of(declared(projects=["project-a", "project-b"], budget=budget), "Budget").values()
-    assert made["budgetFilter"]["projects"] == ["projects/123", "projects/123"]
+    (made,) = of(declared(budget=budget), "Budget").values()
+    assert made["budgetFilter"]["projects"] == ["projects/123"] * 3
     assert made["amount"]["specifiedAmount"]["units"] == "500"
 
 

@@ -12,20 +12,36 @@ RIGHT: dict[str, object] = {
     "gcp:project": "some-project",
     "tpu-stack-bootstrap:region": "us-central1",
     "tpu-stack-bootstrap:repository": "me/mine",
+    "tpu-stack-bootstrap:repositoryId": "74",
+    "tpu-stack-bootstrap:ownerId": 65,
+    "tpu-stack-bootstrap:environments": {"dev": {"project": "project-dev"}},
 }
 
 
 def test_little_has_to_be_said() -> None:
     settings = parse(RIGHT, "pipeline")
     assert settings.bucket == "some-project-tpu-stack-ci-state"
-    assert settings.all_projects == ("some-project",)
+    assert settings.bucket_of("dev") == "some-project-tpu-stack-ci-state-dev"
+    assert settings.account_of("requests", "preview") == "tpu-stack-ci-requests-preview"
+    assert settings.all_projects == ("project-dev",)
     assert settings.branch == "main"
 
 
-def test_the_settings_file_of_this_repository_is_right() -> None:
-    assert bootstrap.load("pipeline", root()).projects[-1] == "my-project-prod"
+def test_the_settings_file_of_this_repository_is_right_but_for_the_names_to_fill_in() -> None:
     document = yaml.safe_load((root() / "bootstrap/Pulumi.pipeline.yaml").read_text())
     assert set(document) == {"config"}
+    with pytest.raises(UsageError) as refusal:
+        bootstrap.load("pipeline", root())
+    said = str(refusal.value).splitlines()
+    assert said[0] == "8 problems in Pulumi.pipeline.yaml:"
+    assert [line.partition(": ")[0] for line in said[1:-1]] == [
+        "  - gcp:project",
+        "  - repository",
+        *(f"  - environments.{name}.project" for name in ("dev", "staging", "prod", "requests")),
+        "  - repositoryId",
+        "  - ownerId",
+    ]
+    assert {"stands in the example" in line for line in said[1:-1]} == {True}
 
 
 @pytest.mark.parametrize(
@@ -33,8 +49,30 @@ def test_the_settings_file_of_this_repository_is_right() -> None:
     [
         ("region", "Europe", 'region: "Europe" is no region'),
         ("repository", "mine", 'repository: "mine" is no repository'),
-        ("projects", ["123"], 'projects[0]: "123" is no project id'),
-        ("deployerRoles", ["owner"], 'deployerRoles[0]: "owner" is no role'),
+        ("repositoryId", "me/mine", "repositoryId:"),
+        ("environments", {}, "environments:"),
+        ("environments", {"dev": {"project": "123"}}, '.dev.project: "123" is no project id'),
+        (
+            "environments",
+            {"dev": {"project": "project-dev", "deployerRoles": ["owner"]}},
+            'environments.dev.deployerRoles[0]: "owner" is no role',
+        ),
+        (
+            "environments",
+            {"dev": {"project": "some-project"}},
+            'environments.dev.project: "some-project" has the pipeline\'s accounts',
+        ),
+        (
+            "environments",
+            {"dev": {"project": "project-dev"}, "prod": {"project": "project-dev"}},
+            'environments.prod.project: "project-dev" is another environment\'s too',
+        ),
+        ("environments", {"Dev": {"project": "project-dev"}}, 'environments.Dev: "Dev" is no name'),
+        (
+            "environments",
+            {"production-eu": {"project": "project-dev"}},
+            "makes an account's name of 34 characters",
+        ),
         ("namePrefix", "x", 'namePrefix: "x" is no prefix'),
         ("stateBucket", "A", 'stateBucket: "A" is no bucket name'),
         ("forge", "bitbucket", "forge:"),
@@ -51,7 +89,7 @@ def test_wrong_settings_are_named(name: str, value: object, said: str) -> None:
 
 
 def test_all_that_is_wrong_is_named_at_once() -> None:
-    with pytest.raises(BootstrapError, match=r"3 problems in Pulumi\.pipeline\.yaml"):
+    with pytest.raises(BootstrapError, match=r"6 problems in Pulumi\.pipeline\.yaml"):
         parse({}, "pipeline")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +140,12 @@ def run(root: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs the program; returns the engine and the outputs, awaited (None if unknown)."""
 
     def program(
-        settings: dict[str, object], *, preview: bool = False, hosts: int = 1, stack: str = "test"
+        settings: dict[str, object],
+        *,
+        preview: bool = False,
+        hosts: int = 1,
+        stack: str = "test",
+        taken: dict[str, str] | None = None,
     ) -> tuple[Engine, dict[str, Any]]:
         engine = Engine(hosts=hosts, preview=preview)
         # An engine that only records calls no hooks.
@@ -157,7 +162,8 @@ def run(root: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         @pulumi.runtime.test  # type: ignore[untyped-decorator]
         def body() -> pulumi.Output[None]:
             parsed = parse(settings, stack)
-            exported = declare(parsed, context_of(parsed, root, stack))
+            context = replace(context_of(parsed, root, stack), taken=lambda: taken or {})
+            exported = declare(parsed, context)
             return pulumi.Output.from_input(await_all(exported))
 
         body()

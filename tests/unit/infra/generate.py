@@ -72,6 +72,10 @@ def _tpu_vm(chance: Random, accelerator: Accelerator, zone: str) -> Json:
         made["slices"] = chance.choice((2, 256))
     if chance.random() < 0.3:
         made |= _queued(chance, made["capacity"], made.get("slices", 1))
+    elif made["capacity"] == "spot" and chance.random() < 0.3:
+        made["queued"] = {"enabled": False}
+    if accelerator.flex_start and chance.random() < 0.2:
+        made |= {"capacity": "flex-start", "queued": {"runHours": chance.choice((0.5, 168))}}
     if chance.random() < 0.2:
         many = 2 if chance.random() < 0.3 else 1
         made["dataDisks"] = [
@@ -93,6 +97,7 @@ def _queued(chance: Random, capacity: str, slices: int) -> Json:
         queued["guaranteedHours"] = chance.choice((0.5, 8760))
     if chance.random() < 0.3 and capacity == "reserved":
         queued["reservation"] = "mine"
+        queued["reservationBound"] = chance.random() < 0.3
     if chance.random() < 0.5 and slices > 1:
         queued["workload"] = chance.choice(("throughput", "availability"))
     made: Json = {"queued": queued, "autocheckpoint": chance.random() < 0.2}
@@ -121,6 +126,7 @@ def _vm(chance: Random) -> Json:
         "bootDiskType": chance.choice(("pd-balanced", "pd-standard", "pd-ssd")),
         "publicIp": chance.random() < 0.5,
         "osLogin": chance.random() < 0.5,
+        "serialPortLogging": chance.random() < 0.9,
         "opsAgent": chance.random() < 0.2,
     }
     if chance.random() < 0.3:
@@ -196,7 +202,7 @@ _CHANGES: tuple[Change, ...] = (
     _set("tpu", "runtimeVersion", lambda c: c.choice([*RUNTIMES, "tpu-vm-tf-9.9.9"])),
     _set("tpu", "tensorflowVersion", lambda c: c.choice([*VERSIONS, "9.9", None])),
     _set("tpu", "cidrBlock", block),
-    _set("tpu", "capacity", lambda c: c.choice(CAPACITIES)),
+    _set("tpu", "capacity", lambda c: c.choice((*CAPACITIES, "flex-start"))),
     _set("tpu", "tags", lambda c: [text(c, 4)]),
     _set("tpu", "scopes", lambda c: [FULL_SCOPE, c.choice(("cloud-platform", "https://x.org/"))]),
     _set("tpu", "slices", lambda c: c.randint(1, 256)),

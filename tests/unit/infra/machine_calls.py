@@ -23,7 +23,7 @@ def calls(settings: StackSettings, context: Context) -> Iterator[Call]:
     yield from surroundings(settings, context)
     if settings.architecture is Architecture.NODE:
         yield _classic_node(settings, context)
-    elif settings.tpu.queued:
+    elif settings.tpu.queue:
         yield from _queued(settings, context)
     else:
         yield from _tpu_vms(settings, context)
@@ -60,6 +60,7 @@ _TIERS: dict[Capacity, Json] = {
     Capacity.SPOT: {"spot": True},
     Capacity.PREEMPTIBLE: {"preemptible": True},
     Capacity.RESERVED: {"reserved": True},
+    Capacity.FLEX_START: {},  # Only the queue has it.
 }
 
 
@@ -142,7 +143,7 @@ def _new(disk: DataDisk, default: str, name: str, settings: StackSettings, *, ma
 
 
 def _queued(settings: StackSettings, context: Context) -> Iterator[Call]:
-    tpu, queue = settings.tpu, settings.tpu.queued
+    tpu, queue = settings.tpu, settings.tpu.queue
     assert queue is not None
     node = _node(settings, context)
     yield from _data_disks(settings, context, context.names.tpus(tpu.slices)[0], node, set())
@@ -161,8 +162,12 @@ def _queued(settings: StackSettings, context: Context) -> Iterator[Call]:
         request["spot"] = {}
     elif tpu.capacity is Capacity.PREEMPTIBLE:
         request["bestEffort"] = {}
-    elif tpu.capacity is Capacity.RESERVED:
+    elif tpu.capacity is Capacity.RESERVED and not queue.reservation_bound:
         guaranteed["reserved"] = True
+    elif tpu.capacity is Capacity.FLEX_START:
+        request["provisioningModel"] = "FLEX_START"
+        if queue.run_hours:
+            request["runDuration"] = {"maxRunDuration": f"{round(queue.run_hours * 3600)}s"}
     if queue.guaranteed_hours:
         guaranteed["minDuration"] = f"{round(queue.guaranteed_hours * 3600)}s"
     if guaranteed:
@@ -171,6 +176,8 @@ def _queued(settings: StackSettings, context: Context) -> Iterator[Call]:
         full = "/" in queue.reservation
         place = "" if full else f"{_place(settings)}/reservations/"
         request["reservationName"] = f"{place}{queue.reservation}"
+        if queue.reservation_bound:
+            request["provisioningModel"] = "RESERVATION_BOUND"
     if queue.valid_until:
         until = f"{queue.valid_until:%Y-%m-%dT%H:%M:%SZ}"
         request["queueingPolicy"] = {"validUntilTime": until}
@@ -183,7 +190,10 @@ def _instance(settings: StackSettings, context: Context) -> Json:
     vm = settings.vm
     network, subnetwork = network_of(settings, context)
     access = [{"type": "ONE_TO_ONE_NAT"}] if vm.public_ip else []
-    items = [{"key": "enable-oslogin", "value": "TRUE" if vm.os_login else "FALSE"}]
+    items = [
+        {"key": "enable-oslogin", "value": "TRUE" if vm.os_login else "FALSE"},
+        {"key": "serial-port-logging-enable", "value": "true"},
+    ]
     return {
         "networkInterfaces": [
             {"network": network, "subnetwork": subnetwork, "accessConfigs": access}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from infra.catalog import Catalog
+from infra.catalog.model import Proof
 
 CATALOG = Catalog()
 
@@ -28,6 +29,21 @@ def test_a_tpu_has_the_cores_chips_hosts_and_memory_that_google_names(
 ) -> None:
     tpu = CATALOG.accelerators[name]
     assert (tpu.cores, tpu.chips, tpu.hosts, tpu.hbm_gib) == (cores, chips, hosts, hbm_gib)
+
+
+@pytest.mark.parametrize(
+    ("family", "tflops", "gbps", "clock_mhz"),
+    [("v2", 46, 716, 702), ("v3", 123, 900, 938), ("v5e", 197, 819, 1503)],
+)
+def test_a_chip_has_the_peaks_that_google_publishes_and_the_clock_that_they_imply(
+    family: str, tflops: int, gbps: int, clock_mhz: int
+) -> None:
+    chip = CATALOG.chips[family]
+    assert (chip.peak_tflops, chip.hbm_gbps, chip.clock_mhz) == (tflops, gbps, clock_mhz)
+
+
+def test_every_generation_has_a_chip() -> None:
+    assert set(CATALOG.chips) == {tpu.family for tpu in CATALOG.accelerators.values()}
 
 
 def test_the_number_in_a_types_name_is_its_cores_or_from_v5e_on_its_chips() -> None:
@@ -55,6 +71,7 @@ def test_every_entry_has_a_source_with_a_date() -> None:
     sources += [version.source for version in CATALOG.node_versions.values()]
     sources += [machine.source for machine in CATALOG.machine_types.values()]
     sources += CATALOG.network.sources
+    sources += [source for chip in CATALOG.chips.values() for source in chip.sources]
     assert all(source.url and source.date.year >= 2019 for source in sources)
 
 
@@ -75,3 +92,21 @@ def test_memory_of_machine_types_is_googles() -> None:
     assert memory["n1-standard-1"] == 3.75
     assert memory["n1-highmem-2"] == 13
     assert memory["n2-highmem-128"] == 864
+
+
+def test_releases_whose_libtpu_the_index_lacks_name_the_list_that_has_it() -> None:
+    releases = CATALOG.packages.releases("tensorflow-tpu")
+    from_list = [version for version, release in releases.items() if release.wheels]
+    assert from_list == ["2.18.0", "2.17.1", "2.17.0", "2.16.2", "2.16.1"]
+    assert [version for version in releases if version not in from_list] == ["2.20.0", "2.19.1"]
+    assert [version for version, release in releases.items() if release.broken] == ["2.20.0"]
+
+
+def test_what_init_proposes_first_is_documented_for_every_generation_but_one() -> None:
+    first = {
+        family: next(r for r in CATALOG.runtimes.values() if family in r.families)
+        for family in ("v2", "v3", "v4", "v5e", "v5p", "v6e")
+    }
+    undocumented = [name for name, r in first.items() if r.proof is not Proof.DOCUMENTED]
+    assert undocumented == ["v6e"]
+    assert not any(r.broken for name, r in first.items() if name != "v6e")

@@ -9,7 +9,7 @@ import pytest
 from infra import deployer
 from infra.settings.parse import parse
 
-from .conftest import REPOSITORY, config
+from .conftest import REPOSITORY, Run, config
 
 
 def of(**settings: Any) -> deployer.Permissions:
@@ -31,7 +31,7 @@ def table() -> str:
 
 
 def test_every_group_is_named_by_its_settings_and_says_nothing_twice() -> None:
-    assert deployer.groups().keys() == deployer._APPLIES.keys()
+    assert {*deployer.groups(), *deployer.grants()} == deployer._APPLIES.keys()
     for group, by_kind in deployer.groups().items():
         assert by_kind.keys() <= set(deployer.ALL), group
         for names in by_kind.values():
@@ -64,6 +64,30 @@ def test_what_is_of_the_billing_account_is_in_no_role_of_the_project() -> None:
     assert not [name for name in budget.of_project() if name.startswith("billing.")]
     assert budget.of_billing_account(deployer.READ) == ["billing.budgets.get"]
     assert of().billing_role == ""
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"bucket": {"encryption": {}}, "vm": {"opsAgent": True}},
+        {"limits": {"idleMinutes": 60, "role": "tpu_stack_limits"}},
+        {"limits": {"role": "tpu_stack_limits"}, "recovery": {"enabled": True}},
+    ],
+)
+def test_the_roles_that_a_stack_gives_are_those_on_the_list(
+    run: Run, settings: dict[str, Any]
+) -> None:
+    engine, _ = run(config(**settings))
+    kinds = ("IAMMember", "BucketIAMMember", "CryptoKeyIAMMember")
+    given = {one.inputs["role"] for kind in kinds for one in engine.of(kind)}
+    own = {"projects/some-project/roles/tpu_stack_limits"} if "limits" in settings else set()
+    assert given == {*of(**settings).grants, *own}
+
+
+def test_a_stack_whose_role_is_there_makes_none() -> None:
+    limits = {"idleMinutes": 60, "role": "tpu_stack_limits"}
+    assert not [name for name in of(limits=limits).of_project() if name.startswith("iam.roles")]
 
 
 def test_who_only_looks_may_change_nothing() -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
+from pulumi.dynamic.dynamic import serialize_provider
 
 from infra.queued import node as node_module
 from infra.queued import request as request_module
 from infra.queued.api import TpuApi, TpuApiError
+from infra.queued.known import UnknownProviderError, provider_of
 from infra.queued.node import QueuedNodeProvider
 from infra.queued.request import QueuedRequestProvider
 
@@ -139,22 +143,45 @@ def test_a_request_is_put_into_the_queue_with_its_tier_deadline_and_labels(googl
     made = QueuedRequestProvider().create(ASKED)
     assert (made.id, made.outs) == (ENTRY, {**ASKED, "created": "then", "loss": ""})
     (_, name, query, body), *_ = google.calls
-    assert (name, query) == (f"{PLACE}/queuedResources", {"queuedResourceId": "a-tpu"})
+    assert (name, query["queuedResourceId"]) == (f"{PLACE}/queuedResources", "a-tpu")
     assert body["spot"] == {}
     assert body["queueingPolicy"] == ASKED["queueing"]
     assert body["tpu"]["nodeSpec"][0]["node"]["labels"] == {"team": "vision"}
 
 
-def test_a_request_that_an_interrupted_update_has_made_is_taken(google: Google) -> None:
+def test_a_request_that_is_there_already_is_left_alone_even_if_it_asks_for_the_same(
+    google: Google,
+) -> None:
     google.serves()
-    assert QueuedRequestProvider().create(ASKED).id == ENTRY
+    with pytest.raises(RuntimeError, match=r"exists already, .* `owner` .* `tpustack recover`"):
+        QueuedRequestProvider().create(ASKED)
+    assert {method for method, *_ in google.calls} <= {"POST", "GET"}
 
 
-def test_a_request_that_asks_for_something_else_is_left_alone(google: Google) -> None:
-    google.serves()
-    node = {"acceleratorType": "v3-8", "runtimeVersion": "tpu-vm-tf-2.18.0-pod-se"}
-    google.there[ENTRY]["tpu"] = {"nodeSpec": [{"nodeId": "a-tpu", "node": node}]}
-    with pytest.raises(RuntimeError, match=r"asks for something else\. Delete it .* namePrefix"):
+def test_a_request_whose_answer_was_lost_is_repeated_under_its_number(google: Google) -> None:
+    """Google then answers with the operation of the first call, and makes no second request."""
+    google.refusals = [(503, "UNAVAILABLE", "the answer was lost")]
+    QueuedRequestProvider().create(ASKED)
+    QueuedRequestProvider().read(ENTRY, ASKED)
+    numbers = [query["requestId"] for method, _, query, _ in google.calls if method == "POST"]
+    assert len(numbers) == 2
+    assert len(set(numbers)) == 1
+
+
+def test_a_refresh_of_a_request_that_waits_tells_whose_it_is(google: Google) -> None:
+    google.puts("WAITING_FOR_RESOURCES")
+    node = {**SPEC["node"], "labels": {"team": "theirs"}}  # type: ignore[dict-item]
+    google.there[ENTRY]["tpu"] = {"nodeSpec": [{**SPEC, "node": node}]}
+    outs = QueuedRequestProvider().read(ENTRY, ASKED).outs
+    assert outs is not None
+    assert outs["labels"] == {"team": "theirs"}
+
+
+def test_a_tpu_vm_of_the_same_name_that_did_not_queue_is_named_with_its_cure(
+    google: Google,
+) -> None:
+    google.refusals = [(409, "ALREADY_EXISTS", "it exists")]
+    with pytest.raises(RuntimeError, match=r"a-tpu exists already as a TPU VM .*`pulumi destroy"):
         QueuedRequestProvider().create(ASKED)
 
 
@@ -176,7 +203,8 @@ def test_a_service_that_stays_away_is_an_error_in_the_end(google: Google) -> Non
     assert google.now < 60
 
 
-def test_nothing_changes_where_nothing_is_changed() -> None:
+def test_nothing_changes_where_nothing_is_changed(google: Google) -> None:
+    google.serves()
     stored = {**ASKED, "created": "then", "loss": ""}
     assert not QueuedRequestProvider().diff(ENTRY, stored, ASKED).changes
 
@@ -191,15 +219,47 @@ def test_nothing_changes_where_nothing_is_changed() -> None:
     ],
 )
 def test_a_request_is_replaced_only_where_it_must_be(
-    stored: dict[str, Any], wanted: dict[str, Any], replaces: list[str]
+    google: Google, stored: dict[str, Any], wanted: dict[str, Any], replaces: list[str]
 ) -> None:
+    google.serves()
     diff = QueuedRequestProvider().diff(ENTRY, {**ASKED, **stored}, {**ASKED, **wanted})
     assert (diff.changes, diff.replaces, diff.delete_before_replace) == (True, replaces, True)
 
 
-def test_another_start_up_script_is_no_other_request() -> None:
+@pytest.mark.parametrize(
+    ("becomes", "why"),
+    [
+        (lambda google: google.serves("PREEMPTED"), "its TPU VM is PREEMPTED"),
+        (lambda google: google.puts("SUSPENDED"), "SUSPENDED"),
+        (lambda google: google.there.clear(), "it is gone"),
+    ],
+)
+def test_a_request_is_replaced_without_a_refresh_once_google_has_taken_its_tpu(
+    google: Google,
+    capsys: pytest.CaptureFixture[str],
+    becomes: Callable[[Google], None],
+    why: str,
+) -> None:
+    stored = {**ASKED, "created": "then", "loss": ""}
+    google.serves()
+    assert not QueuedRequestProvider().diff(ENTRY, stored, ASKED).changes
+    becomes(google)
+    assert QueuedRequestProvider().diff(ENTRY, stored, ASKED).replaces == ["loss"]
+    assert f"a-tpu: Google takes it up no more ({why})" in capsys.readouterr().out
+
+
+def test_who_may_not_look_at_the_queue_can_still_preview(google: Google) -> None:
+    google.refusals = [(403, "PERMISSION_DENIED", "you may not")]
+    stored = {**ASKED, "created": "then", "loss": ""}
+    assert not QueuedRequestProvider().diff(ENTRY, stored, ASKED).changes
+
+
+def test_another_start_up_script_or_price_is_no_other_request(google: Google) -> None:
+    google.serves()
+
     def asks(script: str) -> dict[str, Any]:
-        node = SPEC["node"] | {"metadata": {"startup-script": script, "limits": script}}  # type: ignore[operator]
+        keys = ("startup-script", "tensorflow-lock", "limits", "cost-note")
+        node = SPEC["node"] | {"metadata": dict.fromkeys(keys, script)}  # type: ignore[operator]
         return {**ASKED, "request": {"tpu": {"nodeSpec": [{**SPEC, "node": node}]}}}
 
     assert (
@@ -291,7 +351,7 @@ def test_the_wait_ends_and_the_place_in_the_queue_is_kept(google: Google) -> Non
 
 def test_a_request_that_fails_says_why_and_what_to_do(google: Google) -> None:
     google.puts("FAILED", failedData={"error": {"message": "no more capacity"}})
-    with pytest.raises(RuntimeError, match=r"FAILED: no more capacity.*pulumi up --refresh"):
+    with pytest.raises(RuntimeError, match=r"FAILED: no more capacity.*pulumi up`"):
         QueuedNodeProvider().create(WAITED_FOR)
 
 
@@ -379,10 +439,33 @@ def test_a_deletion_has_the_time_that_the_stack_gives_it(google: Google) -> None
     assert google.now == pytest.approx(300)
 
 
-def test_the_state_of_an_earlier_release_still_finds_its_provider() -> None:
+def test_the_state_of_this_and_of_an_earlier_release_finds_its_provider() -> None:
     # `dill.dumps(QueueEntryProvider(), recurse=True)`, when it was in infra/queued/entry.py.
-    pickled = (
+    earlier = (
         b"\x80\x04\x950\x00\x00\x00\x00\x00\x00\x00\x8c\x12infra.queued.entry\x94"
         b"\x8c\x12QueueEntryProvider\x94\x93\x94)\x81\x94."
     )
-    assert type(pickle.loads(pickled)) is QueuedRequestProvider
+    assert type(provider_of(earlier)) is QueuedRequestProvider
+    for provider in (QueuedRequestProvider, QueuedNodeProvider):
+        written = base64.b64decode(serialize_provider(provider()))
+        assert type(provider_of(written)) is provider
+
+
+@pytest.mark.parametrize("changed", [b"", b"\x80\x04.", b"."])
+def test_a_pickle_that_differs_in_a_byte_is_not_loaded(changed: bytes) -> None:
+    written = base64.b64decode(serialize_provider(QueuedNodeProvider()))
+    with pytest.raises(UnknownProviderError, match="is not of this checkout"):
+        provider_of(written[:-1] + changed + b"\x94.")
+
+
+def test_a_pickle_that_runs_something_is_not_loaded(tmp_path: Path) -> None:
+    class Runs:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (tmp_path / "touched",)
+
+    forged = pickle.dumps(Runs())
+    with pytest.raises(UnknownProviderError):
+        provider_of(forged)
+    assert not (tmp_path / "touched").exists()
+    pickle.loads(forged)
+    assert (tmp_path / "touched").exists()

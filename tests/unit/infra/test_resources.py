@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+from datetime import datetime
 from pathlib import Path
 
 import pulumi_gcp as gcp
 import pytest
 
+from infra.components.limits import week
 from infra.components.machine import replace_for_another_job
 from infra.outputs import OUTPUTS
 from infra.settings.problems import SettingsError
+from infra.startup.agent.bundle import program
 
 from .conftest import REPOSITORY, Run, config
 
@@ -92,6 +96,40 @@ def test_a_queued_tpu_is_asked_for_as_the_stack_says(
     assert spec["node"]["serviceAccount"]["email"] == outputs["service_account"]
 
 
+LITE = {"acceleratorType": "v5litepod-4", "runtimeVersion": "tpu-vm-tf-2.16.1-pod-pjrt"}
+
+
+@pytest.mark.parametrize(
+    ("zone", "warned"), [("us-west4-a", False), ("us-central1-a", False), ("us-west1-c", True)]
+)
+def test_a_tpu_for_a_while_says_for_how_long_and_where_google_does_not_name_it(
+    run: Run, zone: str, warned: bool
+) -> None:
+    tpu = {**LITE, "capacity": "flex-start", "queued": {"runHours": 2.5}}
+    engine, _ = run(config(zone=zone, tpu=tpu), preview=True)
+    entry = engine.dynamic("QueuedResource")
+    del entry["request"]["tpu"]
+    assert entry["request"] == {
+        "provisioningModel": "FLEX_START",
+        "runDuration": {"maxRunDuration": "9000s"},
+    }
+    assert any("Google deletes it 2.5 hours after it was made." in said for said in engine.notes)
+    assert any("names flex-start for v5e" in said for said in engine.warnings) == warned
+
+
+def test_a_reservation_in_calendar_mode_binds_the_tpu_to_its_end(run: Run) -> None:
+    queued = {"reservation": "march", "reservationBound": True}
+    engine, _ = run(config(tpu={**POD, "capacity": "reserved", "queued": queued}), preview=True)
+    entry = engine.dynamic("QueuedResource")
+    del entry["request"]["tpu"]
+    place = "projects/some-project/locations/us-central1-b"
+    assert entry["request"] == {
+        "provisioningModel": "RESERVATION_BOUND",
+        "reservationName": f"{place}/reservations/march",
+    }
+    assert any("when the reservation ends" in said for said in engine.notes)
+
+
 def test_a_queued_tpu_is_exported_when_it_is_ready(run: Run) -> None:
     _, outputs = run(config(tpu={**POD, "queued": {}}), hosts=2)
     assert outputs["tpu_endpoints"] == ["grpc://10.10.0.2:8470", "grpc://10.10.0.3:8470"]
@@ -109,7 +147,17 @@ def test_the_preview_says_what_the_stack_costs_and_the_update_does_not_repeat_it
     (said,) = engine.notes
     assert said.startswith("Stack test in us-central1, US dollars\n")
     assert "TPU     v2-8, on-demand" in said
+    assert said.endswith(
+        "\n\nTPU and VM cost $4.61 an hour, also once the training has ended or failed, until "
+        "`pulumi destroy --stack test`. The stack has no limits: nothing else takes the TPU down "
+        "(limits.idleMinutes)."
+    )
     assert run(config())[0].notes == []
+
+
+def test_the_preview_names_the_command_that_spares_a_protected_bucket(run: Run) -> None:
+    engine, _ = run(config(bucket={"protect": True}), preview=True)
+    assert "`pulumi destroy --exclude-protected --stack test`" in engine.notes[-1]
 
 
 def test_a_queued_tpu_may_run_the_trainer_itself(run: Run) -> None:
@@ -166,8 +214,9 @@ def test_the_vm_is_told_everything_that_its_start_up_script_reads(run: Run, root
     assert metadata["training-job"] == "mnist-1"
     assert outputs["job_url"] == f"{outputs['bucket_url']}/jobs/mnist-1"
     script = vm["metadataStartupScript"]
-    read = [key for key in metadata if key != "enable-oslogin" and f"attribute {key}" in script]
-    assert sorted(read) == sorted(set(metadata) - {"enable-oslogin"})
+    googles = {"enable-oslogin", "serial-port-logging-enable"}
+    read = [key for key in metadata if key not in googles and f"attribute {key}" in script]
+    assert sorted(read) == sorted(set(metadata) - googles)
 
 
 def test_a_machine_is_replaced_for_another_job_and_for_nothing_else_in_its_metadata(
@@ -218,7 +267,6 @@ def test_the_services_are_never_disabled(run: Run) -> None:
     ("capacity", "scheduling"),
     [
         ("on-demand", None),
-        ("spot", {"spot": True}),
         ("preemptible", {"preemptible": True}),
         ("reserved", {"reserved": True}),
     ],
@@ -228,6 +276,13 @@ def test_a_tpu_vm_is_bought_as_the_stack_says(
 ) -> None:
     engine, _ = run(config(tpu={**ON_TPU, "capacity": capacity}))
     assert engine.one("V2Vm").get("schedulingConfig") == scheduling
+
+
+def test_a_spot_tpu_comes_from_the_queue_unless_the_stack_wants_it_at_once(run: Run) -> None:
+    engine, _ = run(config(tpu={**ON_TPU, "capacity": "spot"}))
+    assert engine.dynamic("QueuedResource")["request"]["spot"] == {}
+    engine, _ = run(config(tpu={**ON_TPU, "capacity": "spot", "queued": {"enabled": False}}))
+    assert engine.one("V2Vm")["schedulingConfig"] == {"spot": True}
 
 
 def test_a_spot_vm_is_stopped_and_not_restarted_when_google_takes_it(run: Run) -> None:
@@ -260,7 +315,7 @@ def test_the_trainer_runs_on_the_tpu_vm_alone_where_the_stack_says_so(run: Run) 
 def test_an_explicit_other_tensorflow_is_used_with_a_warning_that_names_both(run: Run) -> None:
     engine, _ = run(config(training={"tensorflowVersion": "2.19.1"}))
     assert engine.one("Instance")["metadata"]["training-tensorflow"] == "2.19.1"
-    (warning,) = engine.warnings
+    warning, _ = engine.warnings
     assert "2.19.1" in warning
     assert "2.18.0" in warning
 
@@ -268,24 +323,31 @@ def test_an_explicit_other_tensorflow_is_used_with_a_warning_that_names_both(run
 @pytest.mark.parametrize("version", ["2.18.0", "2.18.1"])
 def test_the_tpus_own_tensorflow_or_a_patch_of_it_warns_of_nothing(run: Run, version: str) -> None:
     engine, _ = run(config(training={"tensorflowVersion": version}))
-    assert engine.warnings == []
+    assert not [text for text in engine.warnings if text.startswith("training.")]
 
 
 def test_a_given_network_is_used_and_none_is_made(run: Run) -> None:
     engine, _ = run(config(network={"create": False, "name": "shared", "subnetwork": "tpus"}))
-    assert engine.of("Network") == []
+    assert engine.of("Network") == engine.of("Firewall") == []
+    warning = engine.warnings[0]
+    assert "the rules of network shared decide" in warning
+    assert "all ports between machines of tpu-stack-test-sa" in warning
     interface = engine.one("Instance")["networkInterfaces"][0]
     assert interface["network"] == "projects/some-project/global/networks/shared"
     assert interface["subnetwork"] == "projects/some-project/regions/us-central1/subnetworks/tpus"
 
 
-def test_the_own_network_opens_ssh_to_iap_and_grpc_to_its_subnet_alone(run: Run) -> None:
+def test_the_own_network_opens_ssh_to_iap_and_everything_to_its_own_machines(run: Run) -> None:
     engine, _ = run(config())
-    opened = {
-        tuple(rule.inputs["sourceRanges"]): rule.inputs["allows"][0]["ports"]
-        for rule in engine.of("Firewall")
-    }
-    assert opened == {("10.10.0.0/20",): ["8470", "8476"], ("35.235.240.0/20",): ["22"]}
+    rules = {rule.name: rule.inputs for rule in engine.of("Firewall")}
+    machines, ssh = rules.pop("allow-machines"), rules.pop("allow-iap-ssh")
+    assert rules == {}
+    account = "tpu-stack-test-sa@some-project.iam.gserviceaccount.com"
+    assert machines["sourceServiceAccounts"] == machines["targetServiceAccounts"] == [account]
+    assert machines["allows"] == [{"protocol": "all"}]
+    assert "sourceRanges" not in machines
+    assert ssh["sourceRanges"] == ["35.235.240.0/20"]
+    assert ssh["allows"] == [{"protocol": "tcp", "ports": ["22"]}]
 
 
 def test_labels_are_on_everything_that_can_have_them(run: Run) -> None:
@@ -301,16 +363,67 @@ def test_a_stack_without_limits_lets_its_machines_do_nothing_to_the_tpu(run: Run
     assert "desiredStatus" not in engine.one("Instance")
 
 
+@pytest.mark.parametrize(
+    ("day", "week_of_it"),
+    [
+        (datetime(2026, 11, 22), "2026w47"),
+        (datetime(2026, 11, 23), "2026w48"),
+        (datetime(2027, 1, 1), "2026w53"),
+    ],
+)
+def test_a_role_made_again_in_a_later_week_has_another_id(day: datetime, week_of_it: str) -> None:
+    assert week(day) == week_of_it
+
+
+def test_recovery_reaches_the_vm_with_a_declaration_and_a_role_to_act_by_it(run: Run) -> None:
+    tpu = {
+        "acceleratorType": "v2-8",
+        "runtimeVersion": "tpu-vm-tf-2.18.0-pod-se",
+        "capacity": "spot",
+        "queued": {"enabled": False},
+        "tags": ["a-tag"],
+    }
+    engine, outputs = run(config(tpu=tpu, recovery={"enabled": True, "preemptionsPerDay": 9}))
+    metadata = engine.one("Instance")["metadata"]
+    assert json.loads(metadata["limits"]) == {
+        "tpus": ["tpu-stack-test-tpu"],
+        "turnOff": True,
+        "recovery": {"preemption": 9, "failure": 10},
+    }
+    assert metadata["watchdog"] == program()
+    permissions = engine.one("IAMCustomRole")["permissions"]
+    assert set(permissions) == {
+        f"tpu.nodes.{verb}" for verb in ("create", "delete", "start", "stop")
+    }
+    # It may create TPUs as its own account alone.
+    (itself,) = (g.inputs for g in engine.of("IAMMember") if g.name == "itself")
+    assert itself["member"] == f"serviceAccount:{outputs['service_account']}"
+    (declared,) = (o.inputs for o in engine.of("BucketObject") if "content" in o.inputs)
+    assert declared["name"] == "agent/declaration.json"
+    (vm,) = engine.of("V2Vm")
+    # Google's provider takes every object's content for a secret.
+    body = json.loads(declared["content"]["value"])["tpus"]["tpu-stack-test-tpu"]
+    assert body["schedulingConfig"] == vm.inputs["schedulingConfig"] == {"spot": True}
+    assert body["labels"] == vm.inputs["labels"]
+    assert body["tags"] == vm.inputs["tags"]
+    assert body["serviceAccount"]["email"] == vm.inputs["serviceAccount"]["email"]
+    assert body["networkConfig"] == vm.inputs["networkConfig"]
+    assert (body["acceleratorType"], body["runtimeVersion"]) == (
+        vm.inputs["acceleratorType"],
+        vm.inputs["runtimeVersion"],
+    )
+
+
 def test_limits_reach_the_machine_that_trains_with_the_role_to_keep_them(run: Run) -> None:
     limits = {"timeToLiveHours": 8, "idleMinutes": 30}
     engine, outputs = run(config(limits=limits))
     metadata = engine.one("Instance")["metadata"]
     names = {"tpus": ["tpu-stack-test-tpu"], "turnOff": True}
     assert json.loads(metadata["limits"]) == {**limits, **names}
-    compile(metadata["watchdog"], "watchdog.py", "exec")
+    assert metadata["watchdog"] == program()
     assert engine.one("Instance")["desiredStatus"] == "RUNNING"
     role = engine.one("IAMCustomRole")
-    assert role["roleId"] == "tpu_stack_test_limits"
+    assert re.fullmatch(r"tpu_stack_test_limits_20\d\dw\d\d", role["roleId"])
     assert role["permissions"] == ["tpu.nodes.delete", "tpu.nodes.start", "tpu.nodes.stop"]
     members = [grant.inputs["member"] for grant in engine.of("IAMMember")]
     assert f"serviceAccount:{outputs['service_account']}" in members

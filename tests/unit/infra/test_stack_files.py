@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from infra.checks import ensure_valid
+from infra.settings import StackSettings
+from infra.settings.bounded import load
 from infra.settings.problems import SettingsError
 from infra.settings.stack_file import load_stack_file, stack_name
 from infra.settings.tpu import Architecture
@@ -16,10 +19,27 @@ from .conftest import REPOSITORY, context_of
 STACKS = sorted((REPOSITORY / "stacks").glob("Pulumi.*.yaml"))
 
 
+def in_a_project_of_ours(path: Path) -> StackSettings:
+    return load_stack_file(path).model_copy(update={"project": "some-project"})
+
+
 @pytest.mark.parametrize("path", STACKS, ids=stack_name)
 def test_every_stack_file_passes_its_own_check(path: Path, root: Path) -> None:
-    settings = load_stack_file(path)
+    settings = in_a_project_of_ours(path)
     ensure_valid(settings, context_of(settings, root, stack_name(path)))
+
+
+@pytest.mark.parametrize("stack", ["dev", "staging", "prod"])
+def test_an_examples_project_is_refused_with_what_to_do(stack: str, root: Path) -> None:
+    settings = load_stack_file(REPOSITORY / "stacks" / f"Pulumi.{stack}.yaml")
+    with pytest.raises(SettingsError) as refusal:
+        ensure_valid(settings, context_of(settings, root, stack))
+    (problem,) = refusal.value.problems
+    assert str(problem) == (
+        f'gcp:project: "my-project-{stack}" stands in the example for a project of yours. Run '
+        f"`pulumi config set gcp:project YOUR-PROJECT --stack {stack}`, or make a stack of your "
+        "own with `tpustack init NAME`."
+    )
 
 
 def test_there_is_a_stack_for_each_environment_and_each_architecture() -> None:
@@ -65,3 +85,22 @@ def test_keys_of_other_namespaces_are_left_alone(tmp_path: Path) -> None:
         "  tpu-stack:zone: us-central1-b\n"
     )
     assert load_stack_file(path).region == "us-central1"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[" * 51 + "]" * 51, "nests more than 50 deep"),
+        ("config: &a {b: *a}", "or in itself"),
+        ("a: &a [" + "x," * 200 + "]\nb: [" + "*a," * 200 + "]", "more than 20000 values"),
+        ("a: 2001-13-45", "has a value that is none"),
+        ("a: !!bool x", "has a value that is none"),
+    ],
+)
+def test_a_document_that_is_too_deep_or_too_large_is_no_yaml(text: str, why: str) -> None:
+    with pytest.raises(yaml.YAMLError, match=why):
+        load(text)
+
+
+def test_an_alias_is_read_where_it_harms_nobody() -> None:
+    assert load("a: &a {b: 1}\nc: *a") == {"a": {"b": 1}, "c": {"b": 1}}

@@ -27,6 +27,7 @@ def test_a_machine_without_the_full_scope_says_which_it_lacks(scopes: str, code:
 def test_a_machine_that_gets_no_matplotlib_trains_all_the_same(tmp_path: Path) -> None:
     script = f"""
 source {COMMON}
+attribute() {{ [[ "$1" == tensorflow-lock ]] && echo none; }}
 python3() {{
   [[ "$2" == venv ]] || return 0
   mkdir -p "$4/bin"

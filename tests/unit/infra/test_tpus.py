@@ -60,7 +60,7 @@ def test_whoever_trains_is_told_of_all_slices_and_uses_the_first(run: Run, run_o
     metadata = engine.one("Instance")["metadata"]
     for told in (metadata, *(vm.inputs["metadata"] for vm in engine.of("V2Vm"))):
         assert (told["tpu-name"], told["tpu-names"]) == (NAMES[0], ",".join(NAMES))
-    (warning,) = engine.warnings
+    warning = engine.warnings[0]
     assert f"the trainer of this project uses {NAMES[0]}" in warning
 
 

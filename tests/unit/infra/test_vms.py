@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -78,10 +79,13 @@ def test_the_vm_is_shielded_and_lets_iam_say_who_logs_in_unless_the_stack_says_o
 ) -> None:
     vm = run(config())[0].one("Instance")
     assert vm["metadata"]["enable-oslogin"] == "TRUE"
+    assert vm["metadata"]["serial-port-logging-enable"] == "true"
     assert set(vm["shieldedInstanceConfig"].values()) == {True}
     shielded = {"secureBoot": False, "vtpm": False, "integrityMonitoring": False}
-    vm = run(config(vm={"osLogin": False, "shielded": shielded}))[0].one("Instance")
+    off = {"osLogin": False, "serialPortLogging": False}
+    vm = run(config(vm={**off, "shielded": shielded}))[0].one("Instance")
     assert vm["metadata"]["enable-oslogin"] == "FALSE"
+    assert vm["metadata"]["serial-port-logging-enable"] == "false"
     assert set(vm["shieldedInstanceConfig"].values()) == {False}
 
 
@@ -158,3 +162,35 @@ def test_a_template_is_called_by_what_it_says(run: Run) -> None:
 
     assert name() == name() != name(machineType="n2-standard-4")
     assert name().startswith("tpu-stack-test-vm-")
+
+
+def test_a_lock_that_is_made_anew_makes_no_other_template(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = run(config(vm={"managed": {}}))[0].one("InstanceTemplate")
+    monkeypatch.setattr("infra.stack.lock_of", lambda *_: "tensorflow-cpu==2.18.0 --hash=sha256:0")
+    after = run(config(vm={"managed": {}}))[0].one("InstanceTemplate")
+    assert after["metadata"]["tensorflow-lock"] != before["metadata"]["tensorflow-lock"]
+    assert after["name"] == before["name"]
+
+
+def test_other_prices_make_no_other_template(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = run(config(vm={"managed": {}}))[0].one("InstanceTemplate")
+    monkeypatch.setattr("infra.stack.goes_on", lambda *_: "TPU and VM cost $99")
+    after = run(config(vm={"managed": {}}))[0].one("InstanceTemplate")
+    assert after["metadata"]["cost-note"] == "TPU and VM cost $99."
+    assert after["name"] == before["name"]
+
+
+def test_the_machine_that_runs_the_trainer_knows_what_goes_on_costing_and_what_ends_it(
+    run: Run,
+) -> None:
+    vm = run(config())[0].one("Instance")["metadata"]["cost-note"]
+    assert re.match(r"TPU and VM cost \$\d+\.\d\d an hour, .*`pulumi destroy --stack test`\.", vm)
+    bare = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-ubuntu2204-base"}
+    training = {"tensorflowVersion": "2.19.1"}
+    engine, _ = run(config(tpu=bare, training=training))
+    assert "cost-note" not in engine.one("V2Vm")["metadata"]
+    engine, _ = run(config(tpu=bare, training={**training, "runOn": "tpu"}))
+    assert engine.one("V2Vm")["metadata"]["cost-note"] == vm
+    assert "cost-note" not in engine.one("Instance")["metadata"]

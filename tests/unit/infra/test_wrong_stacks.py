@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 from infra.checks import CHECKS, find_problems
+from infra.checks.training import data_files
 from infra.settings.parse import parse
 from infra.settings.problems import SettingsError
 
 from .conftest import config, context_of
 
 VM = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.18.0-pod-se"}
+LITE = {"acceleratorType": "v5litepod-4", "runtimeVersion": "tpu-vm-tf-2.16.1-pod-pjrt"}
+FLEX = {"capacity": "flex-start", "queued": {"runHours": 2}}
 NODE = {"acceleratorType": "v2-8", "tensorflowVersion": "2.12.1"}
 
 DISK = "projects/some-project/zones/us-central1-b/disks/corpus"
@@ -88,7 +91,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         config(vm="n1-standard-2"),
         'vm: "n1-standard-2" is not a group of settings. Set below it: machineType, capacity, '
         "terminationAction, hostMaintenance, managed, image, bootDiskGib, bootDiskType, "
-        "keepBootDisk, publicIp, osLogin, shielded, opsAgent, timeouts.",
+        "keepBootDisk, publicIp, osLogin, serialPortLogging, shielded, opsAgent, timeouts.",
     ),
     (
         "a flag that is none",
@@ -110,10 +113,16 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "Change or remove that one.",
     ),
     (
+        "a label that is the stack's own",
+        config(labels={"tpu-stack": "pr-7"}),
+        'labels: {"tpu-stack": "pr-7"} has the label \'tpu-stack\', which is the stack\'s own: by '
+        "it the stack is known, and what is left of it is found. Change or remove that one.",
+    ),
+    (
         "more labels than Google allows",
         config(labels={f"l{number}": "" for number in range(62)}),
         f"labels: {json.dumps({f'l{number}': '' for number in range(62)})} are 62 labels, but "
-        "Google allows 61 beside the stack's own. Change or remove that one.",
+        "Google allows 60 beside the stack's own. Change or remove that one.",
     ),
     (
         "an unknown TPU",
@@ -160,6 +169,20 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "the subnet. Remove it.",
     ),
     (
+        "recovery of a TPU out of the queue",
+        config(tpu={**VM, "capacity": "spot"}, recovery={"enabled": True}),
+        "recovery.enabled: true is not for this stack: its TPU comes out of the queue, and the "
+        "state knows the request. Set tpu.queued: {enabled: false}, or: remove it, and let a "
+        "laptop run `tpustack recover --loop --stack NAME`.",
+    ),
+    (
+        "recovery by the TPU itself",
+        config(tpu=VM, training={"runOn": "tpu"}, recovery={"enabled": True}),
+        "recovery.enabled: true is not for this stack: with training.runOn: tpu the agent would "
+        "be lost along with the TPU. Remove it, and let a laptop run "
+        "`tpustack recover --loop --stack NAME`.",
+    ),
+    (
         "a queued node",
         node(queued={"waitMinutes": 5}),
         'tpu.queued: {"waitMinutes": 5.0} is for architecture vm; Google queues no classic node. '
@@ -180,8 +203,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a queue that is no group",
         config(tpu={**VM, "queued": True}),
-        "tpu.queued: true is not a group of settings. Use {}, or set below it: waitMinutes, "
-        "validUntil, reservation, guaranteedHours, workload.",
+        "tpu.queued: true is not a group of settings. Use {}, or set below it: enabled, "
+        "waitMinutes, validUntil, reservation, reservationBound, runHours, guaranteedHours, "
+        "workload.",
     ),
     (
         "a queue that nobody waits for",
@@ -252,6 +276,50 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         config(tpu={**VM, "capacity": "reserved", "queued": {"reservation": "zones/ours"}}),
         'tpu.queued.reservation: "zones/ours" is no reservation\'s name. Use NAME, or '
         "projects/PROJECT/locations/ZONE/reservations/NAME.",
+    ),
+    (
+        "the end of a reservation that is not named",
+        config(tpu={**VM, "capacity": "reserved", "queued": {"reservationBound": True}}),
+        "tpu.queued.reservationBound: true does not say to which reservation. Set "
+        "tpu.queued.reservation, or remove it.",
+    ),
+    (
+        "a while without its length",
+        config(zone="us-west4-a", tpu={**LITE, "capacity": "flex-start"}),
+        "tpu.queued.runHours: (not set) is required with tpu.capacity: flex-start. Set after how "
+        "many hours Google deletes the TPU, at most 168.",
+    ),
+    (
+        "a while longer than Google has",
+        config(zone="us-west4-a", tpu={**LITE, **FLEX, "queued": {"runHours": 169}}),
+        "tpu.queued.runHours: 169 is too large. Use at most 168.",
+    ),
+    (
+        "a while out of the queue",
+        config(zone="us-west4-a", tpu={**LITE, **FLEX, "queued": {"enabled": False}}),
+        "tpu.queued.enabled: false contradicts tpu.capacity: flex-start, which Google has in the "
+        "queue alone. Remove it.",
+    ),
+    (
+        "a while of a guarantee",
+        config(
+            zone="us-west4-a",
+            tpu={**LITE, **FLEX, "queued": {"runHours": 2, "guaranteedHours": 1}},
+        ),
+        "tpu.queued.guaranteedHours: 1.0 contradicts tpu.capacity: flex-start, which stays for "
+        "tpu.queued.runHours. Set tpu.queued.runHours instead.",
+    ),
+    (
+        "a while on a type that Google does not name",
+        config(tpu={**VM, **FLEX}),
+        'tpu.capacity: "flex-start" is for v5e and v6e, but tpu.acceleratorType is v2-8. Use spot, '
+        "or a type of those.",
+    ),
+    (
+        "an end of what stays",
+        config(tpu={**VM, "queued": {"runHours": 2}}),
+        "tpu.queued.runHours: 2.0 contradicts tpu.capacity: on-demand, which stays until it is "
+        "deleted. Set tpu.capacity: flex-start, or remove it.",
     ),
     (
         "a guarantee for what may be taken away",
@@ -389,7 +457,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "a disk with a name that is none",
         disks({"name": "Corpus", "sizeGib": 100}),
         'tpu.dataDisks[0].name: "Corpus" is no name for a disk (lower-case letters, digits and '
-        "hyphens, a letter first, no hyphen last). Set one like corpus.",
+        "hyphens, no hyphen last). Set one like corpus.",
     ),
     (
         "a disk with a long name",
@@ -480,13 +548,94 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "no runtime",
         config(tpu={"acceleratorType": "v2-8"}),
         "tpu.runtimeVersion: (not set) is required for architecture vm. Set one, for example "
-        "tpu-vm-tf-2.18.0-pjrt-v5p-and-below or tpu-vm-tf-2.18.0-pod-pjrt-v5p-and-below.",
+        "tpu-vm-tf-2.16.1-se or tpu-vm-tf-2.16.1-pod-se.",
     ),
     (
-        "an unknown runtime",
-        config(tpu={**VM, "runtimeVersion": "tpu-vm-tf-2.18.1-pod-se"}),
-        'tpu.runtimeVersion: "tpu-vm-tf-2.18.1-pod-se" is no runtime that Google names. Use '
-        "tpu-vm-tf-2.18.0-pod-se, tpu-vm-tf-2.17.1-pod-se or tpu-vm-tf-2.16.1-pod-se.",
+        "a runtime whose name does not follow Google's pattern",
+        config(tpu={**VM, "runtimeVersion": "tpu-vm-tf-2.18.1-pod"}),
+        'tpu.runtimeVersion: "tpu-vm-tf-2.18.1-pod" is no runtime that Google names. Use '
+        "tpu-vm-tf-2.14.1-pod, tpu-vm-tf-2.13.1-pod or tpu-vm-tf-2.12.1-pod.",
+    ),
+    (
+        "a runtime that is not listed and cannot run on the TPU",
+        config(
+            zone="us-west4-a",
+            tpu={"acceleratorType": "v5litepod-8", "runtimeVersion": "tpu-vm-tf-2.99.0-pod-se"},
+        ),
+        'tpu.runtimeVersion: "tpu-vm-tf-2.99.0-pod-se" does not run on v5litepod-8 (it is for v2, '
+        "v3, v4). Use tpu-vm-tf-2.19.0-pod-pjrt, tpu-vm-tf-2.17.0-pod-pjrt or "
+        "tpu-vm-tf-2.15.0-pod-pjrt.",
+    ),
+    (
+        "a generation that is for Compute Engine alone",
+        config(tpu={**VM, "acceleratorType": "tpu7x-8"}),
+        'tpu.acceleratorType: "tpu7x-8" is of a generation that the Cloud TPU API does not serve: '
+        "TPU7x and later are on Compute Engine and GKE alone (docs/tpu.md). Use v5p-8.",
+    ),
+    (
+        "a tensorflow-cpu that does not exist",
+        config(training={"tensorflowVersion": "2.18.7"}),
+        'training.tensorflowVersion: "2.18.7" is not possible: tensorflow-cpu 2.18.7, which the VM '
+        "would install, does not exist. Use 2.21.0, 2.20.0, 2.19.1 or 2.19.0.",
+    ),
+    (
+        "a tensorflow-tpu that does not exist",
+        config(
+            tpu={**VM, "runtimeVersion": "tpu-ubuntu2204-base"},
+            training={"runOn": "tpu", "tensorflowVersion": "2.19.0"},
+        ),
+        'training.tensorflowVersion: "2.19.0" is not possible: tensorflow-tpu 2.19.0, which the '
+        "TPU VM would install, does not exist. Use 2.19.1, 2.18.0, 2.17.1 or 2.17.0.",
+    ),
+    (
+        "a tensorflow-tpu that no libtpu goes with",
+        config(
+            tpu={**VM, "runtimeVersion": "tpu-ubuntu2204-base"},
+            training={"runOn": "tpu", "tensorflowVersion": "2.20.0"},
+        ),
+        'training.tensorflowVersion: "2.20.0" is not possible: tensorflow-tpu 2.20.0, which the '
+        "TPU VM would install, drives no TPU (it lacks functions that libtpu calls). Use 2.19.1, "
+        "2.18.0, 2.17.1 or 2.17.0.",
+    ),
+    (
+        "an image whose Python the training does not run with",
+        config(vm={"image": "debian-cloud/debian-11"}),
+        'vm.image: "debian-cloud/debian-11" has Python 3.9, but the training package needs 3.10. '
+        "Use a newer image.",
+    ),
+    (
+        "a runtime whose Python the training does not run with",
+        config(
+            tpu={**VM, "runtimeVersion": "tpu-vm-base"},
+            training={"runOn": "tpu", "tensorflowVersion": "2.19.1"},
+        ),
+        'tpu.runtimeVersion: "tpu-vm-base" has Python 3.8, but the training package needs 3.10. '
+        "Use a newer runtime.",
+    ),
+    (
+        "a runtime with TensorFlow whose Python the training does not run with",
+        config(
+            tpu={**VM, "runtimeVersion": "tpu-vm-tf-2.12.1"},
+            training={"runOn": "tpu"},
+        ),
+        'tpu.runtimeVersion: "tpu-vm-tf-2.12.1" has Python 3.8, but the training package needs '
+        "3.10. Use a newer runtime.",
+    ),
+    (
+        "a TensorFlow without a wheel for the image's Python",
+        config(
+            vm={"image": "ubuntu-os-cloud/ubuntu-2404-lts-amd64"},
+            tpu={**VM, "runtimeVersion": "tpu-vm-tf-2.14.1-pod"},
+        ),
+        'vm.image: "ubuntu-os-cloud/ubuntu-2404-lts-amd64" has Python 3.12, for which there is no '
+        "tensorflow-cpu 2.14.1. Use an image with Python 3.10 or 3.11, or another "
+        "training.tensorflowVersion.",
+    ),
+    (
+        "a node older than the training",
+        node(tensorflowVersion="2.11.1"),
+        "training.tensorflowVersion: (not set) and TensorFlow 2.11.1 is older than what the "
+        "training package runs with (2.12). Use a TPU with TensorFlow 2.12 or newer.",
     ),
     (
         "a runtime for other TPUs",
@@ -533,14 +682,13 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "an unknown version of a node",
         node(tensorflowVersion="2.19.1"),
-        'tpu.tensorflowVersion: "2.19.1" is no version of classic TPU nodes. Use 2.9.1, 2.12.1 or '
-        "2.11.1.",
+        'tpu.tensorflowVersion: "2.19.1" is no version of classic TPU nodes. Use 2.12.1 or 2.12.0.',
     ),
     (
         "a version of the first nodes",
         node(tensorflowVersion="1.8"),
         'tpu.tensorflowVersion: "1.8" is no longer served on TPU nodes since 2019-03-11. '
-        "Use 1.15, 1.13 or 1.12.",
+        "There are: 2.12.1, 2.12.0.",
     ),
     (
         "a trainer's version that is none",
@@ -627,6 +775,34 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         config(network={"name": "shared"}),
         'network.name: "shared" names a network that is there already, but the stack makes its '
         "own. Set network.create: false to use it, or remove it.",
+    ),
+    (
+        "a host project without its network's name",
+        config(network={"create": False, "project": "host-project"}),
+        "network.name: (not set) is required beside network.project: host-project may lend several "
+        "networks. Set it, and network.subnetwork if that has another name.",
+    ),
+    (
+        "a host project that is none",
+        config(network={"create": False, "project": "Host", "name": "shared"}),
+        'network.project: "Host" is no project id (6 to 30 lower-case letters, digits and hyphens, '
+        "a letter first). Use the id of the Shared VPC's host project.",
+    ),
+    (
+        "the stack's own project as host project",
+        config(network={"create": False, "project": "some-project", "name": "shared"}),
+        'network.project: "some-project" is the stack\'s own project. Remove it, or name the host '
+        "project of a Shared VPC.",
+    ),
+    (
+        "a classic node in a Shared VPC",
+        {
+            **node(),
+            "tpu-stack:network": {"create": False, "project": "host-project", "name": "shared"},
+        },
+        'network.project: "host-project" is for architecture vm; a classic node would need a '
+        "connection of Service Networking. Use architecture vm, or a network of the stack's own "
+        "project.",
     ),
     (
         "an unknown machine type",
@@ -719,6 +895,25 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         config(bucket={"name": "goog-data"}),
         'bucket.name: "goog-data" has "goog" first or "google" in it, which Google keeps for '
         "itself. Set one like my-project-tpu-data.",
+    ),
+    (
+        "an owner that is no part of a name",
+        config(owner="Ada Lovelace"),
+        'owner: "Ada Lovelace" is no part of a name (lower-case letters, digits and hyphens, no '
+        "hyphen first or last). Change or remove that one.",
+    ),
+    (
+        "an owner with a long name",
+        config(owner="ada-king-countess-of-lovelace"),
+        "namePrefix: (not set) and would be 'tpu-stack-test-ada-king-countess-of-lovelace', which "
+        "has 44 characters, but a service account's id, which begins with it, has 6 to 30. Set one "
+        "of 3 to 27 characters.",
+    ),
+    (
+        "an owner beside a prefix",
+        config(owner="ada", namePrefix="our-stack"),
+        "owner: \"ada\" is part of no name, because namePrefix is 'our-stack'. Remove one of the "
+        "two.",
     ),
     (
         "a prefix that is no name",
@@ -941,6 +1136,83 @@ def test_an_empty_data_directory_is_refused(root: Path) -> None:
     (root / "empty").mkdir()
     (message,) = refusals(config(training={"data": "empty"}), root)
     assert message.startswith('training.data: "empty" has no files.')
+
+
+def test_a_directory_that_is_no_data_set_is_refused(root: Path) -> None:
+    (root / ".demo" / "data" / "manifest.json").unlink()
+    (message,) = refusals(config(training={"data": ".demo/data"}), root)
+    assert message.startswith(
+        'training.data: ".demo/data" has no manifest.json, without which no training can read it. '
+        "Fill it with `tpu-training data convert"
+    )
+
+
+@pytest.mark.parametrize("around", [".", "dist/..", "..", "/", ".demo/../"])
+def test_the_projects_own_folder_is_no_data_set(root: Path, around: str) -> None:
+    (root / "manifest.json").write_text("{}")
+    assert refusals(config(training={"data": around}), root) == [
+        f"training.data: {json.dumps(around)} is the project's folder or one around it, and all "
+        "that is in it would be uploaded. Use a folder that holds the data set alone."
+    ]
+
+
+KEY = "-----BEGIN RSA PRIVATE KEY-----\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("gha-creds-0123456789abcdef.json", "{}"),
+        ("train/application_default_credentials.json", "{}"),
+        ("labels.json", '{"type": "service_account", "private_key": "x"}'),
+        ("labels.JSON", '{"type": "external_account"}'),
+        ("a b.json", '{"type": "authorized_user"}'),
+        ("key", KEY),
+        ("train/key.txt", "-----BEGIN PRIVATE KEY-----\n"),
+    ],
+)
+def test_credentials_are_not_uploaded(root: Path, name: str, content: str) -> None:
+    path = root / ".demo" / "data" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content)
+    assert refusals(config(training={"data": ".demo/data"}), root) == [
+        f'training.data: ".demo/data" has {name}, which holds credentials. Everybody who may read '
+        "the bucket would have it. Take it out of the folder."
+    ]
+
+
+def test_a_link_out_of_the_data_is_not_followed(root: Path, tmp_path: Path) -> None:
+    data = root / ".demo" / "data"
+    (tmp_path / "secret").write_text("secret")
+    (data / "link").symlink_to(tmp_path / "secret")
+    (data / "inside").symlink_to(data / "manifest.json")
+    assert refusals(config(training={"data": ".demo/data"}), root) == [
+        'training.data: ".demo/data" has link, a link to a file outside of it. Everybody who may '
+        "read the bucket would have it. Take it out of the folder."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("labels.json", '{"type": "FeatureCollection"}'),
+        ("list.json", "[1]"),
+        ("broken.json", "{"),
+        ("certificate.pem", "-----BEGIN CERTIFICATE-----\n"),
+        (".git/config", "x"),
+        (".env", KEY),
+    ],
+)
+def test_what_holds_no_credentials_or_is_hidden_stops_nothing(
+    root: Path, name: str, content: str
+) -> None:
+    path = root / ".demo" / "data" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content)
+    settings = config(training={"data": ".demo/data"})
+    assert refusals(settings, root) == []
+    uploaded = data_files(parse(settings, "test"), root)
+    assert (name in uploaded) == (not name.startswith("."))
 
 
 def test_a_missing_wheel_is_refused(root: Path) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import socket
 from pathlib import Path
 
-from localcloud.core.machines import MachineSpec
+from localcloud.core.machines import MachineSpec, SerialLog
 
 
 class FakeMachines:
@@ -17,6 +17,8 @@ class FakeMachines:
         self.preempted: list[str] = []
         self.answering: dict[str, tuple[str, int]] = {}
         """Where machines serve, whichever of their ports is asked for."""
+        self.logs: list[SerialLog] = []
+        """What machines have sent to Cloud Logging."""
         self._sockets: dict[str, socket.socket] = {}
 
     def boot(self, spec: MachineSpec) -> None:
@@ -24,7 +26,10 @@ class FakeMachines:
         self.specs[spec.key] = spec
         for command in spec.daemons.values():
             options = dict(part.split("=", 1) for part in command if part.startswith("--"))
-            self._sockets[spec.key] = socket.create_server(("127.0.0.1", int(options["--port"])))
+            # A test beside this one may have taken the same free port: then it listens already.
+            with contextlib.suppress(OSError):
+                address = ("127.0.0.1", int(options["--port"]))
+                self._sockets[spec.key] = socket.create_server(address)
             Path(options["--ready"]).write_text(options["--port"])
 
     def halt(self, key: str, *, grace: float | None = None) -> None:
@@ -68,6 +73,10 @@ class FakeMachines:
     def serial(self, key: str, start: int = 0) -> tuple[str, int]:
         """Return nothing: no guest writes to it."""
         return "", start
+
+    def serial_logs(self, project: str) -> list[SerialLog]:
+        """Return what a test lets the machines of a project have sent."""
+        return [log for log in self.logs if log.project == project]
 
     def processes(self) -> list[int]:
         """Return none."""

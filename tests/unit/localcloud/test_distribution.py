@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sysconfig
 import venv
@@ -14,10 +13,10 @@ import pytest
 import requests
 
 import localcloud
+from tests.wheels import build
 
 pytestmark = pytest.mark.server
 
-SOURCE = Path(__file__).parents[3] / "localcloud"
 LIBRARIES = Path(sysconfig.get_paths()["purelib"])
 # Editable installs lead to the checkout, and TensorFlow is an extra.
 NOT_THERE = ("__editable__", "tensorflow", "tensorboard", "keras", "tpu_stack")
@@ -30,16 +29,14 @@ Command = Callable[..., "subprocess.CompletedProcess[str]"]
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The command of an environment with the wheel and the libraries that it depends on."""
     folder = tmp_path_factory.mktemp("wheel")
-    ignored = shutil.ignore_patterns("build", "dist", "*.egg-info", "__pycache__")
-    shutil.copytree(SOURCE, folder / "source", ignore=ignored)
     venv.create(folder / "venv", symlinks=True)
     (packages,) = folder.glob("venv/lib/python*/site-packages")
     for entry in LIBRARIES.iterdir():
         if not entry.name.startswith(NOT_THERE) and entry.suffix != ".pth":
             (packages / entry.name).symlink_to(entry)
     pip = [str(folder / "venv/bin/python"), "-m", "pip", "install", "--quiet", "--no-index"]
-    pip += ["--disable-pip-version-check", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*pip, str(folder / "source")], check=True, cwd=folder)
+    pip += ["--disable-pip-version-check", "--no-deps"]
+    subprocess.run([*pip, str(build("localcloud", folder))], check=True, cwd=folder)
     return folder / "venv/bin/localcloud"
 
 

@@ -195,6 +195,12 @@ CASES = [
     Case("spot", "spot-outside-production", [tpu(**SPOT), vm()]),
     Case("reserved", "spot-outside-production", [entry({}, guaranteed={"reserved": True})]),
     Case(
+        "reserved in calendar mode",
+        "spot-outside-production",
+        [entry({}, provisioningModel="RESERVATION_BOUND")],
+    ),
+    Case("for a while", "spot-outside-production", [entry({}, provisioningModel="FLEX_START")]),
+    Case(
         "guaranteed for a while",
         "spot-outside-production",
         [entry({}, guaranteed={"minDuration": "3600s"})],
@@ -240,6 +246,13 @@ CASES = [
         "cost-ceiling",
         [tpu(schedulingConfig={"reserved": True})],
         "TPU v2-8, reserved $4.50",
+        {"dollarsPerHour": 1},
+    ),
+    Case(
+        "flex-start at the list price",
+        "cost-ceiling",
+        [entry({"acceleratorType": "v2-8"}, provisioningModel="FLEX_START")],
+        "TPU v2-8, flex-start $4.50",
         {"dollarsPerHour": 1},
     ),
     Case(

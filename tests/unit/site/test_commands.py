@@ -1,4 +1,4 @@
-"""The commands on the pages are commands that exist, with the options that they have.
+"""The commands that people are told to run exist, with the options that they have.
 
 The commands in blocks of training/docs and training/recipes have tests of their own.
 """
@@ -6,8 +6,7 @@ The commands in blocks of training/docs and training/recipes have tests of their
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 import click
 import pytest
@@ -17,63 +16,56 @@ from tpu_training.commands.cli import parse
 from tpu_training.errors import InputError
 from tpustack.__main__ import cli
 
-from .conftest import PAGES, REPOSITORY, code_blocks, prose
+from .conftest import PAGES, REPOSITORY
+from .named import Named, in_blocks, in_prose, named
+from .recorded import recorded
 
-PROGRAM = re.compile(
-    r"(?:^|\$\(|&& |\|\| |\| |; )(?:\$ )?(?:\.venv/bin/)?"
-    r"(tpustack|tpu-training|python -m localcloud|make)(?: ([^|>&;#)\n]*))?(?![\w./-])",
-    re.M,
-)
 MAKEFILE = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.M))
 VARIABLES = set(re.findall(r"^([A-Z]+) \?=", MAKEFILE, re.M))
 TRAINING = {"train", "evaluate", "train-and-evaluate", "lr-range-test"}
+TOOLS = recorded()
 TESTED_ELSEWHERE = ("training/docs/", "training/recipes/")
 
 
-def in_blocks(page: str) -> Iterator[tuple[str, str]]:
-    """Each program that a block of `page` runs, with its arguments."""
-    for block in code_blocks(page):
-        for program, arguments in PROGRAM.findall(block.replace("\\\n", " ")):
-            if program != "tpu-training" or not page.startswith(TESTED_ELSEWHERE):
-                yield program, arguments
-
-
-def in_prose(page: str) -> Iterator[tuple[str, str]]:
-    """Each program that `page` names between backticks, with what it says of its arguments."""
-    for code in re.findall(r"`([^`]+)`", prose(page)):
-        yield from PROGRAM.findall(code.replace("\n", " "))
-
-
-def refusals(commands: Iterator[tuple[str, str]], *, whole: bool) -> dict[str, str]:
+def refusals(commands: Iterable[Named]) -> dict[str, str]:
     """Map each command that its program would not take to the reason."""
     return {
-        f"{program} {arguments}": why
-        for program, arguments in commands
-        if (why := refusal(program, arguments, whole=whole))
+        f"{one.where}: {one.program} {one.arguments}": why
+        for one in commands
+        if one.program != "tpu-training" or not one.where.startswith(TESTED_ELSEWHERE)
+        if (why := refusal(one))
     }
 
 
-def refusal(program: str, arguments: str, *, whole: bool) -> str | None:
+def refusal(one: Named) -> str | None:
     """Say why the program would not take the arguments; unless `whole`, some may be missing."""
-    words = shlex.split(arguments if whole else re.sub(r"\S*….*", "", arguments))
+    if one.words and (one.words[0].isupper() or one.words[0].startswith("$")):
+        return None  # It stands for any.
+    if one.program in TOOLS:
+        return TOOLS[one.program].refusal(one.words)
     try:
-        if program == "make":
-            check_make(words)
-        elif program == "tpustack":
-            check_tpustack(words, whole=whole)
-        elif program == "tpu-training":
-            check_training(words, whole=whole)
-        else:
-            check_localcloud(words)
+        check(one)
     except (click.UsageError, InputError, ValueError) as error:
         message = error.message if isinstance(error, click.UsageError) else str(error)
         named_file_is_missing = "there is no such file" in message or "does not exist" in message
-        incomplete = not whole and "required" in message
+        incomplete = not one.whole and "required" in message
         return None if incomplete or named_file_is_missing else message
     except SystemExit as end:
         return None if end.code == 0 else "argparse refuses it"
     return None
+
+
+def check(one: Named) -> None:
+    """Raise an error of some kind if one of our own programs would not take the arguments."""
+    if one.program == "make":
+        check_make(one.words)
+    elif one.program == "tpustack":
+        check_tpustack(one.words, whole=one.whole)
+    elif one.program == "tpu-training":
+        check_training(one.words, whole=one.whole)
+    else:
+        check_localcloud(one.words)
 
 
 def check_make(words: list[str]) -> None:
@@ -113,7 +105,7 @@ def test_every_command_in_a_block_of_a_page_is_taken(
     page: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(REPOSITORY)
-    assert refusals(in_blocks(page), whole=True) == {}
+    assert refusals(in_blocks(page)) == {}
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -121,13 +113,27 @@ def test_every_command_that_the_prose_of_a_page_names_exists(
     page: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(REPOSITORY)
-    assert refusals(in_prose(page), whole=False) == {}
+    assert refusals(in_prose(page)) == {}
 
 
-def test_commands_are_found_where_pages_have_them() -> None:
-    found = {program for page in PAGES for program, _ in [*in_blocks(page), *in_prose(page)]}
-    assert found == {"tpustack", "tpu-training", "python -m localcloud", "make"}
-    assert ("tpustack", "local env") in list(in_blocks("README.md"))
+def test_every_command_in_a_message_a_known_error_or_a_workflow_exists(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    assert refusals(one for one in named() if one.where not in PAGES) == {}
+
+
+def test_commands_are_found_where_they_are() -> None:
+    found = {(one.program, one.arguments) for one in named()}
+    assert {program for program, _ in found} == {
+        *("tpustack", "tpu-training", "python -m localcloud", "make", "pulumi", "gcloud")
+    }
+    assert ("tpustack", "local env") in {
+        (one.program, one.arguments) for one in in_blocks("README.md")
+    }
+    wheres = {one.where.partition("/")[0] for one in named()}
+    assert {"README.md", "docs", "infra", "tpustack", "training", "localcloud"} <= wheres
+    assert "training/tpu_training/errors/known_errors.json" in {one.where for one in named()}
 
 
 @pytest.mark.parametrize(
@@ -142,7 +148,30 @@ def test_commands_are_found_where_pages_have_them() -> None:
         ("tpu-training", "trian"),
         ("tpu-training", "train --batchsize=3"),
         ("python -m localcloud", "faults ad"),
+        ("pulumi", "up --replace"),
+        ("pulumi", "up --replace --yes"),
+        ("pulumi", "upp"),
+        ("pulumi", "stack outputs"),
+        ("pulumi", "stack output --stack dev tpu_name tpu_names"),
+        ("pulumi", "destroy --refres"),
+        ("gcloud", "compute tpu list"),
+        ("gcloud", "compute tpus tpu-vm start NAME --zones ZONE"),
+        ("gcloud", "compute tpus tpu-vm start NAME --zone"),
     ],
 )
 def test_a_command_that_does_not_exist_is_refused(program: str, arguments: str) -> None:
-    assert refusal(program, arguments, whole=False)
+    assert refusal(Named("here", program, arguments, whole=False))
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments"),
+    [
+        ("pulumi", "up --refresh --stack=dev -y"),
+        ("pulumi", "stack"),
+        ("gcloud", "compute tpus"),
+        ("gcloud", "compute tpus tpu-vm list --zone=us-central1-b --project mine"),
+        ("gcloud", "compute tpus tpu-vm list --no-user-output-enabled"),
+    ],
+)
+def test_a_command_that_exists_is_taken(program: str, arguments: str) -> None:
+    assert refusal(Named("here", program, arguments, whole=False)) is None

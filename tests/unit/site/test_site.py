@@ -42,12 +42,9 @@ def test_every_page_is_there_and_can_be_searched(site: Path) -> None:
 
 
 def test_sources_that_pages_link_to_are_shown_and_stay_out_of_the_search(site: Path) -> None:
-    assert "timeToLive" in (site / "infra" / "startup" / "limit_enforcer.py.html").read_text(
-        "utf-8"
-    )
-    assert "limit_enforcer.py.html" not in (site / "search" / "search_index.json").read_text(
-        "utf-8"
-    )
+    page = site / "infra" / "startup" / "agent" / "limits.py.html"
+    assert "timeToLive" in page.read_text("utf-8")
+    assert "limits.py.html" not in (site / "search" / "search_index.json").read_text("utf-8")
 
 
 def test_the_first_page_shows_the_architecture(site: Path) -> None:

@@ -29,19 +29,26 @@ MAY_IMPORT = {
     "policy": {"infra.catalog", "infra.cost"},
     "bootstrap": {
         "infra.components.billing",
+        "infra.components.limits",
         "infra.components.services",
-        "infra.settings.base",
-        "infra.settings.problems",
+        "infra.deployer",
+        "infra.settings",
     },
     "tpustack": {
+        "bootstrap.rights",
         "bootstrap.settings",
         "infra.settings",
+        "infra.apis",
         "infra.catalog",
         "infra.checks",
         "infra.cost",
+        "infra.credentials",
         "infra.deployer",
         "infra.names",
+        "infra.queued.known",
+        "tpu_training.compile",
         "tpu_training.errors",
+        "tpu_training.goodput",
     },
 }
 NOT_FOR = {

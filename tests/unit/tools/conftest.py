@@ -13,3 +13,4 @@ def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PULUMI_HOME", str(tmp_path / "pulumi-home"))
     monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.delenv("CI", raising=False)

@@ -1,10 +1,12 @@
+import hashlib
 import io
+import re
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from toolchain import cache, choose, download, gobuild, processes
+from toolchain import cache, choose, digests, download, gobuild, processes
 from toolchain.choose import Toolchain
 from toolchain.errors import ToolchainError
 from toolchain.pins import (
@@ -184,10 +186,65 @@ def test_an_archive_with_a_wrong_checksum_is_not_used(monkeypatch: pytest.Monkey
     name = f"pulumi-v{ENGINE_VERSION}-{cache.machine().replace('amd64', 'x64')}.tar.gz"
 
     def answer(address: str, timeout: float) -> io.BytesIO:
-        checksums = f"{'0' * 64}  {name}\n".encode()
+        """A site that somebody has taken over: its checksums fit its archives."""
+        digest = hashlib.sha256(packed.getvalue()).hexdigest()
+        checksums = f"{digest}  {name}\n".encode()
         return io.BytesIO(checksums if address.endswith(".txt") else packed.getvalue())
 
     monkeypatch.setattr("urllib.request.urlopen", answer)
-    with pytest.raises(ToolchainError, match="does not have the checksum"):
+    with pytest.raises(ToolchainError, match=r"does not have the digest that digests\.txt pins"):
         download.engine()
     assert download.cached_engine() is None
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_ci_runs_a_program_that_it_found_only_if_its_digest_is_pinned(
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+    pinned: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("CI", "true")
+    machine.has(ENGINE, HOST, *HOST_SCRIPTS)
+    machine.has_provider()
+    found = digests.digest_of(machine.folder / ENGINE)
+    monkeypatch.setattr(digests, "pinned", lambda: {"pulumi": found} if pinned else {})
+    origin = "path" if pinned else "build"
+    assert origins(choose.toolchain()) == (origin, origin, origin)
+    said = capsys.readouterr().err
+    assert ("is not among the digests of this repository" in said) is not pinned
+    if not pinned:
+        assert ["version"] not in [command[1:] for command in machine.commands]
+
+
+def test_ci_downloads_no_plugin_whose_digest_is_not_pinned(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", "true")
+    machine.online = True
+    assert origins(choose.toolchain()) == ("download", "download", "build")
+    assert not any("plugin" in command for command in machine.commands)
+
+
+def test_a_plugin_whose_digest_is_pinned_is_downloaded_with_it(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.online = True
+    archive = f"{PROVIDER}-v{PROVIDER_VERSION}-{cache.machine()}.tar.gz"
+    monkeypatch.setattr(digests, "pinned", lambda: {archive: "5e"})
+    assert origins(choose.toolchain()) == ("download", "download", "download")
+    (install,) = [command for command in machine.commands if "plugin" in command]
+    assert install[-2:] == ["--checksum", "5e"]
+
+
+def test_every_machine_that_has_an_official_engine_has_its_digest() -> None:
+    machines = {f"{system}-{kind}" for system in ("linux", "darwin") for kind in ("x64", "arm64")}
+    names = {f"pulumi-v{ENGINE_VERSION}-{name}.tar.gz" for name in machines}
+    assert names <= digests.pinned().keys()
+    assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests.pinned().values())
+
+
+def test_a_build_is_checked_against_go_sum_and_the_public_database() -> None:
+    """What is not in go.sum is refused by `readonly`; nothing turns a check off."""
+    assert "-mod=readonly" in gobuild._ENVIRONMENT["GOFLAGS"]
+    assert not {"GOSUMDB", "GONOSUMDB", "GONOSUMCHECK", "GOINSECURE"} & gobuild._ENVIRONMENT.keys()

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tpustack.__main__ import main
+from tpustack.engine import home
+from tpustack.errors import TpustackError
 from tpustack.stacks import files as stacks
 
 REPOSITORY = Path(__file__).parents[3]
@@ -46,8 +48,12 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with this repository's stack files, a wheel and data."""
+    """A project with this repository's stack files (in projects of ours), a wheel and data."""
     shutil.copytree(REPOSITORY / "stacks", tmp_path / "stacks")
+    for path in (tmp_path / "stacks").glob("Pulumi.*.yaml"):
+        ours = path.read_text(encoding="utf-8").replace("gcp:project: my-", "gcp:project: our-")
+        path.write_text(ours, encoding="utf-8")
+    monkeypatch.setenv("LOGNAME", "ada")
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist" / "tpu_stack_training-0.1.0-py3-none-any.whl").write_bytes(b"a wheel")
     data = tmp_path / ".demo" / "data"
@@ -55,3 +61,32 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (data / "manifest.json").write_text("{}", encoding="utf-8")
     monkeypatch.setattr(stacks, "root", lambda: tmp_path)
     return tmp_path
+
+
+class Pulumi:
+    """Stands in for the engine: it remembers its commands, and refuses one of them on request."""
+
+    def __init__(self) -> None:
+        self.commands: list[tuple[str, ...]] = []
+        self.variables: dict[str, str] = {}
+        self.refused = ""
+
+    def with_variables(self, variables: dict[str, str]) -> Callable[..., None]:
+        self.variables = dict(variables)
+        return self.run
+
+    def run(self, *arguments: str) -> None:
+        if arguments[0] == self.refused:
+            raise TpustackError(f"`pulumi {' '.join(arguments)}` failed: it is refused")
+        self.commands.append(arguments)
+
+
+@pytest.fixture
+def pulumi(monkeypatch: pytest.MonkeyPatch) -> Pulumi:
+    """The engine, and an environment that says the passphrase alone."""
+    for name in ("PULUMI_BACKEND_URL", home.PASSPHRASE_FILE):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(home.PASSPHRASE_VARIABLE, "secret")
+    engine = Pulumi()
+    monkeypatch.setattr(home, "_pulumi", engine.with_variables)
+    return engine

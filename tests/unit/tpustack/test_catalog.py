@@ -91,7 +91,7 @@ def test_prices_are_listed_as_their_sources_have_them(run: Run) -> None:
                 "sources",
             },
         ),
-        ("runtimes", {"name", "tensorflow", "architecture", "servesGrpc", "families"}),
+        ("runtimes", {"name", "tensorflow", "architecture", "servesGrpc", "proof", "families"}),
         ("machines", {"name", "vcpus", "memoryGib"}),
         ("prices", {"of", "regions", "unit", "onDemand", "spot", "preemptible", "source"}),
     ],

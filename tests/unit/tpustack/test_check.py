@@ -51,6 +51,55 @@ def test_all_problems_of_all_stacks_are_reported_at_once(project: Path, run: Run
     ]
 
 
+UNKNOWN_AND_WRONG = """
+config:
+  gcp:project: some-project
+  tpu-stack:zone: us-central1-b
+  tpu-stack:architectur: vm
+  tpu-stack:tpu:
+    acceleratorType: v2-9
+    runtimeVersion: tpu-vm-tf-2.18.0-pod-se
+    slize: 2
+  tpu-stack:vm:
+    machineType: n1-nosuch-2
+  tpu-stack:bucket:
+    location: europe-west4
+"""
+
+
+def test_wrong_values_are_reported_beside_unknown_names(project: Path, run: Run) -> None:
+    path = project / "stacks" / "Pulumi.broken.yaml"
+    path.write_text(UNKNOWN_AND_WRONG, encoding="utf-8")
+    lines = run("check", "--stack", "broken").err.splitlines()
+    assert lines[0] == "broken: 5 problems (stacks/Pulumi.broken.yaml)"
+    said = "\n".join(lines[1:])
+    for setting in ("architectur", "tpu.slize", "tpu.acceleratorType", "vm.machineType"):
+        assert f"  - {setting}: " in said
+    assert "  - bucket.location: " in said
+
+
+def test_what_a_mistyped_setting_would_have_made_right_is_no_problem(
+    project: Path, run: Run
+) -> None:
+    flex = """
+config:
+  gcp:project: some-project
+  tpu-stack:zone: us-central1-a
+  tpu-stack:tpu:
+    acceleratorType: v5litepod-4
+    runtimeVersion: tpu-vm-tf-2.16.1-pod-pjrt
+    capasity: flex-start
+    queued: {runHours: 12}
+"""
+    (project / "stacks" / "Pulumi.flex.yaml").write_text(flex, encoding="utf-8")
+    lines = run("check", "--stack", "flex").err.splitlines()
+    assert lines[0] == "flex: 1 problem (stacks/Pulumi.flex.yaml)"
+    wrong = flex.replace("capasity: flex-start", "capacity: flexstart")
+    (project / "stacks" / "Pulumi.flex.yaml").write_text(wrong, encoding="utf-8")
+    lines = run("check", "--stack", "flex").err.splitlines()
+    assert lines[0] == "flex: 1 problem (stacks/Pulumi.flex.yaml)"
+
+
 def test_what_an_update_would_warn_of_is_said_too(project: Path, run: Run) -> None:
     several = BROKEN.replace("v2-9", "v2-8\n    slices: 2").replace("n1-nosuch-2", "n1-standard-2")
     (project / "stacks" / "Pulumi.several.yaml").write_text(several, encoding="utf-8")

@@ -112,6 +112,7 @@ def test_different_errors_are_found_in_the_order_of_their_lines() -> None:
         ("E1121 10:00:00.123456 12 rpc.cc:1] something new", 1),
         ("training failed: ValueError: strange (not a known error; --debug shows where)", 1),
         ("startup-script exit status 1", 1),
+        ('Script "startup-script" failed with error: exit status 1', 1),
     ],
 )
 def test_an_unknown_error_is_said_to_be_unknown(text: str, line: int) -> None:
@@ -173,7 +174,7 @@ def test_json_has_the_findings_and_the_unknown_errors(run: Run, tmp_path: Path) 
     done = run("doctor", str(log), "--json")
     document = json.loads(done.out)
     assert done.code == 1
-    assert set(document) == {"findings", "unknown"}
+    assert set(document) == {"findings", "unknown", "fits"}
     (found,) = document["findings"]
     assert set(found) == {"source", "id", "lines", "text", "cause", "cure", "link"}
     assert (found["id"], found["lines"], found["source"]) == ("worker-lost", [1], str(log))

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from infra.catalog import Catalog
+from tpustack.engine import home
 from tpustack.stacks import files as stacks
 from tpustack.stacks.new import Answers, problems_of
 
-from .conftest import Run
+from .conftest import REPOSITORY, Pulumi, Run
+
+pytestmark = pytest.mark.usefixtures("pulumi")
 
 CATALOG = Catalog()
 TypeIn = Callable[..., None]
 PLACES = [(tpu.name, zone) for tpu in CATALOG.accelerators.values() for zone in tpu.zones]
 TOLD = ["--project", "my-project", "--zone", "us-central1-b"]
 TOLD += ["--accelerator-type", "v2-8", "--capacity", "spot"]
+HOME = ["--backend", "file", "--secrets-provider", "passphrase"]
 
 
 @pytest.fixture
@@ -46,41 +52,160 @@ def config_of(project: Path, stack: str) -> dict[str, object]:
     return config
 
 
-def test_options_alone_make_a_stack_that_passes_the_check(project: Path, run: Run) -> None:
-    done = run("init", "mine", *TOLD)
+def test_options_alone_make_a_stack_that_passes_the_check(
+    project: Path, run: Run, pulumi: Pulumi
+) -> None:
+    done = run("init", "mine", *TOLD, *HOME, "--data", ".demo/data")
     assert done.code == 0
     assert done.out.splitlines() == [
-        "stacks/Pulumi.mine.yaml is written. It costs $1.46 an hour. Next:",
-        "  pulumi stack init mine",
+        "stacks/Pulumi.mine.yaml is written. It costs $1.46 an hour.",
+        "The stack mine is made and selected; its state is in ~/.pulumi.",
+        "Next:",
+        "  pulumi preview",
         "  pulumi up",
     ]
     assert config_of(project, "mine") == {
         "gcp:project": "my-project",
+        "tpu-stack:owner": "ada",
         "tpu-stack:zone": "us-central1-b",
         "tpu-stack:tpu": {
             "acceleratorType": "v2-8",
-            "runtimeVersion": "tpu-vm-tf-2.18.0-pod-pjrt-v5p-and-below",
+            "runtimeVersion": "tpu-vm-tf-2.16.1-pod-se",
             "capacity": "spot",
         },
+        "tpu-stack:training": {"data": ".demo/data"},
+        "tpu-stack:limits": {"timeToLiveHours": 12, "idleMinutes": 30},
+        "tpu-stack:bucket": {"forceDestroy": True},
     }
+    assert pulumi.commands == [
+        ("login", f"file://{Path.home()}"),
+        ("stack", "init", "mine", "--secrets-provider=passphrase"),
+    ]
     assert run("check", "--stack", "mine").code == 0
 
 
-def test_what_no_option_says_is_asked_until_it_is_right(
-    project: Path, run: Run, type_in: TypeIn
+def test_a_settings_file_of_a_persons_own_is_kept_out_of_git(project: Path, run: Run) -> None:
+    assert run("init", "mine", *TOLD, *HOME).code == 0
+    ignored = ["git", "check-ignore", "--quiet", "--no-index", "stacks/Pulumi.mine.yaml"]
+    assert subprocess.run(ignored, cwd=REPOSITORY, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("login", "stack", "owner"),
+    [
+        ("ada", "mine", "ada"),
+        ("Ada.Lovelace@example.com", "mine", "ada-lovelace"),
+        ("ada", "first-year", "ada"),
+        ("ada", "canada", "ada"),
+        ("augusta", "a-longer-stack", "au"),
+    ],
+)
+def test_the_stack_is_named_after_who_makes_it_as_far_as_names_may_be_long(
+    project: Path,
+    run: Run,
+    pulumi: Pulumi,
+    monkeypatch: pytest.MonkeyPatch,
+    login: str,
+    stack: str,
+    owner: str,
 ) -> None:
-    type_in("Bad Project", "my-project", "mars", "europe-west4-b", "v2-8", "v5litepod-4", "spot")
+    monkeypatch.setenv("LOGNAME", login)
+    assert run("init", stack, *TOLD, *HOME).code == 0
+    assert config_of(project, stack)["tpu-stack:owner"] == owner
+    assert run("check", "--stack", stack).code == 0
+
+
+@pytest.mark.parametrize("stack", ["dev-ada", "ada"])
+def test_a_stack_that_is_called_after_who_makes_it_has_the_name_once(
+    project: Path, run: Run, pulumi: Pulumi, stack: str
+) -> None:
+    assert run("init", stack, *TOLD, *HOME).code == 0
+    assert "tpu-stack:owner" not in config_of(project, stack)
+
+
+def test_a_stack_of_the_whole_team_has_no_owner(project: Path, run: Run, pulumi: Pulumi) -> None:
+    assert run("init", "mine", *TOLD, *HOME, "--owner", "").code == 0
+    assert "tpu-stack:owner" not in config_of(project, "mine")
+
+
+def test_a_wrong_owner_is_refused(project: Path, run: Run, pulumi: Pulumi) -> None:
+    done = run("init", "mine", *TOLD, *HOME, "--owner", "Ada Lovelace")
+    assert (done.code, len(done.err.splitlines())) == (2, 1)
+    assert done.err.startswith('error: owner: "Ada Lovelace"')
+
+
+def test_what_no_option_says_is_asked_until_it_is_right(
+    project: Path, run: Run, type_in: TypeIn, pulumi: Pulumi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(home.PASSPHRASE_VARIABLE)
+    monkeypatch.setattr(click.termui, "hidden_prompt_func", lambda _: "typed")
+    place = ("europe-west4-b", "v2-8", "v5litepod-4")
+    state = ("s3://bucket", "file", "gcpkms://key", "passphrase")
+    type_in("Bad Project", "my-project", "mars", *place, "spot", "nowhere", ".demo/data", *state)
     done = run("init", "mine")
     assert done.code == 0
     assert 'gcp:project: "Bad Project" is no project id' in done.err
     assert 'zone: "mars" has no TPUs.' in done.err
     assert "TPUs in europe-west4-b: v5litepod-1, v5litepod-4" in done.out
     assert "spot: $1.78 an hour" in done.out
+    assert 'training.data: "nowhere" does not exist.' in done.err
+    assert '--backend: "s3://bucket" is no place for Pulumi\'s state.' in done.err
+    assert '--secrets-provider: "gcpkms://key" encrypts no secrets here.' in done.err
     config = config_of(project, "mine")
     assert config["tpu-stack:zone"] == "europe-west4-b"
+    assert config["tpu-stack:training"] == {"data": ".demo/data"}
     tpu = config["tpu-stack:tpu"]
     assert isinstance(tpu, dict)
     assert (tpu["acceleratorType"], tpu["capacity"]) == ("v5litepod-4", "spot")
+    assert pulumi.variables == {home.PASSPHRASE_VARIABLE: "typed"}
+
+
+def test_the_backend_and_passphrase_of_the_environment_are_taken_and_no_login_is_changed(
+    project: Path, run: Run, pulumi: Pulumi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://of-the-team")
+    assert run("init", "mine", *TOLD).code == 0
+    assert pulumi.commands == [("stack", "init", "mine", "--secrets-provider=passphrase")]
+    refused = run("init", "other", *TOLD, *HOME)
+    assert refused.code == 2
+    assert '--backend: "file" is not what PULUMI_BACKEND_URL says (s3://of-the-te' in refused.err
+
+
+def test_a_missing_passphrase_file_is_made_for_its_owner_alone(
+    project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(home.PASSPHRASE_VARIABLE)
+    path = project / "new" / "passphrase"
+    monkeypatch.setenv(home.PASSPHRASE_FILE, str(path))
+    done = run("init", "mine", *TOLD, *HOME)
+    assert done.code == 0
+    assert f"{path} is made. Without this passphrase nobody can change or destroy" in done.out
+    made = path.read_text(encoding="utf-8")
+    assert len(made.strip()) > 30
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert run("init", "next", *TOLD, *HOME).code == 0
+    assert path.read_text(encoding="utf-8") == made
+
+
+def test_a_key_needs_no_passphrase(
+    project: Path, run: Run, pulumi: Pulumi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(home.PASSPHRASE_VARIABLE)
+    key = "gcpkms://projects/p/locations/us-central1/keyRings/r/cryptoKeys/secrets"
+    done = run("init", "mine", *TOLD, "--backend", "file", "--secrets-provider", key)
+    assert done.code == 0
+    assert pulumi.commands[-1] == ("stack", "init", "mine", f"--secrets-provider={key}")
+
+
+def test_what_the_engine_refuses_leaves_no_file_so_that_the_same_command_works_later(
+    project: Path, run: Run, pulumi: Pulumi
+) -> None:
+    pulumi.refused = "login"
+    done = run("init", "mine", *TOLD, *HOME)
+    assert done.code == 1
+    assert "error: `pulumi login file:///" in done.err
+    pulumi.refused = ""
+    assert run("init", "mine", *TOLD, *HOME).code == 0
 
 
 def test_a_wrong_option_is_refused_before_anything_is_asked(
@@ -106,7 +231,8 @@ def test_only_zones_that_have_the_type_are_offered(
     project: Path, run: Run, type_in: TypeIn
 ) -> None:
     type_in("us-central1-b", "europe-west4-a")
-    done = run("init", "mine", *TOLD[:2], "--accelerator-type", "v3-32", "--capacity", "spot")
+    told = [*TOLD[:2], "--accelerator-type", "v3-32", "--capacity", "spot", *HOME, "--data", ""]
+    done = run("init", "mine", *told)
     assert done.code == 0
     assert "Zones with TPUs: europe-west4-a\n" in done.out
     assert 'zone: "us-central1-b" offers no v3-32.' in done.err
@@ -118,14 +244,17 @@ def test_nothing_is_asked_where_nobody_can_answer(
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     done = run("init", "mine", "--zone", "us-central1-b")
     assert done.code == 2
-    assert (
-        "say --project, --accelerator-type, --capacity: there is no terminal to ask on" in done.err
-    )
+    missing = "--project, --accelerator-type, --capacity, --backend"
+    assert f"say {missing}: there is no terminal to ask on" in done.err
     assert not stacks.path_of("mine").exists()
     done = run("init", "mine", "--project", "My Project", "--zone", "mars-north1-a")
     assert 'gcp:project: "My Project" is no project id' in done.err
     assert 'zone: "mars-north1-a" has no TPUs' in done.err
-    assert "say --accelerator-type, --capacity" in done.err
+    assert "say --accelerator-type, --capacity, --backend" in done.err
+    monkeypatch.delenv(home.PASSPHRASE_VARIABLE)
+    done = run("init", "mine", *TOLD, *HOME)
+    assert done.code == 2
+    assert "PULUMI_CONFIG_PASSPHRASE: (not set) and there is no terminal to ask on" in done.err
 
 
 def test_a_file_that_is_there_is_never_touched(project: Path, run: Run) -> None:
@@ -148,7 +277,7 @@ def test_a_file_that_is_there_is_never_touched(project: Path, run: Run) -> None:
 def test_a_name_that_cannot_be_is_refused_before_anything_is_asked(
     name: str, message: str, project: Path, run: Run
 ) -> None:
-    done = run("init", *TOLD, "--", name)
+    done = run("init", *TOLD, *HOME, "--", name)
     assert done.code == 2
     assert message in done.err
     assert len(done.err.splitlines()) == 1
@@ -158,12 +287,16 @@ def test_all_wrong_options_are_named_at_once_and_nothing_is_written(
     project: Path, run: Run
 ) -> None:
     wrong = "--project X --zone us-central1 --accelerator-type v2-9 --capacity spot"
-    done = run("init", "mine", *wrong.split())
+    place = "--data nowhere --backend ftp://x --secrets-provider rot13"
+    done = run("init", "mine", *wrong.split(), *place.split())
     assert done.code == 2
     assert [line.split(":")[0] for line in done.err.removeprefix("error: ").splitlines()] == [
         "gcp",
         "zone",
         "tpu.acceleratorType",
+        "training.data",
+        "--backend",
+        "--secrets-provider",
     ]
     assert not stacks.path_of("mine").exists()
 

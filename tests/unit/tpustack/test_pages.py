@@ -11,15 +11,16 @@ import pytest
 from .conftest import REPOSITORY, Run
 
 PAGES = [REPOSITORY / "docs" / f"{name}.md" for name in ("catalog", "cost", "identity", "settings")]
-EXAMPLE = re.compile(r"```console\n\$ tpustack (.*)\n((?:.*\n)*?)```")
+EXAMPLE = re.compile(r"```console\n\$ tpustack ((?:.*\\\n)*.*)\n((?:.*\n)*?)```")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.usefixtures("pulumi")
 def test_the_examples_on_a_page_print_what_it_says(page: Path, project: Path, run: Run) -> None:
     examples = EXAMPLE.findall(page.read_text(encoding="utf-8"))
     assert examples
     for command, output in examples:
-        done = run(*shlex.split(command))
+        done = run(*shlex.split(command.replace("\\\n", "")))
         assert done.code == 0, done.err
         shown, cut, _ = output.partition("...\n")
         assert done.out.startswith(shown) if cut else done.out == shown, command

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 
 import psutil
+import pytest
 
 from tpustack.demo.processes import Watch, end_children
 
@@ -39,6 +40,28 @@ def test_a_child_that_still_runs_is_left_and_one_that_ended_is_not() -> None:
     assert psutil.Process().pid not in [process.pid for process in watch.left()]
     assert child.pid not in [process.pid for process in watch.left()]
     assert watch.peak_mib > 1
+
+
+def test_processes_may_appear_while_what_is_left_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with start(SLEEPER) as early, start(SLEEPER) as late:
+        roots = [early.pid]
+        watch = watched(lambda: roots)
+        while not watch.left():
+            pass
+        watch.stop()
+        roots.append(late.pid)
+        status = psutil.Process.status
+
+        def meanwhile(process: psutil.Process) -> str:
+            watch._sample()
+            return status(process)
+
+        monkeypatch.setattr(psutil.Process, "status", meanwhile)
+        assert [process.pid for process in watch.left()] == [early.pid]
+        for child in (early, late):
+            child.kill()
 
 
 def test_ending_children_interrupts_them_and_kills_those_that_go_on() -> None:

@@ -10,6 +10,8 @@ import pytest
 from tpustack.cloud.google import NotFound
 from tpustack.errors import TpustackError
 from tpustack.logs import serial
+from tpustack.logs.follow import _say_why_silent
+from tpustack.logs.words import Ended, Progress, Story
 
 PREFIX = "Nov 21 training[12]: "
 
@@ -42,28 +44,41 @@ def lines_of(google: FakeGoogle, count: int) -> list[str | None]:
 
 
 def test_a_line_that_comes_in_two_pieces_is_given_once_it_is_whole() -> None:
-    assert lines_of(FakeGoogle(["one\ntw", "", "o\n"]), 3) == ["one", None, "two"]
+    assert lines_of(FakeGoogle(["one\ntw", "", "", "o\n"]), 3) == ["one", None, "two"]
 
 
 def test_reading_goes_on_where_it_stopped() -> None:
     google = FakeGoogle(["12345\n", "67\n"])
     lines_of(google, 2)
-    assert google.starts == [0, 6]
+    assert google.starts[:2] == [0, 6]
+
+
+def test_earlier_boots_are_left_out_also_where_a_read_ends_within_them() -> None:
+    boots = "UEFI: Attempting to start image.\nLinux version 6.1\ntraining failed: old\n" * 2
+    google = FakeGoogle([boots[:40], boots[40:100], f"{boots[100:]}now\n", "", "later\n"])
+    shown = [line for line in lines_of(google, 6) if line is not None]
+    assert shown == [
+        "UEFI: Attempting to start image.",
+        "Linux version 6.1",
+        "training failed: old",
+        "now",
+        "later",
+    ]
 
 
 def test_a_vm_that_is_made_anew_is_waited_for_and_read_from_its_beginning() -> None:
-    google = FakeGoogle(["12345\n", None, "again\n"])
+    google = FakeGoogle(["12345\n", "", None, "again\n"])
     assert lines_of(google, 3) == ["12345", None, "again"]
-    assert google.starts == [0, 6, 0]
+    assert google.starts[:4] == [0, 6, 6, 0]
 
 
 def test_a_vm_that_was_made_anew_unseen_is_noticed_when_nothing_new_comes() -> None:
-    google = FakeGoogle(["12345\n", *[""] * 10, "again\n"])
+    google = FakeGoogle(["12345\n", "", *[""] * 10, "again\n"])
     read = serial.lines(google, project="p", zone="z", vm="v", sleep=lambda _: None)  # type: ignore[arg-type]
     assert next(read) == "12345"
     google.number = 2
     assert [next(read) for _ in range(11)] == [*[None] * 10, "again"]
-    assert google.starts[-1] == 0
+    assert 0 in google.starts[2:]
 
 
 def test_a_vm_that_was_never_there_is_an_error() -> None:
@@ -74,39 +89,117 @@ def test_a_vm_that_was_never_there_is_an_error() -> None:
 
 
 def test_progress_has_the_step_and_the_figures() -> None:
-    said = serial.parse(PREFIX + "progress step=120/234 loss=0.12 examples_per_second=5120 eta=9s")
-    assert said == serial.Progress(
-        120, 234, {"loss": "0.12", "examples_per_second": "5120", "eta": "9s"}
-    )
+    said = Story().read(PREFIX + "progress step=120/234 loss=0.12 examples_per_second=5120 eta=9s")
+    assert said == Progress(120, 234, {"loss": "0.12", "examples_per_second": "5120", "eta": "9s"})
+
+
+SCRIPT = "google_metadata_script_runner[612]: "
+FAILED = f"{PREFIX}training failed: no such file"
 
 
 @pytest.mark.parametrize(
-    ("line", "expected"),
+    ("lines", "expected"),
     [
-        ("training finished test_accuracy=0.99", serial.Ended(True, "test_accuracy=0.99")),
-        ("training failed: no such file", serial.Ended(False, "no such file")),
-        ("training on eight replicas", None),
+        (["training finished test_accuracy=0.99"], Ended(True, "test_accuracy=0.99")),
+        (["training on eight replicas"], None),
+        ([f"{SCRIPT}startup-script: tpu-stack: starting the job a"], None),
+        # systemd starts a trainer again that failed.
+        ([FAILED, f"{PREFIX}tpu-stack: the trainer ended with exit code 1; it is started"], None),
+        (
+            [
+                FAILED,
+                "systemd[1]: training.service: Scheduled restart job, restart counter is at 1.",
+            ],
+            None,
+        ),
+        ([FAILED, "training finished test_accuracy=0.99"], Ended(True, "test_accuracy=0.99")),
+        # It does not after wrong input, nor after too many starts.
+        (
+            [FAILED, f"{PREFIX}tpu-stack: the trainer is not started again: exit code 2"],
+            Ended(False, "no such file"),
+        ),
+        (
+            [FAILED, "systemd[1]: training.service: Start request repeated too quickly."],
+            Ended(False, "no such file"),
+        ),
+        (
+            [
+                f"{SCRIPT}startup-script: E: no space",
+                f'{SCRIPT}Script "startup-script" failed with error: exit status 100',
+            ],
+            Ended(False, "the start-up script failed: E: no space (exit status 100)"),
+        ),
+        (
+            [f"{SCRIPT}startup-script exit status 1"],
+            Ended(False, "the start-up script failed: no output (exit status 1)"),
+        ),
+        ([f"{SCRIPT}startup-script exit status 0"], None),
+        (
+            [
+                f"{SCRIPT}startup-script: tpu-stack: the job a has finished already (gs://b/finished)"
+            ],
+            Ended(True, "the job a has finished already"),
+        ),
+        # What failed before a reboot is not why anything fails after it.
+        (
+            [
+                FAILED,
+                "[    0.000000] Linux version 6.1.0",
+                "training.service: Start request repeated too quickly.",
+            ],
+            Ended(False, "training.service: Start request repeated too quickly."),
+        ),
     ],
 )
-def test_the_last_line_tells_how_it_ended(line: str, expected: serial.Ended | None) -> None:
-    assert serial.parse(PREFIX + line) == expected
+def test_the_training_is_over_when_nothing_starts_it_again(
+    lines: list[str], expected: Ended | None
+) -> None:
+    story = Story()
+    *before, last = [story.read(line) for line in lines]
+    assert (before, last) == ([None] * len(before), expected)
 
 
-def follow(source: Iterator[str | None], now: Iterator[float]) -> serial.Ended:
+def follow(source: Iterator[str | None], now: Iterator[float], heard: list[str]) -> Ended:
     return serial.wait_for_end(
         source,
-        on_line=lambda line: None,
+        on_line=heard.append,
         on_progress=lambda said: None,
-        deadline=10.0,
+        on_silence=lambda: heard.append("silence"),
+        silence=10.0,
         now=lambda: next(now),
     )
 
 
-def test_following_ends_with_the_training() -> None:
-    source = iter(["hello", None, "training finished", "later"])
-    assert follow(source, iter(range(9))).succeeded
+def test_following_ends_with_the_training_and_silence_does_not_end_it() -> None:
+    heard: list[str] = []
+    source = iter(["hello", *[None] * 25, "training finished", "later"])
+    assert follow(source, iter(range(99)), heard).succeeded
+    assert heard == ["hello", "silence", "silence"]
 
 
-def test_a_vm_that_falls_silent_is_an_error() -> None:
-    with pytest.raises(TpustackError, match="nothing to its serial port for 10 s"):
-        follow(iter([None] * 99), iter(range(99)))
+class OneVm:
+    """Knows the state of one VM."""
+
+    def __init__(self, status: str) -> None:
+        self.status = status
+
+    def get(self, url: str, parameters: dict[str, Any]) -> dict[str, Any]:
+        if not self.status:
+            raise NotFound("gone")
+        return {"status": self.status}
+
+
+OUTPUTS = {"project": "p", "vm_zone": "z", "vm_name": "v"}
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [("RUNNING", "nothing new for 5 minutes; v is RUNNING"), ("", "v is gone; waiting for")],
+)
+def test_of_a_vm_that_is_silent_its_state_is_shown(status: str, said: str) -> None:
+    assert _say_why_silent(OneVm(status), OUTPUTS, "").startswith(said)  # type: ignore[arg-type]
+
+
+def test_a_vm_that_is_off_is_an_error_with_advice() -> None:
+    with pytest.raises(TpustackError, match=r"v is TERMINATED .* Look there"):
+        _say_why_silent(OneVm("TERMINATED"), OUTPUTS, "Look there")  # type: ignore[arg-type]

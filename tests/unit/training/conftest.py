@@ -21,6 +21,7 @@ from tpu_training.data.convert.source import Options
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
+    from tpu_training.data.data_set import DataSet
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -86,6 +87,24 @@ def bars(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_mnist_like(folder / "idx", train=640, test=1003)
     convert(str(folder / "idx"), str(folder / "data"), Options(name="bars"))
     return folder / "data"
+
+
+@pytest.fixture(scope="session")
+def numbered(tmp_path_factory: pytest.TempPathFactory) -> DataSet:
+    """103 images in five files; the first pixel of each is its number, the label its last digit."""
+    from tpu_training.data.data_set import open_data
+
+    folder = tmp_path_factory.mktemp("numbered")
+    images = np.zeros((103, 2, 2), np.uint8)
+    images[:, 0, 0] = np.arange(103)
+    labels = (np.arange(103) % 10).astype(np.uint8)
+    for prefix in ("train", "t10k"):
+        write_idx(folder / f"{prefix}-images-idx3-ubyte", images)
+        write_idx(folder / f"{prefix}-labels-idx1-ubyte", labels)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tpu_training.data.convert.write._SHARD_BYTES", 84)
+        convert(str(folder), str(folder / "data"))
+    return open_data(str(folder / "data"))
 
 
 @pytest.fixture(scope="session")
@@ -244,3 +263,11 @@ def start_training(tmp_path: Path) -> Iterator[StartTraining]:
 def write_mnist() -> Callable[..., None]:
     """Writes IDX files like MNIST's; see write_mnist_like."""
     return write_mnist_like
+
+
+@pytest.fixture(scope="session")
+def tpu(cluster: Cluster) -> Cluster:
+    """A TPU of eight cores that can be traced for, not run; see fake_tpu.py."""
+    from tests.unit.training.fake_tpu import fake_tpu
+
+    return fake_tpu()

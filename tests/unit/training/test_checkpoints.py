@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,8 +21,10 @@ from tpu_training.checkpoints.checkpoints import Checkpoints
 from tpu_training.checkpoints.record import JobRecord
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.manifest import RAW, stored_spec
-from tpu_training.errors import CheckpointError, DivergedError, Interrupted
+from tpu_training.errors import CheckpointError, DivergedError, Interrupted, LeaseError
+from tpu_training.errors.translate import translate
 from tpu_training.loop.callbacks import Callback, LoopReport
+from tpu_training.loop.compiled_loop import LoopFigures, TrainLoop, run_loop
 from tpu_training.loop.shutdown import ShutdownRequest
 from tpu_training.loop.state import TrainState, create_train_state
 from tpu_training.loop.train import train
@@ -196,6 +200,23 @@ def test_a_checkpoint_that_was_cut_off_in_its_copying_is_none(
     assert checkpoints.restore_latest() == f"{tmp_path}/checkpoints/ckpt-2"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux")
+def test_a_full_disk_is_told_as_such_and_nothing_of_the_checkpoint_stays(
+    cluster: Cluster, data: DataSet, tmp_path: Path
+) -> None:
+    folder = tmp_path / "checkpoints"
+    checkpoints = checkpoints_of(cluster, new_state(cluster, data), tmp_path)
+    checkpoints.save(1)
+    checkpoints.wait()
+    (folder / "ckpt-2.index").symlink_to("/dev/full")
+    checkpoints.save(2)
+    with pytest.raises(tf.errors.ResourceExhaustedError) as caught:
+        checkpoints.wait()
+    assert "the disk is full" in str(translate(caught.value))
+    assert not list(folder.glob("ckpt-2.*"))
+    assert checkpoints.restore_latest() == f"{folder}/ckpt-1"
+
+
 def test_a_file_system_that_is_no_local_disk_gets_whole_files_under_their_names_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -205,7 +226,7 @@ def test_a_file_system_that_is_no_local_disk_gets_whole_files_under_their_names_
     directory = "ram://bucket/checkpoints"
     checkpoint = tf.train.Checkpoint(variable=tf.Variable(0.0))
     for keep, steps in ((2, (1, 2, 3)), (1, (3, 4))):
-        folder = checkpoint_folder.CheckpointFolder(directory, keep)
+        folder = checkpoint_folder.CheckpointFolder(directory, keep, lambda: None)
         for step in steps:
             checkpoint.variable.assign(step)
             assert folder.add(checkpoint, step, None) == f"{directory}/ckpt-{step}"
@@ -216,6 +237,77 @@ def test_a_file_system_that_is_no_local_disk_gets_whole_files_under_their_names_
         assert latest == f"{directory}/{kept[-1]}"
         checkpoint.restore(latest)
         assert float(checkpoint.variable) == steps[-1]
+
+
+def test_a_job_that_lost_its_lease_neither_writes_nor_removes_anything_more(
+    tmp_path: Path,
+) -> None:
+    files = ["checkpoint", "ckpt-1.data-00000-of-00001", "ckpt-1.index"]
+    checkpoint = tf.train.Checkpoint(variable=tf.Variable(0.0))
+    allowed = iter([True] * 4 + [False] * 9)
+
+    def confirm() -> None:
+        if not next(allowed):
+            raise LeaseError("process 12 on vm-b has taken it over")
+
+    folder = checkpoint_folder.CheckpointFolder(str(tmp_path), 1, confirm)
+    folder.add(checkpoint, 1, None)
+    with pytest.raises(LeaseError):
+        folder.add(checkpoint, 2, None)
+    # What was under way stays: by now a file of this name may be the other's.
+    assert sorted(os.listdir(tmp_path)) == [*files, "ckpt-2.data-00000-of-00001"]
+    assert tf.train.latest_checkpoint(str(tmp_path)) == f"{tmp_path}/ckpt-1"
+
+
+class Notice(Callback):
+    """Gives notice in the loop that ends at a step, and measures loops."""
+
+    def __init__(self, shutdown: ShutdownRequest, step: int) -> None:
+        self.shutdown, self.step = shutdown, step
+        self.loops: list[int] = []
+
+    def between_loops(self, step: int, report: LoopReport) -> None:
+        self.loops.append(report.count)
+        if step == self.step:
+            self.shutdown.request_save()
+
+
+def test_a_notice_of_maintenance_saves_at_the_end_of_the_loop_and_training_goes_on(
+    one_device: Cluster, data: DataSet, tmp_path: Path
+) -> None:
+    state, shutdown = new_state(one_device, data), ShutdownRequest()
+    checkpoints = checkpoints_of(one_device, state, tmp_path)
+    params = dataclasses.replace(PARAMS, checkpoint_interval=0)
+    train(one_device, params, data, state, checkpoints, [Notice(shutdown, 5)], shutdown)
+    saved = {path.stem for path in (tmp_path / "checkpoints").glob("*.index")}
+    assert saved == {"ckpt-10", "ckpt-20"}
+    assert checkpoints.saved_step == 20
+    again = checkpoints_of(one_device, new_state(one_device, data), tmp_path)
+    again.restore_latest()
+    assert again.saved_step == 20
+    assert again.record.history.starts == 2
+
+
+def test_loops_of_slow_steps_end_early_enough_to_hear_a_notice(
+    one_device: Cluster, data: DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step takes two seconds, by a clock that the test sets."""
+    seconds = 0.0
+
+    def slow(cluster: Cluster, loop: TrainLoop, count: int) -> LoopFigures:
+        nonlocal seconds
+        seconds += 2.0 * count
+        return run_loop(cluster, loop, count)
+
+    monkeypatch.setattr("tpu_training.loop.train.run_loop", slow)
+    time = SimpleNamespace(monotonic=lambda: seconds)
+    monkeypatch.setattr("tpu_training.loop.train.time", time)
+    state, shutdown = new_state(one_device, data), ShutdownRequest()
+    notice = Notice(shutdown, 0)
+    params = dataclasses.replace(PARAMS, epochs=6, steps_per_loop=20, checkpoint_interval=0)
+    checkpoints = checkpoints_of(one_device, state, tmp_path)
+    train(one_device, params, data, state, checkpoints, [notice], shutdown)
+    assert notice.loops == [10, 10, *[2] * 20]
 
 
 def test_weights_that_are_no_numbers_are_not_saved(
@@ -236,11 +328,11 @@ def test_the_best_one_is_kept_with_its_metric_also_over_a_restart(
     state = new_state(cluster, data)
     with checkpoints_of(cluster, state, tmp_path) as first:
         first.save(1)
-        first.keep_best(1, accuracy=0.5, loss=1.0)
-        first.keep_best(2, accuracy=0.7, loss=0.5)
+        first.keep_best(1, {"accuracy": 0.5, "loss": 1.0})
+        first.keep_best(2, {"accuracy": 0.7, "loss": 0.5})
     with checkpoints_of(cluster, state, tmp_path) as second:
         second.restore_latest()
-        best = second.keep_best(3, accuracy=0.6, loss=0.4)
+        best = second.keep_best(3, {"accuracy": 0.6, "loss": 0.4})
     assert best == {"step": 2, "accuracy": 0.7, "loss": 0.5}
     assert [path.stem for path in (tmp_path / "best").glob("*.index")] == ["ckpt-2"]
 

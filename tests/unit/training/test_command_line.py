@@ -88,11 +88,24 @@ assert "tensorflow" not in sys.modules and "numpy" not in sys.modules
     assert "75 interrupted" in done.stdout
 
 
+@pytest.mark.parametrize("mode", ["train", "evaluate", "lr-range-test", "compile"])
+def test_help_of_every_command_that_takes_parameters_lists_those_of_the_model(
+    mode: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([mode, "--model=bert", "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("  --hidden_size=") for line in lines)
+    assert any(line.startswith("  --learning_rate=") for line in lines)
+
+
 def test_the_signal_for_a_profile_does_not_end_a_job_that_does_not_train_yet() -> None:
     code = """
 import os, signal, sys
+from types import SimpleNamespace
 from tpu_training import __main__ as program
-program.run_job = lambda *_: os.kill(os.getpid(), signal.SIGUSR1) or "well"
+well = SimpleNamespace(summary="well")
+program.run_job = lambda *_: os.kill(os.getpid(), signal.SIGUSR1) or well
 sys.exit(program.main(["train", "--data=d", "--model-dir=m"]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -50,8 +50,8 @@ def starts(folder: Path) -> list[int]:
     content = (folder / FILE).read_bytes()
     found = scan(content, EXAMPLES)
     assert not found.corrupt
-    assert all(a + n + 16 == b for (a, n), (b, _) in pairwise(found.whole))
-    return [start - 12 for start, _ in found.whole]
+    assert all(a + n + 16 == b for (a, n, _), (b, *_) in pairwise(found.whole))
+    return [start - 12 for start, *_ in found.whole]
 
 
 @pytest.mark.parametrize("cache", ["memory", "none"])
@@ -142,7 +142,7 @@ def rewrite(folder: Path, changes: dict[int, Any]) -> list[int]:
     content = path.read_bytes()
     entry |= {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    return [start - 12 for start, _ in scan(content, len(records)).whole]
+    return [start - 12 for start, *_ in scan(content, len(records)).whole]
 
 
 def image_of(content: bytes) -> Any:

@@ -157,7 +157,8 @@ GOOD = {
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"format": 3}, "format 3, expected 2"),
+        ({"format": 4}, "format 4, expected 2"),
+        ({"format": 3, "targets": "odd"}, "targets odd, expected one of class, labels"),
         ({"shape": [28, 28]}, "shape (28, 28) of images"),
         ({"shape": [28, 28, "x"]}, "not a data set's manifest"),
         ({"encoding": "tokens"}, "shape (28, 28, 1) of texts"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shlex
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,8 +22,9 @@ pytestmark = pytest.mark.training
 
 PAGE = (Path(__file__).parents[3] / "training" / "docs" / "data.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"(?:`|    )tpu-training (data [^`\n]+)", PAGE)
-# Those that need a library which the package itself does not ask for; test_sources.py has them.
-ELSEWHERE = ("saved", "colors/1.0.0")
+# Those that need a library which the package itself does not ask for; test_sources.py and
+# test_more_sources.py have them.
+ELSEWHERE = ("saved", "colors/1.0.0", "rows.parquet", "tfds:mnist")
 
 
 def write_images(folder: Path) -> None:
@@ -30,6 +33,29 @@ def write_images(folder: Path) -> None:
         for number in range(5):
             image = tf.fill((12, 12, 3), tf.constant(20 * number, tf.uint8))
             (folder / name / f"{number}.png").write_bytes(tf.io.encode_png(image).numpy())
+
+
+def write_sources_of_other_targets(folder: Path) -> None:
+    (folder / "prices.csv").write_text("text,price,year\n" + "a cup,1.5,1998\na pot,20,2001\n" * 10)
+    (folder / "films.csv").write_text("text,funny,sad\n" + "ha,1,0\noh,0,1\n" * 10)
+    (folder / "play.txt").write_text("to be or not to be\n" * 20)
+    (folder / "names.conll").write_text("Anna PER\nsleeps O\n\n" * 10)
+    for part in ("images", "masks"):
+        (folder / "lakes" / part).mkdir(parents=True)
+        for number in range(10):
+            image = tf.fill((4, 4, 3 if part == "images" else 1), tf.constant(number, tf.uint8))
+            (folder / "lakes" / part / f"{number}.png").write_bytes(tf.io.encode_png(image).numpy())
+
+
+def write_shards(folder: Path) -> None:
+    folder.mkdir()
+    with tarfile.open(folder / "0000.tar", "w") as archive:
+        for number in range(10):
+            png = tf.io.encode_png(tf.fill((4, 4, 3), tf.constant(number, tf.uint8))).numpy()
+            for name, content in ((f"{number}.png", png), (f"{number}.cls", b"%d" % (number % 2))):
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
 
 
 @pytest.mark.usefixtures("cluster")
@@ -47,7 +73,11 @@ def test_the_commands_run_in_the_order_of_the_page(
     write_images(tmp_path / "icons" / "test")
     (tmp_path / "pixels.csv").write_text("label,a,b,c,d\n" + "0,1,2,3,4\n1,5,6,7,8\n" * 10)
     (tmp_path / "reviews.csv").write_text("text,stars\n" + "so so,1\nfine,2\n" * 10)
-    assert len(COMMANDS) == 11
+    write_sources_of_other_targets(tmp_path)
+    write_shards(tmp_path / "shards")
+    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+    (tmp_path / "squares.py").write_text(code)
+    assert len(COMMANDS) == 20
     for command in COMMANDS:
         arguments = shlex.split(command)
         if any(word in arguments for word in ELSEWHERE):

@@ -6,7 +6,10 @@ import subprocess
 import sys
 from subprocess import Popen
 
+import pytest
+
 from tpu_training.job.hang_timer import HangTimer
+from tpu_training.loop.callbacks import LoopReport
 
 DEADLINE_SECONDS = 60
 
@@ -65,6 +68,35 @@ def test_without_a_timeout_it_waits_for_ever() -> None:
     timer.reset()
     time.now = 1e9
     assert not timer.look()
+
+
+@pytest.mark.parametrize(
+    ("saved", "code", "says"),
+    [
+        (30, 75, "all finished steps are saved"),
+        (25, 1, "5 steps after the last checkpoint, of step 25, are lost"),
+    ],
+)
+def test_exit_code_75_means_that_every_finished_step_is_saved(
+    saved: int, code: int, says: str
+) -> None:
+    time = Time()
+    timer = time.timer()
+    timer.saved_step = lambda: saved
+    timer.between_loops(30, LoopReport(30, 90, 5, 0.5, {}, 0.1, 2.0, 0.0))
+    timer._killed_at = time.now
+    assert timer.look()
+    ((message, ended),) = time.endings
+    assert ended == code
+    assert says in message
+
+
+def test_before_the_first_loop_is_over_there_is_nothing_to_lose() -> None:
+    time = Time()
+    timer = time.timer()
+    timer._killed_at = time.now
+    assert timer.look()
+    assert time.endings[0][1] == 75
 
 
 def test_sigterm_ends_a_process_that_is_stuck_in_c_code_when_its_grace_is_over() -> None:

@@ -4,44 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import time
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
-from tpu_training.data.convert.convert import convert
-from tpu_training.data.data_set import DataSet, check_readable, open_data
+from tpu_training.data.data_set import DataSet, check_readable
+from tpu_training.data.input.deal import deal_out, finish
+from tpu_training.data.input.order import Plan
 from tpu_training.data.input.pipeline import evaluation_rows, training_rows
+from tpu_training.data.input.share import batches_of_share
 from tpu_training.errors import InputError
 from tpu_training.models.params import Params
 
-from .conftest import write_idx
+if TYPE_CHECKING:
+    from tpu_training.cluster.cluster import Cluster
 
 EXAMPLES = 103
 BATCH = 12
 PARAMS = Params(global_batch_size=BATCH, evaluation_batch_size=BATCH, seed=5)
 
 pytestmark = pytest.mark.usefixtures("cluster")
-
-
-@pytest.fixture(scope="module")
-def numbered(tmp_path_factory: pytest.TempPathFactory) -> DataSet:
-    """103 images in five files; the first pixel of each is its number, the label its last digit."""
-    folder = tmp_path_factory.mktemp("numbered")
-    images = np.zeros((EXAMPLES, 2, 2), np.uint8)
-    images[:, 0, 0] = np.arange(EXAMPLES)
-    labels = (np.arange(EXAMPLES) % 10).astype(np.uint8)
-    for prefix in ("train", "t10k"):
-        write_idx(folder / f"{prefix}-images-idx3-ubyte", images)
-        write_idx(folder / f"{prefix}-labels-idx1-ubyte", labels)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tpu_training.data.convert.write._SHARD_BYTES", 84)
-        convert(str(folder), str(folder / "data"))
-    return open_data(str(folder / "data"))
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +52,14 @@ def numbers(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int32]) -> lis
     found: list[int] = images[:, 0, 0, 0].tolist()
     assert [number % 10 for number in found] == labels.tolist()
     return found
+
+
+def without_index(data: DataSet) -> DataSet:
+    """The data set as an earlier release would have written it."""
+    splits = {
+        name: dataclasses.replace(split, index=None) for name, split in data.manifest.splits.items()
+    }
+    return dataclasses.replace(data, manifest=dataclasses.replace(data.manifest, splits=splits))
 
 
 @pytest.fixture(params=["memory", "none"])
@@ -88,11 +85,15 @@ def test_an_epoch_has_every_example_once_and_each_epoch_another_order(
     assert first != sorted(first)
 
 
-def test_what_starts_at_a_step_goes_on_exactly(numbered: DataSet, params: Params) -> None:
+@pytest.mark.parametrize("indexed", [True, False])
+def test_what_starts_at_a_step_goes_on_exactly(
+    numbered: DataSet, params: Params, indexed: bool
+) -> None:
     """In the first epoch, at its end and two epochs on, in the middle of windows and files."""
-    whole = take(numbered, params, 0, 30)
+    data = numbered if indexed else without_index(numbered)
+    whole = take(data, params, 0, 30)
     for first in (5, 23):
-        assert take(numbered, params, first, 4) == whole[first : first + 4], first
+        assert take(data, params, first, 4) == whole[first : first + 4], first
 
 
 @pytest.mark.parametrize("hosts", [2, 3])
@@ -108,11 +109,12 @@ def test_the_seed_alone_decides_on_the_order(numbered: DataSet) -> None:
     assert take(numbered, PARAMS, 0, 3) != take(numbered, other, 0, 3)
 
 
-def test_a_host_reads_only_the_files_that_its_rows_come_from(
+def test_without_an_index_a_host_reads_only_the_files_that_its_rows_come_from(
     numbered: DataSet, tmp_path: Path
 ) -> None:
     params = dataclasses.replace(PARAMS, cache="none")
-    expected = [batch[: BATCH // 4] for batch in take(numbered, params, 0, 4)]
+    old = without_index(numbered)
+    expected = [batch[: BATCH // 4] for batch in take(old, params, 0, 4)]
     # The examples were dealt to the five files in turn.
     needed = {number % 5 for batch in expected for number in batch}
     assert len(needed) < 5
@@ -120,7 +122,7 @@ def test_a_host_reads_only_the_files_that_its_rows_come_from(
     for number, path in enumerate(numbered.paths("train")):
         if number not in needed:
             (tmp_path / "data" / Path(path).name).unlink()
-    part = dataclasses.replace(numbered, directory=str(tmp_path / "data"))
+    part = dataclasses.replace(old, directory=str(tmp_path / "data"))
     rows = training_rows(part, params, 0, 4, 0).take(4).as_numpy_iterator()
     assert [numbers(images, labels) for images, labels in rows] == expected
 
@@ -140,6 +142,64 @@ def test_evaluation_has_every_example_once_with_weight_one(numbered: DataSet, ho
             assert images.shape == (BATCH // hosts, 2, 2, 1)
             seen += images[weights == 1, 0, 0, 0].tolist()
     assert sorted(seen) == list(range(EXAMPLES))
+
+
+def test_every_host_has_as_many_batches_to_evaluate_even_if_the_last_has_no_example(
+    numbered: DataSet,
+) -> None:
+    shards, steps, examples = numbered.shards("test"), -(-EXAMPLES // BATCH), []
+    for host in range(BATCH):
+        batches = batches_of_share(shards, Plan(0, BATCH, 0, host, host + 1), steps)
+        weights = [float(weights[0]) for _, _, weights in batches.as_numpy_iterator()]
+        assert len(weights) == steps
+        examples.append(sum(weights))
+    assert set(examples) == {EXAMPLES // BATCH, EXAMPLES // BATCH + 1}
+    assert sum(examples) == EXAMPLES
+
+
+def test_a_host_evaluates_only_the_files_of_its_share(numbered: DataSet, tmp_path: Path) -> None:
+    shutil.copytree(numbered.directory, tmp_path / "data")
+    for path in numbered.paths("test")[2:]:
+        (tmp_path / "data" / Path(path).name).unlink()
+    part = dataclasses.replace(numbered, directory=str(tmp_path / "data"))
+    weights = [batch[2] for batch in evaluation_rows(part, PARAMS, 4, 0).as_numpy_iterator()]
+    assert np.sum(weights) == EXAMPLES // 4
+
+
+def test_a_share_shows_records_beyond_the_announced_ones(numbered: DataSet) -> None:
+    shards = numbered.shards("test")
+    counts = tuple(count - 1 for count in shards.counts)
+    wrong = dataclasses.replace(shards, counts=counts)
+    halves = [wrong.read_part(0, 50), wrong.read_part(50, sum(counts))]
+    assert sum(len(list(half.as_numpy_iterator())) for half in halves) == EXAMPLES
+
+
+def test_the_input_is_four_steps_ahead_for_all_cores_of_a_host(
+    tpu: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def note(number: np.int64) -> np.int64:
+        made.append(int(number))
+        return number
+
+    numbers_made = tf.data.Dataset.range(100).map(lambda n: tf.numpy_function(note, [n], tf.int64))
+    iterator = iter(finish(numbers_made, PARAMS, replicas=8))
+    next(iterator)
+    deadline = time.monotonic() + 60.0
+    while len(made) < 1 + 4 * 8:
+        assert time.monotonic() < deadline, f"only {len(made)} elements were made"
+        time.sleep(0.01)
+
+    asked: list[int] = []
+
+    def ask(rows: tf.data.Dataset, _: Params, replicas: int) -> tf.data.Dataset:
+        asked.append(replicas)
+        return rows
+
+    monkeypatch.setattr("tpu_training.data.input.deal.finish", ask)
+    deal_out(tpu, PARAMS, lambda hosts, host: tf.data.Dataset.range(64).batch(64), 8)
+    assert asked == [8]
 
 
 def test_data_that_only_this_machine_has_is_refused_before_the_training(

@@ -21,6 +21,30 @@ TEXTS = [
     ("worker-lost", "failed to connect to all addresses"),
     ("device-memory", "Ran out of memory in memory space vmem. It should not be possible to run"),
     ("device-memory", "Compilation failure: Ran out of memory in memory space hbm; used: 8.60G"),
+    # libtpu 0.0.52, 0.0.21 and 0.0.10, provoked without a TPU; E0100: xla/error/error_codes.h.
+    (
+        "device-memory",
+        "E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO "
+        "temporaries (40.41G) exceeds available HBM (15.48G). HLO module: a.8506.",
+    ),
+    (
+        "device-memory",
+        "XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 40.27G of "
+        "15.48G hbm. Exceeded hbm capacity by 24.79G.",
+    ),
+    ("device-memory", "E0100: RuntimeBufferAllocationFailure: "),
+    (
+        "tpu-in-use",
+        "Internal error when accessing libtpu multi-process lockfile. Run "
+        '"$ sudo rm /tmp/libtpu_lockfile".',
+    ),
+    ("tpu-in-use", "libtpu.so already in use by another process probably owned by another user."),
+    (
+        "libtpu-mismatch",
+        "TpuTopology_MaybeAvailableSparseCoresPerLogicalDevice not available in this library.",
+    ),
+    ("libtpu-mismatch", "Check failed: unique_id < INT32_MAX (2147483648 vs. 2147483647)"),
+    ("libtpu-kept-from-loading", "TPU_LOAD_LIBRARY=0, not loading libtpu"),
     ("version-mismatch", "Op type not registered 'XlaSend' in binary running on n-1."),
     ("version-mismatch", "... is neither a type of a primitive operation nor a name of a function"),
     ("no-tpu-kernels", "No OpKernel was registered to support Op 'ConfigureDistributedTPU'"),
@@ -55,6 +79,54 @@ TEXTS = [
     ("not-writable", "PermissionDeniedError: /m/checkpoints; Permission denied"),
     ("no-tpu-found", "NotFoundError: TPUs not found in the cluster. Failed in initialization"),
     ("disk-full", "/tmp/m/x.tempstate; No space left on device"),
+    # TensorFlow's type for ENOSPC is the one for a device's full memory.
+    ("disk-full", "ResourceExhaustedError: /m/ckpt-1.data; No space left on device"),
+    # Words of Google's in public issues: magic-modules#7297, skypilot#4579, marin#3200,
+    # fontbakery-dashboard#81, goldenmatch#2771, ai-on-gke#849, gardener-extension-provider-gcp#415,
+    # fortigate-terraform-deploy#34, magic-modules#18826, cloud-ops-sandbox#678.
+    (
+        "stock-out",
+        "Error waiting for Creating Node: Error code 8, message: There is no more capacity in the "
+        'zone "us-central1-b"; you can try in another zone where Cloud TPU Nodes are offered',
+    ),
+    (
+        "no-reservation",
+        "Got return code 8 in us-central1-a: 'Insufficient reserved capacity. Contact customer "
+        "support to increase your reservation. [EID: 0x7adf6d58c08b0aa4]'",
+    ),
+    (
+        "quota-exceeded",
+        "Quota limit 'TPUV6EPreemptiblePerProjectPerRegionForTPUAPI' has been exceeded. Limit: 0 "
+        'in region us-east5.", "status": "RESOURCE_EXHAUSTED"',
+    ),
+    (
+        "stock-out",
+        "ZONE_RESOURCE_POOL_EXHAUSTED: The zone 'projects/fontbakery-168509/zones/us-central1-a' "
+        "does not have enough resources available to fulfill the request. Try a different zone",
+    ),
+    (
+        "stock-out",
+        "A n2-highmem-32 VM instance is currently unavailable in the us-central1-a zone.",
+    ),
+    ("quota-exceeded", "Quota 'CPUS_ALL_REGIONS' exceeded.  Limit: 12.0 globally."),
+    (
+        "policy-external-ip",
+        "googleapi: Error 412: Constraint constraints/compute.vmExternalIpAccess violated for "
+        "project xxxx. Add instance projects/p/zones/z/instances/i to the constraint to use "
+        "external IP with it., conditionNotMet",
+    ),
+    (
+        "policy",
+        "googleapi: Error 412: Constraint constraints/compute.requireShieldedVm violated for "
+        "project projects/myproject. The boot disk's 'initialize_params.source_image' field",
+    ),
+    (
+        "network-missing",
+        "Error 400: Invalid value for field 'resource.networkInterfaces[0].network': 'https://www."
+        "googleapis.com/compute/v1/projects/p/global/networks/default'. The referenced network "
+        "resource cannot be found., invalid",
+    ),
+    ("network-missing", 'Error 400: Project "p" has no network named "default"., badRequest'),
 ]
 
 

@@ -24,6 +24,7 @@ from tpu_training.models.params import Params
 from tpu_training.models.registry import load_model
 from tpu_training.monitoring.progress import Progress
 from tpu_training.monitoring.scalars import Scalars
+from tpu_training.monitoring.summaries import Summaries
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
@@ -69,13 +70,13 @@ def learn(
     shutdown: ShutdownRequest | None = None,
 ) -> TrainResult:
     checkpoints = checkpoints_of(cluster, state, folder)
-    writer = tf.summary.create_file_writer(str(folder / "tensorboard"))
+    summaries = Summaries(str(folder / "tensorboard"))
     request = shutdown or ShutdownRequest()
     try:
-        callbacks = [Scalars(writer, Progress(params.global_batch_size))]
+        callbacks = [Scalars(summaries, Progress(params.global_batch_size))]
         return train(cluster, params, data, state, checkpoints, callbacks, request)
     finally:
-        writer.close()
+        summaries.close()
 
 
 def batch_of(size: int) -> Params:
@@ -115,6 +116,7 @@ def test_tensorboard_gets_the_scalars_of_every_loop(
     assert set(values) == {
         "train/loss",
         "train/accuracy",
+        "train/gradient_norm",
         "train/learning_rate",
         "train/examples_per_second",
     }
@@ -123,9 +125,10 @@ def test_tensorboard_gets_the_scalars_of_every_loop(
 
 
 def test_evaluation_counts_every_image_exactly_once(
-    cluster: Cluster, data: DataSet, state: TrainState
+    cluster: Cluster, data: DataSet, state: TrainState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compares with one plain pass over the 1,003 images, which no batch size divides."""
+    monkeypatch.setattr("tpu_training.loop.evaluate._MOST_STEPS", 7)
     images, labels = [], []
     for record in tf.data.TFRecordDataset(data.paths("test")).as_numpy_iterator():
         feature = tf.train.Example.FromString(record).features.feature
@@ -139,8 +142,30 @@ def test_evaluation_counts_every_image_exactly_once(
         params = dataclasses.replace(PARAMS, evaluation_batch_size=batch)
         result = create_evaluation(cluster, params, data, state)()
         assert result.examples == 1003
-        assert result.accuracy == pytest.approx(right, abs=1e-6)
+        assert result.metrics["accuracy"] == pytest.approx(right, abs=1e-6)
         assert result.loss == pytest.approx(float(tf.reduce_mean(losses)), rel=1e-4)
+
+
+def test_a_number_of_examples_that_float32_does_not_know_is_counted_exactly(
+    one_device: Cluster, data: DataSet, alone: TrainState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights stand for examples: 64 times 2 ** 20 in one batch, and a single one in the next."""
+    weights = np.zeros((2, 64), np.float32)
+    weights[0], weights[1, 0] = 2**20, 1
+    features, labels = np.zeros((2, 64, 28, 28, 1), np.uint8), np.zeros((2, 64), np.int32)
+    batches = iter(tf.data.Dataset.from_tensor_slices((features, labels, weights)).repeat())
+    monkeypatch.setattr(
+        "tpu_training.loop.evaluate.evaluation_batches", lambda *_: (lambda: next(batches), 2)
+    )
+    examples = 2**26 + 1
+    assert int(np.float32(examples)) != examples
+    split = dataclasses.replace(data.manifest.split("test"), examples=examples)
+    large = dataclasses.replace(data.manifest, splits={**data.manifest.splits, "test": split})
+    evaluate = create_evaluation(
+        one_device, PARAMS, dataclasses.replace(data, manifest=large), alone
+    )
+    assert [evaluate().examples for _ in range(2)] == [examples] * 2
+    assert evaluate().metrics["accuracy"] in (0.0, 1.0), "all of the features are alike"
 
 
 def test_every_batch_has_the_static_shape_of_its_replica(cluster: Cluster, data: DataSet) -> None:

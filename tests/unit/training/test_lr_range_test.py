@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import itertools
 import json
 import math
@@ -15,7 +16,9 @@ from hypothesis import strategies as st
 
 from tpu_training.__main__ import main
 from tpu_training.job.job import Job
-from tpu_training.job.lr_range_test.curve import Curve, Point, Verdict, exponential_rates, judge
+from tpu_training.job.lr_range_test.curve import Curve, Point, Reading, exponential_rates, read
+from tpu_training.job.lr_range_test.trials import Trials, explore
+from tpu_training.job.lr_range_test.verdict import Verdict, conclude
 from tpu_training.models.params import Params
 from tpu_training.models.registry import load_model
 
@@ -35,12 +38,32 @@ def textbook_loss(rate: float) -> float:
     return 0.3 + 8.0 * (x + 1)
 
 
-def sweep(loss: Callable[[float], float], smoothing: float = 0.8) -> tuple[list[Point], Verdict]:
+def sweep(loss: Callable[[float], float], smoothing: float = 0.8) -> tuple[list[Point], Reading]:
     curve = Curve(smoothing)
     for rate in RATES:
         if not curve.add(rate, loss(rate)):
             break
-    return curve.points, judge(curve.points, smoothing)
+    return curve.points, read(curve.points, smoothing)
+
+
+def judge(
+    loss: Callable[[float], float],
+    train: Callable[[float], float],
+    guessing: float | None = math.log(10),
+) -> Verdict:
+    """Sweep over `loss`, then let `train` give the loss at the end of trials."""
+    _, reading = sweep(loss)
+    trials = None
+    if reading.lowest:
+        trials = explore(reading.lowest, reading.first, RATES[0], RATES[-1], train)
+    return conclude(reading, trials, 100, guessing)
+
+
+def trial(rate: float) -> float:
+    """As good as it gets from 1e-3 to 1e-1, best at 1e-2; diverges from 0.3 on."""
+    if rate > 0.3:
+        return math.nan
+    return min(2.3, 0.05 + 0.05 * max(0.0, abs(math.log10(rate) + 2)) ** 4)
 
 
 def test_the_rates_rise_by_the_same_factor_from_the_first_to_the_last() -> None:
@@ -50,44 +73,80 @@ def test_the_rates_rise_by_the_same_factor_from_the_first_to_the_last() -> None:
     assert len(factors) == 1
 
 
-def test_the_three_regions_of_a_textbook_curve_are_found() -> None:
-    points, verdict = sweep(textbook_loss)
-    assert verdict.good_from == pytest.approx(1e-4, rel=1.5)
-    assert verdict.good_to == pytest.approx(1e-1, rel=1.0)
-    assert verdict.suggestion is not None
-    assert 1e-4 < verdict.suggestion < 1e-1
+def test_a_sweep_is_lowest_before_it_rises_and_stops_early() -> None:
+    points, reading = sweep(textbook_loss)
+    assert reading.lowest == pytest.approx(1e-1, rel=0.5)
+    assert (reading.diverged, reading.problem, reading.warning) == (True, "", "")
+    assert points[-1].rate < RATES[-1]
+
+
+def test_the_best_of_the_trials_is_suggested_and_the_good_ones_are_the_region() -> None:
+    verdict = judge(textbook_loss, trial)
+    assert verdict.suggestion == pytest.approx(1e-2, rel=0.6)
+    assert verdict.good_from is not None
+    assert verdict.good_to is not None
+    assert 1e-4 < verdict.good_from < 3e-3
+    assert 3e-2 < verdict.good_to <= 0.3
     assert verdict.diverged
-    assert points[-1].rate < RATES[-1], "it stops early"
-    assert [word for word in ("hardly moves", "fastest", "lowest", "rises") if
+    assert [word for word in ("gets less far", "good peak", "or diverges") if
             any(word in reason for reason in verdict.reasons)] == [
-        "hardly moves", "fastest", "lowest", "rises"]  # fmt: skip
+        "gets less far", "good peak", "or diverges"]  # fmt: skip
+    json.dumps(dataclasses.asdict(verdict), allow_nan=False)
 
 
-def test_a_loss_that_is_no_number_ends_the_sweep_and_counts_as_divergence() -> None:
-    def loss(rate: float) -> float:
-        return textbook_loss(rate) if rate < 0.05 else math.nan
+@pytest.mark.parametrize("best", [1e-4, 1e-3, 1.0])
+def test_the_trials_find_a_best_rate_that_lies_decades_from_the_lowest_of_the_sweep(
+    best: float,
+) -> None:
+    def train(rate: float) -> float:
+        return math.nan if rate > 5 * best else 0.1 + 0.3 * abs(math.log10(rate / best))
 
-    points, verdict = sweep(loss)
-    assert math.isnan(points[-1].loss)
-    assert verdict.diverged
-    assert verdict.suggestion is not None
-    assert verdict.suggestion < 0.05
+    verdict = judge(textbook_loss, train)
+    assert verdict.suggestion == pytest.approx(best, rel=0.9)
+
+
+def test_a_best_rate_at_the_edge_of_divergence_is_not_suggested() -> None:
+    """As the default model on MNIST: 0.014 and 0.043 end alike, and 0.043 trains badly."""
+    losses = {1e-3: 0.4, 3e-3: 0.2, 1e-2: 0.12, 3e-2: 0.11, 0.1: math.nan}
+    assert Trials(4.9, losses).best == 3e-2
+    assert Trials(4.9, losses).suggestion == pytest.approx(math.sqrt(3e-3 * 3e-2))
+    assert Trials(4.9, losses).good == [1e-3, 3e-3, 1e-2, 3e-2]
 
 
 def test_a_fault_of_model_or_data_is_told_from_a_wrong_rate() -> None:
-    points, verdict = sweep(lambda rate: math.nan)
-    assert len(points) == 1
+    verdict = judge(lambda rate: math.nan, trial)
     assert verdict.suggestion is None
     assert "the model or the data is at fault" in verdict.reasons[0]
-    _, verdict = sweep(lambda rate: 2.3)
+    verdict = judge(lambda rate: 2.3, trial)
     assert verdict.suggestion is None
     assert "never fell" in verdict.reasons[0]
+    verdict = judge(textbook_loss, lambda rate: math.nan)
+    assert verdict.suggestion is None
+    assert "no training of 100 steps stays finite, from 5.6e-05 to 0.18" in verdict.reasons[0]
 
 
-def test_a_sweep_that_ends_too_early_or_begins_too_late_says_so() -> None:
-    _, verdict = sweep(lambda rate: 3.0 - 0.3 * (math.log10(rate) + 6))
+def test_a_model_that_only_learns_to_guess_gets_no_suggestion() -> None:
+    """As with shuffled labels: the loss falls from that of bold mistakes to that of guessing."""
+    verdict = judge(lambda rate: 1.8 + textbook_loss(rate), lambda rate: 2.29)
+    assert verdict.suggestion is None
+    assert "learn more than how to guess" in verdict.reasons[0]
+    assert "guessing has 2.3. The labels do not belong to the inputs" in verdict.reasons[0]
+    assert judge(textbook_loss, lambda rate: 2.29, guessing=None).suggestion is not None
+
+
+def test_a_curve_that_breaks_off_without_rising_is_put_down_to_model_or_data() -> None:
+    verdict = judge(lambda rate: textbook_loss(rate) if rate < 0.05 else math.nan, trial)
+    assert verdict.diverged
+    assert verdict.suggestion is not None
+    assert "without having risen before: an operation of the model or an ex" in verdict.reasons[-1]
+
+
+def test_a_missing_region_is_told_with_what_would_show_it() -> None:
+    verdict = judge(lambda rate: 3.0 - 0.3 * (math.log10(rate) + 6), lambda rate: 0.5)
     assert not verdict.diverged
-    assert "--max-rate" in verdict.reasons[-1]
+    assert "raise --max-rate" in verdict.reasons[-1]
+    low = judge(lambda rate: 2.3 + 0.1 * (math.log10(rate) + 6) ** 2 - (rate > 2e-6), lambda _: 0.5)
+    assert "is good already: lower --min-rate" in low.reasons[0]
 
 
 @given(st.lists(st.floats(0.01, 1e6) | st.just(math.nan) | st.just(math.inf), min_size=1))
@@ -96,8 +155,13 @@ def test_any_losses_give_borders_in_their_order(losses: list[float]) -> None:
     for rate, loss in zip(RATES, losses, strict=False):
         if not curve.add(rate, loss):
             break
-    verdict = judge(curve.points, 0.9)
-    assert verdict.reasons
+    reading = read(curve.points, 0.9)
+    ends = iter(losses * 20)
+    trials = None
+    if reading.lowest:
+        trials = explore(reading.lowest, reading.first, 1e-6, 10.0, lambda _: next(ends))
+    verdict = conclude(reading, trials, 100, None)
+    assert all(verdict.reasons)
     if verdict.suggestion is not None:
         assert verdict.good_from is not None
         assert verdict.good_to is not None
@@ -109,7 +173,7 @@ def test_the_plot_is_a_png_and_the_same_each_time() -> None:
     from tpu_training.job.lr_range_test.plot import draw
 
     for loss in (textbook_loss, lambda rate: 2.3, lambda rate: math.nan):
-        points, verdict = sweep(loss)
+        points, verdict = sweep(loss)[0], judge(loss, trial)
         picture = draw(points, verdict, "title")
         assert picture.startswith(b"\x89PNG")
         assert picture == draw(points, verdict, "title")
@@ -144,7 +208,9 @@ def test_a_sweep_over_eight_replicas_leaves_curve_verdict_and_tensorboard(
     job = Job(
         "lr-range-test", None, None, None, "d", str(tmp_path), load_model("mnist_cnn"), params
     )
-    run_lr_range_test(cluster, open_data(str(bars)), job, Sweep(1e-5, 10.0, 40, 0.7), plot=False)
+    run_lr_range_test(
+        cluster, open_data(str(bars)), job, Sweep(1e-5, 10.0, 40, 0.7, 20), plot=False
+    )
     out = capsys.readouterr().out
     folder = tmp_path / "lr_range_test"
     rows = list(csv.DictReader((folder / "curve.csv").open()))
@@ -152,6 +218,7 @@ def test_a_sweep_over_eight_replicas_leaves_curve_verdict_and_tensorboard(
     assert 20 < len(rows) <= 40
     verdict = json.loads((folder / "verdict.json").read_text())
     assert f"lr-range-test finished suggestion={verdict['suggestion']:.2g} " in out
-    assert verdict["good_from"] <= verdict["suggestion"] < verdict["good_to"]
+    assert verdict["good_from"] <= verdict["suggestion"] <= verdict["good_to"]
+    assert len(verdict["trials"]) >= 2
     assert list((tmp_path / "tensorboard" / "lr_range_test").glob("events.*"))
     assert not (tmp_path / "checkpoints").exists()

@@ -4,6 +4,7 @@ import importlib.util
 import logging
 import os
 import signal
+import struct
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,24 +14,29 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import op_callbacks
 
 from tpu_training.data.data_set import open_data
 from tpu_training.data.input.timed import TimedInput
 from tpu_training.errors import EndpointError, InputError
 from tpu_training.loop.callbacks import LoopReport
 from tpu_training.loop.state import create_train_state
+from tpu_training.models.names import variable_names
 from tpu_training.models.params import Params
 from tpu_training.models.registry import load_model
 from tpu_training.monitoring.grid import draw_grid
 from tpu_training.monitoring.model_summaries import ModelSummaries
-from tpu_training.monitoring.names import variable_names
 from tpu_training.monitoring.profiler import ProfileCapture, parse_steps, trace_workers
 from tpu_training.monitoring.step_times import StepTimes
+from tpu_training.monitoring.summaries import Summaries
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
 
 pytestmark = pytest.mark.training
+
+# The beginning of a picture of 3 x 2 pixels.
+PNG = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", 3, 2)
 
 
 def report(step: int, count: int = 10, last_step: int = 100) -> LoopReport:
@@ -39,7 +45,7 @@ def report(step: int, count: int = 10, last_step: int = 100) -> LoopReport:
         last_step=last_step,
         count=count,
         loss=1.0,
-        accuracy=0.5,
+        metrics={"accuracy": 0.5},
         learning_rate=0.1,
         seconds=2.0,
         checkpoint_seconds=0.5,
@@ -60,15 +66,16 @@ def read_events(folder: Path) -> dict[str, list[tf.compat.v1.Summary.Value]]:
 
 
 def test_the_time_of_the_loops_is_split_without_remainder(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
+    cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = 100.0
-    times = StepTimes(tf.summary.create_noop_writer(), clock=lambda: now)
+    times = StepTimes(Summaries(str(tmp_path)), loading=6.0, clock=lambda: now)
     times.start(0)
     for step, passed in ((10, 7.0), (20, 3.0), (30, 4.0)):
         now += passed
         times.between_loops(step, report(step))
     assert times.seconds == {
+        "load": 6.0,
         "start": 7.0,
         "compute": 3.0,
         "input": 1.0,
@@ -77,7 +84,7 @@ def test_the_time_of_the_loops_is_split_without_remainder(
     }
     with caplog.at_level(logging.INFO, "tpu_training"):
         times.close()
-    assert "time: start 7.0 s (50%), compute 3.0 s (21%), input 1.0 s (7%)" in caplog.text
+    assert "time: load 6.0 s (30%), start 7.0 s (35%), compute 3.0 s (15%)" in caplog.text
 
 
 def test_the_loop_counts_how_long_it_waits_for_its_input(cluster: Cluster) -> None:
@@ -92,20 +99,59 @@ def test_the_loop_counts_how_long_it_waits_for_its_input(cluster: Cluster) -> No
         iterator = iter(numbers)
         return TimedInput(lambda: (next(iterator),), cluster)
 
-    def waited(source: TimedInput) -> float:
+    def waited(source: TimedInput, batches: int) -> float:
         def loop() -> tf.Tensor:
+            source.reset()
             total = tf.constant(0, tf.int64)
-            for _ in tf.range(4):
+            for _ in tf.range(batches):
                 total += tf.reshape(source()[0], ())
-            return total
+            return source.seconds()
 
-        tf.function(loop)()
-        return source.seconds_since_last_call()
+        return float(tf.function(loop)())
 
     slow_source = source(slow)
-    assert waited(slow_source) >= 0.2
-    assert slow_source.seconds_since_last_call() == 0.0
-    assert 0.0 < waited(source(None)) < 0.2
+    assert waited(slow_source, 4) >= 0.2
+    assert waited(slow_source, 0) == 0.0
+    assert 0.0 < waited(source(None), 4) < 0.2
+
+
+def test_summaries_need_no_operation_which_would_run_on_the_worker_of_a_connected_job(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    operations: list[str] = []
+
+    def note(kind: str, *_: object) -> None:
+        operations.append(kind)
+
+    op_callbacks.add_op_callback(note)
+    try:
+        summaries = Summaries(str(tmp_path))
+        summaries.scalars(1, {f"train/{number}": number / 3 for number in range(8)})
+        summaries.histograms(1, {"weights": np.ones((2, 3))})
+        summaries.picture(1, "grid", PNG)
+        summaries.close()
+        assert operations == []
+        tf.constant(1) + 1
+        assert operations == ["AddV2"], "those that are done are noticed"
+    finally:
+        op_callbacks.remove_op_callback(note)
+    values = read_events(tmp_path)
+    assert tf.make_ndarray(values["train/1"][0].tensor) == np.float32(1 / 3)
+    assert tf.make_ndarray(values["grid"][0].tensor).tolist() == [b"3", b"2", PNG]
+    assert values["weights"][0].metadata.plugin_data.plugin_name == "histograms"
+
+
+def test_summaries_reach_the_file_every_half_minute_as_a_bucket_is_slow(tmp_path: Path) -> None:
+    now = 0.0
+    summaries = Summaries(str(tmp_path), clock=lambda: now)
+    for step in range(2):
+        now += 14.0
+        summaries.scalars(step, {"train/loss": 1.0})
+    assert not read_events(tmp_path)
+    now += 14.0
+    summaries.scalars(3, {"train/loss": 1.0})
+    assert len(read_events(tmp_path)["train/loss"]) == 3
+    summaries.close()
 
 
 def test_a_range_of_steps_is_profiled_in_whole_loops_and_a_signal_profiles_more() -> None:
@@ -170,22 +216,25 @@ def test_a_snapshot_shows_pictures_weights_gradients_and_the_graph(
     params = Params(global_batch_size=64, snapshot_interval=20)
     state = create_train_state(cluster, load_model("mnist_cnn"), params, data.manifest, 10)
     before = [variable.numpy() for variable in state.model.trainable_variables]
-    writer = tf.summary.create_file_writer(str(tmp_path))
-    snapshots = ModelSummaries(cluster, params, data, state, writer)
+    names = variable_names(state.model)
+    summaries = Summaries(str(tmp_path))
+    snapshots = ModelSummaries(cluster, params, data, state, summaries)
     for step in (10, 20, 30, 35):
         snapshots.between_loops(step, report(step, last_step=35))
-    writer.close()
+    summaries.close()
     values = read_events(tmp_path)
     assert "graph" in values
     if importlib.util.find_spec("matplotlib"):
-        assert len(values["test/predictions"]) == 2, "at step 20 and at the last one"
-        width, height, png = tf.make_ndarray(values["test/predictions"][0].tensor)
+        assert len(values["train/predictions"]) == 2, "at step 20 and at the last one"
+        width, height, png = tf.make_ndarray(values["train/predictions"][0].tensor)
         assert tf.io.decode_png(png).shape == (int(height), int(width), 3)
     else:
         assert "pip install 'tpu-stack-training[plots]'" in caplog.text
     histogram = tf.make_ndarray(values["weights/conv_1/kernel"][0].tensor)
     assert histogram.shape == (30, 3)
-    assert histogram[:, 2].sum() == 3 * 3 * 1 * 16
+    counts, edges = np.histogram(before[names.index("conv_1/kernel")], 30)
+    assert histogram[:, 2].astype(int).tolist() == counts.tolist()
+    assert np.append(histogram[:, 0], histogram[-1, 1]) == pytest.approx(edges, abs=1e-6)
     norms = [value for tag, value in values.items() if tag.startswith("gradient_norm/")]
     assert len(norms) == 8 + 1
     assert all(float(tf.make_ndarray(value.tensor)) >= 0 for (value, _) in norms)
@@ -213,7 +262,10 @@ def test_variables_are_named_by_their_place_in_the_model() -> None:
 def test_the_grid_frames_right_and_wrong_pictures_in_their_colours() -> None:
     pytest.importorskip("PIL", reason="an optional library")
     images = np.zeros((3, 28, 28, 1), np.uint8)
-    png = draw_grid(images, np.array([1, 2, 3]), np.array([1, 2, 12]))
+    labels, found = np.array([1, 2, 0]), np.array([1, 2, 1])
+    png = draw_grid(images, labels, found)
+    named = draw_grid(images, labels, found, ("cat", "dog", "a very long name of a class"))
+    assert len({png, named}) == 2
     grid = tf.io.decode_png(png).numpy()
     assert grid.shape[2] == 3
     frames = {tuple(grid[0, left]) for left in range(grid.shape[1])}

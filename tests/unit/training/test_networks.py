@@ -92,3 +92,30 @@ def test_the_arithmetic_is_done_in_the_precision_and_the_logits_are_float32() ->
         assert logits.dtype == tf.float32
         assert logits.numpy() == pytest.approx(exact(features).numpy(), abs=0.05)
         assert bool(tf.reduce_any(logits != exact(features)))
+
+
+def test_the_first_weights_do_not_depend_on_the_device_that_draws_them() -> None:
+    import tensorflow as tf
+
+    from tpu_training.models.layers import random_normal
+
+    drawn = random_normal((300, 70), 0.1, 7)
+    compiled = tf.function(lambda: random_normal((300, 70), 0.1, 7), jit_compile=True)()
+    # XLA's functions of the same algorithm may differ in the last bit.
+    tf.debugging.assert_near(drawn, compiled, atol=1e-7, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "changes"),
+    [("mnist_cnn", CIFAR, {}), ("resnet", CIFAR, {"depth": 8}), ("bert", SENTENCES, {})],
+)
+def test_a_built_in_model_names_the_algorithm_that_draws_its_weights(
+    name: str, spec: DataSpec, changes: dict[str, int]
+) -> None:
+    import tensorflow as tf
+
+    with tf.Graph().as_default() as graph:
+        create(name, spec, **changes)
+    draws = [op for op in graph.get_operations() if op.type == "StatelessRandomNormalV2"]
+    algorithms = {int(tf.get_static_value(draw.inputs[3])) for draw in draws}
+    assert algorithms == {tf.random.Algorithm.PHILOX.value}

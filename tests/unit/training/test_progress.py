@@ -16,7 +16,7 @@ class Terminal(io.StringIO):
 
 
 def report(step: int) -> LoopReport:
-    return LoopReport(step, 100, 10, 0.5, 0.9, 0.1, 2.0, 0.0)
+    return LoopReport(step, 100, 10, 0.5, {"accuracy": 0.9}, 0.1, 2.0, 0.0)
 
 
 def test_a_terminal_gets_a_bar_with_rate_loss_and_time_left(

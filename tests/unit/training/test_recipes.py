@@ -12,6 +12,7 @@ import yaml
 
 from tpu_training.models.params import build_params
 from tpu_training.models.registry import load_model
+from tpu_training.tasks.choose import with_task
 
 ROOT = Path(__file__).parents[3]
 RECIPES = ROOT / "training" / "recipes"
@@ -21,7 +22,7 @@ NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml"))
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_has_parameters_that_its_model_knows_and_a_page_that_names_it(name: str) -> None:
     config = yaml.safe_load((RECIPES / f"{name}.yaml").read_text(encoding="utf-8"))
-    model = load_model(config.pop("model", "mnist_cnn"))
+    model = with_task(load_model(config.pop("model", "mnist_cnn")), config.pop("task", None))
     assert build_params(config, (), (), model.params)
     page = (RECIPES / f"{name}.md").read_text(encoding="utf-8")
     assert f"--config training/recipes/{name}.yaml" in page

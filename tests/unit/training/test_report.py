@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import json
 import re
 import shutil
@@ -10,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import tensorflow as tf
 
 from tpu_training.__main__ import main
 from tpu_training.monitoring.report.charts import line_chart, share_chart, stacked_chart
+from tpu_training.monitoring.report.classes import classes_picture, classes_table
 from tpu_training.monitoring.report.events import read_series
-from tpu_training.monitoring.summaries import write_scalars
+from tpu_training.monitoring.summaries import Summaries
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
@@ -65,8 +66,31 @@ def test_a_training_leaves_a_page_that_needs_nothing_else_and_the_same_as_json(
     assert content["series"]["train/loss"][str(metrics["steps"])] == pytest.approx(
         metrics["train_loss"], rel=1e-3
     )
+    classes = json.loads((digits_model / "classes.json").read_text())
+    assert content["classes"] == classes
+    assert sum(map(sum, classes["confusion"])) == 360
+    right = sum(row[number] for number, row in enumerate(classes["confusion"]))
+    assert right / 360 == pytest.approx(metrics["test_accuracy"])
+    assert "<td>mostly taken for</td>" in text
     assert set(content["seconds"]) == {"compute", "input", "checkpoint", "idle"}
     assert content["seconds"]["compute"] > 0
+    assert content["cost_note"] == ""
+    assert 'class="cost"' not in text
+
+
+def test_the_page_says_what_goes_on_costing_where_the_machine_was_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Not by tf.summary.scalar, which needs TensorBoard from TensorFlow 2.20 on.
+    summaries = Summaries(f"{tmp_path}/tensorboard")
+    summaries.scalars(1, {"train/loss": 1.0})
+    summaries.close()
+    monkeypatch.setenv("TPU_TRAINING_COST_NOTE", "<TPU> costs until `pulumi destroy`.")
+    assert main(["report", f"--model-dir={tmp_path}"]) == 0
+    text = (tmp_path / "report.html").read_text()
+    assert '<p class="cost">&lt;TPU&gt; costs until <code>pulumi destroy</code>.</p>' in text
+    content = json.loads((tmp_path / "report.json").read_text())
+    assert content["cost_note"] == "<TPU> costs until `pulumi destroy`."
 
 
 def test_a_directory_without_a_training_is_wrong_input(
@@ -77,14 +101,16 @@ def test_a_directory_without_a_training_is_wrong_input(
 
 
 def test_a_course_over_two_starts_is_one_and_the_later_start_counts(
-    cluster: Cluster, tmp_path: Path
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """In the same second, and as the ninth and the tenth of a process."""
+    monkeypatch.setattr("tpu_training.monitoring.summaries._numbers", itertools.count(9))
     for start, steps in ((0, (10, 20, 30)), (1, (20, 40))):
-        writer = tf.summary.create_file_writer(str(tmp_path), filename_suffix=f".{start}")
+        summaries = Summaries(str(tmp_path))
         for step in steps:
-            write_scalars(writer, step, {"train/loss": step + start / 2})
-        writer.close()
-    (last,) = tmp_path.glob("*.1")
+            summaries.scalars(step, {"train/loss": step + start / 2})
+        summaries.close()
+    last = max(tmp_path.iterdir())
     last.write_bytes(last.read_bytes() + b"half a record")
     series = read_series(str(tmp_path))
     assert series == {"train/loss": {10: 10.0, 20: 20.5, 30: 30.0, 40: 40.5}}
@@ -104,6 +130,24 @@ def test_without_matplotlib_the_page_says_how_its_charts_are_drawn_later(
     assert html.escape("pip install 'tpu-stack-training[plots]'") in text
     assert html.escape(f"tpu-training report --model-dir={tmp_path}/model") in text
     assert (tmp_path / "model" / "report.json").exists()
+
+
+def test_classes_are_shown_by_name_the_worst_first_with_what_they_are_taken_for() -> None:
+    pytest.importorskip("matplotlib", reason="an optional library")
+    classes = {
+        "class_names": ["cat", "<dog>", "emu"],
+        "confusion": [[9, 1, 0], [5, 2, 3], [0, 0, 0]],
+    }
+    cells = re.findall(r"<td>([^<]*)</td>", classes_table(classes))
+    assert cells[4:] == [
+        *("emu", "0", "", ""),
+        *("&lt;dog&gt;", "10", "20.00%", "cat (5)"),
+        *("cat", "10", "90.00%", "&lt;dog&gt; (1)"),
+    ]
+    picture = classes_picture(classes)
+    assert shown(picture) >= {"cat", "emu", "true", "predicted", "9", "5", "3"}
+    assert picture == classes_picture(classes)
+    assert (classes_table({}), classes_picture({})) == ("", "")
 
 
 def test_charts_hold_every_line_and_survive_odd_values() -> None:

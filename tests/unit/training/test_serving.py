@@ -13,13 +13,14 @@ import requests
 import tensorflow as tf
 
 from tpu_training.__main__ import main
+from tpu_training.commands.serve import LOOPBACK
 from tpu_training.data.convert.wordpiece import Tokenizer
 from tpu_training.data.manifest import parse_manifest
 from tpu_training.serving.export.restore import restore_model
 from tpu_training.serving.export.saved_model import export_saved_model
 from tpu_training.serving.predictor import Predictor, TensorInfo
 from tpu_training.serving.rest import Answer, RestApi
-from tpu_training.serving.server import LOOPBACK, create_server
+from tpu_training.serving.server import create_server
 
 pytestmark = pytest.mark.training
 
@@ -143,11 +144,19 @@ def test_a_model_of_texts_is_served_and_predicted_like_one_of_images(
     answer = ask([tokenizer.encode(text, 16) for text in texts])
     liked = parse_manifest((data / "manifest.json").read_text(), "").class_names.index("liked")
     assert [row["classes"] == liked for row in answer.body["predictions"]] == [True, False]
+    assert [row["names"] for row in answer.body["predictions"]] == ["liked", "disliked"]
+    assert json.loads(json.dumps(answer.body)) == answer.body
+    metadata = api.answer("GET", "/v1/models/reviews/metadata", b"").body["metadata"]
+    signature = metadata["signature_def"]["signature_def"]["serving_default"]
+    assert signature["outputs"]["names"]["dtype"] == "DT_STRING"
     refused = ask([[tokenizer.size] * 16])
     assert (refused.status, "is not in [0, 96)" in refused.body["error"]) == (400, True)
     predict = ["predict", f"--saved-model={tmp_path}/x", f"--output={tmp_path}/p.csv", "--input"]
     assert main([*predict, str(data)]) == 0
     assert "predict finished examples=2048 accuracy=1.0000" in capsys.readouterr().out
+    first = next(csv.DictReader((tmp_path / "p.csv").open()))
+    assert list(first) == ["example", "class", "name", "probability", "label", "label_name"]
+    assert first["name"] == first["label_name"] in ("liked", "disliked")
     assert main([*predict, f"{reviews}/reviews.csv"]) == 2
     assert "takes token_ids of the shape (16,), not images" in capsys.readouterr().err
     assert main([*export, f"--output={tmp_path}/y", "--format=tflite"]) == 2

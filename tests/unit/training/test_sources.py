@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tpu_training.data.convert.convert import Storage, convert
 from tpu_training.data.convert.source import Options
+from tpu_training.data.convert.sources.choose import load_source
 from tpu_training.data.data_set import open_data
 from tpu_training.data.inspect import inspect
 from tpu_training.data.manifest import Manifest
@@ -49,8 +50,10 @@ def read(folder: Path, split: str) -> tuple[list[Any], list[int]]:
     return list(features.numpy()), labels.numpy().tolist()
 
 
-def to_out(source: Path, storage: Storage | None = None, **options: Any) -> Manifest:
-    return convert(str(source), str(source.parent / "out"), Options(**options), storage)
+def to_out(
+    source: Path, storage: Storage | None = None, out: str = "out", **options: Any
+) -> Manifest:
+    return convert(str(source), str(source.parent / out), Options(**options), storage)
 
 
 def test_a_folder_of_images_keeps_them_encoded_with_the_folders_as_classes(tmp_path: Path) -> None:
@@ -162,12 +165,19 @@ def test_texts_of_a_csv_file_become_tokens_with_a_vocabulary_beside_them(tmp_pat
         ("", "is empty; expected a header row with the names of the columns"),
         ("label,p1", "contains no examples, only a header"),
         ("name,p1\n1,2", "there is no column label, only name, p1"),
-        ("label,p1\n1,x", "expected numbers only"),
-        ("label,p1\n1,2\n1,nan", "nan in row 2, column 2; pixels and labels must be whole numbers"),
+        (
+            "label,p1\n1,x",
+            "could not convert string 'x' to float32 in row 1, column 2; pixels must",
+        ),
+        ("label,p1\n1,2\n1,nan", "nan in row 2, column 2; pixels must be whole numbers"),
         ("label,p1\n1,256", "256 in row 1, column 2"),
-        ("label,p1\n-1,2", "-1 in row 1, column 1"),
+        ("label,p1\n0,2\n-1,2", "data.csv row 2: label -1; labels must be whole numbers from 0"),
+        ("label,p1\n0,2\n,2", "data.csv row 2: the label is empty; fill it in or remove the row"),
+        ("label,p1\n0,2\n0.5,2", "data.csv row 2: label 0.5; labels must be whole numbers"),
+        ("label,text\ngood,a\n ,b", "data.csv row 2: the label is empty"),
+        ("label,text\n1,a\nnan,b", "data.csv row 2: the label is empty"),
         ("label,p1,p2\n1,2,3\n0,1,2", "2 pixel columns do not form a square image"),
-        ("label,text\n1,a\n-2,b", "label -2 at position 1 of the split train, expected 0 to 1"),
+        ("label,text\n1,a\n-2,b", "data.csv row 2: label -2; labels must be whole numbers from 0"),
         ("label,text\n1,a\n0", "1 values in row 2, expected 2"),
         ('label,text\n1,"a', "can't be read as CSV"),
         ("label,text\n1,a", "into 1 for training and 0 for testing"),
@@ -179,6 +189,49 @@ def test_a_wrong_csv_file_is_one_message(tmp_path: Path, text: str, words: str) 
         to_out(tmp_path / "data.csv")
     assert words in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("written", "names", "numbers"),
+    [
+        ("0 1 2", (), [0, 1, 2]),
+        ("2.0 0 1", (), [2, 0, 1]),
+        ("1 5 10", ("1", "5", "10"), [0, 1, 2]),
+        ("cat dog ant", ("ant", "cat", "dog"), [1, 2, 0]),
+        ('"cat" "7" "7"', ("7", "cat"), [1, 0, 0]),
+    ],
+)
+@pytest.mark.parametrize("column", ["p1", "text"])
+def test_labels_are_numbered_without_gaps_and_keep_their_names(
+    tmp_path: Path, column: str, written: str, names: tuple[str, ...], numbers: list[int]
+) -> None:
+    rows = [f"{n},{label}" for n, label in enumerate(written.split())]
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.csv").write_text("\n".join([f"{column},label", *rows]))
+    source = load_source(str(tmp_path), Options())
+    assert (source.classes, source.class_names) == (len(set(numbers)), names)
+    examples = sorted(source.splits["train"].read(), key=lambda example: example.place)
+    assert [example.label for example in examples] == numbers
+
+
+def test_a_label_that_only_the_test_split_has_is_named_with_its_row(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("p1,label\n1,1\n2,2\n")
+    (tmp_path / "test.csv").write_text("p1,label\n1,1\n2,3\n")
+    with pytest.raises(DataError, match=r"test\.csv row 2: label '3' is not among .* 2: 1, 2"):
+        load_source(str(tmp_path), Options())
+
+
+@pytest.mark.parametrize(
+    ("encoding", "command"),
+    [("latin-1", "line 3 .*`iconv -f LATIN1 -t UTF-8 data.csv"), ("utf-16", "line 1 .*-f UTF-16 ")],
+)
+@pytest.mark.parametrize("rows", ["text,label\nb,0\ncafé,1\n", "p1,label\n1,thé\n2,café\n"])
+def test_a_file_in_another_encoding_comes_with_the_command_that_mends_it(
+    tmp_path: Path, encoding: str, command: str, rows: str
+) -> None:
+    (tmp_path / "data.csv").write_bytes(rows.replace("thé", "the").encode(encoding))
+    with pytest.raises(DataError, match=command):
+        load_source(str(tmp_path / "data.csv"), Options())
 
 
 @pytest.mark.parametrize(
@@ -212,14 +265,14 @@ def test_data_sets_of_hugging_face_are_read_from_disk(tmp_path: Path) -> None:
     texts = library.Dataset.from_dict({"sentence": TEXTS, "stars": [1, 2] * 4, "by": TEXTS})
     library.DatasetDict(train=texts, validation=texts).save_to_disk(tmp_path / "films")
     with pytest.raises(DataError, match="Name it with --label"):
-        to_out(tmp_path / "films")
-    manifest = to_out(tmp_path / "films", Storage(text_length=4), label="stars")
-    assert (manifest.spec.kind, manifest.spec.classes) == ("text", 3)
+        to_out(tmp_path / "films", out="films-out")
+    manifest = to_out(tmp_path / "films", Storage(text_length=4), "films-out", label="stars")
+    assert (manifest.class_names, manifest.spec.classes) == (("1", "2"), 2)
     assert manifest.split("test").examples == 8
     floats = library.Dataset.from_dict({"x": [[0.5, float("nan")]] * 4, "label": [0, 1] * 2})
     floats.save_to_disk(tmp_path / "floats")
     with pytest.raises(DataError, match=r"column x is .*float.*, expected images or strings"):
-        to_out(tmp_path / "floats", feature="x")
+        to_out(tmp_path / "floats", out="floats-out", feature="x")
 
 
 def test_data_sets_of_tensorflow_datasets_are_read_from_disk(

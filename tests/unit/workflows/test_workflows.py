@@ -21,8 +21,8 @@ BIN = Path(sys.executable).parent
 FOLDER = root() / ".github" / "workflows"
 WORKFLOWS = sorted(FOLDER.glob("*.yml"))
 PREPARE = root() / ".github" / "actions" / "prepare" / "action.yml"
-# The one that runs lint and tests of a request; the others are the pipeline of the stacks.
-TEST = FOLDER / "test.yml"
+# The ones that test a request and make a release; the others are the pipeline of the stacks.
+TEST, RELEASE = FOLDER / "test.yml", FOLDER / "release.yml"
 GITLAB = root() / "ci" / "gitlab.yml"
 WRITE = {"contents", "actions", "checks", "packages", "security-events", "statuses"}
 
@@ -53,7 +53,8 @@ def test_actionlint_finds_nothing() -> None:
 
 
 def test_zizmor_finds_nothing() -> None:
-    run(BIN / "zizmor", "--offline", "--no-progress", ".github")
+    # As its strictest persona; .github/zizmor.yml has the exceptions and their reasons.
+    run(BIN / "zizmor", "--offline", "--no-progress", "--persona", "auditor", ".github")
 
 
 def test_the_pipeline_of_gitlab_keeps_to_its_schema() -> None:
@@ -63,7 +64,20 @@ def test_the_pipeline_of_gitlab_keeps_to_its_schema() -> None:
     )
 
 
-@pytest.mark.parametrize("path", [p for p in WORKFLOWS if p != TEST], ids=lambda path: path.name)
+def test_the_bot_that_proposes_new_actions_keeps_to_its_schema_and_waits() -> None:
+    file = root() / ".github" / "dependabot.yml"
+    run(BIN / "check-jsonschema", "--builtin-schema", "vendor.dependabot", file)
+    updates = document(file)["updates"]
+    kinds = [each["package-ecosystem"] for each in updates]
+    assert kinds == ["github-actions", "pip", "gomod"]
+    assert all(each["cooldown"]["default-days"] >= 7 for each in updates)
+    others = root() / "renovate.json"
+    run(BIN / "check-jsonschema", "--builtin-schema", "vendor.renovate", others)
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in WORKFLOWS if p not in (TEST, RELEASE)], ids=lambda path: path.name
+)
 def test_workflows_of_the_pipeline_only_call_its_command(path: Path) -> None:
     scripts = [step["run"] for step in steps(path) if "run" in step]
     assert all(
@@ -81,7 +95,7 @@ def test_actions_are_pinned_by_commit_with_their_version_beside(path: Path) -> N
         ), action
 
 
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [p for p in WORKFLOWS if p != RELEASE], ids=lambda p: p.name)
 def test_no_job_may_do_more_than_it_needs(path: Path) -> None:
     workflow = document(path)
     assert workflow["permissions"] == {}
@@ -110,7 +124,8 @@ def test_requests_are_tested_by_the_targets_of_the_makefile_with_a_token_that_on
     targets = set(jobs["compatibility"]["strategy"]["matrix"]["target"])
     for step in steps(TEST):
         targets |= set(re.findall(r"^make ([a-z]+)$", step.get("run", "")))
-    assert targets == {"lint", "site", "test", "oldest", "next"}
+    scans = {"audit", "sbom", "secrets"}
+    assert targets == {"lint", "site", "test", "oldest", "newest", "next", *scans}
     makefile = (root() / "Makefile").read_text(encoding="utf-8")
     assert targets <= set(re.findall(r"^([a-z]+):", makefile, re.M))
     assert all(job["permissions"] == {"contents": "read"} for job in jobs.values())
@@ -140,13 +155,76 @@ def test_a_form_for_issues_keeps_to_its_schema(form: Path) -> None:
 def test_stacks_are_deployed_in_the_order_of_the_pipelines_settings() -> None:
     order = list(load(root()).stacks)
     jobs = document(FOLDER / "deploy.yml")["jobs"]
-    assert [name for name in jobs if name != "plans"] == order
+    assert [name for name in jobs if name != "reviewed"] == order
     for before, after in pairwise(order):
         assert before in jobs[after]["needs"]
     gitlab = document(GITLAB)
     assert [name for name in gitlab if name.startswith("deploy ")] == [f"deploy {s}" for s in order]
     for before, after in pairwise(order):
-        assert {"job": f"deploy {before}", "artifacts": False} in gitlab[f"deploy {after}"]["needs"]
+        assert {"job": f"deploy {before}", "artifacts": False} in gitlab[f"plan {after}"]["needs"]
+
+
+def test_the_plan_that_counts_is_made_by_trusted_code_before_the_approval() -> None:
+    jobs = document(FOLDER / "deploy-stack.yml")["jobs"]
+    plan, deploy = jobs["plan"], jobs["deploy"]
+    # The approval of the environment stands between the two; the plan itself waits for nobody.
+    assert deploy["needs"] == "plan"
+    assert (plan.get("environment"), deploy["environment"]) == (None, "${{ inputs.stack }}")
+    (made,) = [step["with"] for step in plan["steps"] if "upload-artifact" in step.get("uses", "")]
+    (taken,) = [
+        step["with"] for step in deploy["steps"] if "download-artifact" in step.get("uses", "")
+    ]
+    # Without a run's ID, GitHub takes what this very run has left.
+    assert taken == {"name": made["name"], "path": "build/plan"}
+    (script,) = [step["run"] for step in deploy["steps"] if "run" in step]
+    assert "--plans build/plan" in script
+    gitlab = document(GITLAB)
+    for stack in load(root()).stacks:
+        assert gitlab[f"deploy {stack}"]["needs"] == [f"plan {stack}"]
+        assert "environment" not in gitlab[f"plan {stack}"]
+
+
+@pytest.mark.parametrize("name", ["deploy-stack.yml", "gitlab"])
+def test_after_a_merge_the_rules_are_those_from_before_it(name: str) -> None:
+    path = GITLAB if name == "gitlab" else FOLDER / name
+    scripts = re.findall(r"tpustack ci (?:preview|deploy) --stack .*", path.read_text("utf-8"))
+    assert len(scripts) == 2
+    assert all('${BEFORE:+--policies-of "$BEFORE"' in script for script in scripts)
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_a_job_that_may_write_takes_nothing_that_another_job_has_kept(path: Path) -> None:
+    """A cache of a request's run is read by its other jobs, whatever code they run."""
+    for name, job in document(path)["jobs"].items():
+        writes = {"pull-requests", "issues"} & {
+            right for right, kind in job["permissions"].items() if kind == "write"
+        }
+        prepared = [
+            step for step in job.get("steps", []) if step.get("uses", "").endswith("prepare")
+        ]
+        assert not writes or all(step["with"] == {"engine": "false"} for step in prepared), name
+
+
+ENVIRONMENTS = r"fromJSON\(vars\.PIPELINE\)\.environments(?:\[([\w.]+)\]|\.(\w+))\.(\w+)"
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in WORKFLOWS if p not in (TEST, RELEASE)], ids=lambda path: path.name
+)
+def test_a_job_becomes_the_deployer_of_the_environment_that_it_runs_in_and_of_no_other(
+    path: Path,
+) -> None:
+    for name, job in document(path)["jobs"].items():
+        named = re.findall(ENVIRONMENTS, yaml.safe_dump(job, width=1000))
+        accounts = {account for *_, account in named} - {"backend_url"}
+        of = {computed or said for computed, said, _ in named}
+        environment = re.sub(r"\$\{\{ (.*) \}\}", r"\1", str(job.get("environment", "")))
+        if "deployer" in accounts:
+            assert of == {environment}, name
+        # Who runs a request's code without an approval reads, at most.
+        assert accounts <= ({"deployer"} if environment else {"previewer"}), name
+        provider = "deploy_provider" if environment else "preview_provider"
+        assert set(re.findall(r"(\w+_provider) \}", yaml.safe_dump(job))) <= {provider}, name
 
 
 def test_both_forges_run_the_same_commands() -> None:

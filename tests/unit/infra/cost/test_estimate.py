@@ -254,3 +254,9 @@ def test_the_notes_say_how_long_a_budget_lasts_in_the_currency_of_the_prices() -
     assert f"Budget: $1,000 a month last {hours} hours" in estimate.notes[-1]
     euros = stack(budget={"amount": 1000, "currency": "EUR"})
     assert not any(note.startswith("Budget") for note in euros.notes)
+
+
+def test_the_notes_say_what_the_vm_is_for_where_it_does_not_train() -> None:
+    (said,) = [note for note in stack(training={"runOn": "tpu"}).notes if "VM:" in note]
+    assert said.startswith("VM: it trains nothing")
+    assert not [note for note in stack().notes if "VM:" in note]

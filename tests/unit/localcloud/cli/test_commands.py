@@ -81,6 +81,12 @@ def test_wrong_faults_are_refused_naming_all_that_is_wrong(started: Run) -> None
     assert started("faults", "preempt", "nothing").returncode == 2
 
 
+def test_time_goes_on_as_far_as_somebody_says_and_never_back(started: Run) -> None:
+    assert started("forward", "3600").returncode == 0
+    shown = started("forward", "-1")
+    assert (shown.returncode, "not above 0" in shown.stderr) == (2, True)
+
+
 def test_logs_show_requests_and_unknown_machines_are_named(started: Run) -> None:
     assert "listens" in started("logs").stdout
     assert started("logs", "requests").returncode == 0

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -34,13 +35,50 @@ def test_a_started_cloud_answers_and_a_second_start_finds_it(started: Run) -> No
     assert status(started)["pid"] == first["pid"]
 
 
+def test_its_home_and_files_are_its_owners_and_a_start_says_what_is_not(
+    run: Run, home: Path
+) -> None:
+    # As an earlier version made it.
+    home.mkdir(mode=0o755)
+    (home / "secret").write_bytes(b"x" * 32)
+    (home / "secret").chmod(0o600)
+    said = run("start").stdout
+    assert "other users of this machine are kept out, except from TPU workers" in said
+    assert said.count("\n") == 2
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    open_to_others = {
+        path.name: oct(path.stat().st_mode) for path in home.iterdir() if path.stat().st_mode & 0o77
+    }
+    assert open_to_others == {}
+
+
+def test_a_folder_that_is_not_its_own_is_left_as_it_is(run: Run, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o755)
+    (shared / "theirs").write_text("theirs")
+    done = run("start", home=shared)
+    assert done.returncode == 2
+    assert "other users may enter it, and it holds other files" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in shared.iterdir()] == ["theirs"]
+    assert stat.S_IMODE(shared.stat().st_mode) == 0o755
+
+
 def test_two_starts_at_once_make_one_cloud(run: Run, home: Path) -> None:
     command = [sys.executable, "-m", "localcloud", "start", "--home", str(home)]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     said = [process.communicate(timeout=90)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
-    ports = {text.rstrip().rpartition(":")[2] for text in said}
+    ports = {text.splitlines()[0].rpartition(":")[2] for text in said}
     assert len(ports) == 1
+
+
+def test_a_cloud_whose_starter_was_killed_does_not_come_up(run: Run, home: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    done = run("start", "--foreground", "--port", "0", "--starter", str(ended.pid))
+    assert (done.returncode, done.stderr) == (1, "error: the command that started it has ended\n")
+    assert running(home) is None
 
 
 def test_an_earlier_clouds_run_file_is_not_taken_for_that_of_the_one_which_answers(

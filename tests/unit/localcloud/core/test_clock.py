@@ -54,6 +54,18 @@ def test_on_the_wall_clock_a_slow_action_holds_nobody_up() -> None:
     clock.close()
 
 
+def test_a_clock_that_is_set_ahead_does_at_once_what_is_due_by_then() -> None:
+    clock, done, later = Clock(), threading.Event(), threading.Event()
+    clock.at(clock.now() + 3600, done.set)
+    clock.at(clock.now() + 7200, later.set)
+    before = clock.now()
+    clock.forward(3600)
+    assert clock.now() >= before + 3600
+    assert done.wait(20)
+    assert not later.is_set()
+    clock.close()
+
+
 def test_an_earlier_action_overtakes_one_that_is_waited_for() -> None:
     clock, done = Clock(), threading.Event()
     clock.at(clock.now() + 3600, lambda: None)

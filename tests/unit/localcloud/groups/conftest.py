@@ -86,7 +86,7 @@ class Page:
     def __init__(self) -> None:
         self._handler = type("Answer", (_Answer,), {})
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
         self.address = ("127.0.0.1", self._server.server_port)
 
     def answers(self, status: int) -> None:

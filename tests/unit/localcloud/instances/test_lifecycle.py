@@ -3,8 +3,11 @@ from __future__ import annotations
 import pytest
 
 from localcloud.app import LocalCloud
+from localcloud.core.projects import DEFAULT_PROJECT
+from localcloud.services.orgpolicy.policies import POLICY
 from localcloud.testing import Client
 from tests.unit.localcloud.instances.conftest import ZONE, Instances
+from tpu_training.errors.catalog import find_known_error
 
 
 @pytest.mark.server
@@ -118,7 +121,7 @@ def test_lists_can_be_filtered_and_paged(instances: Instances, api: Client) -> N
         ({"disks": []}, "boot disk"),
         ({"disks": [{"boot": True}]}, "sourceImage"),
         ({"networkInterfaces": []}, "At least one network"),
-        ({"networkInterfaces": [{"network": "global/networks/no"}]}, "was not found"),
+        ({"networkInterfaces": [{"network": "global/networks/no"}]}, "cannot be found"),
         ({"networkInterfaces": [{"subnetwork": "no"}]}, "was not found"),
         ({"metadata": {"items": [{"key": "a"}, {"key": "a"}]}}, "Duplicate metadata keys: a"),
         ({"labels": {"Team": "x"}}, "Team=x"),
@@ -171,6 +174,59 @@ def test_a_stock_out_fails_the_operation_and_leaves_nothing(
     assert error["code"] == "ZONE_RESOURCE_POOL_EXHAUSTED"
     instances.get(status=404)
     api.get(f"{ZONE}/disks/vm", status=404)
+
+
+def known(message: str) -> str:
+    """What the catalogue of errors takes Google's answer for."""
+    found = find_known_error(message)
+    assert found is not None, message
+    return found.id
+
+
+def enforce(local_cloud: LocalCloud, constraint: str, **rule: object) -> None:
+    """Set an organization policy on the project."""
+    key = f"projects/{DEFAULT_PROJECT}/policies/{constraint}"
+    local_cloud.cloud.store.put(POLICY, key, {"rules": [rule]})
+
+
+def test_a_policy_on_public_addresses_refuses_them_and_nothing_else(
+    instances: Instances, local_cloud: LocalCloud
+) -> None:
+    enforce(local_cloud, "compute.vmExternalIpAccess", denyAll=True)
+    public = {"network": "global/networks/default", "accessConfigs": [{"type": "ONE_TO_ONE_NAT"}]}
+    error = instances.insert(networkInterfaces=[public], status=412)["error"]
+    assert error["errors"][0]["reason"] == "conditionNotMet"
+    assert known(error["message"]) == "policy-external-ip"
+    assert "error" not in instances.insert()
+
+
+def test_a_policy_on_os_login_refuses_to_switch_it_off(
+    instances: Instances, local_cloud: LocalCloud
+) -> None:
+    enforce(local_cloud, "compute.requireOsLogin", enforce=True)
+    off, on = ({"items": [{"key": "enable-oslogin", "value": v}]} for v in ("FALSE", "TRUE"))
+    message = instances.insert(metadata=off, status=412)["error"]["message"]
+    assert known(message) == "policy-os-login"
+    assert "error" not in instances.insert(metadata=on)
+
+
+def test_a_policy_on_serial_port_logging_refuses_to_switch_it_on(
+    instances: Instances, local_cloud: LocalCloud
+) -> None:
+    enforce(local_cloud, "compute.disableSerialPortLogging", enforce=True)
+    key = "serial-port-logging-enable"
+    off, on = ({"items": [{"key": key, "value": value}]} for value in ("false", "true"))
+    message = instances.insert(metadata=on, status=412)["error"]["message"]
+    assert known(message) == "policy"
+    assert "error" not in instances.insert(metadata=off)
+
+
+def test_a_machine_in_a_network_that_is_missing_is_refused_in_googles_words(
+    instances: Instances,
+) -> None:
+    nowhere = [{"network": "global/networks/nowhere"}]
+    message = instances.insert(networkInterfaces=nowhere, status=400)["error"]["message"]
+    assert known(message) == "network-missing"
 
 
 @pytest.mark.server

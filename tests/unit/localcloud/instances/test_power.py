@@ -40,7 +40,7 @@ def test_the_start_up_script_runs_and_its_output_is_the_serial_port(instances: I
     ready(instances, "Finished running startup scripts.")
     text = output(instances)
     assert "startup-script: hello from vm\n" in text
-    assert "startup-script exit status 3\n" in text
+    assert 'Script "startup-script" failed with error: exit status 3\n' in text
 
 
 def test_the_serial_port_is_read_on_from_where_the_last_read_ended(instances: Instances) -> None:

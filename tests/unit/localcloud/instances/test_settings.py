@@ -48,6 +48,19 @@ def test_a_stale_fingerprint_is_answered_412(
     assert said in answer["error"]["message"]
 
 
+def test_gcloud_may_send_a_fingerprint_in_the_other_alphabet(instances: Instances) -> None:
+    instances.insert()
+    for number in range(20):
+        found = instances.get()["labelFingerprint"]
+        sent = found.replace("-", "+").replace("_", "/")
+        labels = {"n": str(number)}
+        instances.post("setLabels", {"labelFingerprint": sent, "labels": labels})
+        if sent != found:
+            break
+    else:
+        pytest.fail("no fingerprint had a letter in which the alphabets differ")
+
+
 def test_labels_and_tags_are_replaced(instances: Instances) -> None:
     instances.insert()
     found = instances.get()

@@ -50,6 +50,13 @@ def test_an_exit_status_that_prevents_restarts_fails_the_unit(guest: Guest) -> N
     assert "Scheduled restart" not in text
 
 
+def test_an_option_may_stand_between_the_verb_and_the_units(guest: Guest) -> None:
+    text = guest.run(
+        "systemd-run --unit=job sleep 100; systemctl is-active --quiet job; echo code $?"
+    )
+    assert "startup-script: code 0\n" in text
+
+
 def test_too_many_starts_in_a_row_fail_the_unit(guest: Guest) -> None:
     text = guest.run(
         "systemd-run --unit=job --wait -p Restart=always -p RestartSec=0 false; echo ended"

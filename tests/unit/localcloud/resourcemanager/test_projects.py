@@ -39,6 +39,51 @@ def test_lists_show_the_callers_projects_that_fit_the_filter(api: Client) -> Non
     assert "labels" in api.get(V1, filter="labels.a:b", status=400)["error"]["message"]
 
 
+@pytest.mark.parametrize(("url", "named"), [(V1, "name"), (V3, "displayName")])
+def test_a_new_project_belongs_to_who_made_it(api: Client, url: str, named: str) -> None:
+    grace = api.as_member("user:grace@example.com")
+    operation = grace.post(url, {"projectId": "grace-sandbox", named: "Sandbox"})
+    host, version, _ = url.split("/")
+    done = grace.get(f"{host}/{version}/{operation['name']}")
+    assert (done["done"], done["response"]["projectId"]) == (True, "grace-sandbox")
+    assert grace.get(f"{url}/grace-sandbox")[named] == "Sandbox"
+    owner = {"role": "roles/owner", "members": ["user:grace@example.com"]}
+    assert owner in grace.post(f"{V1}/grace-sandbox:getIamPolicy")["bindings"]
+    api.get(f"{url}/grace-sandbox", status=403)
+    services = "serviceusage.googleapis.com/v1/projects/grace-sandbox/services"
+    grace.post(f"{services}/compute.googleapis.com:enable", {})
+    networks = "compute.googleapis.com/compute/v1/projects/grace-sandbox/global/networks"
+    assert grace.get(networks)["items"][0]["name"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("member", "body", "code", "said"),
+    [
+        ("user:a@x.org", {"projectId": PROJECT}, 409, "already exists"),
+        ("user:a@x.org", {"projectId": "Upper"}, 400, "6 to 30 lower-case"),
+        ("user:a@x.org", {"projectId": "ends-with-"}, 400, "6 to 30 lower-case"),
+        ("user:a@x.org", {}, 400, "6 to 30 lower-case"),
+        ("user:a@x.org", {"projectId": "fine-one", "parent": "folders/1"}, 403, "permission"),
+    ],
+)
+def test_a_wrong_project_is_not_made(
+    api: Client, member: str, body: dict[str, str], code: int, said: str
+) -> None:
+    refusal = api.as_member(member).post(V3, body, status=code)
+    assert said in refusal["error"]["message"]
+
+
+def test_a_service_account_makes_no_project_outside_an_organization(api: Client) -> None:
+    services = f"serviceusage.googleapis.com/v1/projects/{PROJECT}/services"
+    api.post(f"{services}/iam.googleapis.com:enable", {})
+    account = api.post(
+        f"iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts", {"accountId": "a-robot"}
+    )
+    robot = api.as_member(f"serviceAccount:{account['email']}")
+    refusal = robot.post(V3, {"projectId": "fine-one"}, status=403)
+    assert "cannot create projects without a parent" in refusal["error"]["message"]
+
+
 def test_a_policy_is_replaced_and_its_etag_changes(api: Client) -> None:
     before = policy(api)
     viewer = {"role": "roles/viewer", "members": ["user:b@x.org", "user:a@x.org"]}
@@ -91,16 +136,6 @@ def test_a_policy_with_an_unknown_role_or_member_is_refused(
     error = api.post(f"{V1}/{PROJECT}:setIamPolicy", body, status=400)["error"]
     assert said in error["message"]
     assert policy(api) == before
-
-
-def test_a_condition_is_refused_rather_than_ignored(api: Client) -> None:
-    condition = {"title": "t", "expression": "false"}
-    binding = {"role": "roles/viewer", "members": ["user:a@x.org"], "condition": condition}
-    body = {"policy": {"version": 3, "bindings": [OWNER, binding]}}
-    assert (
-        "conditions"
-        in api.post(f"{V1}/{PROJECT}:setIamPolicy", body, status=501)["error"]["message"]
-    )
 
 
 def test_the_last_owner_stays(api: Client) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -52,7 +52,9 @@ def connect(listener: Listener, authority: Authority) -> Iterator[Connect]:
     """Opens a socket to the listener; with a host, through its TLS tunnel."""
     with contextlib.ExitStack() as stack:
 
-        def opened(host: str = "", ca: Path = authority.certificate) -> socket.socket:
+        def opened(
+            host: str = "", ca: Path = authority.certificate, offer: Sequence[str] = ()
+        ) -> socket.socket:
             plain = socket.create_connection(("127.0.0.1", listener.port), timeout=20)
             stack.callback(plain.close)
             if not host:
@@ -61,6 +63,8 @@ def connect(listener: Listener, authority: Authority) -> Iterator[Connect]:
             answer = plain.recv(4096)
             assert answer.startswith(b"HTTP/1.1 200"), answer
             context = ssl.create_default_context(cafile=str(ca))
+            if offer:
+                context.set_alpn_protocols(offer)
             tls = context.wrap_socket(plain, server_hostname=host)
             stack.callback(tls.close)
             return tls

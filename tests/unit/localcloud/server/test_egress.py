@@ -39,7 +39,7 @@ class Elsewhere(BaseHTTPRequestHandler):
 @pytest.fixture
 def elsewhere() -> Iterator[int]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield int(server.server_address[1])
     server.shutdown()
     server.server_close()
@@ -92,7 +92,7 @@ def test_the_users_own_proxy_is_used_for_other_hosts(
             super().do_GET()
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.server_address[1]}")
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)

@@ -12,7 +12,7 @@ from pathlib import Path
 import google.oauth2.credentials
 import pytest
 from google.api_core.exceptions import Conflict, NotFound, PreconditionFailed
-from google.cloud import storage  # type: ignore[import-untyped]
+from google.cloud import storage
 
 from localcloud.core.cloud import Cloud
 from localcloud.core.faults import Fault

@@ -87,21 +87,21 @@ def test_a_job_lives_in_a_bucket_from_its_data_to_its_predictions(
         "data", "inspect", f"--data={root}/data", f"--grid={root}/grid.png"
     )
     out = done("train-and-evaluate", *job, "--epochs=1", "--evaluation_interval=5")
-    assert f"checkpoint: saved {root}/job/checkpoints/ckpt-11" in out
+    assert f"checkpoint: saved {root}/job/checkpoints/ckpt-10" in out
     metrics = json.loads(bucket.read("job/metrics.json"))
-    assert metrics["test_examples"] == 360
+    assert (metrics["validation_examples"], metrics["test_examples"]) == (144, 360)
     assert f"job/best/ckpt-{metrics['best_step']}.index" in bucket.names(prefix="job/best/")
     assert b"<svg" in bucket.read("job/report.html")
     _what_may_not_be_written_names_the_bucket(bucket, training, job, tmp_path)
     # Goes on where it was, and a bucket that takes nothing any more spares what is in it.
-    cloud.faults.add(Fault(method="storage.objects.insert", status=403, skip=8))
+    cloud.faults.add(Fault(method="storage.objects.insert", status=403, skip=10))
     code, out, err = training("train", *job, "--epochs=20")
     assert code == 1
-    assert f"checkpoint: restored {root}/job/checkpoints/ckpt-11" in out
+    assert f"checkpoint: restored {root}/job/checkpoints/ckpt-10" in out
     assert "may not use the bucket" in err
     assert root in err
     cloud.faults.clear()
-    assert "job/checkpoints/ckpt-11.index" in bucket.names(prefix="job/checkpoints/")
+    assert "job/checkpoints/ckpt-10.index" in bucket.names(prefix="job/checkpoints/")
     done("report", f"--model-dir={root}/job")
     done("export", f"--model-dir={root}/job", f"--output={root}/exported", "--best")
     out = done(
@@ -148,4 +148,4 @@ def _what_may_not_be_written_names_the_bucket(
     grant(bucket, *READ_AND_WRITE)
     (tmp_path / "file").write_text("")
     code, _, err = training("train", "--data=data", "--model-dir=file")
-    assert (code, "file is not a directory" in err) == (2, True)
+    assert (code, "file is a file; name another directory" in err) == (2, True)

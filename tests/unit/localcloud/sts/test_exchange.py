@@ -15,7 +15,7 @@ from localcloud.admin import settings
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
-from localcloud.services.sts.conditions import evaluate
+from localcloud.core.conditions import evaluate
 from localcloud.testing import Client
 from localcloud.testing import session as session_for
 
@@ -197,13 +197,17 @@ def test_a_provider_for_everybodys_issuer_needs_a_condition(
         ("!assertion.flag || assertion.sub in ['x']", False),
         ("assertion['sub'].startsWith(\"a\") && true", True),
         ("'repo:' + assertion.sub", "repo:a && b"),
+        ("has(assertion.sub) && !has(assertion.environment)", True),
     ],
 )
 def test_conditions_are_evaluated(expression: str, value: object) -> None:
     assert evaluate(expression, {"assertion": {"sub": "a && b", "flag": True}}) == value
 
 
-@pytest.mark.parametrize("expression", ["size(assertion.sub) > 2", "__import__('os')", "a b"])
+@pytest.mark.parametrize(
+    "expression",
+    ["size(assertion.sub) > 2", "__import__('os')", "a b", "has(assertion)", "has == 1"],
+)
 def test_what_is_not_understood_is_said_so(expression: str) -> None:
     with pytest.raises(Exception, match="does not understand"):
         evaluate(expression, {"assertion": {"sub": "x"}})

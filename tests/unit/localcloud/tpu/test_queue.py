@@ -157,6 +157,70 @@ def test_it_goes_on_waiting_after_a_restart(
     again.stop()
 
 
+def flex(seconds: object = "7200s", *, type_: str = "v5litepod-4", **more: object) -> Json:
+    body = request(provisioningModel="FLEX_START", runDuration={"maxRunDuration": seconds}, **more)
+    body["tpu"]["nodeSpec"][0]["node"] = {**VM, "acceleratorType": type_}
+    body["tpu"]["nodeSpec"][0]["node"]["runtimeVersion"] = "v2-alpha-tpuv5-lite"
+    body["tpu"]["nodeSpec"][0]["parent"] = FLEX_PARENT
+    return body
+
+
+FLEX_PARENT = "projects/tpu-stack-local/locations/us-west4-a"
+FLEX = f"tpu.googleapis.com/v2alpha1/{FLEX_PARENT}"
+
+
+def test_one_for_a_while_is_deleted_when_its_time_is_over(
+    local_cloud: LocalCloud, tpu: Client, clock: VirtualClock, machines: FakeMachines
+) -> None:
+    tpu.post(f"{FLEX}/queuedResources", flex(), queuedResourceId="q")
+    shown = tpu.get(f"{FLEX}/queuedResources/q")
+    assert (shown["provisioningModel"], shown["state"]["state"]) == ("FLEX_START", "ACTIVE")
+    assert shown["runDuration"] == {"maxRunDuration": "7200s"}
+    clock.advance(7100)
+    # The emulator keeps the time over a restart.
+    local_cloud.stop()
+    later = VirtualClock(clock.now())
+    again = LocalCloud(local_cloud.cloud.home, clock=later)
+    again.cloud.machines = machines
+    again.start()
+    client = Client(again)
+    assert client.get(f"{FLEX}/nodes/t")["state"] == "READY"
+    later.advance(101)
+    client.get(f"{FLEX}/nodes/t", status=404)
+    assert client.get(f"{FLEX}/queuedResources/q")["state"]["state"] == "SUSPENDED"
+    again.stop()
+
+
+def test_one_for_a_while_takes_preemptible_quota(tpu: Client, cloud: Cloud) -> None:
+    metric = "TPUV5sPreemptibleLitepodPerProjectPerZoneForTPUAPI"
+    cloud.store.put("setting", "quota", {metric: 2})
+    answer = tpu.post(f"{FLEX}/queuedResources", flex(), queuedResourceId="q", status=429)
+    assert metric in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (flex("604801s"), "at most 604800s"),
+        (flex("0s"), "more than 0s"),
+        (flex(type_="v2-8"), "not supported with FLEX_START"),
+        (flex(spot={}), "FLEX_START and spot"),
+        ({**flex(), "provisioningModel": "STANDARD"}, "only for provisioning_model FLEX_START"),
+        (request(provisioningModel="RESERVATION_BOUND"), "reservation_name is required"),
+    ],
+)
+def test_one_for_a_while_that_google_does_not_have_is_refused(
+    tpu: Client, body: Json, said: str
+) -> None:
+    parent = body["tpu"]["nodeSpec"][0]["parent"]
+    if body["tpu"]["nodeSpec"][0]["node"]["acceleratorType"] == "v2-8":
+        parent = body["tpu"]["nodeSpec"][0]["parent"] = PARENT
+        body["tpu"]["nodeSpec"][0]["node"]["runtimeVersion"] = VM["runtimeVersion"]
+    url = f"tpu.googleapis.com/v2alpha1/{parent}/queuedResources"
+    answer = tpu.post(url, body, queuedResourceId="q", status=400)
+    assert said in answer["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [

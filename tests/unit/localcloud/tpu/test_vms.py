@@ -6,9 +6,11 @@ import pytest
 
 from localcloud.core.call import Json
 from localcloud.core.cloud import Cloud, Latency
-from localcloud.services.tpu import nodes
+from localcloud.services.orgpolicy.policies import POLICY
+from localcloud.services.tpu import nodes, ports
 from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
+from tpu_training.errors.catalog import find_known_error
 
 PARENT = "projects/tpu-stack-local/locations/us-central1-b"
 V1 = f"tpu.googleapis.com/v1/{PARENT}"
@@ -48,6 +50,21 @@ def test_two_tpus_have_ports_of_their_own(tpu: Client) -> None:
         tpu.post(f"{ALPHA}/nodes", VM, nodeId=name)
     listed = tpu.get(f"{ALPHA}/nodes")["nodes"]
     assert len({node["networkEndpoints"][0]["port"] for node in listed}) == 2
+
+
+def test_a_policy_on_public_addresses_refuses_those_of_tpu_vms(tpu: Client, cloud: Cloud) -> None:
+    key = "projects/tpu-stack-local/policies/compute.vmExternalIpAccess"
+    cloud.store.put(POLICY, key, {"rules": [{"denyAll": True}]})
+    public = VM | {"networkConfig": {"enableExternalIps": True}}
+    refusal = tpu.post(f"{V2}/nodes", public, nodeId="t", status=400)["error"]
+    assert refusal["status"] == "FAILED_PRECONDITION"
+    found = find_known_error(refusal["message"])
+    assert found is not None
+    assert found.id == "policy-external-ip"
+    spec = [{"parent": PARENT, "nodeId": "q", "node": public}]
+    body = {"tpu": {"nodeSpec": spec}}
+    tpu.post(f"{ALPHA}/queuedResources", body, queuedResourceId="q", status=400)
+    tpu.post(f"{V2}/nodes", VM, nodeId="t")
 
 
 def test_version_1_shows_the_same_node(tpu: Client) -> None:
@@ -144,8 +161,10 @@ def test_a_patch_changes_what_its_mask_names(tpu: Client, machines: FakeMachines
 
 
 def test_stopping_ends_the_host_and_starting_brings_it_back_at_its_port(
-    tpu: Client, machines: FakeMachines
+    tpu: Client, machines: FakeMachines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Machines of other tests, which really run, take ports meanwhile.
+    monkeypatch.setattr(ports, "_free", lambda port: True)
     tpu.post(f"{ALPHA}/nodes", VM, nodeId="t")
     port = tpu.get(f"{ALPHA}/nodes/t")["networkEndpoints"][0]["port"]
     tpu.post(f"{ALPHA}/nodes/t:stop")

@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 
 from localcloud.app import LocalCloud
+from localcloud.cli import environment
 from localcloud.core import enablement
 from localcloud.core.clock import Clock
 from localcloud.core.cloud import DEVELOPER
-from localcloud.core.tokens import Principal
+from localcloud.core.tokens import CLOUD_PLATFORM, Principal
+from localcloud.services.oauth2 import refresh_token
 from localcloud.services.tpu import nodes
-from localcloud.testing import Client
+from localcloud.testing import Client, machine
 
 pytestmark = pytest.mark.server
 
@@ -29,21 +31,7 @@ ALPHA = f"tpu.googleapis.com/v2alpha1/{PARENT}"
 _CLIENT = """
 import sys
 import tensorflow as tf
-import httplib2
-import requests
-from googleapiclient.discovery import build
-name, zone, project, token = sys.argv[1:]
-class Http:  # httplib2 speaks to a proxy only where PySocks is installed
-    def request(self, uri, method="GET", body=None, headers=None, **_):
-        headers = {**headers, "Authorization": f"Bearer {token}"}
-        sent = requests.request(method, uri, data=body, headers=headers)
-        answer = httplib2.Response(dict(sent.headers))
-        answer.status = sent.status_code
-        return answer, sent.content
-service = build("tpu", "v1", http=Http())
-resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
-    tpu=name, zone=zone, project=project, service=service
-)
+resolver = tf.distribute.cluster_resolver.TPUClusterResolver(sys.argv[1])
 tf.config.experimental_connect_to_cluster(resolver)
 names = [d.name for d in tf.config.list_logical_devices("CPU") if "job:worker" in d.name]
 strategy = tf.distribute.MirroredStrategy(devices=names)
@@ -75,22 +63,25 @@ def running(local_cloud: LocalCloud) -> Iterator[Client]:
 
 
 def run_client(local_cloud: LocalCloud, name: str) -> str:
-    bundle = str(local_cloud.authority.bundle)
-    environment = {
+    """Runs TensorFlow with nothing but the environment that `env` sets."""
+    cloud = local_cloud.cloud
+    credentials = {
+        "project": "tpu-stack-local",
+        "access_token": cloud.token(Principal(DEVELOPER)),
+        "refresh_token": refresh_token(cloud),
+    }
+    variables = {
         "PATH": os.environ["PATH"],
         "HOME": os.environ.get("HOME", "/"),
         "TF_CPP_MIN_LOG_LEVEL": "2",
-        "https_proxy": f"http://127.0.0.1:{local_cloud.listener.port}",
-        "no_proxy": "127.0.0.1,localhost",
-        "REQUESTS_CA_BUNDLE": bundle,
+        **environment.of(cloud.home, local_cloud.listener.port, credentials, {}),
     }
-    token = local_cloud.cloud.token(Principal(DEVELOPER))
     done = subprocess.run(
-        [sys.executable, "-c", _CLIENT, name, "us-central1-b", "tpu-stack-local", token],
+        [sys.executable, "-c", _CLIENT, name],
         capture_output=True,
         text=True,
         timeout=120,
-        env=environment,
+        env=variables,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -118,22 +109,20 @@ def answers(port: int) -> bool:
 def test_tensorflow_finds_the_tpu_by_name_and_trains_on_eight_replicas(
     running: Client, local_cloud: LocalCloud
 ) -> None:
-    begun = time.monotonic()
     body = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.19.0-pod-pjrt"}
-    operation = running.post(f"{ALPHA}/nodes", body, nodeId="t")
-    assert operation["done"] is True
-    took = time.monotonic() - begun
-    assert took < 20, f"creating took {took:.1f} s"
+    assert running.post(f"{ALPHA}/nodes", body, nodeId="t")["done"] is True
     (endpoint,) = running.get(f"{V1}/nodes/t")["networkEndpoints"]
     said = run_client(local_cloud, "t").splitlines()
     assert said[0] == f"endpoint grpc://{endpoint['ipAddress']}:{endpoint['port']}"
     assert said[1] == "replicas 8 weight 8.0"
     log, _ = local_cloud.cloud.machines.serial(f"{PARENT}/nodes/t/hosts/0")
     assert f"listening on port {endpoint['port']}" in log
-    local_cloud.cloud.store.put("setting", "grace", {"preempt": 30.0})
+    grace = 300.0
+    local_cloud.cloud.store.put("setting", "grace", {"preempt": grace})
     begun = time.monotonic()
     nodes.preempt(local_cloud.cloud, f"{PARENT}/nodes/t")
-    assert time.monotonic() - begun < 10, "the worker does not end when it is asked to"
+    # It ended by itself: it would have been killed after the grace.
+    assert time.monotonic() - begun < grace
     assert not answers(endpoint["port"])
 
 
@@ -173,13 +162,14 @@ def test_only_this_machine_reaches_the_worker(running: Client) -> None:
     assert answers(port)
 
 
-def test_a_taken_port_is_left_to_its_owner(tmp_path: Path) -> None:
+def test_a_taken_port_is_left_to_its_owner_and_a_shut_one_lets_nobody_in(tmp_path: Path) -> None:
     worker = Path(__file__).parents[4] / "localcloud/localcloud/machines/guest/tpu_worker.py"
     with socket.create_server(("127.0.0.1", 0)) as owner:
         taken = owner.getsockname()[1]
-        ready = tmp_path / "port"
+        ready, gate = tmp_path / "port", tmp_path / "shut"
+        options = [f"--port={taken}", "--devices=1", f"--ready={ready}", f"--gate={gate}"]
         process = subprocess.Popen(
-            [sys.executable, str(worker), f"--port={taken}", "--devices=1", f"--ready={ready}"],
+            [sys.executable, str(worker), *options],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -187,10 +177,24 @@ def test_a_taken_port_is_left_to_its_owner(tmp_path: Path) -> None:
             deadline = time.monotonic() + 60
             while not ready.exists() and time.monotonic() < deadline:
                 time.sleep(0.05)
-            assert int(ready.read_text()) != taken
+            port = int(ready.read_text())
+            assert port != taken
+            assert answers(port)
+            if sys.platform.startswith("linux"):
+                gate.touch()
+                until_answers(port, False)
+                gate.unlink()
+                until_answers(port, True)
         finally:
             process.terminate()
             process.wait(10)
+
+
+def until_answers(port: int, expected: bool) -> None:
+    deadline = time.monotonic() + 30
+    while answers(port) != expected:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_a_tpu_serves_again_at_its_endpoint_after_a_restart(tmp_path: Path) -> None:
@@ -215,3 +219,39 @@ def test_a_tpu_serves_again_at_its_endpoint_after_a_restart(tmp_path: Path) -> N
     finally:
         second.cloud.machines.remove(f"{PARENT}/nodes/t/hosts/0")
         second.stop()
+
+
+_LOOK_UP = """
+import importlib.util
+import urllib.request  # which TensorFlow as a whole has imported before
+package = importlib.util.find_spec("tensorflow").submodule_search_locations[0]
+found = importlib.util.spec_from_file_location("client", f"{package}/python/tpu/client/client.py")
+module = importlib.util.module_from_spec(found)
+found.loader.exec_module(module)
+client = module.Client(tpu="t")
+print("TensorFlow found", client.state(), client.network_endpoints()[0]["ipAddress"])
+"""
+
+
+def test_tensorflows_look_up_on_a_vm_takes_the_name_alone(
+    running: Client, local_cloud: LocalCloud
+) -> None:
+    running.post(
+        f"{ALPHA}/nodes", {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-base"}, nodeId="t"
+    )
+    script = f"#!/bin/bash\npython3 - <<'END'\n{_LOOK_UP}END\n"
+    fields = {
+        "name": "vm",
+        "metadata": {"items": [{"key": "startup-script", "value": script}]},
+        "serviceAccounts": [{"email": "default", "scopes": [CLOUD_PLATFORM]}],
+    }
+    zone = "compute.googleapis.com/compute/v1/projects/tpu-stack-local/zones/us-central1-b"
+    running.post(f"{zone}/instances", machine("us-central1-b", **fields))
+    key = "projects/tpu-stack-local/zones/us-central1-b/instances/vm"
+    deadline = time.monotonic() + 60
+    said = ""
+    while "startup-script exit status" not in said and time.monotonic() < deadline:
+        time.sleep(0.1)
+        said, _ = local_cloud.cloud.machines.serial(key)
+    local_cloud.cloud.machines.remove(key)
+    assert "TensorFlow found READY 127.0.0.1" in said, said

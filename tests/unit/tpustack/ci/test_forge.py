@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -11,15 +12,29 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from click.testing import CliRunner
 
+from tests.unit.tpustack.conftest import Run
 from tpustack.ci import forge, output
-from tpustack.ci.forge import Forge, forge_of
+from tpustack.ci.api import Refused
+from tpustack.ci.command import command
+from tpustack.ci.forge import Forge
+from tpustack.ci.forges import forge_of
 from tpustack.ci.markdown import text
 from tpustack.ci.outcome import Outcome
 from tpustack.ci.result import Result
 from tpustack.errors import TpustackError, UsageError
 
 DRIFTED, FINE = Result("dev", Outcome.DRIFT), Result("dev", Outcome.NO_CHANGE)
+
+
+US = "github-actions[bot]"
+
+
+def kept(number: int, author: str, body: str = "") -> dict[str, Any]:
+    """A comment as both forges keep it."""
+    by = {"user": {"login": author}, "author": {"username": author}}
+    return {"id": number, "body": body, "description": body, **by}
 
 
 class Server(ThreadingHTTPServer):
@@ -43,9 +58,13 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
+        if parts.path == "/user":
+            return self.answer({"username": US})
         if parts.path in self.server.answers:
             return self.answer(self.server.answers[parts.path])
         query = parse_qs(parts.query)
+        if "per_page" not in query:
+            return self.answer({}, 403 if "secret" in parts.path else 404)
         size, page = (int(query[name][0]) for name in ("per_page", "page"))
         items = self.server.kept.get(parts.path, [])
         if "state" in query:
@@ -53,12 +72,16 @@ class Handler(BaseHTTPRequestHandler):
         return self.answer(items[(page - 1) * size : page * size])
 
     def do_POST(self) -> None:
+        if self.path in self.server.answers:
+            return self.answer(self.server.answers[self.path])
+        if self.path == "/graphql":
+            assert self.sent() == {"query": "query { viewer { login } }"}
+            return self.answer({"data": {"viewer": {"login": US}}})
         items = self.server.kept.setdefault(self.path, [])
         number = len(items) + 1
-        items.append(
-            {"id": number, "iid": number, "number": number, "state": "open", **self.sent()}
-        )
-        self.answer(items[-1])
+        items.append({**kept(number, US), "iid": number, "number": number, "state": "open"})
+        items[-1] |= self.sent()
+        return self.answer(items[-1])
 
     def do_PATCH(self) -> None:
         path, _, number = self.path.rpartition("/")
@@ -76,9 +99,9 @@ class Handler(BaseHTTPRequestHandler):
         loaded: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         return loaded
 
-    def answer(self, body: Any) -> None:
+    def answer(self, body: Any, status: int = 200) -> None:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.send_response(200)
+        self.send_response(status)
         self.send_header("Content-Length", str(len(raw)))
         self.end_headers()
         self.wfile.write(raw)
@@ -114,7 +137,7 @@ def test_a_comment_is_updated_and_not_repeated_however_many_there_are(
     made: tuple[Forge, str, str], server: Server
 ) -> None:
     there, comments, _ = made
-    others = [{"id": number + 1, "body": f"talk {number}"} for number in range(150)]
+    others = [kept(number + 1, "ada", f"talk {number}") for number in range(150)]
     server.kept[comments] = others
     for result in (Result("dev", Outcome.CHANGES), FINE, FINE):
         forge.comment(there, 7, {"dev": text("preview", result)})
@@ -123,6 +146,34 @@ def test_a_comment_is_updated_and_not_repeated_however_many_there_are(
     assert len(said) == 152
     assert "`dev`: no change" in said[150]
     assert "`prod`: changes" in said[151]
+
+
+@pytest.mark.parametrize("author", ["mallory", "github-actions", "", None])
+def test_what_somebody_else_wrote_is_left_alone_whatever_its_marker(
+    made: tuple[Forge, str, str], server: Server, author: str | None
+) -> None:
+    there, comments, issues = made
+    theirs = text("preview", Result("dev", Outcome.CHANGES))
+    drift = text("drift", FINE)
+    account = None if author is None else {"login": author, "username": author}
+    by = {"user": account, "author": account, "number": 1, "iid": 1, "state": "open"}
+    server.kept[comments] = [{**kept(1, "", theirs), **by}]
+    server.kept[issues] = [{**kept(1, "", drift), **by}]
+    forge.comment(there, 7, {"dev": text("preview", FINE)})
+    forge.issue(there, {"dev": text("drift", DRIFTED)}, {"dev"})
+    assert server.bodies(comments)[0] == theirs
+    assert server.kept[issues][0]["description"] == drift
+    assert len(server.kept[comments]) == len(server.kept[issues]) == 2
+
+
+def test_a_token_of_nobody_is_an_error_in_words(server: Server) -> None:
+    refused = {"errors": [{"message": "Bad credentials"}]}
+    server.answers["/graphql"] = refused
+    there = forge_of(
+        {"GITHUB_API_URL": server.url, "GITHUB_REPOSITORY": "me/mine", "GITHUB_TOKEN": "t"}
+    )
+    with pytest.raises(TpustackError, match=r"does not say whose token this is.*Bad credentials"):
+        forge.comment(there, 7, {})
 
 
 def test_drift_opens_one_issue_which_is_closed_when_it_is_put_right(
@@ -146,43 +197,234 @@ def archive(*names: str) -> bytes:
     return packed.getvalue()
 
 
+RUN = {
+    "id": 3,
+    "event": "pull_request",
+    "conclusion": "success",
+    "head_sha": "c1",
+    "path": ".github/workflows/preview.yml",
+    "repository": {"id": 1},
+    "head_repository": {"id": 1},
+}
+PULL = {"number": 7, "merged_at": "x", "merge_commit_sha": "c0", "head": {"sha": "c1"}}
+MERGE = {
+    "iid": 7,
+    "state": "merged",
+    "sha": "c1",
+    "merge_commit_sha": "c0",
+    "source_project_id": 5,
+    "target_project_id": 5,
+}
+PIPELINE = {"id": 3, "source": "merge_request_event", "sha": "c1", "project_id": 5}
+JOB = {"id": 4, "name": "preview dev", "status": "success", "artifacts_file": {"filename": "a.zip"}}
+
+
+def answers(zipped: bytes, **changed: Any) -> dict[str, Any]:
+    """What both forges say of one request, of which something may be changed."""
+    at, on = "/repos/me/mine", "/projects/5"
+
+    def of(name: str, usual: dict[str, Any]) -> dict[str, Any]:
+        return {**usual, **changed.get(name, {})}
+
+    return {
+        f"{at}/commits/c0/pulls": [of("pull", PULL)],
+        f"{at}/commits/pushed/pulls": [],
+        f"{at}/actions/workflows/preview.yml/runs": {"workflow_runs": [of("run", RUN)]},
+        f"{at}/actions/runs/3/artifacts": {
+            "artifacts": [
+                {"id": 4, "name": "plans-dev", "expired": False},
+                {"id": 5, "name": "plans-prod", "expired": False},
+                {"id": 6, "name": "plans-staging", "expired": True},
+                {"id": 7, "name": "plans-../x", "expired": False},
+            ]
+        },
+        f"{at}/actions/artifacts/4/zip": zipped,
+        f"{at}/actions/artifacts/5/zip": archive("result.json"),
+        f"{on}/repository/commits/c0/merge_requests": [of("merge", MERGE)],
+        f"{on}/repository/commits/pushed/merge_requests": [],
+        f"{on}/merge_requests/7/pipelines": [of("pipeline", PIPELINE)],
+        f"{on}/pipelines/3/jobs": [of("job", JOB)],
+        f"{on}/jobs/4/artifacts": zipped,
+    }
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"head_repository": {"id": 2}},
+        {"head_repository": None},
+        {"repository": {}},
+        {"event": "workflow_dispatch"},
+        {"event": "push"},
+        {"conclusion": "failure"},
+        {"conclusion": None},
+        {"head_sha": "c2"},
+        {"path": ".github/workflows/evil.yml"},
+        {"path": ".github/workflows/preview.yml/../evil.yml"},
+    ],
+)
+def test_on_github_only_a_requests_own_successful_preview_of_its_last_commit_is_taken(
+    server: Server, changed: dict[str, Any]
+) -> None:
+    server.answers = answers(archive("dev.plan.json"), run=changed)
+    variables = {"GITHUB_API_URL": server.url, "GITHUB_REPOSITORY": "me/mine"}
+    assert forge_of({**variables, "GITHUB_TOKEN": "t"}).reviewed("c0") is None
+
+
+@pytest.mark.parametrize("changed", [{"merged_at": None}, {"merge_commit_sha": "c9"}])
+def test_on_github_a_request_that_only_contains_the_commit_did_not_bring_it(
+    server: Server, changed: dict[str, Any]
+) -> None:
+    server.answers = answers(archive("dev.plan.json"), pull=changed)
+    variables = {"GITHUB_API_URL": server.url, "GITHUB_REPOSITORY": "me/mine"}
+    assert forge_of({**variables, "GITHUB_TOKEN": "t"}).reviewed("c0") is None
+
+
+def gitlab(server: Server) -> Forge:
+    variables = {"GITLAB_CI": "true", "CI_API_V4_URL": server.url, "CI_PROJECT_ID": "5"}
+    return forge_of({**variables, "GITLAB_TOKEN": "t"})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"merge": {"state": "closed"}},
+        {"merge": {"merge_commit_sha": "c9"}},
+        {"merge": {"merge_commit_sha": None}},
+        {"merge": {"source_project_id": 6}},
+        {"pipeline": {"source": "push"}},
+        {"pipeline": {"sha": "c2"}},
+        {"pipeline": {"project_id": 6}},
+        {"job": {"name": "lint"}},
+        {"job": {"status": "failed"}},
+        {"job": {"artifacts_file": None}},
+    ],
+)
+def test_on_gitlab_only_a_requests_own_successful_preview_of_its_last_commit_is_taken(
+    server: Server, changed: dict[str, Any]
+) -> None:
+    server.answers = answers(archive("dev.plan.json"), **changed)
+    assert gitlab(server).reviewed("c0") is None
+
+
+@pytest.mark.parametrize(
+    "changed", [{"merge_commit_sha": "c9", "squash_commit_sha": "c0"}, {"sha": "c0"}]
+)
+def test_on_gitlab_a_squashed_or_fast_forwarded_request_is_found(
+    server: Server, changed: dict[str, Any]
+) -> None:
+    merged = {"merge_commit_sha": None, **changed}
+    head = {"sha": changed.get("sha", "c1")}
+    server.answers = answers(archive("dev.plan.json"), merge=merged, pipeline=head)
+    assert gitlab(server).reviewed("c0") is not None
+
+
+def previewed(*results: Result, command: str = "preview") -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as writer:
+        document = {"command": command, "stacks": [each.as_json() for each in results]}
+        writer.writestr("build/ci/result.json", json.dumps(document))
+        writer.writestr("build/ci/dev.md", "LGTM")
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("zipped", "refusal"),
+    [
+        (previewed(FINE, command="deploy"), "they are of 'deploy', not of 'preview'"),
+        (b"PK nothing", "are no archive"),
+        (archive("dev.plan.json"), "has no results of a preview"),
+    ],
+)
+def test_on_gitlab_trusted_code_comments_on_every_open_request_and_one_forgery_stops_nothing(
+    server: Server, monkeypatch: pytest.MonkeyPatch, zipped: bytes, refusal: str
+) -> None:
+    on = "/projects/5"
+    server.answers = {
+        **answers(zipped),
+        f"{on}/merge_requests/8/pipelines": [{**PIPELINE, "id": 8}],
+        f"{on}/pipelines/8/jobs": [{**JOB, "id": 9, "status": "failed"}],
+        f"{on}/jobs/9/artifacts": previewed(FINE),
+    }
+    opened = {**MERGE, "state": "opened", "merge_commit_sha": None}
+    forks = {**opened, "iid": 9, "source_project_id": 6}
+    server.kept[f"{on}/merge_requests"] = [opened, forks, {**opened, "iid": 8}]
+    for name, value in {
+        "GITLAB_CI": "true",
+        "CI_API_V4_URL": server.url,
+        "CI_PROJECT_ID": "5",
+        "GITLAB_TOKEN": "t",
+    }.items():
+        monkeypatch.setenv(name, value)
+    for _ in range(2):
+        done = CliRunner().invoke(command, ["comment", "--open"])
+        assert "request 7: " in str(done.exception)
+        assert refusal in str(done.exception)
+        assert "request 8: dev" in done.output
+    (said,) = server.bodies(f"{on}/merge_requests/8/notes")
+    assert "The request's own code made this preview" in said
+    assert "LGTM" not in said
+    assert server.bodies(f"{on}/merge_requests/7/notes") == []
+
+
 def test_the_plans_of_the_merged_request_are_found(
     made: tuple[Forge, str, str], server: Server, tmp_path: Path
 ) -> None:
     there, *_ = made
-    zipped = archive("build/ci/dev.plan.json", "dev.md", "../../evil.plan.json", "a b.plan.json")
-    github, gitlab = "/repos/me/mine", "/projects/5"
-    server.answers = {
-        f"{github}/commits/c0/pulls": [
-            {"number": 7, "merged_at": "2026-11-21", "head": {"sha": "c1"}}
-        ],
-        f"{github}/actions/workflows/preview.yml/runs": {"workflow_runs": [{"id": 3}]},
-        f"{github}/actions/runs/3/artifacts": {
-            "artifacts": [{"id": 4, "name": "plans", "expired": False}]
-        },
-        f"{github}/actions/artifacts/4/zip": zipped,
-        f"{github}/commits/pushed/pulls": [],
-        f"{gitlab}/repository/commits/c0/merge_requests": [{"iid": 7, "state": "merged"}],
-        f"{gitlab}/jobs/artifacts/refs%2Fmerge-requests%2F7%2Fhead/download": zipped,
-        f"{gitlab}/repository/commits/pushed/merge_requests": [],
-    }
+    # A preview of dev has no say about prod.
+    zipped = archive("build/ci/dev.plan.json", "dev.md", "../../evil.plan.json", "prod.plan.json")
+    server.answers = answers(zipped)
     found = there.reviewed("c0")
     assert found is not None
     assert found.request == 7
-    assert output.unpack_plans(found.archive, tmp_path) == ["dev", "evil"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["dev.plan.json", "evil.plan.json"]
+    unpacked = {output.unpack_plan(it, tmp_path, at) for at, it in found.archives.items()}
+    assert unpacked - {""} == {"dev"}
+    assert [path.name for path in tmp_path.iterdir()] == ["dev.plan.json"]
     assert there.reviewed("pushed") is None
 
 
 def test_results_of_another_job_are_read_and_not_trusted(tmp_path: Path) -> None:
     output.write(tmp_path, "drift", [DRIFTED, Result("prod", Outcome.NO_CHANGE)], 1)
-    read = output.read(tmp_path)
+    read = output.read(tmp_path, "drift")
     assert read.drifted == {"dev"}
     assert read.by_stack["dev"] == text("drift", DRIFTED)
-    evil = {"stacks": [{"stack": "../secret", "outcome": "drift"}]}
-    (tmp_path / "result.json").write_text(json.dumps(evil))
-    with pytest.raises(UsageError, match=r"'\.\./secret' is no stack"):
-        output.read(tmp_path)
+    (tmp_path / "dev.md").write_text("LGTM\n\nApproved.")
+    assert output.read(tmp_path, "drift").by_stack["dev"] == text("drift", DRIFTED)
+
+
+@pytest.mark.parametrize(
+    ("forged", "refusal"),
+    [
+        ({"stacks": [{"stack": "../secret"}]}, r"'\.\./secret' is no stack of this run"),
+        ({"stacks": [{"stack": "prod"}]}, "'prod' is no stack of this run"),
+        ({"stacks": [{"stack": "pr-71"}]}, "'pr-71' is no stack of this run"),
+        ({"stacks": [{"stack": "pr-7\nprod"}]}, "is no stack of this run"),
+        ({"command": "deploy"}, "they are of 'deploy', not of 'preview'"),
+        ({"command": None}, "not of 'preview'"),
+        ({"stacks": [{"stack": "pr-7", "outcome": "success"}]}, "outcome"),
+        ({"stacks": [{"stack": "pr-7", "notes": [{"a": 1}]}]}, "notes"),
+        ({"stacks": 7}, "list"),
+        ([], "list"),
+        (None, "NoneType"),
+    ],
+)
+def test_a_request_forges_no_result_of_another_stack_or_command(
+    tmp_path: Path, forged: Any, refusal: str
+) -> None:
+    if isinstance(forged, dict):
+        stacks = forged.get("stacks", [{"stack": "pr-7"}])
+        if isinstance(stacks, list):
+            stacks = [{"outcome": "changes", **each} for each in stacks]
+        forged = {"command": "preview", **forged, "stacks": stacks}
+    (tmp_path / "result.json").write_text(json.dumps(forged))
+    with pytest.raises(UsageError, match=refusal):
+        output.read(tmp_path, "preview", re.compile("pr-7"))
+
+
+def test_a_result_that_nests_too_deep_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text("[" * 200_000)
+    with pytest.raises(UsageError, match="has no results of a preview"):
+        output.read(tmp_path, "preview")
 
 
 def test_what_is_missing_to_write_to_a_forge_is_named_all_at_once() -> None:
@@ -194,3 +436,67 @@ def test_a_forge_that_is_not_there_is_an_error_in_words() -> None:
     away = {"GITHUB_API_URL": "http://127.0.0.1:9", "GITHUB_REPOSITORY": "a/b", "GITHUB_TOKEN": "t"}
     with pytest.raises(TpustackError, match="can't be reached"):
         list(forge_of(away).issues())
+
+
+PROTECTED: dict[str, Any] = {
+    "protection_rules": [{"type": "required_reviewers", "reviewers": [{"type": "User"}]}],
+    "deployment_branch_policy": {"protected_branches": True},
+}
+
+
+@pytest.mark.parametrize(
+    ("github", "gitlab", "lacks"),
+    [
+        (PROTECTED, {"required_approval_count": 1}, {""}),
+        ({}, {"name": "prod"}, {"asks nobody", "any may read its secrets"}),
+        ({**PROTECTED, "protection_rules": []}, {}, {"asks nobody"}),
+        (
+            {**PROTECTED, "protection_rules": [{"type": "required_reviewers", "reviewers": []}]},
+            {"approval_rules": []},
+            {"asks nobody"},
+        ),
+        ({**PROTECTED, "deployment_branch_policy": None}, None, {"read its secrets", "may deploy"}),
+        (None, None, {"makes it, without rules", "may deploy"}),
+    ],
+)
+def test_an_environment_says_what_its_approval_lacks(
+    made: tuple[Forge, str, str],
+    server: Server,
+    github: dict[str, Any] | None,
+    gitlab: dict[str, Any] | None,
+    lacks: set[str],
+) -> None:
+    there, *_ = made
+    answers = {
+        "/repos/me/mine/environments/prod": github,
+        "/projects/5/protected_environments/prod": gitlab,
+    }
+    server.answers = {path: answer for path, answer in answers.items() if answer is not None}
+    said = " ".join(there.unprotected("prod"))
+    assert any(each in said for each in lacks)
+    assert bool(said) == (lacks != {""})
+    with pytest.raises(Refused, match="answers 403"):
+        there.unprotected("secret")
+
+
+def test_nothing_goes_on_where_an_environment_would_ask_nobody(
+    server: Server, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tpustack.ci.posts.root", lambda: tmp_path)
+    variables = {"GITHUB_API_URL": server.url, "GITHUB_REPOSITORY": "me/mine", "GITHUB_TOKEN": "t"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("GITLAB_CI", raising=False)
+    (tmp_path / "stacks").mkdir()
+    file = tmp_path / "stacks" / "pipeline.yaml"
+    file.write_text("stacks: [dev, prod]\napproval: [prod]")
+    refused = run("ci", "guard")
+    assert refused.code == 2
+    assert "the environment prod is not there: GitHub makes it, without rules" in refused.err
+    server.answers = {"/repos/me/mine/environments/prod": PROTECTED}
+    assert run("ci", "guard").code == 0
+    # Where the token may not look, a person has to.
+    file.write_text("stacks: [dev]\napproval: [secret]")
+    warned = run("ci", "guard")
+    assert warned.code == 0
+    assert "warning: nobody can tell who approves secret" in warned.err

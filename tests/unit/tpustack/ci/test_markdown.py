@@ -34,6 +34,15 @@ def test_a_comment_says_what_changes_is_replaced_and_costs_and_what_the_rules_sa
     assert "**vm**" not in said
 
 
+def test_what_failed_is_not_counted_among_what_changed() -> None:
+    failure = Change("create", "gcp:tpu/v2Vm:V2Vm", "tpu *x*")
+    result = Result("dev", Outcome.FAILURE, (CHANGED,), problem="403", unfinished=(failure,))
+    said = text("deploy", result)
+    assert "1 resource changed" in said
+    assert "**Failed** (1)\n\n- create `gcp:tpu/v2Vm:V2Vm` **tpu \\*x\\***" in said
+    assert result.as_json()["unfinished"][0]["name"] == "tpu *x*"
+
+
 def test_the_same_stack_has_the_same_marker_and_others_have_others() -> None:
     markers = {marker(*of) for of in (("preview", "dev"), ("deploy", "dev"), ("preview", "prod"))}
     assert len(markers) == 3
@@ -52,8 +61,8 @@ def test_a_long_comment_is_cut_where_nothing_breaks(changes: int) -> None:
 
 
 def test_a_refusal_is_shown_word_for_word() -> None:
-    said = text("deploy", failed("dev", "```no``` _such_ <b>file</b>"))
-    assert "````text\n```no``` _such_ <b>file</b>\n````" in said
+    said = text("deploy", failed("dev", "no ```such``` _such_ <b>file</b>"))
+    assert "```text\nno ```such``` _such_ <b>file</b>\n```" in said
 
 
 def test_exit_codes_differ_and_the_worst_of_all_stacks_counts() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from infra.deployer import sweeper
+from infra.names import mark_of
 from localcloud.app import LocalCloud
 from localcloud.core import enablement
 from localcloud.core.clock import VirtualClock
@@ -29,7 +32,8 @@ KINDS = ("TPU request", "TPU", "VM", "disk", "bucket")
 
 
 def labels(stack: str) -> dict[str, str]:
-    return {"managed-by": "pulumi", "tpu-stack": stack, "request": stack}
+    own = {"managed-by": "pulumi", "tpu-stack": stack, "request": stack}
+    return {**own, "tpu-stack-mark": mark_of(stack)}
 
 
 STAY = (
@@ -38,14 +42,24 @@ STAY = (
     labels("pr-7x"),
     labels("pr-7") | {"managed-by": "somebody"},
     labels("pr-7") | {"request": "pr-9"},
+    labels("pr-7") | {"tpu-stack-mark": "0f1e2d3c"},  # Another backend's.
 )
 
 
 @pytest.fixture
-def api(tmp_path: Path) -> Iterator[Client]:
-    cloud = LocalCloud(tmp_path / "home", clock=VirtualClock())
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def cloud(tmp_path: Path, clock: VirtualClock) -> LocalCloud:
+    return LocalCloud(tmp_path / "home", clock=clock)
+
+
+@pytest.fixture
+def api(cloud: LocalCloud) -> Iterator[Client]:
     cloud.start()
-    enablement.enable(cloud.cloud, PROJECT, [TPU_API])
+    enablement.enable(cloud.cloud, PROJECT, [TPU_API, "iam.googleapis.com"])
     cloud.cloud.machines = fake = FakeMachines()
     yield Client(cloud)
     fake.suspend_all()
@@ -78,10 +92,12 @@ def there(api: Client) -> set[str]:
     return found | {each["name"] for each in api.get(STORAGE, project=PROJECT).get("items", [])}
 
 
-def sweep(api: Client, *known: str, remove: bool) -> list[Any]:
+def sweep(api: Client, *known: str, remove: bool, hours: float = 3) -> list[Any]:
+    """Sweep some hours after everything was made."""
     backend = SimpleNamespace(stacks=lambda: dict.fromkeys(known))
     job = cast(Job, SimpleNamespace(backend=backend))
-    return sweep_orphans(job, Google(api.session), PROJECT, remove=remove)
+    now = datetime.fromtimestamp(VirtualClock().now(), timezone.utc) + timedelta(hours=hours)
+    return sweep_orphans(job, Google(api.session), PROJECT, now, known, remove=remove)
 
 
 def test_what_no_state_knows_of_is_named_and_deleted_only_when_asked_to(api: Client) -> None:
@@ -100,9 +116,144 @@ def test_what_no_state_knows_of_is_named_and_deleted_only_when_asked_to(api: Cli
     assert sweep(api, "dev", "pr-8", remove=True) == []
 
 
+GLOBAL = f"compute.googleapis.com/compute/v1/projects/{PROJECT}/global"
+REGION = f"compute.googleapis.com/compute/v1/projects/{PROJECT}/regions/us-central1"
+IAM = f"iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts"
+
+
+def make_unlabelled(api: Client, name: str, description: str) -> None:
+    """An account, a health check, and a network with what a stack puts into it."""
+    said = {"displayName": "x", "description": description}
+    api.post(IAM, {"accountId": f"{name}-sa", "serviceAccount": said})
+    check = {"name": name, "type": "HTTP", "httpHealthCheck": {"port": 80}}
+    api.post(f"{GLOBAL}/healthChecks", check | {"description": description})
+    net = {"name": name, "autoCreateSubnetworks": False, "description": description}
+    api.post(f"{GLOBAL}/networks", net)
+    link = f"projects/{PROJECT}/global/networks/{name}"
+    rule = {"name": name, "network": link, "allowed": [{"IPProtocol": "tcp"}]}
+    api.post(f"{GLOBAL}/firewalls", rule)
+    api.post(f"{REGION}/routers", {"name": name, "network": link})
+    subnet = {"name": name, "network": link, "ipCidrRange": "10.7.0.0/20"}
+    api.post(f"{REGION}/subnetworks", subnet)
+
+
+def unlabelled(api: Client) -> set[str]:
+    urls = (f"{GLOBAL}/{kind}" for kind in ("healthChecks", "networks", "firewalls"))
+    regional = (f"{REGION}/{kind}" for kind in ("routers", "subnetworks"))
+    listed = [each for url in (*urls, *regional) for each in api.get(url).get("items", [])]
+    return {f"{each['kind']} {each['name']}" for each in listed} | {
+        each["email"] for each in api.get(IAM).get("accounts", [])
+    }
+
+
+def test_what_has_no_labels_is_deleted_by_the_mark_of_this_backend_alone(
+    api: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "gs://theirs")
+    others = mark_of("pr-7")
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "gs://ours")
+    for name, description in {
+        "theirs": f"Made by tpu-stack for stack pr-7 ({others})",
+        "stranger": "Made by tpu-stack for stack pr-7",
+        "lives": f"Made by tpu-stack for stack pr-8 ({mark_of('pr-8')})",
+        "ours-dev": f"Made by tpu-stack for stack dev ({mark_of('dev')})",
+    }.items():
+        make_unlabelled(api, name, description)
+    before = unlabelled(api)
+    make_unlabelled(api, "orphan", f"Made by tpu-stack for stack pr-7 ({mark_of('pr-7')})")
+    everything = unlabelled(api)
+    (named,) = sweep(api, "pr-8", remove=False)
+    assert "account orphan-sa@" in named.notes[0]
+    assert unlabelled(api) == everything
+    (removed,) = sweep(api, "pr-8", remove=True)
+    assert (removed.outcome, removed.problem) == (Outcome.CHANGES, "")
+    assert unlabelled(api) == before
+
+
+def test_who_sweeps_needs_what_is_on_the_list_and_nothing_else(
+    api: Client, cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "gs://ours")
+    before = there(api) | unlabelled(api)
+    make(api, "labelled", labels("pr-7"))
+    make_unlabelled(api, "orphan", f"Made by tpu-stack for stack pr-7 ({mark_of('pr-7')})")
+    template = machine(ZONE, labels=labels("pr-7")) | {"machineType": "n1-standard-1"}
+    api.post(f"{GLOBAL}/instanceTemplates", {"name": "group", "properties": template})
+    link = f"projects/{PROJECT}/global/instanceTemplates/group"
+    group = {"name": "group", "baseInstanceName": "group", "targetSize": 0}
+    api.post(f"{COMPUTE}/instanceGroupManagers", {**group, "instanceTemplate": link})
+
+    who = "user:sweeper@example.com"
+    role = {"title": "Sweeper", "includedPermissions": sweeper()}
+    roles = f"iam.googleapis.com/v1/projects/{PROJECT}/roles"
+    name = api.post(roles, {"roleId": "sweeper", "role": role})["name"]
+    url = f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}"
+    policy = api.post(f"{url}:getIamPolicy")
+    policy["bindings"].append({"role": name, "members": [who]})
+    api.post(f"{url}:setIamPolicy", {"policy": policy})
+    (removed,) = sweep(api.as_member(who), "pr-8", remove=True)
+    assert (removed.outcome, removed.problem) == (Outcome.CHANGES, "")
+    assert there(api) | unlabelled(api) == before
+    asked = cloud.cloud.asked[who]
+    assert set(asked) == set(sweeper())
+    assert all(asked.values())
+
+
+def test_what_is_in_use_still_goes_with_the_next_sweep(
+    api: Client, cloud: LocalCloud, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULUMI_BACKEND_URL", "gs://ours")
+    before = unlabelled(api)
+    make_unlabelled(api, "orphan", f"Made by tpu-stack for stack pr-7 ({mark_of('pr-7')})")
+    cloud.cloud.latency_profile = "real"
+    (first,) = sweep(api, "pr-8", remove=True)
+    assert first.outcome is Outcome.CHANGES
+    assert "Left for the next sweep: " in first.notes[1]
+    assert "network orphan" in first.notes[1]
+    clock.advance(120)
+    (second,) = sweep(api, "pr-8", remove=True)
+    assert (second.outcome, len(second.notes)) == (Outcome.CHANGES, 1)
+    clock.advance(120)
+    assert unlabelled(api) == before
+
+
 def test_where_an_api_is_disabled_there_is_nothing_of_it(api: Client) -> None:
     api.post(f"serviceusage.googleapis.com/v1/projects/{PROJECT}/services/{TPU_API}:disable", {})
     disk = {"name": "orphan", "sizeGb": "10", "labels": labels("pr-7")}
     api.post(f"{COMPUTE}/disks", disk)
     (named,) = sweep(api, "dev", remove=False)
     assert "disk orphan" in named.notes[0]
+
+
+def test_nothing_is_deleted_that_is_young_or_where_the_backend_looks_empty(api: Client) -> None:
+    make(api, "orphan", labels("pr-7"))
+    everything = there(api)
+    for known, hours, why in (
+        (("pr-8",), 1.9, "It stays until all of it is two hours old"),
+        (("dev",), 3, "the backend has no stack of any request"),
+        ((), 3, "the backend has no stack of any request"),
+    ):
+        (kept,) = sweep(api, *known, remove=True, hours=hours)
+        assert why in kept.notes[0]
+        assert kept.outcome is Outcome.NO_CHANGE
+    assert there(api) == everything
+
+
+def test_a_vm_does_not_say_which_group_is_deleted(api: Client) -> None:
+    properties = machine(ZONE, labels=labels("prod")) | {"machineType": "n1-standard-1"}
+    api.post(f"{GLOBAL}/instanceTemplates", {"name": "theirs", "properties": properties})
+    group = {
+        "name": "prod",
+        "baseInstanceName": "prod",
+        "targetSize": 0,
+        "instanceTemplate": f"projects/{PROJECT}/global/instanceTemplates/theirs",
+    }
+    api.post(f"{COMPUTE}/instanceGroupManagers", group)
+    path = f"projects/{PROJECT}/zones/{ZONE}/instanceGroupManagers/prod"
+    said = {"items": [{"key": "created-by", "value": path}]}
+    vm = machine(ZONE, name="liar", labels=labels("pr-7"), metadata=said)
+    api.post(f"{COMPUTE}/instances", vm)
+    assert sweep(api, "pr-8", remove=True) == []
+    assert [each["name"] for each in api.get(f"{COMPUTE}/instanceGroupManagers")["items"]] == [
+        "prod"
+    ]

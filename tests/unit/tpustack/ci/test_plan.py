@@ -4,32 +4,47 @@ from typing import Any
 
 import pytest
 
-from tpustack.ci.plan import UNKNOWN, surplus
+from infra.names import MADE_FOR
+from tpustack.ci.plan import SECRET, UNKNOWN, surplus
 
 VM = "urn:pulumi:dev::tpu-stack::tpu-stack:infra:Vm$gcp:compute/instance:Instance::vm"
+BUCKET = "urn:pulumi:dev::tpu-stack::gcp:storage/bucket:Bucket"
 PROVIDER = "urn:pulumi:dev::tpu-stack::pulumi:providers:gcp::default"
-SECRET = "4dabf18193072939515e22adb298388d"
+REPLACED = ("create-replacement", "replace", "delete-replaced")
 
 
 def plan(*steps: str, urn: str = VM, **updates: object) -> dict[str, Any]:
     return {urn: {"steps": list(steps), "goal": {"inputDiff": {"updates": updates}}}}
 
 
+def goal(*steps: str, **goal: object) -> dict[str, Any]:
+    return {VM: {"steps": list(steps), "goal": goal}}
+
+
 @pytest.mark.parametrize(
     ("fresh", "reviewed"),
     [
         (plan("update", size=2), plan("update", size=2)),
-        # A killed run has done some of it, and knows more than the preview did.
+        (plan("update", key={SECRET: "a hash"}), plan("update", key={SECRET: "a hash"})),
+        (plan("create", address=UNKNOWN), plan("create", address=UNKNOWN)),
+        # The checkout of another job lies elsewhere.
+        (
+            plan("create", source={SECRET: "c4", "hash": "1f", "path": "/a/wheel"}),
+            plan("create", source={SECRET: "c4", "hash": "1f", "path": "/b/wheel"}),
+        ),
         (plan("same"), plan("update", size=2)),
         ({}, plan("update", size=2)),
-        (plan("create", address="10.0.0.1"), plan("create", address=UNKNOWN)),
-        (plan("delete-replaced"), plan("create-replacement", "replace", "delete-replaced")),
-        # Encrypted anew for each plan.
+        # What it says of its outputs does nothing.
+        (goal("update", outputDiff={"a": 1}), goal("update", outputDiff={"a": 2})),
         (
-            plan("update", key={SECRET: "1b", "ciphertext": "a"}),
-            plan("update", key={SECRET: "1b", "ciphertext": "b"}),
+            goal("update", dependencies=["a", "b"], propertyDependencies={"p": ["a", "b"]}),
+            goal("update", dependencies=["b", "a"], propertyDependencies={"p": ["b", "a"]}),
         ),
-        (plan("create", urn=PROVIDER), {}),
+        # A new stack is previewed in another backend, and so with another mark.
+        (
+            plan("create", labels={"tpu-stack-mark": "1b"}, description=f"{MADE_FOR}dev (1b)"),
+            plan("create", labels={"tpu-stack-mark": "2c"}, description=f"{MADE_FOR}dev (2c)"),
+        ),
     ],
 )
 def test_what_was_reviewed_or_less_fits(fresh: dict[str, Any], reviewed: dict[str, Any]) -> None:
@@ -37,22 +52,143 @@ def test_what_was_reviewed_or_less_fits(fresh: dict[str, Any], reviewed: dict[st
 
 
 @pytest.mark.parametrize(
+    ("fresh", "reviewed"),
+    [
+        # A killed run has done some of it, and knows more than the preview did.
+        (plan("create", address="10.0.0.1"), plan("create", address=UNKNOWN)),
+        (plan("delete-replaced"), plan(*REPLACED)),
+        (goal("create", provider="a::b::1"), goal("create", provider=f"a::b::{UNKNOWN}")),
+        # What it was creating is there, but not all of it.
+        (
+            goal("update", inputDiff={"adds": {"a": 1}, "updates": {"b": 2}, "deletes": ["d"]}),
+            goal("create", inputDiff={"adds": {"a": 1, "b": 2, "c": 3}}),
+        ),
+    ],
+)
+def test_what_a_killed_run_left_fits_only_where_it_is_taken_up(
+    fresh: dict[str, Any], reviewed: dict[str, Any]
+) -> None:
+    assert surplus(fresh, reviewed, resumed=True) == []
+    assert surplus(fresh, reviewed) != []
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize(
     ("fresh", "reviewed", "said"),
     [
         (plan("update"), {}, "gcp:compute/instance:Instance vm: update (reviewed: nothing)"),
-        (
-            plan("create-replacement", "replace", "delete-replaced"),
-            plan("update"),
-            "vm: create-replacement, replace, delete-replaced (reviewed: update)",
-        ),
+        (plan(*REPLACED), plan("update"), f"vm: {', '.join(REPLACED)} (reviewed: update)"),
         (plan("delete"), plan("same"), "vm: delete (reviewed: same)"),
         (
             plan("update", labels={"a": "1", "b": "2"}),
             plan("update", labels={"a": "1", "b": "3"}),
             "vm: update as reviewed, but with other labels.b",
         ),
+        (
+            plan("update", description="theirs"),
+            plan("update", description=f"{MADE_FOR}dev (2c)"),
+            "vm: update as reviewed, but with other description",
+        ),
     ],
 )
-def test_anything_else_is_named(fresh: dict[str, Any], reviewed: dict[str, Any], said: str) -> None:
-    (line,) = surplus(fresh, reviewed)
+def test_anything_else_is_named(
+    fresh: dict[str, Any], reviewed: dict[str, Any], said: str, resumed: bool
+) -> None:
+    (line,) = surplus(fresh, reviewed, resumed=resumed)
     assert said in line
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize(
+    "urn",
+    [
+        f"{BUCKET}::x::pulumi:y",
+        f"{BUCKET}::x$pulumi:providers:gcp",
+        f"{BUCKET}$pulumi:providers:gcp::x",
+        PROVIDER,
+    ],
+)
+def test_no_name_keeps_a_resource_from_being_compared(urn: str, resumed: bool) -> None:
+    assert surplus(plan("delete", urn=urn), {}, resumed=resumed)
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize(
+    "forged",
+    [
+        UNKNOWN,
+        {"updates": UNKNOWN, "deletes": UNKNOWN},
+        {},
+        None,
+        "x",
+        [UNKNOWN],
+        {SECRET: [], "hash": {}},
+    ],
+)
+def test_a_plan_of_unknowns_is_no_plan_of_a_buckets_replacement(
+    forged: object, resumed: bool
+) -> None:
+    change = {"updates": {"location": "EU"}, "deletes": ["labels"]}
+    fresh = goal(*REPLACED, inputDiff=change)
+    assert surplus(fresh, goal(*REPLACED, inputDiff=forged), resumed=resumed)
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize(
+    ("now", "then"),
+    [
+        ({SECRET: "hash of one"}, {SECRET: "hash of another"}),
+        # Nobody has decrypted them.
+        ({SECRET: "1b", "ciphertext": "a"}, {SECRET: "1b", "ciphertext": "b"}),
+        ({SECRET: "hash of one"}, {SECRET: "1b", "ciphertext": "b"}),
+        ({SECRET: "hash of one"}, "plain"),
+        # The content of a file, which was no secret.
+        ({SECRET: "c4", "hash": "1f"}, {SECRET: "c4", "hash": "2e"}),
+        ({SECRET: "c4", "path": "/a"}, {SECRET: "c4", "path": "/b"}),
+        ({SECRET: "c4", "hash": "1f"}, {SECRET: "03", "hash": "1f"}),
+    ],
+)
+def test_secrets_are_compared_and_never_taken_for_equal_unread(
+    now: object, then: object, resumed: bool
+) -> None:
+    (line,) = surplus(plan("update", key=now), plan("update", key=then), resumed=resumed)
+    assert "but with other key" in line
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+@pytest.mark.parametrize(
+    ("option", "now", "then"),
+    [
+        ("protect", False, True),
+        ("provider", "urn::theirs::1", "urn::ours::1"),
+        ("customTimeouts", {"delete": 1}, {}),
+        ("parent", "urn::a", "urn::b"),
+        ("dependencies", ["a"], ["a", "b"]),
+    ],
+)
+def test_what_else_decides_is_compared_too(
+    option: str, now: object, then: object, resumed: bool
+) -> None:
+    fresh, reviewed = goal("update", **{option: now}), goal("update", **{option: then})
+    (line,) = surplus(fresh, reviewed, resumed=resumed)
+    assert option in line
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"adds": {"a": 2}},
+        {"adds": {"e": 1}},
+        {"updates": {"a": {"b": UNKNOWN}}},
+        {"deletes": ["a"]},
+        UNKNOWN,
+        [UNKNOWN],
+    ],
+)
+def test_what_a_killed_run_was_creating_becomes_nothing_else(more: object) -> None:
+    created = goal("create", inputDiff={"adds": {"a": 1}})
+    assert surplus(goal("update", inputDiff=more), created, resumed=True)
+
+
+def test_the_steps_of_a_replacement_keep_their_order() -> None:
+    assert surplus(plan("delete-replaced", "create-replacement"), plan(*REPLACED), resumed=True)

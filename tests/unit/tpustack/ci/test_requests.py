@@ -11,8 +11,9 @@ from tpustack.ci import requests, settings
 from tpustack.ci.settings import PullRequests
 from tpustack.errors import UsageError
 
+KMS = {"secretsprovider": "gcpkms://a-key", "encryptedkey": "eA=="}
 NOW = datetime(2026, 11, 21, 10, tzinfo=timezone.utc)
-HOW = PullRequests(like="dev", hours=2)
+HOW = PullRequests(like="dev", project="requests", hours=2)
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def root(tmp_path: Path) -> Path:
         "tpu-stack:namePrefix": "tpu-stack-dev",
         "tpu-stack:bucket": {"name": "precious", "protect": True},
     }
-    text = yaml.safe_dump({"config": config, "encryptionsalt": "v1:x"})
+    text = yaml.safe_dump({"config": config, "encryptionsalt": "v1:x", **KMS})
     (tmp_path / "stacks/Pulumi.dev.yaml").write_text(text)
     return tmp_path
 
@@ -36,7 +37,8 @@ def test_a_requests_stack_is_like_another_with_names_of_its_own_and_keeps_nothin
     document = yaml.safe_load((root / "stacks/Pulumi.pr-7.yaml").read_text())
     assert document["encryptionsalt"] == "v1:x"
     made = parse(document["config"], "pr-7")
-    assert made.project == "some-project"
+    assert made.project == "requests"
+    assert not document.keys() & {"secretsprovider", "encryptedkey"}
     assert made.name_prefix is None
     assert made.bucket.name is None
     assert made.bucket.force_destroy
@@ -46,7 +48,10 @@ def test_a_requests_stack_is_like_another_with_names_of_its_own_and_keeps_nothin
 
 @pytest.mark.parametrize(
     ("how", "why"),
-    [(None, "no pullRequests"), (PullRequests(like="nosuch"), "'nosuch' can't be read")],
+    [
+        (None, "no pullRequests"),
+        (PullRequests(like="nosuch", project="requests"), "has no file Pulumi.nosuch.yaml"),
+    ],
 )
 def test_a_stack_that_is_like_none_is_wrong_input(
     root: Path, how: PullRequests | None, why: str
@@ -81,6 +86,7 @@ def test_what_a_failed_run_left_before_it_noted_anything_goes() -> None:
     [
         ("stacks: []", "stacks: Tuple should have at least 1 item"),
         ("stacks: [dev]\npullRequests: {like: dev, hours: 0}", "pullRequests.hours"),
+        ("stacks: [dev]\npullRequests: {like: dev}", "pullRequests.project: Field required"),
         ("stacks: [dev]\nstages: 1", "stages: Extra inputs are not permitted"),
         ("stacks: [", "is no YAML"),
         ("", "the file: Input should be"),
@@ -91,6 +97,21 @@ def test_wrong_settings_of_the_pipeline_are_named(tmp_path: Path, text: str, why
     (tmp_path / "stacks/pipeline.yaml").write_text(text)
     with pytest.raises(UsageError, match=why):
         settings.load(tmp_path)
+
+
+def test_requests_do_not_share_a_project_with_any_stack(root: Path) -> None:
+    (root / "stacks/Pulumi.broken.yaml").write_text("config: [")
+    (root / "stacks/Pulumi.pr-1.yaml").write_text("config: {'gcp:project': requests}")
+    file = root / "stacks/pipeline.yaml"
+    for project in ("some-project", "requests"):
+        text = f"stacks: [prod]\npullRequests: {{like: dev, project: {project}}}"
+        file.write_text(text)
+        if project == "requests":
+            assert settings.load(root).pull_requests
+            continue
+        # It need not be in the pipeline's list.
+        with pytest.raises(UsageError, match="'some-project' is also the project of dev"):
+            settings.load(root)
 
 
 def test_a_project_without_settings_of_its_pipeline_is_told_what_they_are(tmp_path: Path) -> None:

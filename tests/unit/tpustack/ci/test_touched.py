@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tpustack.ci.touched import branches, changed_files, file_at, touched
-from tpustack.errors import UsageError
+from tpustack.errors import TpustackError, UsageError
 
 STACKS = ("dev", "test", "staging", "prod")
 
@@ -64,6 +64,14 @@ def test_what_others_did_to_the_base_meanwhile_is_no_change_of_the_branch(
 
 def test_the_branches_of_a_remote_are_listed(repository: Path) -> None:
     assert branches(repository, ".") == {"main", "work"}
+
+
+def test_a_remote_without_a_branch_is_not_taken_for_one_whose_branches_are_gone(
+    repository: Path, tmp_path: Path
+) -> None:
+    git(tmp_path, "init", "--bare", "empty.git")
+    with pytest.raises(TpustackError, match=r"empty\.git lists no branch at all"):
+        branches(repository, str(tmp_path / "empty.git"))
 
 
 def test_a_base_that_git_does_not_know_is_wrong_input(repository: Path) -> None:

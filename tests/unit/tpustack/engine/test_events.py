@@ -21,7 +21,7 @@ def heard(*events: dict[str, Any]) -> Events:
 
 def step(op: str, when: str = "resourcePreEvent", **more: Any) -> dict[str, Any]:
     metadata = {"op": op, "urn": TPU, "type": KIND, "provider": "p", **more}
-    return {when: {"metadata": metadata, "planning": True}}
+    return {when: {"metadata": metadata, "planning": True, "status": 0, "steps": 0}}
 
 
 def diff(**kinds: str) -> dict[str, Any]:
@@ -48,6 +48,65 @@ def test_what_a_refresh_finds_is_known_afterwards() -> None:
         step("refresh"), step("update", "resOutputsEvent", detailedDiff=diff(labels="update"))
     )
     assert events.changes == (Change("update", KIND, "tpu", ("labels",)),)
+
+
+def read(kind: str, old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """What a refresh read of a resource of which no setting differs."""
+    states = {
+        when: {"type": kind, "urn": TPU, "id": "i", "parent": "", "provider": "p"}
+        | {"inputs": {}, "outputs": outputs}
+        for when, outputs in (("old", old), ("new", new))
+    }
+    return step("same", "resOutputsEvent", type=kind, **states)
+
+
+VM = "gcp:compute/instance:Instance"
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new", "seen"),
+    [
+        (VM, {"currentStatus": "RUNNING"}, {"currentStatus": "TERMINATED"}, True),
+        # An earlier refresh has it in the state already.
+        (VM, {"currentStatus": "TERMINATED"}, {"currentStatus": "TERMINATED"}, True),
+        (VM, {"currentStatus": "TERMINATED"}, {"currentStatus": "RUNNING"}, False),
+        # An update starts it.
+        (VM, {"desiredStatus": "RUNNING"}, {"currentStatus": "TERMINATED"}, False),
+        (KIND, {"state": "READY"}, {"state": "STOPPED"}, True),
+        (KIND, {"state": "READY"}, {"state": "READY"}, False),
+        (VM, {"labelFingerprint": "a"}, {"labelFingerprint": "b"}, True),
+        (VM, {"labelFingerprint": "a"}, {"labelFingerprint": "a"}, False),
+        ("gcp:storage/bucket:Bucket", {"state": "READY"}, {"state": "STOPPED"}, False),
+    ],
+)
+def test_a_refresh_notices_what_is_off_and_what_labels_were_added(
+    kind: str, old: dict[str, Any], new: dict[str, Any], seen: bool
+) -> None:
+    events = heard(read(kind, old, new))
+    assert events.changes == ()
+    assert bool(events.noticed) is seen
+
+
+def test_what_failed_did_not_change() -> None:
+    tried = step("create", urn=f"{TPU}-2")
+    events = heard(
+        step("create"),
+        tried,
+        step("create", "resOpFailedEvent", urn=f"{TPU}-2"),
+        step("create", "resOutputsEvent"),
+    )
+    assert [change.name for change in events.changes] == ["tpu"]
+    assert [change.name for change in events.failed] == ["tpu-2"]
+
+
+def test_what_was_deleted_and_not_made_again_failed() -> None:
+    events = heard(
+        step("delete-replaced", "resOutputsEvent"),
+        step("replace"),
+        step("create-replacement", "resOpFailedEvent"),
+    )
+    assert events.changes == ()
+    assert [change.operation for change in events.failed] == ["create-replacement"]
 
 
 def test_what_stays_and_what_is_the_engines_own_is_no_change() -> None:

@@ -148,3 +148,44 @@ def test_a_state_in_which_nothing_was_interrupted_is_left_alone(
 ) -> None:
     pulumi.stored = {"version": 3, "deployment": state([NETWORK])}
     assert recovery.interrupted() is None
+
+
+MINE, THEIRS = {"labels": {"tpu-stack-mark": "mine"}}, {"labels": {"tpu-stack-mark": "theirs"}}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there", "taken"),
+    [
+        (MINE, MINE, True),
+        (MINE, THEIRS, False),
+        (MINE, {}, False),
+        ({"description": "mine"}, {"description": "mine"}, True),
+        ({"description": "mine"}, {"description": "theirs"}, False),
+        ({}, THEIRS, True),  # Releases before this one left no mark.
+    ],
+)
+def test_only_what_this_stack_was_making_is_taken_not_what_a_colleague_has_under_its_name(
+    wanted: Deployment, there: Deployment, taken: bool
+) -> None:
+    tpu = TPU | {"inputs": TPU["inputs"] | wanted}
+    pulumi = FakePulumi(state([NETWORK | {"id": "n"}], creating=tpu))
+    pulumi.refreshes = [reads(**READY, **there)]
+    said: list[str] = []
+    workspace = SimpleNamespace(pulumi_command=pulumi, work_dir=".", env_vars={})
+    recovery = Recovery("local", cast(automation.Workspace, workspace), said.append)
+    recovery.write(recovery.look(pulumi.stored))
+    kept = [each["urn"] for each in pulumi.stored["deployment"]["resources"]]
+    assert kept == [NETWORK["urn"], *([TPU["urn"]] if taken else [])]
+    refused = "tpu is there, but another stack made it: it is left alone"
+    assert (refused in said) != taken
+    assert recovery.interrupted() is None
+
+
+def test_what_the_state_had_before_stays_whatever_its_mark_is_now(
+    pulumi: FakePulumi, recovery: Recovery
+) -> None:
+    relabelled = NETWORK | {"id": "n", "outputs": {"description": "somebody changed it"}}
+    pulumi.stored["deployment"] = state([relabelled], creating=TPU)
+    pulumi.refreshes = [lambda latest: {**latest, "resources": latest["resources"][:1]}]
+    recovery.write(recovery.look(pulumi.stored))
+    assert pulumi.stored["deployment"]["resources"] == [relabelled]

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from tpustack.recovery.locks import LONGEST_RUN, held, locks_in
+from tpustack.recovery.locks import LONGEST_RUN, held, locks_in, orphaned
 
 # As the engine's backend for buckets and folders says it.
 REFUSAL = """error: the stack is currently locked by 1 lock(s). Either wait for the other
@@ -21,6 +21,10 @@ def test_the_engines_refusal_says_whose_the_lock_is() -> None:
     message = held("dev", [lock])
     for part in ("ada@laptop", "process 42", "10:00:00 UTC", "tpustack recover --stack dev"):
         assert part in message
+
+
+def test_a_lock_of_somebody_who_is_not_named_is_not_orphaned() -> None:
+    assert not orphaned(locks_in("error: [409] Conflict: Another update is in progress."))
 
 
 @pytest.mark.parametrize(

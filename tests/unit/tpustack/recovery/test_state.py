@@ -77,6 +77,14 @@ def test_of_two_that_were_interrupted_the_later_one_stays_and_the_earlier_one_go
     ]
 
 
+def test_the_earlier_one_stays_when_the_later_one_did_not_come() -> None:
+    earlier = NETWORK | {"id": "first", "inputs": {"project": "p", "name": "first"}}
+    operations = [{"type": "creating", "resource": each} for each in (NETWORK, earlier)]
+    before = {"resources": [API], "pending_operations": operations}
+    refreshed = state([API, earlier | {"delete": True}])
+    assert settled(before, refreshed)["resources"] == [API, earlier]
+
+
 def test_only_the_one_that_was_replaced_last_stays_when_its_replacement_did_not_come() -> None:
     older = NETWORK | {"id": "older", "delete": True}
     old = NETWORK | {"id": "old", "inputs": {"project": "p", "name": "old"}}

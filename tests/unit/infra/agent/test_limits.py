@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 
-from infra.startup.limit_enforcer import LimitEnforcer, Place
+from infra.startup.agent.google import Call, Place
+from infra.startup.agent.limits import LimitEnforcer
 from localcloud.app import LocalCloud
-from localcloud.core import enablement
 from localcloud.core.clock import VirtualClock
 from localcloud.services.tpu import nodes
-from localcloud.testing import Client, session
-from tests.unit.localcloud.fake_machines import FakeMachines
+from localcloud.testing import Client
 
-PROJECT, ZONE = "tpu-stack-local", "us-central1-b"
-PARENT = f"projects/{PROJECT}/locations/{ZONE}"
-TPU = f"tpu.googleapis.com/v2/{PARENT}"
+from .conftest import PARENT, PROJECT, TPU, ZONE, caller, state
+
 MINUTE, HOUR = 60.0, 3600.0
 VM = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.19.0-pod-pjrt"}
 POD = VM | {"acceleratorType": "v2-32"}
@@ -33,19 +27,15 @@ class Watch:
     def __init__(self, cloud: LocalCloud, clock: VirtualClock) -> None:
         self.clock = clock
         self.trains = False
+        self.call: Call = caller(cloud)
         self.lines: list[str] = []
-        self._session = session(cloud)
         self.enforcer = LimitEnforcer(
             Place(PROJECT, ZONE, "a-bucket"),
-            self.call,
+            lambda *sent: self.call(*sent),
             lambda: self.trains,
             clock.now,
             self.lines.append,
         )
-
-    def call(self, method: str, url: str, body: str | None) -> tuple[int, dict[str, Any]]:
-        answer = self._session.request(method, url, data=body)
-        return answer.status_code, answer.json() if answer.content else {}
 
     def looks(self, limits: dict[str, Any], seconds: float) -> bool:
         """Look every minute for so long; whether the time was up."""
@@ -58,37 +48,8 @@ class Watch:
 
 
 @pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock()
-
-
-@pytest.fixture
-def local_cloud(tmp_path: Path, clock: VirtualClock) -> Iterator[LocalCloud]:
-    running = LocalCloud(tmp_path / "home", clock=clock)
-    running.start()
-    enablement.enable(running.cloud, PROJECT, ("tpu.googleapis.com",))
-    running.cloud.machines = machines = FakeMachines()
-    yield running
-    machines.suspend_all()
-    running.stop()
-
-
-@pytest.fixture
-def google(local_cloud: LocalCloud) -> Client:
-    client = Client(local_cloud)
-    bucket = {"name": "a-bucket", "location": "US-CENTRAL1"}
-    client.post("storage.googleapis.com/storage/v1/b", bucket, project=PROJECT)
-    return client
-
-
-@pytest.fixture
 def watch(local_cloud: LocalCloud, google: Client, clock: VirtualClock) -> Watch:
     return Watch(local_cloud, clock)
-
-
-def state(google: Client, name: str = "t") -> str:
-    nodes = google.get(f"{TPU}/nodes").get("nodes", [])
-    return next((node["state"] for node in nodes if node["name"].endswith(f"/{name}")), "gone")
 
 
 def notes(google: Client) -> list[str]:
@@ -207,15 +168,6 @@ def test_without_a_limit_nothing_is_touched(google: Client, watch: Watch) -> Non
 
 def test_a_refusal_is_told_and_nothing_is_taken_for_done(google: Client, watch: Watch) -> None:
     google.post(f"{TPU}/nodes", VM, nodeId="t")
-    refusing = requests.Session()
-    refusing.request = lambda *a, **k: _refusal()  # type: ignore[method-assign]
-    watch._session = refusing
+    watch.call = lambda *_: (403, {"error": {"message": "you may not"}})
     with pytest.raises(OSError, match="HTTP status 403 for t: you may not"):
         watch.enforcer.look(ONE | {"timeToLiveHours": 1.0})
-
-
-def _refusal() -> requests.Response:
-    response = requests.Response()
-    response.status_code = 403
-    response._content = json.dumps({"error": {"message": "you may not"}}).encode()
-    return response

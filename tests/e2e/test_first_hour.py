@@ -1,0 +1,137 @@
+"""README's and the first hour's commands, word for word, by two engineers in one project.
+
+Each has an empty home with nothing but a way to log in. The project's owner goes by the README; at
+the same time somebody goes by the page who has only the role that docs/identity.md has owners make.
+The local cloud takes time where people wait on Google (see `hurry`).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from infra.catalog import Catalog
+from infra.deployer import permissions_of
+from infra.settings.stack_file import load_stack_file
+from localcloud.admin.resources import names
+from localcloud.app import LocalCloud
+from localcloud.core import enablement
+from localcloud.core.cloud import DEVELOPER, Cloud
+from localcloud.core.projects import DEFAULT_PROJECT
+from localcloud.core.tokens import Principal
+from localcloud.machines.image import Image
+from localcloud.services.oauth2 import SCOPES
+from localcloud.testing import Client
+from tpustack.stacks.new import runtime_for
+
+from .engineer import Engineer, Life
+from .pages import ROOT, commands
+
+GRACE = "user:grace@example.com"
+STATE = f"{DEFAULT_PROJECT}-pulumi-state"
+# What people wait for most, and a third of Google's time for it. The rest is done at once: Google's
+# provider asks after a network, router or address only every ten seconds.
+WAITED_FOR = re.compile(r"(tpu|queue|service)\.|compute\.create$")
+HURRY = 3
+# Nobody but an owner gets as far as enabling an API while these are disabled.
+ASKED_FIRST = ("iam.googleapis.com", "cloudresourcemanager.googleapis.com")
+ACCELERATOR = "v2-8"
+
+
+@pytest.fixture
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The VM's image has the TensorFlow that the TPU's runtime takes: this environment's, renamed.
+
+    So nothing is downloaded. What a VM installs, and how, tests/unit/infra shows.
+    """
+    runtime = Catalog().runtimes[runtime_for(ACCELERATOR, Catalog()) or ""]
+    metadata = f"Metadata-Version: 2.1\nName: tensorflow\nVersion: {runtime.tensorflow}\n"
+    info = tmp_path / "image" / f"tensorflow-{runtime.tensorflow}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(metadata, encoding="utf-8")
+    install = Image._install
+
+    def with_tensorflow(image: Image, host: str) -> None:
+        install(image, host)
+        image._program("python3", f'PYTHONPATH={info.parent} exec {sys.executable} "$@"')
+
+    monkeypatch.setattr(Image, "_install", with_tensorflow)
+
+
+@pytest.fixture
+def cloud(tmp_path: Path, image: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCloud]:
+    on_google = Cloud.seconds
+
+    def hurry(cloud: Cloud, what: str) -> float:
+        return on_google(cloud, what) / HURRY if WAITED_FOR.match(what) else 0.0
+
+    monkeypatch.setattr(Cloud, "seconds", hurry)
+    made = LocalCloud(tmp_path / "cloud", latency="real")
+    made.start()
+    yield made
+    made.stop()
+
+
+def engineer(name: str, member: str, cloud: LocalCloud, tmp_path: Path) -> Engineer:
+    """Somebody in an empty home; logging in makes them `member`."""
+    bundle = str(cloud.authority.bundle)
+    ours = ("HTTPS_PROXY", "https_proxy")
+    network = dict.fromkeys(ours, f"http://127.0.0.1:{cloud.listener.port}")
+    network |= dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"), bundle)
+    principal = Principal(f"refresh-token:{member}", SCOPES)
+    token = cloud.cloud.token(principal, lifetime=86400)
+    return Engineer(
+        name, tmp_path / name, refresh_token=token, network=network, project=DEFAULT_PROJECT
+    )
+
+
+def make_deployer(cloud: LocalCloud) -> None:
+    """What docs/identity.md has the project's owner do for an engineer: a role and its grant."""
+    owner = Client(cloud)
+    dev = load_stack_file(ROOT / "stacks" / "Pulumi.dev.yaml")
+    role = {"title": "Deployer", "includedPermissions": permissions_of(dev).of_project()}
+    project = f"projects/{DEFAULT_PROJECT}"
+    enablement.enable(cloud.cloud, DEFAULT_PROJECT, list(ASKED_FIRST))
+    made = owner.post(f"iam.googleapis.com/v1/{project}/roles", {"roleId": "dev", "role": role})
+    resource = f"cloudresourcemanager.googleapis.com/v1/{project}"
+    policy = owner.post(f"{resource}:getIamPolicy", {})
+    policy["bindings"].append({"role": made["name"], "members": [GRACE]})
+    owner.post(f"{resource}:setIamPolicy", {"policy": policy})
+
+
+def made_in(cloud: LocalCloud) -> dict[str, list[str]]:
+    return names(cloud.cloud)
+
+
+def trained(life: Life) -> float:
+    """The test accuracy that `follow` showed."""
+    assert life.code == 0, life.said[-6000:]
+    found = re.findall(r"training finished test_accuracy=([\d.]+)", life.said)
+    assert found, life.said[-6000:]
+    return float(found[-1])
+
+
+def test_two_engineers_get_from_a_clone_to_a_trained_model_and_back_to_nothing(
+    cloud: LocalCloud, tmp_path: Path
+) -> None:
+    make_deployer(cloud)
+    before = made_in(cloud)
+    ada = engineer("ada", DEVELOPER, cloud, tmp_path)
+    grace = engineer("grace", GRACE, cloud, tmp_path)
+    with ThreadPoolExecutor() as side_by_side:
+        readme = side_by_side.submit(ada.live, commands("README.md", "On Google"))
+        page = side_by_side.submit(grace.live, commands("docs/first-hour.md"))
+        lives = [readme.result(), page.result()]
+    assert [trained(life) > 0.9 for life in lives] == [True, True]
+    # As the page says, the bucket with Pulumi's state stays; its states have no resources.
+    left = {
+        kind: sorted({*keys} - {*before.get(kind, [])}) for kind, keys in made_in(cloud).items()
+    }
+    assert left.pop("objects")
+    assert {kind: keys for kind, keys in left.items() if keys} == {"buckets": [STATE]}
+    assert cloud.cloud.machines.processes() == []

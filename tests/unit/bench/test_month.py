@@ -1,0 +1,57 @@
+"""The simulated month: all seconds are accounted for, and the agent does not lose to others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.month.simulate import MONTH_SECONDS, SAVE_SECONDS, START_SECONDS, simulate
+from bench.month.strategies import STRATEGIES
+from bench.month.trace import DELETE_SECONDS, Tpu, drawn, read
+
+AGENT, FIXED, SKYPILOT, TPUNICORN = STRATEGIES
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy.name)
+def test_the_states_add_up_to_the_wall_time(strategy: object) -> None:
+    month = simulate(strategy, drawn(1))  # type: ignore[arg-type]
+    assert month.whole == pytest.approx(MONTH_SECONDS)
+    assert month.preemptions > 30
+
+
+def test_a_month_without_a_preemption_is_all_steps_but_the_start_and_the_saves() -> None:
+    month = simulate(AGENT, iter([Tpu(100.0, 1e9)]))
+    assert month.availability == 1.0
+    assert month.starting == START_SECONDS
+    assert month.lost_steps == 0.0
+    assert month.step + month.checkpoint == pytest.approx(MONTH_SECONDS - START_SECONDS)
+    assert month.checkpoint % SAVE_SECONDS == 0
+
+
+def test_what_one_preemption_costs() -> None:
+    """The agent looks every 10 s, the deletion takes 45 s, the creation 100 s."""
+    month = simulate(AGENT, iter([Tpu(0.0, 86_403.0), Tpu(100.0, 1e9)]))
+    assert month.preemptions == 1
+    assert month.provisioning == 100.0
+    # Seen after 7 s, deleted after 52 s, which the look after 57 s sees.
+    assert month.recovering == 7 + 50
+    assert month.recovering >= DELETE_SECONDS
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_on_the_same_trace_the_agent_does_at_least_as_well_as_others(seed: int) -> None:
+    agent, fixed, skypilot, tpunicorn = (simulate(s, drawn(seed)) for s in STRATEGIES)
+    assert agent.goodput > fixed.goodput
+    assert fixed.goodput > tpunicorn.goodput
+    assert agent.goodput > skypilot.goodput
+
+
+def test_a_trace_of_ones_own_is_read_and_garbage_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps([{"takes": 60, "lives": 3600}]))
+    assert next(read(path)) == Tpu(60.0, 3600.0)
+    path.write_text('[{"takes": 60}]')
+    with pytest.raises(ValueError, match=r"is no trace .KeyError: 'lives'.; write a JSON list"):
+        next(read(path))

@@ -1,0 +1,65 @@
+"""The agent's world: the local cloud in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.startup.agent.google import Call, Json, parse
+from localcloud.app import LocalCloud
+from localcloud.core import enablement
+from localcloud.core.clock import VirtualClock
+from localcloud.core.cloud import Latency
+from localcloud.testing import Client, session
+from tests.unit.localcloud.fake_machines import FakeMachines
+
+PROJECT, ZONE = "tpu-stack-local", "us-central1-b"
+PARENT = f"projects/{PROJECT}/locations/{ZONE}"
+TPU = f"tpu.googleapis.com/v2/{PARENT}"
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def latency() -> Latency:
+    return "none"
+
+
+@pytest.fixture
+def local_cloud(tmp_path: Path, clock: VirtualClock, latency: Latency) -> Iterator[LocalCloud]:
+    running = LocalCloud(tmp_path / "home", clock=clock, latency=latency)
+    running.start()
+    enablement.enable(running.cloud, PROJECT, ("tpu.googleapis.com",))
+    running.cloud.machines = machines = FakeMachines()
+    yield running
+    machines.suspend_all()
+    running.stop()
+
+
+@pytest.fixture
+def google(local_cloud: LocalCloud) -> Client:
+    client = Client(local_cloud)
+    bucket = {"name": "a-bucket", "location": "US-CENTRAL1"}
+    client.post("storage.googleapis.com/storage/v1/b", bucket, project=PROJECT)
+    return client
+
+
+def caller(cloud: LocalCloud) -> Call:
+    """Calls Google as the machine does."""
+    own = session(cloud)
+
+    def call(method: str, url: str, body: str | None) -> tuple[int, Json]:
+        answer = own.request(method, url, data=body)
+        return answer.status_code, parse(answer.content)
+
+    return call
+
+
+def state(google: Client, name: str = "t") -> str:
+    nodes = google.get(f"{TPU}/nodes").get("nodes", [])
+    return next((node["state"] for node in nodes if node["name"].endswith(f"/{name}")), "gone")

@@ -1,0 +1,290 @@
+"""A TPU that is lost is made anew as the stack declares it, whatever happens on the way."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from infra.startup.agent.google import Call, Json, Place
+from infra.startup.agent.recovery import Recovery, World
+from localcloud.app import LocalCloud
+from localcloud.core.clock import VirtualClock
+from localcloud.core.cloud import Latency
+from localcloud.core.faults import Fault
+from localcloud.services.tpu import nodes
+from localcloud.testing import Client
+
+from .conftest import PARENT, PROJECT, TPU, ZONE, caller, state
+
+BODY = {
+    "acceleratorType": "v2-8",
+    "runtimeVersion": "tpu-vm-tf-2.19.0-pod-pjrt",
+    "networkConfig": {"network": "default", "enableExternalIps": True},
+    "schedulingConfig": {"preemptible": True},
+    "labels": {"tpu-stack": "test", "tpu-stack-mark": "abc"},
+    "metadata": {"tpu-name": "t"},
+}
+BUDGETS = {"preemption": 48, "failure": 10}
+NODE = f"{PARENT}/nodes/t"
+
+
+@pytest.fixture
+def latency() -> Latency:
+    """A TPU takes 90 s to come and 45 s to go."""
+    return "real"
+
+
+class Agent:
+    """The agent's program, which may be killed and started again."""
+
+    def __init__(self, cloud: LocalCloud, clock: VirtualClock) -> None:
+        self.cloud, self.clock = cloud, clock
+        self.call: Call = caller(cloud)
+        self.silent: dict[str, str] = {}
+        self.lines: list[str] = []
+        self.start()
+
+    def start(self) -> None:
+        world = World(self.clock.now, self.lines.append, self._silent, lambda: 0.5)
+        place = Place(PROJECT, ZONE, "a-bucket")
+        self.recovery = Recovery(place, lambda *sent: self.call(*sent), world)
+
+    def looks(
+        self, seconds: float, until: Callable[[], bool] = lambda: False, **budgets: int
+    ) -> None:
+        """Look every ten seconds for so long."""
+        end = self.clock.now() + seconds
+        while not until() and self.clock.now() < end:
+            self.recovery.look(["t"], BUDGETS | budgets)
+            self.clock.advance(10.0)
+
+    def _silent(self, host: str, port: int) -> str | None:
+        return self.silent.get("all")
+
+
+@pytest.fixture
+def agent(local_cloud: LocalCloud, google: Client, clock: VirtualClock) -> Agent:
+    """A stack whose TPU is READY, with a label that Google's provider has added."""
+    write(google, "agent/declaration.json", {"tpus": {"t": BODY}})
+    labels = {**BODY["labels"], "goog-pulumi-provisioned": "true"}  # type: ignore[dict-item]
+    google.post(f"{TPU}/nodes", BODY | {"labels": labels}, nodeId="t")
+    clock.advance(100.0)
+    assert state(google) == "READY"
+    return Agent(local_cloud, clock)
+
+
+def write(google: Client, path: str, content: object) -> None:
+    text = content if isinstance(content, str) else json.dumps(content)
+    url = "https://storage.googleapis.com/upload/storage/v1/b/a-bucket/o"
+    query = {"uploadType": "media", "name": path}
+    google.session.post(url, params=query, data=text, timeout=30).raise_for_status()
+
+
+def objects(google: Client) -> list[str]:
+    found = google.get("storage.googleapis.com/storage/v1/b/a-bucket/o", prefix="agent/")
+    return [item["name"] for item in found["items"]]
+
+
+def described(google: Client) -> Json:
+    """What a refresh compares: all that does not differ between two TPUs of one declaration."""
+    node = google.get(f"{TPU}/nodes/t")
+    passing = ("createTime", "networkEndpoints", "id", "healthDescription")
+    return {key: value for key, value in node.items() if key not in passing}
+
+
+def preempt(agent: Agent) -> None:
+    nodes.preempt(agent.cloud.cloud, NODE)
+
+
+def test_a_preempted_tpu_is_deleted_and_made_anew_with_everything_it_had(
+    agent: Agent, google: Client, clock: VirtualClock
+) -> None:
+    before = described(google)
+    preempt(agent)
+    begun = clock.now()
+    agent.looks(600, until=lambda: state(google) == "READY")
+    assert described(google) == before
+    # 45 s to delete, 90 s to create, and a look every 10 s.
+    assert clock.now() - begun <= 45 + 90 + 30
+    agent.looks(20)
+    assert agent.lines == [
+        "t is deleted and made anew: it is PREEMPTED",
+        f"t is back after {clock.now() - begun - 20:.0f} s",
+    ]
+
+
+def test_a_healthy_tpu_is_left_alone(agent: Agent, google: Client) -> None:
+    agent.looks(3600)
+    assert agent.lines == []
+    assert objects(google) == ["agent/declaration.json"]
+
+
+def test_a_tpu_that_is_preempted_while_it_is_created_is_made_anew_once_more(
+    agent: Agent, google: Client, clock: VirtualClock
+) -> None:
+    preempt(agent)
+    agent.looks(600, until=lambda: state(google) == "CREATING")
+    preempt(agent)
+    agent.looks(900, until=lambda: state(google) == "READY")
+    assert state(google) == "READY"
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "said"),
+    [
+        ("stockout", {ZONE: ["*"]}, "t is not made yet: stock-out (There is no more capacity"),
+        ("quota", {"TPUV2sPreemptiblePerProjectPerZoneForTPUAPI": 0}, "t is not made yet: quota ("),
+    ],
+)
+def test_what_is_short_is_told_apart_and_tried_again_with_pauses(
+    agent: Agent, google: Client, clock: VirtualClock, setting: str, value: Any, said: str
+) -> None:
+    agent.cloud.cloud.store.put("setting", setting, value)
+    calls = 0
+    call = agent.call
+
+    def counted(method: str, url: str, body: str | None) -> tuple[int, Json]:
+        nonlocal calls
+        calls += method == "POST" and "nodes?nodeId" in url
+        return call(method, url, body)
+
+    agent.call = counted
+    preempt(agent)
+    agent.looks(4 * 3600)
+    assert said in agent.lines[1]
+    assert len(agent.lines) == 2
+    assert 10 < calls < 60, "neither given up nor hammered"
+    agent.cloud.cloud.store.delete("setting", setting)
+    agent.looks(900, until=lambda: state(google) == "READY")
+    assert state(google) == "READY"
+
+
+def test_a_tpu_that_is_ready_but_dead_is_made_anew_after_five_minutes(
+    agent: Agent, google: Client, clock: VirtualClock
+) -> None:
+    agent.looks(60)
+    created = google.get(f"{TPU}/nodes/t")["createTime"]
+    agent.silent["all"] = "connection refused"
+    agent.looks(250)
+    assert google.get(f"{TPU}/nodes/t")["createTime"] == created
+    agent.looks(100)
+    agent.silent.clear()
+    assert "is READY, but" in agent.lines[0]
+    assert "does not answer (connection refused)" in agent.lines[0]
+    agent.looks(600, until=lambda: state(google) == "READY")
+    assert google.get(f"{TPU}/nodes/t")["createTime"] != created
+
+
+def test_budgets_of_preemptions_and_failures_are_separate(agent: Agent, google: Client) -> None:
+    agent.looks(60)
+    agent.silent["all"] = "connection refused"
+    agent.looks(900, failure=0)
+    assert "was the last of 0 of its kind (failure) in a day" in agent.lines[-1]
+    assert state(google) == "READY"
+    preempt(agent)
+    agent.looks(100, failure=0)
+    assert state(google) in ("DELETING", "gone", "CREATING")
+
+
+def test_a_tpu_of_the_same_name_that_is_not_this_stacks_is_never_deleted(
+    agent: Agent, google: Client
+) -> None:
+    other = BODY | {"labels": {"tpu-stack-mark": "other"}}
+    google.call("DELETE", f"{TPU}/nodes/t")
+    agent.clock.advance(60.0)
+    google.post(f"{TPU}/nodes", other, nodeId="t")
+    agent.clock.advance(100.0)
+    preempt(agent)
+    agent.looks(600)
+    assert state(google) == "PREEMPTED"
+    assert agent.lines == ["t is not this stack's (its mark differs): left alone"]
+
+
+def test_a_tpu_that_somebody_deletes_stays_deleted(agent: Agent, google: Client) -> None:
+    """Such as `pulumi destroy`."""
+    google.call("DELETE", f"{TPU}/nodes/t")
+    agent.looks(600)
+    assert state(google) == "gone"
+    assert agent.lines == []
+
+
+@pytest.mark.parametrize("declaration", ["{", "[]", '{"tpus": 1}', '{"tpus": {}}'])
+def test_without_a_sound_declaration_nothing_is_deleted(
+    agent: Agent, google: Client, declaration: str
+) -> None:
+    write(google, "agent/declaration.json", declaration)
+    preempt(agent)
+    agent.looks(100)
+    assert state(google) == "PREEMPTED"
+    (line,) = agent.lines
+    assert "`pulumi up` writes it" in line
+
+
+def test_a_stack_that_changes_meanwhile_wins(agent: Agent, google: Client) -> None:
+    preempt(agent)
+    agent.looks(10)
+    write(google, "agent/declaration.json", {"tpus": {"t": BODY | {"acceleratorType": "v3-8"}}})
+    agent.looks(600)
+    assert state(google) == "gone"
+    assert agent.lines[-1] == "t is left to the stack, which has changed meanwhile"
+
+
+def test_garbage_in_the_agents_memory_is_kept_aside(agent: Agent, google: Client) -> None:
+    write(google, "agent/state.json", '{"remaking": {"t": 1}}')
+    preempt(agent)
+    agent.looks(600, until=lambda: state(google) == "READY")
+    assert state(google) == "READY"
+    assert any(name.endswith(".garbage") for name in objects(google))
+    assert "agent/state.json is garbage; it is kept as agent/state-" in agent.lines[0]
+
+
+class Killed(BaseException):
+    """The agent's process is gone."""
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_it_survives_being_killed_at_any_point(agent: Agent, google: Client, seed: int) -> None:
+    """Twenty kills, before or after a call has reached Google, in one recovery after another."""
+    before, chance, call = described(google), random.Random(seed), agent.call
+
+    def deadly(method: str, url: str, body: str | None) -> tuple[int, Json]:
+        if chance.random() < 0.2:
+            raise Killed
+        answer = call(method, url, body)
+        if chance.random() < 0.2:
+            raise Killed
+        return answer
+
+    kills = 0
+    while kills < 20:
+        agent.call = call
+        agent.looks(600, until=lambda: state(google) == "READY")
+        agent.looks(10)
+        preempt(agent)
+        agent.call = deadly
+        for _ in range(40):
+            try:
+                agent.looks(10)
+            except Killed:
+                kills += 1
+                agent.start()
+    agent.call = call
+    agent.looks(600, until=lambda: state(google) == "READY")
+    assert described(google) == before
+
+
+def test_an_api_that_fails_for_a_while_is_asked_again(agent: Agent, google: Client) -> None:
+    agent.cloud.cloud.faults.add(Fault("tpu.*", status=503, probability=0.5))
+    preempt(agent)
+    for _ in range(100):
+        try:
+            agent.looks(10)
+        except OSError:
+            agent.clock.advance(10.0)
+    agent.cloud.cloud.faults.clear()
+    agent.looks(1200, until=lambda: state(google) == "READY")
+    assert state(google) == "READY"

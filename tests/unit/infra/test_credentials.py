@@ -1,0 +1,178 @@
+"""The program's own calls have the credentials of Google's provider, in its order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pulumi import dynamic
+
+from infra import enabled
+from infra.credentials import Given, given, of_program, session
+from infra.queued.api import TpuApi, TpuApiError, TpuResourceProvider
+from localcloud.app import LocalCloud
+from localcloud.core.cloud import DEVELOPER
+from localcloud.core.projects import DEFAULT_PROJECT
+from localcloud.core.tokens import Principal
+from localcloud.services.oauth2 import refresh_token
+from localcloud.testing import Client
+
+WHOSE = "https://openidconnect.googleapis.com/v1/userinfo"
+NODES = f"projects/{DEFAULT_PROJECT}/locations/us-central1-b"
+VARIABLES = (
+    *("GOOGLE_OAUTH_ACCESS_TOKEN", "GOOGLE_CREDENTIALS", "GOOGLE_CLOUD_KEYFILE_JSON"),
+    *("GCLOUD_KEYFILE_JSON", "GOOGLE_IMPERSONATE_SERVICE_ACCOUNT", "GOOGLE_BILLING_PROJECT"),
+    *("USER_PROJECT_OVERRIDE", "GOOGLE_APPLICATION_CREDENTIALS", "CLOUDSDK_CONFIG"),
+    *("PULUMI_CONFIG", "GOOGLE_CLOUD_QUOTA_PROJECT", "no_proxy", "NO_PROXY"),
+)
+
+
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(TpuApi, "configured", {})
+
+
+@pytest.mark.parametrize(
+    ("configured", "environment", "expected"),
+    [
+        ({}, {}, Given()),
+        ({}, {"GOOGLE_OAUTH_ACCESS_TOKEN": "t"}, Given(token="t")),
+        ({}, {"GCLOUD_KEYFILE_JSON": "k"}, Given(key="k")),
+        (
+            {},
+            {"GOOGLE_CLOUD_KEYFILE_JSON": "later", "GOOGLE_CREDENTIALS": "first"},
+            Given(key="first"),
+        ),
+        (
+            {"gcp:credentials": "ours"},
+            {"GOOGLE_OAUTH_ACCESS_TOKEN": "not this", "GOOGLE_CREDENTIALS": "nor this"},
+            Given(key="ours"),
+        ),
+        ({"gcp:accessToken": "ours"}, {"GOOGLE_CREDENTIALS": "not this"}, Given(token="ours")),
+        (
+            {"gcp:impersonateServiceAccountDelegates": '["b@p", "c@p"]'},
+            {"GOOGLE_IMPERSONATE_SERVICE_ACCOUNT": "a@p"},
+            Given(account="a@p", delegates=("b@p", "c@p")),
+        ),
+        (
+            {"gcp:impersonateServiceAccount": "a@p"},
+            {"GOOGLE_IMPERSONATE_SERVICE_ACCOUNT": "not this"},
+            Given(account="a@p"),
+        ),
+        ({"gcp:billingProject": "p"}, {}, Given()),
+        ({"gcp:billingProject": "p"}, {"USER_PROJECT_OVERRIDE": "true"}, Given(quota_project="p")),
+        (
+            {"gcp:userProjectOverride": "true"},
+            {"GOOGLE_BILLING_PROJECT": "p"},
+            Given(quota_project="p"),
+        ),
+    ],
+)
+def test_the_configuration_counts_before_the_environment(
+    configured: dict[str, str],
+    environment: dict[str, str],
+    expected: Given,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PULUMI_CONFIG", json.dumps(configured))
+    assert given(configured) == of_program() == expected
+
+
+@pytest.fixture
+def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCloud]:
+    cloud = LocalCloud(tmp_path / "cloud")
+    cloud.start()
+    monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{cloud.listener.port}")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(cloud.authority.bundle))
+    yield cloud
+    cloud.stop()
+
+
+@pytest.fixture
+def client(cloud: LocalCloud) -> Client:
+    """The developer, who is no service account and may be acted as by nobody."""
+    developer = Client(cloud)
+    for api in ("tpu.googleapis.com", "iam.googleapis.com", "iamcredentials.googleapis.com"):
+        services = f"serviceusage.googleapis.com/v1/projects/{DEFAULT_PROJECT}/services"
+        developer.post(f"{services}/{api}:enable", {})
+    return developer
+
+
+def key_of(cloud: LocalCloud, quota_project: str = "") -> dict[str, Any]:
+    """What `gcloud auth application-default login` writes."""
+    return {
+        "type": "authorized_user",
+        "client_id": "local.apps.googleusercontent.com",
+        "client_secret": "local",
+        "refresh_token": refresh_token(cloud.cloud),
+        **({"quota_project_id": quota_project} if quota_project else {}),
+    }
+
+
+def whose(said: Given) -> str:
+    answer: dict[str, str] = session(said).get(WHOSE).json()
+    return answer["email"]
+
+
+def test_another_quota_project_of_the_default_credentials_keeps_nobody_from_the_stacks_apis(
+    cloud: LocalCloud, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "adc.json"
+    file.write_text(json.dumps(key_of(cloud, "elsewhere")), encoding="utf-8")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+    assert enabled.disabled(DEFAULT_PROJECT, ["tpu.googleapis.com", "pubsub.googleapis.com"]) == [
+        "pubsub.googleapis.com"
+    ]
+    assert TpuApi().list_all(NODES, "queuedResources") == []
+    # The local cloud refuses that project where it is sent after all.
+    monkeypatch.setenv("USER_PROJECT_OVERRIDE", "true")
+    monkeypatch.setenv("GOOGLE_BILLING_PROJECT", "elsewhere")
+    with pytest.raises(TpuApiError, match="permission to use project elsewhere"):
+        TpuApi().list_all(NODES, "queuedResources")
+
+
+@pytest.mark.parametrize("in_a_file", [True, False])
+def test_a_key_is_json_or_a_file_with_it_and_a_token_counts_before_it(
+    cloud: LocalCloud, tmp_path: Path, in_a_file: bool
+) -> None:
+    text = json.dumps(key_of(cloud))
+    (tmp_path / "key.json").write_text(text, encoding="utf-8")
+    key = str(tmp_path / "key.json") if in_a_file else text
+    assert whose(Given(key=key)) == DEVELOPER.partition(":")[2]
+    token = cloud.cloud.token(Principal("user:grace@example.com"))
+    assert whose(Given(token=token, key=key)) == "grace@example.com"
+
+
+def test_an_account_is_acted_as_by_the_queue_with_the_stacks_own_configuration(
+    cloud: LocalCloud, client: Client
+) -> None:
+    accounts = f"iam.googleapis.com/v1/projects/{DEFAULT_PROJECT}/serviceAccounts"
+    email = client.post(accounts, {"accountId": "deployer"})["email"]
+    role = "roles/iam.serviceAccountTokenCreator"
+    policy = {"bindings": [{"role": role, "members": [DEVELOPER]}]}
+    client.post(f"{accounts}/{email}:setIamPolicy", {"policy": policy})
+    configured = {
+        "gcp:accessToken": cloud.cloud.token(Principal(DEVELOPER)),
+        "gcp:impersonateServiceAccount": email,
+    }
+    assert whose(given(configured)) == email
+    request = dynamic.ConfigureRequest(cast(Any, configured))
+    TpuResourceProvider().configure(request)
+    with pytest.raises(TpuApiError, match=f"tpu.queuedResources.list.* {email}"):
+        TpuApi().list_all(NODES, "queuedResources")
+
+
+def test_credentials_that_are_none_are_one_message_of_the_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(TpuApi, "configured", {"gcp:credentials": "no-such-file.json"})
+    with pytest.raises(TpuApiError, match=r"gcp:credentials .* is neither JSON nor a file"):
+        TpuApi()

@@ -1,0 +1,111 @@
+"""What a preview says about the data set that the training reads, and what new data changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import pytest
+
+from infra import data_set
+from infra.checks.training import job_name
+from infra.settings.parse import parse
+
+from .conftest import Run, config
+
+MANIFEST = "gs://a-bucket/data/manifest.json"
+
+
+class Bucket:
+    """Answers every request with one status, as Cloud Storage does."""
+
+    def __init__(self, status: int) -> None:
+        self.status_code = status
+        self.asked: list[str] = []
+
+    def get(self, url: str, **_: Any) -> Bucket:
+        self.asked.append(url)
+        return self
+
+
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    heard: list[str] = []
+    monkeypatch.setattr(pulumi.log, "warn", heard.append)
+    return heard
+
+
+@pulumi.runtime.test  # type: ignore[untyped-decorator]
+def previewed(training: dict[str, object]) -> None:
+    data_set.report(parse(config(training=training), "test"), "a-bucket")
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        (200, None),
+        # Google's answer for a missing object, and for a bucket that is still to be made.
+        (404, f"there is no {MANIFEST}"),
+        # And for a missing object where the caller may not list the bucket's objects.
+        (403, f"{MANIFEST} can't be read (403)"),
+    ],
+)
+def test_a_data_set_is_looked_up_in_the_bucket(
+    status: int, why: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = Bucket(status)
+    monkeypatch.setattr(data_set, "users_session", lambda: bucket)
+    assert data_set.missing("a-bucket") == why
+    assert bucket.asked == [
+        "https://storage.googleapis.com/storage/v1/b/a-bucket/o/data%2Fmanifest.json"
+    ]
+
+
+def test_without_credentials_the_preview_says_that_it_could_not_look(
+    warnings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_set, "users_session", lambda: None)
+    previewed({})
+    (warning,) = warnings
+    assert warning.startswith(
+        f"training.data: (not set), and whether {MANIFEST} is there can't be looked up without"
+    )
+
+
+def test_a_preview_warns_of_a_training_without_data(
+    warnings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_set, "users_session", lambda: Bucket(404))
+    previewed({})
+    (warning,) = warnings
+    assert f"there is no {MANIFEST}. Without data the training ends at once" in warning
+    assert "tpu-training data convert" in warning
+
+
+@pytest.mark.parametrize("training", [{"data": ".demo/data"}, {"args": ["--data=gs://other/d"]}])
+def test_where_the_settings_say_where_the_data_is_nobody_is_asked(
+    training: dict[str, object], warnings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_set, "users_session", lambda: pytest.fail("somebody was asked"))
+    previewed(training)
+    assert warnings == []
+
+
+def test_other_data_is_another_job_and_the_same_data_is_the_same(run: Run, root: Path) -> None:
+    settings = config(training={"data": ".demo/data", "job": "mnist"})
+    manifest = root / ".demo" / "data" / "manifest.json"
+    jobs = []
+    for content in ('{"first": 1}', '{"second": 2}', '{"first": 1}'):
+        manifest.write_text(content, encoding="utf-8")
+        engine, outputs = run(settings)
+        job = engine.one("Instance")["metadata"]["training-job"]
+        assert outputs["job_url"] == f"{outputs['bucket_url']}/jobs/{job}"
+        jobs.append(job)
+    first, second, again = jobs
+    assert first == again != second
+    assert first.rpartition("-")[0] == second.rpartition("-")[0] == "mnist"
+
+
+def test_a_job_on_data_that_is_in_the_bucket_already_keeps_its_name(root: Path) -> None:
+    assert job_name(parse(config(training={"job": "mnist"}), "test"), root) == "mnist"

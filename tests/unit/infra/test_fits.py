@@ -1,0 +1,78 @@
+"""A preview says where the job is known not to fit into the stack's TPU."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pulumi
+import pytest
+
+from infra import fits
+from infra.settings import StackSettings
+from infra.settings.parse import parse
+from tests.compiled import keep_answer, write_data
+
+from .conftest import config
+
+ARGS = ("--global_batch_size=512",)
+
+
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    heard: list[str] = []
+    monkeypatch.setattr(pulumi.log, "warn", heard.append)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_data(tmp_path / "data")
+    return heard
+
+
+def settings(data: str | None = "data") -> StackSettings:
+    training = {"args": list(ARGS), **({"data": data} if data else {})}
+    tpu = {"acceleratorType": "v3-8", "runtimeVersion": "tpu-vm-tf-2.17.0-pjrt"}
+    return parse(config(training=training, tpu=tpu), "test")
+
+
+@pulumi.runtime.test  # type: ignore[untyped-decorator]
+def previewed(root: Path, data: str | None = "data") -> None:
+    fits.report(settings(data), root)
+
+
+def test_a_job_that_does_not_fit_is_a_warning_with_the_cure(
+    warnings: list[str], tmp_path: Path
+) -> None:
+    keep_answer({"global_batch_size": "512"}, needed_gib=16)
+    previewed(tmp_path)
+    (warning,) = warnings
+    assert warning.startswith("training.args: a step of batch 512 does not fit v3-8: ")
+    assert "The largest --global_batch_size that fits v3-8 is 8192" in warning
+
+
+@pytest.mark.parametrize("known", [4.0, None])
+def test_nothing_is_said_of_a_job_that_fits_or_that_nobody_compiled(
+    known: float | None, warnings: list[str], tmp_path: Path
+) -> None:
+    keep_answer({"global_batch_size": "1024"}, needed_gib=16)
+    if known:
+        keep_answer({"global_batch_size": "512"}, needed_gib=known)
+    assert fits.misfit(settings(), tmp_path) is None
+
+
+@pytest.mark.parametrize("data", ["data", None])
+def test_nobody_is_asked_where_nothing_was_compiled_or_no_data_is_here(
+    data: str | None, warnings: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if data is None:
+        keep_answer({}, needed_gib=16)
+    monkeypatch.setattr(fits, "misfit", lambda *_: pytest.fail("somebody was asked"))
+    previewed(tmp_path, data)
+    assert warnings == []
+
+
+def test_a_training_package_that_is_missing_or_hangs_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert fits.misfit(settings(), tmp_path) is None
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
+    assert fits.misfit(settings(), tmp_path) is None

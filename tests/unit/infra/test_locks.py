@@ -1,0 +1,136 @@
+"""What machines install as root: only what has the hashes of a lock, if there is one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from infra.catalog.locks import LOCKS, lock_of
+from infra.catalog.packages import TPU_PACKAGE, VM_PACKAGE
+from infra.components.machine import startup_script
+
+from .conftest import CATALOG, Run, config
+
+RELEASES = [
+    (package, release.version)
+    for package in (VM_PACKAGE, TPU_PACKAGE)
+    for release in CATALOG.packages.releases(package).values()
+    # The libtpu of the others is in Google's own list of wheels, which no lock covers.
+    if release.wheels is None and not release.broken
+]
+
+
+@pytest.mark.parametrize(("package", "version"), RELEASES)
+def test_each_release_that_the_package_index_has_is_locked(package: str, version: str) -> None:
+    lock = lock_of(package, version) or ""
+    entries = re.split(r"\n(?=\S)", lock.partition("\n")[2].strip())
+    assert [entry for entry in entries if entry.startswith(f"{package}=={version} ")]
+    assert [entry for entry in entries if entry.startswith("matplotlib==")]
+    assert [entry for entry in entries if "    --hash=sha256:" not in entry] == []
+
+
+def test_the_newest_release_for_the_vm_is_what_make_newest_tests_training_with() -> None:
+    newest = next(iter(CATALOG.packages.releases(VM_PACKAGE)))
+    root = Path(__file__).parents[3]
+    assert f"\n{VM_PACKAGE}=={newest};" in (root / "requirements-newest.in").read_text("utf-8")
+    assert f"\n{VM_PACKAGE}=={newest} " in (root / "requirements-newest.txt").read_text("utf-8")
+
+
+def test_no_lock_names_a_package_index() -> None:
+    assert [path.name for path in LOCKS.glob("*.txt") if "://" in path.read_text("utf-8")] == []
+
+
+def test_each_machine_gets_the_lock_of_what_it_installs(run: Run) -> None:
+    bare = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-ubuntu2204-base"}
+    engine, _ = run(config(tpu=bare, training={"tensorflowVersion": "2.19.1"}))
+    told = {kind: engine.one(kind)["metadata"]["tensorflow-lock"] for kind in ("Instance", "V2Vm")}
+    assert "\ntensorflow-cpu==2.19.1 \\\n" in told["Instance"]
+    assert "\ntensorflow-tpu==2.19.1 \\\n" in told["V2Vm"]
+
+
+def test_a_release_without_a_lock_is_installed_with_a_warning(run: Run) -> None:
+    engine, _ = run(config(training={"tensorflowVersion": "2.22.0"}))
+    assert engine.one("Instance")["metadata"]["tensorflow-lock"] == "none"
+    (warning,) = [text for text in engine.warnings if "hashes" in text]
+    assert "tensorflow-cpu 2.22.0 is installed as root without checking hashes" in warning
+
+
+def wheel(folder: Path, name: str, needs: str = "") -> str:
+    """A package; returns its line of a lock."""
+    path = folder / f"{name}-9.9-py3-none-any.whl"
+    info = f"{name}-9.9.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{name}.py", "")
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 9.9\n"
+        archive.writestr(f"{info}/METADATA", metadata + needs)
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return f"{name}==9.9 --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n"
+
+
+def install(folder: Path, lock: str | None) -> tuple[int, str, set[str]]:
+    """Run the script's own function with pip; the exit code, what it said, what it installed."""
+    pytest.importorskip("pip", reason="`make next` makes an environment without pip")
+    if lock is not None:
+        (folder / "told").write_text(lock)
+    base = folder / "home" / "tpu-stack"
+    base.mkdir(parents=True)
+    shared, _ = startup_script("vm.sh").split("# The VM: ", 1)
+    script = f"""{shared}
+attribute() {{ cat {folder}/told; }}
+PYTHON={sys.executable}
+install_tensorflow tensorflow==9.9
+"""
+    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "PIP_NO_CACHE_DIR": "1"}
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env=os.environ | offline | {"HOME": str(base.parent), "PIP_TARGET": str(folder / "got")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr, {p.stem for p in folder.glob("got/*.py")}
+
+
+def test_what_the_lock_names_is_installed(tmp_path: Path) -> None:
+    lock = wheel(tmp_path, "tensorflow", "Requires-Dist: needed\n") + wheel(tmp_path, "needed")
+    assert install(tmp_path, lock) == (0, "", {"tensorflow", "needed"})
+
+
+def test_a_wheel_that_was_changed_since_is_refused(tmp_path: Path) -> None:
+    lock = wheel(tmp_path, "tensorflow")
+    wheel(tmp_path, "tensorflow", "Summary: evil\n")
+    code, said, got = install(tmp_path, lock)
+    assert code != 0
+    assert "THESE PACKAGES DO NOT MATCH THE HASHES" in said
+    assert got == set()
+
+
+def test_a_dependency_that_the_lock_does_not_name_is_refused(tmp_path: Path) -> None:
+    lock = wheel(tmp_path, "tensorflow", "Requires-Dist: needed\n")
+    wheel(tmp_path, "needed")
+    code, said, got = install(tmp_path, lock)
+    assert code != 0
+    assert "needed" in said
+    assert got == set()
+
+
+def test_without_a_lock_the_machine_says_that_nothing_was_checked(tmp_path: Path) -> None:
+    wheel(tmp_path, "tensorflow")
+    code, said, got = install(tmp_path, "none")
+    assert (code, got) == (0, {"tensorflow"})
+    assert "no hashes are known for tensorflow==9.9" in said
+    assert "the training's report will have no charts" in said
+
+
+def test_a_machine_that_is_not_told_its_lock_installs_nothing(tmp_path: Path) -> None:
+    wheel(tmp_path, "tensorflow")
+    code, _, got = install(tmp_path, None)
+    assert (code, got) == (1, set())

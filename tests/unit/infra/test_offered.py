@@ -1,0 +1,86 @@
+"""A preview asks Google about what the catalog does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import pytest
+
+from infra import offered
+from infra.settings.parse import parse
+
+from .conftest import config, context_of
+
+RUNTIME = "tpu-vm-tf-2.21.0-pod-se"
+URL = f"https://tpu.googleapis.com/v2/projects/some-project/locations/us-central1-b/runtimeVersions/{RUNTIME}"
+
+
+class Google:
+    """Answers every question with one status."""
+
+    def __init__(self, status: int) -> None:
+        self.status_code = status
+        self.asked: list[str] = []
+
+    def get(self, url: str, **_: Any) -> Google:
+        self.asked.append(url)
+        if not self.status_code:
+            raise ConnectionError(url)
+        return self
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    heard: list[str] = []
+    monkeypatch.setattr(pulumi.log, "warn", heard.append)
+    monkeypatch.setattr(pulumi.log, "info", heard.append)
+    return heard
+
+
+@pytest.fixture
+def preview(root: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Previews a stack while Google answers with one status; returns what Google was asked."""
+
+    def look(status: int, **settings: object) -> list[str]:
+        google = Google(status)
+        monkeypatch.setattr(offered, "users_session", lambda: google)
+        parsed = parse(config(**settings), "test")
+
+        @pulumi.runtime.test  # type: ignore[untyped-decorator]
+        def previewed() -> None:
+            offered.report(parsed, context_of(parsed, root))
+
+        previewed()
+        return google.asked
+
+    return look
+
+
+@pytest.mark.parametrize(
+    ("status", "answer"),
+    [
+        (200, [f"tpu.runtimeVersion: Google offers {RUNTIME}."]),
+        (
+            404,
+            [f"tpu.runtimeVersion: Google does not offer {RUNTIME}. `pulumi up` would fail."],
+        ),
+        (403, []),
+        (0, []),
+    ],
+)
+def test_googles_answer_stands_beside_the_warning(
+    preview: Callable[..., list[str]], said: list[str], status: int, answer: list[str]
+) -> None:
+    tpu = {"acceleratorType": "v2-8", "runtimeVersion": RUNTIME}
+    assert preview(status, tpu=tpu) == [URL]
+    assert said == answer
+
+
+def test_google_is_not_asked_about_what_the_catalog_knows(
+    preview: Callable[..., list[str]], said: list[str]
+) -> None:
+    assert preview(404) == []
+    assert said == []

@@ -1,0 +1,135 @@
+"""Which TensorFlow a machine gets, and what it needs in its environment to find the TPU."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from infra.components.machine import startup_script
+
+LIST = "https://storage.googleapis.com/libtpu-tf-releases/index.html"
+IN_IMAGE = "/lib/libtpu.so"
+FOUND = "/venv/site-packages/libtpu/libtpu.so"
+
+# What the script asks its Python and its metadata, answered instead.
+STUBS = """
+log() { :; }
+attribute() { [[ -v METADATA_OF[$1] ]] && printf '%s' "${METADATA_OF[$1]}"; }
+python3() {
+  case "$*" in
+    *libtpu*) echo "$IN_PYTHON" ;;
+    *metadata*) echo "$IMAGE_HAS" ;;
+    "-c import tensorflow") return "$LOADING" ;;
+  esac
+}
+find() { echo "$IN_IMAGE"; }
+"""
+
+
+def run(
+    tmp_path: Path,
+    call: str,
+    *,
+    image: str = "",
+    loading: int = 0,
+    in_python: str = "",
+    in_image: str = "",
+    **metadata: str,
+) -> str:
+    values = " ".join(
+        f"[{key.replace('_', '-')}]={shlex.quote(text)}" for key, text in metadata.items()
+    )
+    shared, _ = startup_script("tpu_vm.sh").split("# Every host of a TPU VM", 1)
+    script = f"""{shared}
+declare -A METADATA_OF=({values})
+IMAGE_HAS={shlex.quote(image)} LOADING={loading} IN_PYTHON={in_python} IN_IMAGE={in_image}
+{STUBS}
+{call}
+"""
+    done = subprocess.run(
+        ["bash", "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A machine where the Python of the script's own environment says what it is asked to do."""
+    for version in ("2.18.0", "2.19.1"):
+        python = tmp_path / "tpu-stack" / f"venv-{version}" / "bin" / "python3"
+        python.parent.mkdir(parents=True)
+        python.write_text(
+            '#!/bin/bash\ncase "$*" in *find_spec*) echo ' + FOUND + ' ;; *) echo "$*" ;; esac\n'
+        )
+        python.chmod(0o755)
+    return tmp_path
+
+
+def installs(
+    home: Path, version: str, *, image: str = "", loading: int = 0, **metadata: str
+) -> list[str]:
+    call = f"ensure_tensorflow {version} tensorflow-tpu"
+    metadata = {"tensorflow_lock": "none", **metadata}
+    lines = run(home, call, image=image, loading=loading, **metadata).splitlines()
+    return [line for line in lines if "tensorflow" in line]
+
+
+def test_the_images_own_tensorflow_is_used_if_it_loads(home: Path) -> None:
+    assert installs(home, "2.18.0", image="2.18.0") == []
+
+
+def test_an_image_whose_tensorflow_cannot_be_loaded_gets_another_of_the_same_version(
+    home: Path,
+) -> None:
+    (line,) = installs(home, "2.18.0", image="2.18.0", loading=139, training_wheels=LIST)
+    assert line == f"-m pip install --quiet --find-links {LIST} tensorflow-tpu==2.18.0"
+
+
+def test_a_release_that_the_package_index_has_needs_no_other_list(home: Path) -> None:
+    assert installs(home, "2.19.1") == ["-m pip install --quiet tensorflow-tpu==2.19.1"]
+
+
+def test_a_release_with_a_lock_is_installed_from_it_alone(home: Path) -> None:
+    (line,) = installs(home, "2.19.1", tensorflow_lock="tensorflow-tpu==2.19.1 --hash=sha256:0")
+    options = "--quiet --require-hashes --only-binary :all:"
+    assert line == f"-m pip install {options} --requirement {home}/tpu-stack/tensorflow.lock"
+
+
+@pytest.mark.parametrize(
+    ("python", "pluggable", "in_python", "in_image", "library"),
+    [
+        ("python3", "true", "", IN_IMAGE, IN_IMAGE),
+        ("python3", "true", "", "", None),
+        ("python3", "true", FOUND, "", FOUND),
+        ("python3", "false", "", IN_IMAGE, None),
+        ("$BASE/venv-2.19.1/bin/python3", "false", "", IN_IMAGE, FOUND),
+        ("$BASE/venv-2.19.1/bin/python3", "true", "", IN_IMAGE, FOUND),
+    ],
+)
+def test_tensorflow_finds_libtpu_where_pip_or_the_image_put_it(
+    home: Path, python: str, pluggable: str, in_python: str, in_image: str, library: str | None
+) -> None:
+    said = run(
+        home,
+        f'PYTHON="{python}"; libtpu_settings',
+        in_python=in_python,
+        in_image=in_image,
+        tpu_pluggable=pluggable,
+    )
+    assert said.splitlines() == (
+        [
+            "NEXT_PLUGGABLE_DEVICE_USE_C_API=true",
+            f"TF_PLUGGABLE_DEVICE_LIBRARY_PATH={library}",
+            f"TPU_LIBRARY_PATH={library}",
+        ]
+        if library
+        else []
+    )

@@ -1,0 +1,105 @@
+"""TPUs that Google has taken away, in a project that is really there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra import taken
+from infra.names import names_of
+from infra.settings.parse import parse
+from localcloud.app import LocalCloud
+from localcloud.core import enablement
+from localcloud.core.cloud import DEVELOPER
+from localcloud.core.projects import DEFAULT_PROJECT
+from localcloud.core.tokens import Principal
+from localcloud.services.tpu.api import NODE
+
+from .conftest import Run, config
+
+POD = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.18.0-pod-se"}
+CREATED = "2026-11-22T06:00:00Z"
+
+
+@pytest.fixture
+def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCloud]:
+    """A cloud with TPUs, and this process with a developer's token of it and nothing else."""
+    cloud = LocalCloud(tmp_path / "cloud")
+    cloud.start()
+    enablement.enable(cloud.cloud, DEFAULT_PROJECT, ["tpu.googleapis.com"])
+    monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{cloud.listener.port}")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(cloud.authority.bundle))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", cloud.cloud.token(Principal(DEVELOPER)))
+    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "CLOUDSDK_CONFIG", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    yield cloud
+    cloud.stop()
+
+
+def found(**tpu: object) -> dict[str, str]:
+    """What a program with these settings finds."""
+    settings = parse({**config(tpu={**POD, **tpu}), "gcp:project": DEFAULT_PROJECT}, "test")
+    names = names_of(settings, "test").tpus(settings.tpu.slices)
+    return dict(taken.look(settings, names)())
+
+
+def serve(cloud: LocalCloud, states: dict[str, str]) -> None:
+    """Let TPUs stand in these states."""
+    for name, state in states.items():
+        path = f"projects/{DEFAULT_PROJECT}/locations/us-central1-b/nodes/{name}"
+        record = {"name": path, "state": state, "createTime": CREATED, "apiVersion": "V2"}
+        cloud.cloud.store.put(NODE, path, record)
+
+
+def test_a_tpu_that_google_has_taken_is_found_among_the_slices(cloud: LocalCloud) -> None:
+    names = [f"tpu-stack-test-tpu-{number}" for number in range(4)]
+    serve(cloud, dict(zip(names, ("READY", "PREEMPTED", "TERMINATED"), strict=False)))
+    assert found(slices=4) == {
+        names[1]: f"In place of that of {CREATED}, which is PREEMPTED",
+        names[2]: f"In place of that of {CREATED}, which is TERMINATED",
+    }
+
+
+def test_nobody_is_asked_of_a_tpu_out_of_the_queue_or_without_credentials(
+    cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(cloud, {"tpu-stack-test-tpu": "PREEMPTED"})
+    assert found(queued={}) == {}
+    assert found() != {}
+    monkeypatch.delenv("GOOGLE_OAUTH_ACCESS_TOKEN")
+    assert found() == {}
+
+
+def test_who_may_not_look_learns_nothing_and_can_go_on(
+    cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(cloud, {"tpu-stack-test-tpu": "PREEMPTED"})
+    stranger = cloud.cloud.token(Principal("user:stranger@example.com"))
+    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", stranger)
+    assert found() == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("V2Vm", {"tpu": POD}),
+        (
+            "Node",
+            {
+                "architecture": "node",
+                "tpu": {"acceleratorType": "v2-8", "tensorflowVersion": "2.12.1"},
+            },
+        ),
+    ],
+)
+def test_the_tpu_that_is_made_in_its_place_is_described_so_and_the_preview_says_it(
+    run: Run, kind: str, settings: dict[str, object]
+) -> None:
+    engine, _ = run(config(**settings), taken={"tpu-stack-test-tpu": "In place of another"})
+    assert engine.one(kind)["description"] == "In place of another"
+    assert any("taken tpu-stack-test-tpu away" in note for note in engine.notes)
+    engine, _ = run(config(**settings))
+    assert "description" not in engine.one(kind)

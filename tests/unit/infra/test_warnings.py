@@ -1,0 +1,99 @@
+"""What the checks let pass and say: what the catalog does not know, what nobody has shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from infra.checks import find_problems, find_warnings
+from infra.settings.parse import parse
+
+from .conftest import config, context_of
+
+V2 = {"acceleratorType": "v2-8"}
+V5E = {"acceleratorType": "v5litepod-8", "runtimeVersion": "tpu-vm-tf-2.16.1-pjrt"}
+ON_TPU = {"runOn": "tpu"}
+
+
+def said(root: Path, **settings: object) -> list[str]:
+    parsed = parse(config(**settings), "test")
+    context = context_of(parsed, root)
+    assert find_problems(parsed, context) == []
+    return find_warnings(parsed, context)
+
+
+def unproven(warnings: list[str]) -> list[str]:
+    """Without those of packages that no lock covers."""
+    return [text for text in warnings if "without checking hashes" not in text]
+
+
+@pytest.mark.parametrize(
+    ("settings", "unknown"),
+    [
+        ({"zone": "us-east9-b", "tpu": V5E}, "zone: the catalog does not know v5litepod-8 in us-e"),
+        (
+            {
+                "zone": "us-central1-a",
+                "tpu": {"acceleratorType": "v5p-24", "runtimeVersion": "tpu-vm-tf-2.16.1-pod-pjrt"},
+            },
+            "tpu.acceleratorType: the catalog does not know v5p-24",
+        ),
+        (
+            {"tpu": {**V2, "runtimeVersion": "tpu-vm-tf-2.20.0-pod-se"}},
+            "tpu.runtimeVersion: the catalog does not know tpu-vm-tf-2.20.0-pod-se",
+        ),
+        (
+            {"vm": {"machineType": "c4-highmem-8"}},
+            "vm.machineType: the catalog does not know c4-highmem-8",
+        ),
+        ({"vm": {"image": "my-images/trainer"}}, "vm.image: the catalog does not know the Python"),
+        (
+            {"training": {"tensorflowVersion": "2.22.0"}},
+            "training.tensorflowVersion: the catalog does not know tensorflow-cpu 2.22.0",
+        ),
+    ],
+)
+def test_what_google_may_have_added_is_let_pass_with_a_warning(
+    root: Path, settings: dict[str, object], unknown: str
+) -> None:
+    if "tpu" in settings and "zone" in settings:
+        settings["training"] = ON_TPU
+    assert [text for text in said(root, **settings) if text.startswith(unknown)]
+
+
+def test_a_warning_of_something_unknown_names_what_is_like_it(root: Path) -> None:
+    (first, *_) = said(root, vm={"machineType": "c4-highmem-8"})
+    assert "If it is mistyped: Use n2-highmem-8, n1-highmem-8" in first
+
+
+@pytest.mark.parametrize(
+    ("tpu", "training", "parts"),
+    [
+        ("tpu-vm-tf-2.16.1-se", ON_TPU, []),
+        (
+            "tpu-vm-tf-2.16.1-pod-se",
+            {},
+            ["by gRPC with tensorflow-cpu", "one host with a -pod runtime", "runOn: tpu"],
+        ),
+        ("tpu-vm-tf-2.16.1-se", {}, ["through the worker of the tensorflow-tpu wheel"]),
+        (
+            "tpu-vm-tf-2.18.0-pod-pjrt-v5p-and-below",
+            ON_TPU,
+            ["follows from Google's pattern of names", "installs it anew"],
+        ),
+        ("tpu-vm-tf-2.17.1-pod-se", {}, ["segmentation fault", "gRPC worker starts is open"]),
+    ],
+)
+def test_what_nobody_has_shown_on_a_tpu_is_named_in_one_warning(
+    root: Path, tpu: str, training: dict[str, object], parts: list[str]
+) -> None:
+    warnings = unproven(said(root, tpu={**V2, "runtimeVersion": tpu}, training=training))
+    assert len(warnings) == bool(parts)
+    assert all(part in warnings[0] for part in parts)
+
+
+def test_tensorflow_on_v6e_is_doubted(root: Path) -> None:
+    tpu = {"acceleratorType": "v6e-8", "runtimeVersion": "tpu-vm-tf-2.18.0-pjrt-v5e-and-v6"}
+    (warning,) = unproven(said(root, tpu=tpu, training=ON_TPU))
+    assert "TensorFlow on v6e, for which Google names runtimes" in warning

@@ -1,0 +1,28 @@
+"""The training hears from the metadata server that its machine is taken away."""
+
+from __future__ import annotations
+
+import pytest
+
+from localcloud.app import LocalCloud
+from localcloud.machines.machines import Machines
+from tests.unit.localcloud.machines.conftest import spec, until
+from tpu_training.cluster.endpoint.metadata import MetadataServer
+from tpu_training.job.notices import hear_notices
+from tpu_training.loop.shutdown import ShutdownRequest
+
+pytestmark = pytest.mark.server
+
+
+def test_a_preemption_is_heard_while_the_machine_still_runs(local_cloud: LocalCloud) -> None:
+    machine, machines = spec(preemptible=True), local_cloud.cloud.machines
+    assert isinstance(machines, Machines)
+    machines.boot(machine)
+    shutdown = ShutdownRequest()
+    server = MetadataServer(f"127.0.0.1:{machines.port(machine.key)}")
+    hear_notices(shutdown, server)
+    assert server.wait_for_change("instance/", "0")
+    assert not shutdown.requested
+    machines._running[machine.key].metadata.publish(preempted=True)
+    until(lambda: shutdown.requested)
+    assert shutdown.reason == "Google takes this machine away (instance/preempted)"

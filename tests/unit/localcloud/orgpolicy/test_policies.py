@@ -1,0 +1,43 @@
+"""Organization policies of a project."""
+
+from __future__ import annotations
+
+import pytest
+
+from localcloud.core import projects
+from localcloud.testing import Client
+
+PROJECT = projects.DEFAULT_PROJECT
+POLICIES = f"orgpolicy.googleapis.com/v2/projects/{PROJECT}/policies"
+NAME = f"projects/{PROJECT}/policies/compute.vmExternalIpAccess"
+DENIED = {"rules": [{"denyAll": True}]}
+
+
+@pytest.fixture
+def enabled_apis() -> tuple[str, ...]:
+    return ("orgpolicy.googleapis.com",)
+
+
+def test_a_policy_holds_from_when_it_is_set_until_it_is_deleted(api: Client) -> None:
+    effective = f"{POLICIES}/compute.vmExternalIpAccess:getEffectivePolicy"
+    assert api.get(effective)["spec"] == {"rules": []}
+    api.get(f"{POLICIES}/compute.vmExternalIpAccess", status=404)
+    made = api.post(POLICIES, {"name": NAME, "spec": DENIED})
+    number = projects.number(PROJECT)
+    assert made["name"] == f"projects/{number}/policies/compute.vmExternalIpAccess"
+    api.post(POLICIES, {"name": NAME, "spec": DENIED}, status=409)
+    assert api.get(effective)["spec"] == DENIED
+    assert api.get(f"{POLICIES}/compute.vmExternalIpAccess") == made
+    assert api.get(POLICIES)["policies"] == [made]
+    api.delete(f"{POLICIES}/compute.vmExternalIpAccess")
+    assert api.get(effective)["spec"] == {"rules": []}
+
+
+def test_a_name_that_no_constraint_has_is_refused(api: Client) -> None:
+    api.post(POLICIES, {"name": f"projects/{PROJECT}/policies/nothing"}, status=400)
+    api.get(f"{POLICIES}/nothing:getEffectivePolicy", status=400)
+
+
+def test_a_stranger_may_not_read_them(api: Client) -> None:
+    effective = f"{POLICIES}/compute.requireOsLogin:getEffectivePolicy"
+    api.as_member("user:stranger@example.com").get(effective, status=403)

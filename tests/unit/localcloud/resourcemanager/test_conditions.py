@@ -1,0 +1,107 @@
+"""Conditions of IAM: a right to grant that reaches no further than the roles that it names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from localcloud.core import projects
+from localcloud.testing import Client
+
+PROJECT = f"projects/{projects.DEFAULT_PROJECT}"
+URL = f"cloudresourcemanager.googleapis.com/v1/{PROJECT}"
+BUCKETS = "storage.googleapis.com/storage/v1/b"
+MEMBER = "user:deployer@example.com"
+FRIEND = "user:friend@example.com"
+ONLY = "api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', []).hasOnly({})"
+ALLOWED = "roles/logging.logWriter"
+CONDITION = {"title": "grants", "expression": ONLY.format([ALLOWED])}
+
+
+def policy(api: Client, version: int = 3) -> dict[str, Any]:
+    return api.post(f"{URL}:getIamPolicy", {"options": {"requestedPolicyVersion": version}})
+
+
+def bind(api: Client, role: str, member: str, status: int = 200, **more: Any) -> dict[str, Any]:
+    """Adds a binding, as the provider does."""
+    changed = policy(api)
+    changed["bindings"].append({"role": role, "members": [member], **more})
+    body = {"policy": {**changed, "version": 3}}
+    return api.post(f"{URL}:setIamPolicy", body, status=status)
+
+
+@pytest.fixture
+def deployer(api: Client) -> Client:
+    """May set the project's policy, as far as the condition goes."""
+    bind(api, "roles/resourcemanager.projectIamAdmin", MEMBER, condition=CONDITION)
+    return api.as_member(MEMBER)
+
+
+def test_who_may_grant_one_role_grants_and_revokes_that_one_alone(
+    api: Client, deployer: Client
+) -> None:
+    bind(deployer, ALLOWED, FRIEND)
+    for role in ("roles/owner", "roles/viewer", "roles/resourcemanager.projectIamAdmin"):
+        for member in (MEMBER, FRIEND):
+            assert bind(deployer, role, member, 403)["error"]["status"] == "PERMISSION_DENIED"
+    before = policy(api)
+    # Neither does it take somebody's role away, or its own condition.
+    for binding in before["bindings"]:
+        kept = [each for each in before["bindings"] if each is not binding]
+        status = 200 if binding["role"] == ALLOWED else 403
+        if binding["role"] != "roles/owner":
+            body = {"policy": {"version": 3, "bindings": kept}}
+            deployer.post(f"{URL}:setIamPolicy", body, status=status)
+    bare = [{k: v for k, v in each.items() if k != "condition"} for each in before["bindings"]]
+    body = {"policy": {"version": 3, "bindings": bare}}
+    deployer.post(f"{URL}:setIamPolicy", body, status=403)
+
+
+def test_the_right_holds_for_policies_of_buckets_too(api: Client) -> None:
+    api.post(BUCKETS, {"name": "a-bucket"}, project=projects.DEFAULT_PROJECT)
+    expression = ONLY.format(["roles/storage.objectUser"])
+    bind(api, "roles/storage.admin", MEMBER, condition={"title": "t", "expression": expression})
+    deployer = api.as_member(MEMBER)
+    known = deployer.get(f"{BUCKETS}/a-bucket/iam")
+    for role, status in (("roles/storage.objectUser", 200), ("roles/storage.admin", 403)):
+        more = [*known["bindings"], {"role": role, "members": [FRIEND]}]
+        deployer.put(f"{BUCKETS}/a-bucket/iam", {"bindings": more}, status=status)
+
+
+def test_a_false_condition_grants_nothing(api: Client) -> None:
+    false = {"title": "t", "expression": "api.getAttribute('nothing', 'no') == 'yes'"}
+    bind(api, "roles/tpu.viewer", MEMBER, condition=false)
+    body = {"permissions": ["tpu.nodes.get"]}
+    assert api.as_member(MEMBER).post(f"{URL}:testIamPermissions", body) == {}
+
+
+def test_whoever_reads_an_older_version_can_not_lose_the_condition(
+    api: Client, deployer: Client
+) -> None:
+    shown = policy(api, 1)
+    assert shown["version"] == 1
+    assert not any("condition" in binding for binding in shown["bindings"])
+    error = api.post(f"{URL}:setIamPolicy", {"policy": shown}, status=400)["error"]
+    assert "_withcond_" in error["message"]
+    old = {"version": 1, "bindings": [{"role": "roles/owner", "members": [MEMBER]}]}
+    error = api.post(f"{URL}:setIamPolicy", {"policy": old}, status=400)["error"]
+    assert "version 3" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("role", "expression", "status", "said"),
+    [
+        (ALLOWED, "resource.name.startsWith('projects/x')", 501, "does not understand"),
+        (ALLOWED, "request.time < timestamp('2030-01-01T00:00:00Z')", 501, "does not understand"),
+        (ALLOWED, "api.getAttribute('a', []).all(r, r == 'b')", 501, "does not understand"),
+        (ALLOWED, "", 501, "does not understand"),
+        ("roles/owner", ONLY.format([]), 400, "primitive roles"),
+    ],
+)
+def test_a_condition_that_is_not_understood_is_refused_rather_than_ignored(
+    api: Client, role: str, expression: str, status: int, said: str
+) -> None:
+    condition = {"title": "t", "expression": expression}
+    error = bind(api, role, MEMBER, status, condition=condition)["error"]
+    assert said in error["message"]

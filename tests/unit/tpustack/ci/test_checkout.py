@@ -1,0 +1,66 @@
+"""A run of the pipeline leaves the stack files as they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tpustack.ci.checkout import as_it_was
+
+FILE = "# A comment.\nconfig:\n  tpu-stack:zone: us-central1-b # the zone\n"
+ENGINES = "config:\n    tpu-stack:zone: us-central1-b\nencryptionsalt: v1:abc\n"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "stacks").mkdir()
+    made = tmp_path / "stacks" / "Pulumi.dev.yaml"
+    made.write_text(FILE, encoding="utf-8")
+    return made
+
+
+def test_what_the_engine_noted_for_itself_is_taken_out_again(path: Path) -> None:
+    with as_it_was(path.parents[1]):
+        path.write_text(ENGINES, encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == FILE
+
+
+def test_also_when_the_run_fails(path: Path) -> None:
+    def run() -> None:
+        with as_it_was(path.parents[1]):
+            path.write_text(ENGINES, encoding="utf-8")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        run()
+    assert path.read_text(encoding="utf-8") == FILE
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        FILE.replace("us-central1-b", "us-central1-a"),
+        ENGINES.replace("us-central1-b", "us-central1-a"),
+        ENGINES + "secretsprovider: gcpkms://key\n",
+        "config: [",
+    ],
+)
+def test_what_somebody_edits_meanwhile_stays(path: Path, edited: str) -> None:
+    with as_it_was(path.parents[1]):
+        path.write_text(edited, encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == edited
+
+
+def test_a_salt_that_was_there_stays_and_another_is_not_taken_back(path: Path) -> None:
+    path.write_text(ENGINES, encoding="utf-8")
+    other = ENGINES.replace("v1:abc", "v1:def")
+    with as_it_was(path.parents[1]):
+        path.write_text(other, encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == other
+
+
+def test_a_file_that_is_deleted_meanwhile_stays_away(path: Path) -> None:
+    with as_it_was(path.parents[1]):
+        path.unlink()
+    assert not path.exists()

@@ -1,0 +1,136 @@
+"""Nothing of the engine is left when a command is told to end; a stand-in plays the engine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tpustack.engine import leftovers
+
+# It has a provider with a session of its own, and ends when its operation is done.
+ENGINE = f"""#!{sys.executable}
+import signal, subprocess, sys, time
+if sys.argv[1:] == ["version"]:
+    sys.exit(print("v3.259.0"))
+provider = subprocess.Popen(["sleep", "300"], start_new_session=True)
+done = []
+signal.signal(signal.SIGINT, lambda *_: done.append(1))
+print(provider.pid, flush=True)
+while not done or STUBBORN:
+    time.sleep(0.05)
+    if done:
+        print("cancelling", flush=True)
+print("update canceled", flush=True)
+sys.exit(1)
+"""
+COMMAND = """
+import sys
+from tpustack import __main__
+from tpustack.engine import command
+
+command._IMPATIENT = 0.5
+
+def run(**_):
+    command.Pulumi().run(["up"], ".", {}, lambda line: print(line, flush=True))
+
+__main__.cli.main = run
+__main__.main()
+"""
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    """Starts a command that runs the stand-in, and waits until that is at work."""
+
+    def started(*, stubborn: bool = False) -> subprocess.Popen[str]:
+        engine = tmp_path / "pulumi"
+        engine.write_text(ENGINE.replace("STUBBORN", str(stubborn)), encoding="utf-8")
+        engine.chmod(0o755)
+        return subprocess.Popen(
+            [sys.executable, "-c", COMMAND],
+            env={**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    return started
+
+
+def line(command: subprocess.Popen[str]) -> str:
+    assert command.stdout is not None
+    return command.stdout.readline().strip()
+
+
+def runs(pid: int) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def test_after_ctrl_c_the_engine_finishes_and_its_provider_is_ended(start: Start) -> None:
+    with start() as command:
+        provider = int(line(command))
+        os.killpg(command.pid, signal.SIGINT)
+        out, err = command.communicate()
+    assert out.splitlines()[-1] == "update canceled"
+    assert err.splitlines()[-1] == "interrupted; nothing is left running"
+    assert "Traceback" not in err
+    assert command.returncode == 130
+    assert not runs(provider)
+
+
+def test_a_second_ctrl_c_ends_an_engine_that_goes_on(start: Start) -> None:
+    with start(stubborn=True) as command:
+        provider = int(line(command))
+        os.killpg(command.pid, signal.SIGINT)
+        assert line(command) == "cancelling"
+        os.killpg(command.pid, signal.SIGINT)
+        assert command.wait() == 130
+    assert not runs(provider)
+
+
+def test_after_another_signal_an_engine_that_goes_on_is_ended_in_time(start: Start) -> None:
+    with start(stubborn=True) as command:
+        provider = int(line(command))
+        command.terminate()
+        assert command.wait() == 128 + signal.SIGTERM
+    assert not runs(provider)
+
+
+def test_what_a_killed_command_leaves_is_ended_by_the_next_and_nothing_of_a_living_one(
+    start: Start,
+) -> None:
+    with start() as living, start(stubborn=True) as killed:
+        kept, orphan = int(line(living)), int(line(killed))
+        killed.kill()
+        killed.wait()
+        assert runs(orphan)
+        assert leftovers.end_orphans() >= 2
+        assert not runs(orphan)
+        assert runs(kept)
+        living.terminate()
+        living.communicate()
+    assert not runs(kept)
+
+
+def test_nothing_is_left_where_nobody_reads_any_more_as_of_a_closed_terminal(start: Start) -> None:
+    with start() as command:
+        provider = int(line(command))
+        assert command.stdout is not None
+        assert command.stderr is not None
+        command.stdout.close()
+        command.stderr.close()
+        os.killpg(command.pid, signal.SIGHUP)
+        command.wait()
+    assert not runs(provider)

@@ -1,0 +1,266 @@
+"""What `tpustack check --live` learns from Google before anything is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from localcloud.app import LocalCloud
+from localcloud.core.cloud import SETTING
+from localcloud.core.projects import DEFAULT_PROJECT
+from localcloud.testing import Client
+from tpustack.cloud import google
+from tpustack.errors import TpustackError
+from tpustack.live.check import QUESTIONS
+
+from ..conftest import Run
+from .conftest import APIS, TPU, Live
+
+STRANGER = "user:stranger@example.com"
+POLICIES = f"orgpolicy.googleapis.com/v2/projects/{DEFAULT_PROJECT}/policies"
+SERVICES = f"serviceusage.googleapis.com/v1/projects/{DEFAULT_PROJECT}/services"
+
+
+@contextmanager
+def policy(api: Client, constraint: str, **rule: object) -> Iterator[None]:
+    name = f"projects/{DEFAULT_PROJECT}/policies/{constraint}"
+    api.post(POLICIES, {"name": name, "spec": {"rules": [rule]}})
+    yield
+    api.delete(f"{POLICIES}/{constraint}")
+
+
+def test_a_stack_that_can_be_made_is_fine_in_every_respect(live: Live) -> None:
+    code, found = live()
+    assert {about: state for about, (state, _) in found.items() if state != "ok"} == {
+        "capacity": "unknown"
+    }
+    assert code == 0
+    assert found.keys() == (QUESTIONS.keys() | {"capacity"}) - {"network"}
+
+
+def test_a_network_that_is_there_is_found(live: Live) -> None:
+    code, found = live("network", network={"create": False})
+    said = f"{DEFAULT_PROJECT} has network default and subnetwork default in us-central1"
+    assert (code, found["network"]) == (0, ("ok", said))
+
+
+def test_nobody_who_pays_is_found(live: Live, api: Client) -> None:
+    info = f"cloudbilling.googleapis.com/v1/projects/{DEFAULT_PROJECT}/billingInfo"
+    account = api.get(info)["billingAccountName"]
+    api.put(info, {"billingAccountName": ""})
+    code, found = live("billing")
+    api.put(info, {"billingAccountName": account})
+    assert (code, found["billing"][0]) == (2, "wrong")
+
+
+def test_what_the_caller_may_not_do_is_named(live: Live, api: Client) -> None:
+    project = f"cloudresourcemanager.googleapis.com/v1/projects/{DEFAULT_PROJECT}"
+    policy = api.post(f"{project}:getIamPolicy", {})
+    look = {"role": "roles/viewer", "members": [STRANGER]}
+    api.post(f"{project}:setIamPolicy", {"policy": {"bindings": [*policy["bindings"], look]}})
+    code, found = live("permissions", member=STRANGER)
+    restored = {"policy": {"bindings": policy["bindings"]}}
+    api.post(f"{project}:setIamPolicy", restored)
+    state, said = found["permissions"]
+    assert (code, state) == (2, "wrong")
+    assert "are missing in the project" in said
+
+
+def test_whom_google_tells_nothing_gets_open_questions_and_exit_code_3(live: Live) -> None:
+    code, found = live("permissions", "billing", "APIs", member=STRANGER)
+    # Google answers testIamPermissions to anybody: none of them.
+    assert found["permissions"][0] == "wrong"
+    assert found["billing"][0] == found["APIs"][0] == "unknown"
+    assert code == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "about", "said"),
+    [
+        (
+            {
+                "tpu": {**TPU, "runtimeVersion": "tpu-vm-tf-2.16.9-pod-se"},
+                "training": {"tensorflowVersion": "2.16.1"},
+            },
+            "TPU software",
+            "us-central1-b has no tpu-vm-tf-2.16.9-pod-se",
+        ),
+        (
+            {
+                "zone": "us-central1-a",
+                "tpu": {"acceleratorType": "v5p-24", "runtimeVersion": "tpu-vm-tf-2.16.1-pod-pjrt"},
+            },
+            "TPU type",
+            "us-central1-a has no v5p-24",
+        ),
+        ({"vm": {"machineType": "c4-standard-8"}}, "machine type", "us-central1-b has no c4-st"),
+        (
+            {"network": {"create": False, "name": "shared"}},
+            "network",
+            f"{DEFAULT_PROJECT} has no network shared",
+        ),
+        (
+            {"network": {"create": False, "subnetwork": "tpus"}},
+            "network",
+            f"{DEFAULT_PROJECT} has no subnetwork tpus in us-central1",
+        ),
+        (
+            {"bucket": {"create": False, "name": "our-data-1"}},
+            "bucket",
+            "our-data-1 does not exist",
+        ),
+    ],
+)
+def test_what_google_does_not_have_is_wrong(
+    live: Live, settings: dict[str, object], about: str, said: str
+) -> None:
+    code, found = live(about, **settings)
+    assert (code, found[about][0]) == (2, "wrong")
+    assert found[about][1].startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "limit", "state"),
+    [("on-demand", 8, "ok"), ("on-demand", 4, "wrong"), ("spot", 8, "wrong")],
+)
+def test_the_quota_of_this_kind_of_tpu_decides(
+    live: Live, cloud: LocalCloud, capacity: str, limit: int, state: str
+) -> None:
+    quota = {
+        "TPUV2sPerProjectPerZoneForTPUAPI": limit,
+        "TPUV2sPreemptiblePerProjectPerZoneForTPUAPI": 0,
+    }
+    cloud.cloud.store.put(SETTING, "quota", quota)
+    _, found = live("TPU quota", tpu={**TPU, "capacity": capacity})
+    cloud.cloud.store.delete(SETTING, "quota")
+    assert found["TPU quota"][0] == state
+
+
+def test_names_that_are_taken_are_found(live: Live, api: Client) -> None:
+    account = f"iam.googleapis.com/v1/projects/{DEFAULT_PROJECT}/serviceAccounts"
+    api.post(account, {"accountId": "tpu-stack-night-sa"})
+    buckets = "storage.googleapis.com/storage/v1/b"
+    name = f"{DEFAULT_PROJECT}-tpu-stack-night"
+    api.post(buckets, {"name": name}, project=DEFAULT_PROJECT)
+    code, found = live("bucket", "service account")
+    api.delete(f"{buckets}/{name}", status=204)
+    api.delete(f"{account}/tpu-stack-night-sa@{DEFAULT_PROJECT}.iam.gserviceaccount.com")
+    assert (found["bucket"][0], found["service account"][0]) == ("warning", "warning")
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("constraint", "rule", "settings"),
+    [
+        ("compute.vmExternalIpAccess", {"denyAll": True}, {"vm": {"publicIp": True}}),
+        ("compute.requireOsLogin", {"enforce": True}, {"vm": {"osLogin": False}}),
+        (
+            "gcp.resourceLocations",
+            {"values": {"allowedValues": ["in:europe-locations"]}},
+            {"labels": {}},
+        ),
+        (
+            "compute.trustedImageProjects",
+            {"values": {"deniedValues": ["projects/debian-cloud"]}},
+            {"labels": {}},
+        ),
+        ("iam.disableServiceAccountCreation", {"enforce": True}, {"labels": {}}),
+    ],
+)
+def test_a_policy_that_refuses_what_the_stack_makes_is_named(
+    live: Live, api: Client, constraint: str, rule: dict[str, object], settings: dict[str, object]
+) -> None:
+    with policy(api, constraint, **rule):
+        code, found = live("org policies", **settings)
+    assert (code, found["org policies"][0]) == (2, "wrong")
+    assert f"constraints/{constraint} refuses" in found["org policies"][1]
+
+
+def test_a_policy_that_may_refuse_serial_port_logging_is_a_warning(live: Live, api: Client) -> None:
+    with policy(api, "compute.disableSerialPortLogging", enforce=True):
+        code, found = live("org policies")
+        _, without = live("org policies", vm={"serialPortLogging": False})
+    assert (code, found["org policies"][0]) == (0, "warning")
+    assert without["org policies"][0] == "ok"
+
+
+def test_a_policy_that_allows_what_the_stack_makes_is_fine(live: Live, api: Client) -> None:
+    with (
+        policy(api, "gcp.resourceLocations", values={"allowedValues": ["in:us-locations"]}),
+        policy(api, "compute.vmExternalIpAccess", denyAll=True),
+        policy(api, "compute.requireOsLogin", enforce=True),
+    ):
+        code, found = live("org policies")
+    assert (code, found["org policies"][0]) == (0, "ok")
+
+
+def test_disabled_apis_are_enabled_by_the_update_or_named(live: Live, api: Client) -> None:
+    api.post(f"{SERVICES}/tpu.googleapis.com:disable", {})
+    code, found = live("APIs", "TPU type", "TPU quota")
+    assert found["APIs"] == ("ok", "pulumi up enables tpu.googleapis.com")
+    assert found["TPU type"][0] == found["TPU quota"][0] == "warning"
+    assert code == 0
+    code, found = live("APIs", enableApis=False)
+    api.post(f"{SERVICES}/tpu.googleapis.com:enable", {})
+    assert (code, found["APIs"][0]) == (2, "wrong")
+
+
+def test_in_a_new_project_nothing_is_wrong_before_its_apis_are_enabled(
+    live: Live, api: Client
+) -> None:
+    for name in APIS:
+        api.post(f"{SERVICES}/{name}:disable", {"disableDependentServices": True})
+    code, found = live()
+    for name in APIS:
+        api.post(f"{SERVICES}/{name}:enable", {})
+    assert {state for about, (state, _) in found.items() if about != "capacity"} == {
+        "ok",
+        "warning",
+    }
+    said = "cannot be asked before iam.googleapis.com is enabled"
+    assert found["service account"] == ("warning", said)
+    assert code == 0
+
+
+def test_a_project_in_no_organization_has_no_policies(live: Live, api: Client) -> None:
+    api.post(f"{SERVICES}/orgpolicy.googleapis.com:disable", {})
+    code, found = live("org policies")
+    api.post(f"{SERVICES}/orgpolicy.googleapis.com:enable", {})
+    assert found["org policies"] == ("ok", f"{DEFAULT_PROJECT} is in no organization")
+    assert code == 0
+
+
+def test_without_credentials_it_says_so_and_asks_nothing(
+    live: Live, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live("billing")
+
+    def nobody() -> None:
+        raise TpustackError("no Google credentials: log in")
+
+    monkeypatch.setattr(google, "_session", nobody)
+    done = run("check", "--live", "--stack", "night")
+    assert done.code == 1
+    assert done.err == "error: no Google credentials: log in\n"
+
+
+def test_the_table_has_a_line_for_each_question(live: Live, run: Run) -> None:
+    live("TPU quota")
+    done = run("check", "--live", "--stack", "night")
+    lines = done.out.splitlines()
+    assert lines[0] == "night: fine"
+    assert [line for line in lines if line.startswith("  ok      TPU quota       ")]
+
+
+def test_a_file_with_problems_is_not_asked_about(live: Live) -> None:
+    code, found = live(zone="us-central1-z")
+    assert (code, found) == (2, {})
+
+
+def test_it_asks_about_one_stack(project: Path, run: Run) -> None:
+    done = run("check", "--live")
+    assert done.code == 2
+    assert "name it with --stack" in done.err

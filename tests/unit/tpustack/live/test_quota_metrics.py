@@ -1,0 +1,85 @@
+"""Which of Google's quota metrics counts for a TPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from infra.catalog import Catalog
+from infra.checks.context import Context
+from infra.names import names_of
+from infra.settings.parse import parse
+from tpustack.cloud.google import Google
+from tpustack.live import quota
+from tpustack.live.finding import Asked, Finding
+
+
+class Metrics:
+    """Answers with metrics that have one limit in one place, and with no TPUs that stand."""
+
+    def __init__(self, place: dict[str, str], **limits: int) -> None:
+        self.place = place
+        self.limits = limits
+
+    def get(self, url: str, *_: object) -> dict[str, str]:
+        return {"state": "ENABLED"}
+
+    def pages(self, url: str, field: str, *_: object) -> Iterator[dict[str, Any]]:
+        for name, limit in self.limits.items() if field == "metrics" else ():
+            default = {"effectiveLimit": "0"}
+            here = {"effectiveLimit": str(limit), "dimensions": self.place}
+            metric = f"tpu.googleapis.com/{name.replace('_', '-')}"
+            yield {"metric": metric, "consumerQuotaLimits": [{"quotaBuckets": [default, here]}]}
+
+
+def found(google: Metrics, tpu: str, capacity: str, slices: int = 1) -> Finding:
+    config = {
+        "gcp:project": "some-project",
+        "tpu-stack:zone": "us-west4-a",
+        "tpu-stack:tpu": {"acceleratorType": tpu, "capacity": capacity, "slices": slices},
+    }
+    settings = parse(config, "night")
+    context = Context("night", Path(), Catalog(), names_of(settings, "night"))
+    (finding,) = quota.tpu(Asked(cast(Google, google), settings, context))
+    return finding
+
+
+ZONE = {"zone": "us-west4-a"}
+
+
+@pytest.mark.parametrize(
+    ("tpu", "capacity", "slices", "limits", "state"),
+    [
+        ("v5litepod-8", "on-demand", 1, {"tpu_v5s_litepod": 8}, "ok"),
+        ("v5litepod-8", "on-demand", 2, {"tpu_v5s_litepod": 8}, "wrong"),
+        ("v5litepod-8", "spot", 1, {"tpu_v5s_litepod": 8}, "unknown"),
+        # Small v5e TPUs may come out of the quota for serving.
+        (
+            "v5litepod-4",
+            "spot",
+            1,
+            {"tpu_v5s_litepod_preemptible": 0, "tpu_v5s_litepod_serving_preemptible": 4},
+            "ok",
+        ),
+        ("v5litepod-8", "reserved", 1, {"tpu_v5s_litepod_reserved": 8}, "ok"),
+        # Slices of several hosts of v2 and v3 have quotas of their own.
+        ("v3-32", "on-demand", 1, {"tpu_v3": 999}, "unknown"),
+        ("v3-32", "on-demand", 1, {"tpu_v3_pod": 32}, "ok"),
+        ("v6e-8", "on-demand", 1, {"tpu_v6e": -1}, "ok"),
+    ],
+)
+def test_the_metric_of_the_generation_and_capacity_counts(
+    tpu: str, capacity: str, slices: int, limits: dict[str, int], state: str
+) -> None:
+    assert found(Metrics(ZONE, **limits), tpu, capacity, slices).state == state
+
+
+def test_a_limit_for_the_region_counts_and_one_for_another_zone_does_not() -> None:
+    region = Metrics({"region": "us-west4"}, tpu_v5s_litepod=8)
+    assert found(region, "v5litepod-8", "on-demand").state == "ok"
+    other = Metrics({"zone": "us-west4-b"}, tpu_v5s_litepod=8)
+    finding = found(other, "v5litepod-8", "on-demand")
+    assert (finding.state, "is 0 in us-west4-a" in finding.said) == ("wrong", True)

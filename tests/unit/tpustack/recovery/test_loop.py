@@ -1,0 +1,79 @@
+"""`tpustack recover --loop` looks each minute, and later after failures."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.unit.tpustack.conftest import Run
+from tpustack.commands import recover
+from tpustack.errors import TpustackError
+from tpustack.recovery import loop
+
+
+class Enough(Exception):
+    """The test has seen enough."""
+
+
+def pauses(*outcomes: bool) -> tuple[list[float], list[str]]:
+    """The pauses after looks that succeed or fail, and what was said."""
+    waited: list[float] = []
+    lines: list[str] = []
+    left = list(outcomes)
+
+    def once() -> None:
+        if not left:
+            raise Enough
+        if not left.pop(0):
+            raise TpustackError("the backend does not answer")
+
+    with pytest.raises(Enough):
+        loop.repeat(once, lines.append, waited.append, lambda: 1.0)
+    return waited, lines
+
+
+def test_it_looks_each_minute() -> None:
+    assert pauses(True, True) == ([60.0, 60.0], [])
+
+
+def test_failures_are_told_and_asked_later_each_time_up_to_an_hour() -> None:
+    waited, lines = pauses(*[False] * 8, True, False)
+    assert waited == [120, 240, 480, 960, 1920, 3600, 3600, 3600, 60, 120]
+    assert lines[0] == "trying again: the backend does not answer"
+
+
+def test_the_loop_brings_taken_tpus_back_and_asks_nothing(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where an update is at work: it waits for its end."""
+    lost: list[dict[str, str]] = [{"tpu": "PREEMPTED"}, {}]
+    renewed: list[Any] = []
+    recovery = SimpleNamespace(locks=lambda: None, take_in=list)
+    stack = SimpleNamespace(
+        recovery=lambda line: recovery,
+        outputs=lambda: {"tpu_names": ["tpu"]},
+        resources=list,
+        renew=lambda targets, line: renewed.append(targets),
+    )
+    monkeypatch.setattr(recover, "users_own", lambda: SimpleNamespace(select=lambda *a, **k: stack))
+    monkeypatch.setattr(recover, "Google", lambda: None)
+    monkeypatch.setattr("tpustack.recovery.taken.lost", lambda google, outputs: lost.pop(0))
+
+    def twice(once: Any, say: Any) -> None:
+        once()
+        once()
+
+    monkeypatch.setattr(recover, "repeat", twice)
+    done = run("recover", "--stack", "dev", "--loop")
+    assert done.code == 0
+    assert renewed == [[]]
+    assert "The TPU tpu is PREEMPTED; it is made anew." in done.out
+    assert "Nothing was being created" not in done.out
+
+
+def test_it_takes_nobodys_lock(run: Run) -> None:
+    done = run("recover", "--stack", "dev", "--loop", "--yes")
+    assert done.code == 2
+    assert "--yes is not for --loop" in done.err

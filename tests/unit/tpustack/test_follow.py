@@ -1,0 +1,69 @@
+"""`tpustack follow` says at its end what goes on costing, and which command ends that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpustack.engine import deployed
+from tpustack.errors import TpustackError, UsageError
+from tpustack.logs import follow
+
+from .conftest import Run
+
+
+@pytest.fixture(autouse=True)
+def deployment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deployed, "outputs_of", lambda stack: {})
+
+
+def ends(monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> None:
+    def run(*_: Any, **__: Any) -> None:
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(follow, "follow", run)
+
+
+COSTS = (
+    "TPU and VM cost $1.39 an hour, also once the training has ended or failed, until "
+    "`pulumi destroy --stack dev`. Its limits take the TPU down when nothing has trained for 30 "
+    "minutes and 12 hours after it was made; the VM's disk and the bucket stay.\n"
+)
+
+
+def test_a_finished_training_goes_on_costing(
+    project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends(monkeypatch)
+    done = run("follow", "--stack", "dev")
+    assert (done.code, done.out) == (0, COSTS)
+
+
+def test_so_does_a_failed_one(project: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends(monkeypatch, TpustackError("the training on vm failed: no data"))
+    done = run("follow", "--stack", "dev")
+    assert (done.code, done.out) == (1, COSTS)
+    assert "failed: no data" in done.err
+
+
+def test_settings_that_are_being_changed_hide_neither_the_end_nor_its_costs(
+    project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends(monkeypatch)
+    (project / "stacks" / "Pulumi.dev.yaml").write_text("config: [", encoding="utf-8")
+    done = run("follow", "--stack", "dev")
+    assert done.code == 0
+    assert done.out == "TPU and VM go on costing until `pulumi destroy --stack dev`.\n"
+
+
+def test_what_is_not_up_costs_nothing(
+    project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(stack: str) -> None:
+        raise UsageError("nothing is up")
+
+    monkeypatch.setattr(deployed, "outputs_of", refuse)
+    assert "cost" not in run("follow", "--stack", "dev").out

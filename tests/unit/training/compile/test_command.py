@@ -1,0 +1,551 @@
+"""`tpu-training compile` around a compiler that plays Google's: memory grows with the batch."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import platform
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpu_training.__main__ import main
+from tpu_training.commands import compile, compile_run, tune
+from tpu_training.compile import cache, cached
+from tpu_training.compile.libtpu.install import Libtpu
+from tpu_training.compile.problems import free_gib, machine_problems, memory_problems
+from tpu_training.compile.program.specs import described_data
+from tpu_training.compile.request import request
+from tpu_training.compile.result import (
+    Buffer,
+    Compiled,
+    Costs,
+    Estimate,
+    Padding,
+    Program,
+    Progress,
+    Topology,
+    Usage,
+    Watch,
+)
+from tpu_training.data.manifest import DataFile, Manifest, Split
+from tpu_training.errors import LoweringError
+from tpu_training.models.spec import DataSpec
+
+MIB = 1 << 20
+IMAGES = ("--shape=224x224x3", "--classes=1000", "--examples=1281167")
+RESNET = ("compile", "--model=resnet", "--depth=50", *IMAGES)
+BATCHES = ("--global_batch_size=1024", "--evaluation_batch_size=1024")
+
+
+BUFFER = Buffer(MIB * 300, MIB * 200, "bf16[128,56,56,64]{0,3}", "fusion.1", "conv", "own.py:7")
+
+
+class Compiler:
+    """Needs 100 MiB and 30 MiB an example of 15 GiB; above 12 GiB it computes results again."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str, bool]] = []
+        self.limit = 15 << 30
+        self.cycles = 130_000_000
+
+    def __call__(
+        self, program: Program, topology: Topology, *, full: bool, progress: Watch
+    ) -> Compiled:
+        self.asked.append((topology.accelerator_type, program.name, full))
+        examples = int(program.hlo.partition(b"#")[2] or program.hlo)
+        needed, limit = 100 * MIB + 30 * MIB * examples, self.limit
+        costs = Costs(
+            flops=24e9 * examples,
+            hbm_bytes=270e6 * examples,
+            padding_bytes=27e6 * examples,
+            padding=(Padding(100, 104, 27_000_000, "resnet/conv", "own.py:7"),),
+            collective_bytes=102_000_000,
+            remat_instructions=int(needed > 12 << 30),
+        )
+        known = Compiled(
+            program.name,
+            topology,
+            "libtpu 9",
+            needed,
+            limit,
+            (Usage("weights", 100 * MIB), Usage("activations and temporaries", needed - 100 * MIB)),
+            (BUFFER,),
+            costs if needed <= limit else None,
+            None,
+            None if needed <= limit else "Ran out of memory in memory space hbm",
+        )
+        progress(Progress(1.0, known))
+        estimate = Estimate(self.cycles, 0, 0, 0, needed) if full else None
+        return dataclasses.replace(known, estimate=estimate)
+
+
+@pytest.fixture(autouse=True)
+def compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Compiler:
+    compiler = Compiler()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(compile_run, "compiler", lambda: compiler)
+    monkeypatch.setattr(compile_run, "JobPrograms", Programs)
+    for module in (compile, tune):
+        monkeypatch.setattr(module, "lacking", lambda **_: [])
+    monkeypatch.setattr(tune, "compiler", lambda: compiler)
+    monkeypatch.setattr(tune, "JobPrograms", Programs)
+    return compiler
+
+
+class Programs:
+    """A program's HLO is the number of its examples."""
+
+    def __init__(self, model: object, params: Any, manifest: object) -> None:
+        self.params = params
+
+    def train(self, replicas: int, part: int) -> Program:
+        return Program("train", str(part).encode(), "hlo", replicas)
+
+    def evaluation(self, replicas: int) -> Program:
+        return Program("evaluate", b"16", "hlo", replicas)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main([*arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_the_answer_has_memory_bounds_price_largest_batches_and_the_estimate(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, err = run(capsys, *RESNET, "--tpu=v3-8", *BATCHES)
+    assert (code, err) == (0, "")
+    for words in (
+        "v3-8: 8 replicas, a batch of 1,024 in all, 128 a replica at a time",
+        "3.85 GiB of 15.00 GiB a replica (26%): fits (compiled, libtpu 9)",
+        "3.75 GiB  activations and temporaries",
+        "300 MiB  bf16[128,56,56,64], 33% padding  conv  own.py:7",
+        "at least 76.8 ms (bound, by HBM bandwidth)",
+        "at most 65% of the chip's peak",
+        "100 is padded to 104 (resnet/conv own.py:7)",
+        "1,281,167 examples take at least 96.1 s (bound): $0.21 on demand (us-central1, $8.00/h)",
+        "evaluation  580 MiB of 15.00 GiB",
+        "batch of 4,",
+        "without computing anything twice",
+        "139 ms a step, 7,389 examples/s (the compiler's cost model)",
+        "Nothing was measured on a TPU.",
+    ):
+        assert words in out
+
+
+def test_quick_stops_after_memory_and_bounds(
+    capsys: pytest.CaptureFixture[str], compiler: Compiler
+) -> None:
+    _, out, _ = run(capsys, *RESNET, "--tpu=v3-8", *BATCHES, "--quick")
+    assert compiler.asked == [("v3-8", "train", False)]
+    assert "at least 76.8 ms" in out
+    assert "evaluation" not in out
+
+
+def test_json_has_all_figures_and_what_each_of_them_is(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, *RESNET, "--tpu=v3-8", *BATCHES, "--json")
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert document["format"] == 1
+    assert set(document["versions"]) == {"tpu-stack-training", "tensorflow", "libtpu"}
+    assert document["job"]["data"]["shape"] == [224, 224, 3]
+    (answer,) = document["answers"]
+    assert answer["bound"]["kind"] == answer["epoch"]["kind"] == "bound"
+    assert answer["memory"]["kind"] == answer["largest"]["kind"] == "compiled"
+    assert answer["estimate"]["kind"] == "estimate"
+    # 15 GiB hold 508 examples of 30 MiB beside 100 MiB, 12 GiB hold 406.
+    assert 0.99 * 508 * 8 <= answer["largest"]["global_batch_size"] <= 508 * 8
+    assert 0.99 * 406 * 8 <= answer["largest"]["without_recomputation"] <= 406 * 8
+    assert answer["memory"]["buffers"][0]["where"] == "own.py:7"
+    assert answer["epoch"]["on_demand_usd"] == pytest.approx(0.2136, abs=0.001)
+
+
+def test_the_page_names_every_field_of_the_json(capsys: pytest.CaptureFixture[str]) -> None:
+    page = Path(__file__).parents[4] / "training" / "docs" / "compile.md"
+    text = page.read_text(encoding="utf-8")
+    _, out, _ = run(capsys, *RESNET, "--tpu=v3-8", *BATCHES, "--json")
+    document = json.loads(out)
+    assert {name for name in fields(document) if f"`{name}`" not in text} == set()
+
+
+def fields(value: Any) -> Iterator[str]:
+    """Names of an object's fields, and of those within; parameters and parts are data."""
+    if isinstance(value, list):
+        for one in value:
+            yield from fields(one)
+    elif isinstance(value, dict):
+        yield from value
+        for name, one in value.items():
+            if name not in ("job", "versions", "parts", "options"):
+                yield from fields(one)
+
+
+def test_an_estimate_below_the_bound_says_what_it_leaves_out(
+    capsys: pytest.CaptureFixture[str], compiler: Compiler
+) -> None:
+    words = "below the bound: it counts no copies from HBM"
+    assert words not in run(capsys, *RESNET, "--tpu=v3-8", *BATCHES)[1]
+    # A chip of v5e moves 819 GB a second and works at 1.5 GHz.
+    compiler.cycles = 130_000
+    _, out, _ = run(capsys, *RESNET, "--tpu=v5litepod-8", *BATCHES)
+    assert words in out
+    _, out, _ = run(capsys, *RESNET, "--tpu=v5litepod-8", *BATCHES, "--json")
+    (answer,) = json.loads(out)["answers"]
+    assert answer["estimate"]["below_bound"] is True
+    assert answer["estimate"]["seconds"] < answer["bound"]["seconds"]
+
+
+def test_a_batch_that_does_not_fit_ends_with_1_and_names_the_largest_that_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sizes = ("--global_batch_size=8192", "--evaluation_batch_size=1024")
+    code, out, err = run(capsys, *RESNET, "--tpu=v3-8", *sizes)
+    assert (code, err) == (1, "")
+    assert "DOES NOT FIT" in out
+    assert "batch of 4," in out
+    assert "at least" not in out
+
+
+def test_a_program_that_leaves_code_generation_no_room_does_not_fit(
+    capsys: pytest.CaptureFixture[str], compiler: Compiler
+) -> None:
+    compiler.limit = (100 + 30 * 128 + 4) * MIB
+    code, out, _ = run(capsys, *RESNET, "--tpu=v3-8", *BATCHES, "--json")
+    (answer,) = json.loads(out)["answers"]
+    assert (code, answer["fits"]) == (1, False)
+    assert "4194304 are left" in answer["error"]
+    assert answer["largest"]["global_batch_size"] == 127 * 8
+
+
+def test_what_a_tpu_lacks_is_named_for_step_and_evaluation_at_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(name: str) -> Program:
+        raise LoweringError(f"the {name} can't run on a TPU: own.py:7: AsString")
+
+    monkeypatch.setattr(Programs, "train", lambda *_: refuse("training step"))
+    monkeypatch.setattr(Programs, "evaluation", lambda *_: refuse("evaluation step"))
+    code, out, err = run(capsys, *RESNET, "--tpu=v3-8", *BATCHES)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "the training step can't run on a TPU: own.py:7" in err
+    assert "the evaluation step can't run" in err
+
+
+def test_types_are_compared_side_by_side_with_their_prices(
+    capsys: pytest.CaptureFixture[str], compiler: Compiler
+) -> None:
+    compare = "--compare=v2-8,v3-8,v4-8,v6e-8"
+    code, out, err = run(capsys, *RESNET, compare, *BATCHES)
+    assert (code, err) == (0, "")
+    head, *rows, _ = out.splitlines()
+    assert head.split()[:7] == ["TPU", "replicas", "needs", "of", "fits", "step", "≥"]
+    assert [row.split()[:2] for row in rows] == [
+        ["v2-8", "8"],
+        ["v3-8", "8"],
+        ["v4-8", "4"],
+        ["v6e-8", "8"],
+    ]
+    assert all("$" in row for row in rows)
+    assert not any(full for _, _, full in compiler.asked)
+
+
+def test_what_was_compiled_is_not_compiled_again(
+    capsys: pytest.CaptureFixture[str], compiler: Compiler
+) -> None:
+    _, first, _ = run(capsys, *RESNET, "--tpu=v3-8", *BATCHES)
+    asked = len(compiler.asked)
+    _, second, _ = run(capsys, *RESNET, "--tpu=v3-8", *BATCHES, "--epochs=7", "--seed=3")
+    assert (second, len(compiler.asked)) == (first, asked)
+    run(capsys, *RESNET, "--tpu=v3-8", *BATCHES, "--label_smoothing=0.2", "--quick")
+    assert len(compiler.asked) == asked + 1
+
+
+def test_other_programs_read_the_answer_without_compiling_or_tensorflow(
+    capsys: pytest.CaptureFixture[str], compiler: Compiler
+) -> None:
+    manifest = described_data("224x224x3", 1000)
+    given = {"depth": 50, "global_batch_size": 1024, "evaluation-batch-size": "1024"}
+    assert cached("v3-8", "resnet", given, manifest) is None
+    run(capsys, *RESNET, "--tpu=v3-8", *BATCHES)
+    asked = len(compiler.asked)
+    answer = cached("v3-8", "resnet", {**given, "epochs": 90}, manifest)
+    assert answer is not None
+    assert answer.largest is not None
+    assert answer.as_json(1000)["estimate"]
+    assert cached("v2-8", "resnet", given, manifest) is None
+    assert cached("v3-8", "resnet", {**given, "depth": 18}, manifest) is None
+    assert len(compiler.asked) == asked
+
+
+def test_a_quick_answer_does_not_replace_a_full_one(capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, *RESNET, "--tpu=v3-8", *BATCHES)
+    run(capsys, *RESNET, "--tpu=v3-8", *BATCHES, "--quick")
+    given = {"depth": 50, "global_batch_size": 1024, "evaluation_batch_size": 1024}
+    answer = cached("v3-8", "resnet", given, described_data("224x224x3", 1000))
+    assert answer is not None
+    assert answer.train.estimate is not None
+
+
+def test_reading_the_cache_loads_no_tensorflow() -> None:
+    code = (
+        "import sys; from tpu_training.compile import cached; "
+        "from tpu_training.compile.program.specs import described_data; "
+        "cached('v3-8', 'resnet', {}, described_data('32x32x3', 10)); "
+        "assert not {'tensorflow', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_own_models_answer_belongs_to_the_files_content(tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    spec = described_data("8x8x1", 2).spec
+    own.write_text("width = 1")
+    before = request(str(own), {"width": 5}, spec).key("v3-8")
+    assert request(str(own), {"width": "5.0"}, spec).key("v3-8") == before
+    moved = own.rename(tmp_path / "moved.py")
+    assert request(str(moved), {"width": 5}, spec).key("v3-8") == before
+    moved.write_text("width = 2")
+    assert request(str(moved), {"width": 5}, spec).key("v3-8") != before
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", '{"format": 0, "entry": {}}', '{"format": 1, "entry": {"program": "x"}}'],
+)
+def test_a_damaged_entry_is_set_aside_with_one_line_and_compiled_again(
+    content: str,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    compiler: Compiler,
+) -> None:
+    arguments = (*RESNET, "--tpu=v3-8", *BATCHES, "--quick")
+    run(capsys, *arguments)
+    for entry in cache.folder().glob("*.json"):
+        entry.write_text(content)
+    code, out, _ = run(capsys, *arguments)
+    assert code == 0
+    assert "fits" in out
+    assert len(compiler.asked) == 2
+    lines = [line for line in caplog.messages if "aside" in line]
+    assert len(lines) == len(list(cache.folder().glob("*.damaged"))) == 2
+    assert all("\n" not in line for line in lines)
+
+
+def test_a_folder_that_cannot_be_written_costs_no_answer(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    code, out, _ = run(capsys, *RESNET, "--tpu=v3-8", *BATCHES, "--quick")
+    assert code == 0
+    assert "fits" in out
+
+
+def test_writers_at_the_same_time_leave_a_whole_entry_and_no_other_file() -> None:
+    def write(needed: int) -> None:
+        for _ in range(100):
+            cache.save("key", Compiled("p", Topology("a", "b"), "c", needed, 9, (), ()))
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in (1, 2)]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        found = cache.load("key", Compiled)
+        assert found is None or found.needed_bytes in (1, 2)
+    assert [path.name for path in cache.folder().iterdir()] == ["key.json"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (RESNET, ["--tpu is required"]),
+        ((*RESNET, "--tpu=v3_8", "--compare=v9-1"), ["did you mean v3-8?", "--compare=v9-1: no"]),
+        ((*RESNET, "--tpu=v3-8", "--global_batch_size=1001"), ["v3-8: --global_batch_size=1001"]),
+        (
+            (*RESNET, "--tpu=v3-8", "--evaluation_batch_size=9"),
+            ["evaluation_batch_size=9 is not"],
+        ),
+        (("compile", "--tpu=v3-8"), ["expected either --data", "--shape"]),
+        ((*RESNET, "--data=d", "--tpu=v3-8"), ["expected either --data"]),
+        (("compile", "--tpu=v3-8", "--shape=a"), ["--shape=a needs --classes"]),
+        (("compile", "--tpu=v3-8", "--shape=a", "--classes=2"), ["--shape=a: expected"]),
+        (("compile", "--tpu=v3-8", "--data=/nowhere"), ["--data=/nowhere: contains no manifest"]),
+        (
+            ("compile", "--tpu=x", "--dropuot=1", *IMAGES),
+            ["--tpu=x: no such", "--dropuot: unknown"],
+        ),
+        (
+            ("compile", "--tpu=v3-8", "--hlo=f", "--model=resnet"),
+            ["program, without --model"],
+        ),
+        (("compile", "--tpu=v3-8", "--hlo=f", "--epochs=2"), ["without --epochs=2"]),
+        (("compile", "--tpu=v3-8", "--hlo=f", "--stablehlo=g"), ["exclude each other"]),
+        ((*RESNET, "--tpu=v3-8", "--examples=0"), ["--examples=0: must be at least 1"]),
+        (("compile", "--tpu=v3-8", "--stablehlo=/nowhere"), ["--stablehlo=/nowhere: can't be"]),
+        (("compile", "--tpu=v3-8", "--hlo=/nowhere"), ["--hlo=/nowhere: can't be read"]),
+    ],
+)
+def test_wrong_input_is_one_line_that_names_all_of_it(
+    arguments: tuple[str, ...], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    for word in words:
+        assert word in err
+
+
+def test_a_program_in_a_file_is_compiled_as_it_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, compiler: Compiler
+) -> None:
+    file = tmp_path / "step.mlir"
+    file.write_bytes(b"module @step attributes {mhlo.num_partitions = 8 : i32} {} #64")
+    code, out, _ = run(capsys, "compile", "--tpu=v5litepod-8", f"--stablehlo={file}")
+    assert code == 0
+    assert "a program for 8 replicas" in out
+    assert "batch" not in out
+    asked = [("v5litepod-8", "step.mlir", full) for full in (False, True)]
+    assert compiler.asked == asked
+
+
+def test_a_program_in_a_file_is_compared_too(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, compiler: Compiler
+) -> None:
+    file = tmp_path / "step.mlir"
+    file.write_bytes(b"module @step {} #64")
+    code, out, _ = run(capsys, "compile", "--compare=v2-8,v3-8", f"--stablehlo={file}")
+    assert code == 0
+    assert [row.split()[0] for row in out.splitlines()[1:3]] == ["v2-8", "v3-8"]
+    assert not any(full for _, _, full in compiler.asked)
+
+
+def test_the_manifest_of_a_data_set_is_enough(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    files = (DataFile("train-0", 5000, 9, "0"),)
+    splits = {"train": Split(5000, files)}
+    spec = DataSpec("image", (0, 0, 3), "uint8", 10)
+    manifest = Manifest("photos", spec, "encoded", splits)
+    (tmp_path / "manifest.json").write_text(manifest.to_json())
+    job = ("compile", "--model=resnet", "--tpu=v3-8", f"--data={tmp_path}", "--quick", *BATCHES)
+    code, out, _ = run(capsys, *job, "--image_size=64", "--json")
+    assert code == 0
+    document = json.loads(out)
+    assert document["job"]["data"]["shape"] == [64, 64, 3]
+    assert document["answers"][0]["epoch"]["examples"] == 5000
+    code, _, err = run(capsys, *job)
+    assert code == 2
+    assert "--image_size=0: the images of the data set photos have different sizes" in err
+
+
+def test_tune_proposes_what_compiled_facts_ask_for(
+    capsys: pytest.CaptureFixture[str], compiler: Compiler
+) -> None:
+    sizes = ("--global_batch_size=8192", "--evaluation_batch_size=1024")
+    arguments = ("tune", *RESNET[1:], "--tpu=v3-8", *sizes)
+    code, out, err = run(capsys, *arguments)
+    assert (code, err) == (0, "")
+    assert "change: --gradient_accumulation=4" in out
+    asked = len(compiler.asked)
+    code, out, _ = run(capsys, *arguments, "--json")
+    document = json.loads(out)
+    assert [one["name"] for one in document["advice"] if one["changes"]] == [
+        "gradient_accumulation"
+    ]
+    assert len(compiler.asked) == asked
+
+
+def test_what_the_machine_lacks_comes_with_all_that_is_wrong(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compile, "lacking", lambda **_: ["libtpu is not installed"])
+    assert run(capsys, *RESNET, "--tpu=v3-8", *BATCHES)[::2] == (
+        2,
+        "training failed: libtpu is not installed\n",
+    )
+    _, _, err = run(capsys, *RESNET, "--tpu=v3_8", *BATCHES)
+    assert "--tpu=v3_8: no such TPU type" in err
+    assert "libtpu is not installed" in err
+
+
+def test_on_a_terminal_progress_is_a_bar_on_standard_error_that_is_removed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    code, out, _ = run(capsys, *RESNET, "--tpu=v3-8", *BATCHES)
+    assert code == 0
+    assert "\x1b" not in out
+    assert "searching the largest batch: 504 examples a replica" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+def test_other_machines_than_linux_on_x86_64_are_told_where_to_run_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    (problem,) = machine_problems()
+    assert "exists for Linux x86-64 only" in problem
+    assert "docker run --platform linux/amd64" in problem
+
+
+@pytest.mark.parametrize(
+    ("libtpu", "tensorflow", "old"),
+    [
+        ("0.0.21", "2.21.0", True),
+        ("0.0.21.1", "2.21.0", True),
+        ("0.0.52", "2.21.0", False),
+        ("0.0.21", "2.19.1", False),
+        ("0.0.17", None, False),
+    ],
+)
+def test_a_libtpu_that_cannot_read_this_tensorflows_programs_is_named(
+    libtpu: str, tensorflow: str | None, old: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Libtpu(Path("libtpu.so"), libtpu)
+    monkeypatch.setattr("tpu_training.compile.problems.find_libtpu", lambda: here)
+    monkeypatch.setattr(
+        "tpu_training.compile.problems.versions", lambda: {"tensorflow": tensorflow}
+    )
+    problems = list(machine_problems())
+    assert bool(problems) == old
+    assert not old or f"libtpu {libtpu} is older than TensorFlow {tensorflow}" in problems[0]
+
+
+def write_memory(root: Path, available_kib: int, limit: str | None = None) -> Path:
+    (root / "proc").mkdir()
+    (root / "proc/meminfo").write_text(f"MemTotal: 9 kB\nMemAvailable:   {available_kib} kB\n")
+    if limit is not None:
+        group = root / "sys/fs/cgroup"
+        group.mkdir(parents=True)
+        (group / "memory.max").write_text(limit)
+        (group / "memory.current").write_text(str(3 << 30))
+        (group / "memory.stat").write_text(f"anon 5\ninactive_file {1 << 30}\n")
+    return root
+
+
+def test_a_machine_without_the_memory_is_told_what_quick_takes(tmp_path: Path) -> None:
+    root = write_memory(tmp_path, 2 << 20)
+    (problem,) = memory_problems(quick=False, root=root)
+    assert "has 2.0 GiB of free memory" in problem
+    assert "--quick, which takes 1.2 GiB" in problem
+    assert list(memory_problems(quick=True, root=root)) == []
+
+
+def test_a_containers_limit_counts_without_its_page_cache(tmp_path: Path) -> None:
+    assert free_gib(write_memory(tmp_path, 8 << 20, str(5 << 30))) == 3.0
+
+
+def test_without_a_limit_or_figures_the_memory_of_the_machine_counts(tmp_path: Path) -> None:
+    assert free_gib(tmp_path) is None
+    assert free_gib(write_memory(tmp_path, 8 << 20, "max")) == 8.0

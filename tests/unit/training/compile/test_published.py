@@ -1,0 +1,31 @@
+"""No bound of a compiled step lies above a time that somebody published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench import published
+
+PAGE = Path(__file__).parents[4] / "training" / "docs" / "compile.md"
+ROWS = published.compare(published.facts())
+
+
+def test_there_are_published_times_with_their_sources() -> None:
+    assert len(ROWS) >= 3
+    assert all(row.source.startswith("https://") for row in ROWS)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_no_bound_is_above_a_published_time(row: published.Published) -> None:
+    assert 0 < row.bound <= row.published
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.close], ids=lambda row: row.name)
+def test_the_compilers_estimate_is_within_a_factor_of_two(row: published.Published) -> None:
+    assert 0.5 <= row.estimate / row.published <= 2
+
+
+def test_the_page_has_the_table() -> None:
+    assert published.markdown() in PAGE.read_text(encoding="utf-8")

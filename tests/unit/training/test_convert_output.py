@@ -1,0 +1,100 @@
+"""What `data convert` leaves in the folder that it writes to, and what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tpu_training.__main__ import main
+from tpu_training.data.convert.convert import convert
+from tpu_training.errors import InputError
+from tpu_training.errors.translate import translate
+
+pytestmark = [pytest.mark.training, pytest.mark.usefixtures("cluster")]
+
+
+def pixels(folder: Path) -> str:
+    path = folder / "pixels.csv"
+    path.write_text("label,a,b,c,d\n" + "0,1,2,3,4\n1,5,6,7,8\n" * 10)
+    return str(path)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_folder_that_holds_something_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    convert("digits", str(out))
+    before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
+    with pytest.raises(InputError) as caught:
+        convert(pixels(tmp_path), str(out))
+    assert str(caught.value) == (
+        f"--output={out}: holds the data set digits already; give a new folder, or remove this one"
+    )
+    assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "mine.txt").write_text("")
+    with pytest.raises(InputError, match=r"notes: is not empty \(mine\.txt\); give a new folder"):
+        convert(pixels(tmp_path), str(tmp_path / "notes"))
+
+
+def test_a_folder_is_refused_before_the_source_is_read(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(InputError, match="holds a data set already"):
+        convert(str(tmp_path / "nowhere.csv"), str(tmp_path))
+
+
+def test_a_conversion_that_fails_leaves_no_folder_but_those_that_were_there(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "photos" / "red").mkdir(parents=True)
+    for number in range(10):
+        content = b"\xff\xd8\xff no picture"
+        (tmp_path / "photos" / "red" / f"{number}.jpg").write_bytes(content)
+    (tmp_path / "empty").mkdir()
+    for output in ("new/below/it", "empty"):
+        with pytest.raises(InputError, match="can't be decoded"):
+            convert(str(tmp_path / "photos"), str(tmp_path / output))
+    assert names(tmp_path) == ["empty", "photos"]
+    assert names(tmp_path / "empty") == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux")
+def test_a_full_disk_is_told_as_such_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tensorflow as tf
+
+    writer = tf.io.TFRecordWriter
+    monkeypatch.setattr(tf.io, "TFRecordWriter", lambda _: writer("/dev/full"))
+    with pytest.raises(tf.errors.ResourceExhaustedError) as caught:
+        convert("digits", str(tmp_path / "out"))
+    assert str(translate(caught.value)).startswith("the disk is full")
+    assert names(tmp_path) == []
+
+
+def test_huge_pictures_are_told_with_what_they_cost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pillow = pytest.importorskip("PIL.Image", reason="an optional library")
+    folder = tmp_path / "photos" / "sky"
+    folder.mkdir(parents=True)
+    for number, width in enumerate((64, 64, 64, 64, 5000, 9000)):
+        pillow.fromarray(np.zeros((40, width), np.uint8)).save(folder / f"{number}.png")
+    convert(str(tmp_path / "photos"), str(tmp_path / "out"))
+    (line,) = [line for line in caplog.messages if "pixels" in line]
+    assert line == (
+        f"data: images wider or higher than 4096 pixels: 2, the largest {folder}/5.png with "
+        "9000x40 (0.3 MiB decoded); every epoch decodes each in full size: scale them down first"
+    )
+
+
+def test_the_last_line_says_what_has_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["data", "convert", f"--source={pixels(tmp_path)}", f"--output={tmp_path}/o"]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[-1] == f"data convert finished data=pixels output={tmp_path}/o"

@@ -1,0 +1,324 @@
+"""Two trainers never write one model directory, whatever their clocks and their networks do."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tpu_training.checkpoints.lease.bucket_object import Found, NotNow, Taken
+from tpu_training.checkpoints.lease.hold import hold
+from tpu_training.checkpoints.lease.holder import Holder, parse_holder
+from tpu_training.checkpoints.lease.lease import BucketLease
+from tpu_training.checkpoints.lease.local_lease import LocalLease
+from tpu_training.errors import LeaseError
+
+DIRECTORY = "gs://bucket/jobs/one"
+
+
+class Time:
+    """Time that passes when somebody waits; `meanwhile` runs whatever else happens by then."""
+
+    def __init__(self, begin: float = 1000.0) -> None:
+        self.seconds = begin
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def now(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+        self.meanwhile()
+
+
+class Bucket:
+    """One object with the preconditions of Cloud Storage, by the clock of the bucket."""
+
+    def __init__(self, time: Time) -> None:
+        self.time = time
+        self.object: Found | None = None
+        self.updated = 0.0
+        self.reachable = True
+        self.loses_answers = 0
+        self.generations = 0
+
+    def read(self) -> Found | None:
+        self._reach()
+        if self.object is None:
+            return None
+        return dataclasses.replace(self.object, age=self.time.now() - self.updated)
+
+    def put(self, text: str, generation: int = 0, metageneration: int | None = None) -> int:
+        self._reach()
+        self._expect(generation, metageneration)
+        self.generations += 1
+        self.object = Found(self.generations, 1, text, 0.0)
+        self.updated = self.time.now()
+        if self.loses_answers:
+            self.loses_answers -= 1
+            raise NotNow("timed out")
+        return self.generations
+
+    def renew(self, generation: int, count: int) -> None:
+        self._reach()
+        self._expect(generation)
+        assert self.object
+        self.object = dataclasses.replace(self.object, metageneration=1 + count)
+        self.updated = self.time.now()
+
+    def delete(self, generation: int) -> None:
+        self._reach()
+        self._expect(generation)
+        self.object = None
+
+    def _reach(self) -> None:
+        if not self.reachable:
+            raise NotNow("no answer")
+
+    def _expect(self, generation: int, metageneration: int | None = None) -> None:
+        now = self.object
+        there = (now.generation, now.metageneration) if now else (0, None)
+        if generation != there[0] or metageneration not in (None, there[1]):
+            raise Taken("changed")
+
+
+def holder(name: str) -> Holder:
+    """A process on another machine, of which nobody here knows whether it lives."""
+    return Holder(name, f"vm-{name}", 12, "", "", "2026-11-22T12:00:00Z")
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def bucket(time: Time) -> Bucket:
+    return Bucket(time)
+
+
+def lease(bucket: Bucket, name: str, clock: Time | None = None) -> BucketLease:
+    return BucketLease(DIRECTORY, bucket, holder(name), clock or bucket.time)
+
+
+def test_the_second_trainer_is_told_who_trains_there(bucket: Bucket, time: Time) -> None:
+    first = lease(bucket, "a")
+    first.acquire()
+    time.meanwhile = first.renew
+    with pytest.raises(LeaseError, match=r"process 12 on vm-a .* trains there") as refused:
+        lease(bucket, "b").acquire()
+    assert refused.value.exit_code == 1
+    first.confirm()
+
+
+def test_the_lease_of_a_dead_holder_is_taken_after_a_minute(bucket: Bucket, time: Time) -> None:
+    lease(bucket, "a").acquire()
+    begun = time.now()
+    lease(bucket, "b").acquire()
+    assert 60 < time.now() - begun < 65
+
+
+def test_a_lease_that_was_given_back_is_free_at_once(bucket: Bucket, time: Time) -> None:
+    first = lease(bucket, "a")
+    first.acquire()
+    first.release()
+    begun = time.now()
+    lease(bucket, "b").acquire()
+    assert time.now() == begun
+
+
+def test_a_holder_that_ended_on_this_machine_is_not_waited_for(bucket: Bucket, time: Time) -> None:
+    code = (
+        "from tpu_training.checkpoints.lease.holder import Holder;"
+        "print(Holder.this_process().to_json())"
+    )
+    dead = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    bucket.put(dead.stdout)
+    begun = time.now()
+    lease(bucket, "b").acquire()
+    assert time.now() == begun
+
+
+def test_a_holder_that_runs_on_this_machine_is_refused_without_waiting(
+    bucket: Bucket, time: Time
+) -> None:
+    bucket.put(dataclasses.replace(Holder.this_process(), run="another").to_json())
+    begun = time.now()
+    with pytest.raises(LeaseError, match=f"process {os.getpid()} on"):
+        lease(bucket, "b").acquire()
+    assert time.now() == begun
+
+
+def test_the_loser_stops_before_its_next_write_and_says_who_holds_it(
+    bucket: Bucket, time: Time
+) -> None:
+    loser = lease(bucket, "a")
+    loser.acquire()
+    time.sleep(61)  # As a VM that was suspended.
+    lease(bucket, "b").acquire()
+    with pytest.raises(LeaseError, match=r"process 12 on vm-b .* has taken it over"):
+        loser.confirm()
+    with pytest.raises(LeaseError):
+        loser.check()
+    loser.release()
+    assert bucket.object
+    assert "vm-b" in bucket.object.text
+
+
+def test_a_bucket_that_is_out_of_reach_holds_writes_back_and_loses_nothing(
+    bucket: Bucket, time: Time
+) -> None:
+    mine = lease(bucket, "a")
+    mine.acquire()
+    bucket.reachable = False
+    time.sleep(39)
+    mine.confirm()  # Nobody may take it for another 20 seconds.
+    time.sleep(2)
+
+    def recover() -> None:
+        bucket.reachable = time.now() >= 1100
+
+    time.meanwhile = recover
+    mine.confirm()
+    assert time.now() >= 1100
+
+
+def test_a_bucket_that_does_not_come_back_ends_the_job(bucket: Bucket, time: Time) -> None:
+    mine = lease(bucket, "a")
+    mine.acquire()
+    bucket.reachable = False
+    time.sleep(60)
+    with pytest.raises(NotNow):
+        mine.confirm()
+
+
+@pytest.mark.parametrize("garbage", ["", "{", "[1]", '{"run": 1}', "\0\x01"])
+def test_garbage_is_taken_over_once_nobody_renews_it(bucket: Bucket, garbage: str) -> None:
+    bucket.put(garbage)
+    lease(bucket, "b").acquire()
+    assert bucket.object
+    found = parse_holder(bucket.object.text)
+    assert found
+    assert found.run == "b"
+
+
+def test_an_answer_that_was_lost_on_the_way_does_not_lose_the_lease(bucket: Bucket) -> None:
+    bucket.loses_answers = 1
+    mine = lease(bucket, "a")
+    mine.acquire()
+    mine.confirm()
+
+
+def test_a_deleted_lease_stops_its_holder(bucket: Bucket, time: Time) -> None:
+    mine = lease(bucket, "a")
+    mine.acquire()
+    bucket.object = None
+    time.sleep(3)
+    with pytest.raises(LeaseError, match="its lease was deleted"):
+        mine.confirm()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_by_chance_two_trainers_never_write_at_once(seed: int) -> None:
+    """Ten trainers whose clocks are hours apart pause, lose their network and die by chance."""
+    chance, time = random.Random(seed), Time()
+    bucket = Bucket(time)
+    skews = [chance.uniform(-1e5, 1e5) for _ in range(10)]
+    holding: dict[int, BucketLease] = {}
+    taken = 0
+
+    class Skewed(Time):
+        def __init__(self, number: int) -> None:
+            super().__init__()
+            self.number = number
+
+        def now(self) -> float:
+            return time.now() + skews[self.number]
+
+        def sleep(self, seconds: float) -> None:
+            raise TimeoutError  # One look at a time: others have their turn then.
+
+    def act(number: int) -> None:
+        nonlocal taken
+        bucket.reachable = chance.random() < 0.7
+        mine = holding.get(number)
+        try:
+            if mine is None:
+                mine = trainers[number]
+                mine.acquire()
+                holding[number], taken = mine, taken + 1
+            else:
+                chance.choice([mine.renew, mine.confirm])()
+        except TimeoutError:
+            return
+        except NotNow:
+            return
+        except LeaseError:
+            holding.pop(number, None)
+            trainers[number] = lease(bucket, f"{number}-{time.now()}", Skewed(number))
+            return
+        may_write = [n for n, held in holding.items() if held._clock.now() < held._asked + 40]
+        assert len(may_write) <= 1
+
+    trainers = [lease(bucket, str(number), Skewed(number)) for number in range(10)]
+    for _ in range(3000):
+        time.seconds += chance.choice([0.1, 1.0, 5.0, 30.0])
+        act(chance.randrange(10))
+    assert taken > 3
+
+
+def test_a_local_directory_has_one_trainer(tmp_path: Path) -> None:
+    with (
+        hold(str(tmp_path / "results")),
+        pytest.raises(LeaseError, match=rf"process {os.getpid()} on .* trains there"),
+        hold(str(tmp_path / "results")),
+    ):
+        pass
+    with hold(str(tmp_path / "results")):
+        assert json.loads((tmp_path / "results/lease.json").read_text())["process"] == os.getpid()
+    assert not (tmp_path / "results/lease.json").exists()
+
+
+def test_a_killed_trainer_leaves_a_local_directory_free(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys;"
+        "from tpu_training.checkpoints.lease.hold import hold\n"
+        "with hold(sys.argv[1]): os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    assert killed.returncode == -9
+    assert (tmp_path / "lease.json").exists()
+    with hold(str(tmp_path)):
+        pass
+
+
+def test_a_lock_on_a_file_that_its_holder_removed_meanwhile_counts_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = LocalLease(str(tmp_path), holder("a"))
+    first.acquire()
+    opened = os.open
+
+    def open_while_it_is_removed(*arguments: object) -> int:
+        file = opened(*arguments)  # type: ignore[arg-type]
+        monkeypatch.undo()
+        first.release()
+        return file
+
+    monkeypatch.setattr(os, "open", open_while_it_is_removed)
+    second = LocalLease(str(tmp_path), holder("b"))
+    second.acquire()
+    assert parse_holder((tmp_path / "lease.json").read_text()) == holder("b")
+
+
+def test_evaluating_beside_a_training_is_allowed(tmp_path: Path) -> None:
+    with hold(str(tmp_path)), hold(str(tmp_path), trains=False) as lease:
+        lease.confirm()
+        lease.check()

@@ -1,0 +1,260 @@
+"""Parquet, WebDataset, tf.data functions and data sets by name become the same files."""
+
+from __future__ import annotations
+
+import importlib.resources
+import io
+import json
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tpu_training.data.convert.convert import Storage, convert
+from tpu_training.data.convert.source import Options
+from tpu_training.data.data_set import open_data
+from tpu_training.data.manifest import Manifest, no_manifest
+from tpu_training.data.preprocessing.parse import parse_examples
+from tpu_training.errors import DataError, InputError
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+def png(value: int, size: int = 4) -> bytes:
+    content: bytes = tf.io.encode_png(
+        tf.fill((size, size, 3), tf.constant(value, tf.uint8))
+    ).numpy()
+    return content
+
+
+def to_out(source: Path, **options: Any) -> tuple[Manifest, Path]:
+    out = source.parent / "out"
+    return convert(str(source), str(out), Options(**options), Storage(text_length=4)), out
+
+
+def contents(folder: Path, split: str) -> dict[Any, int]:
+    """The label of each example, by its image's first pixel or its first token."""
+    data = open_data(str(folder))
+    features, labels = parse_examples(
+        next(iter(data.shards(split).read_all().batch(1000))), data.manifest
+    )
+    if features.dtype == tf.string:
+        keys = [int(tf.io.decode_image(image)[0, 0, 0]) for image in features]
+    else:
+        keys = tf.reshape(features, (len(labels), -1))[:, 0].numpy().tolist()
+    return dict(zip(keys, labels.numpy().tolist(), strict=True))
+
+
+def write_tar(path: Path, members: dict[str, bytes]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as archive:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+
+
+def test_webdataset_shards_are_read_where_their_parts_lie(tmp_path: Path) -> None:
+    for shard in range(2):
+        members: dict[str, bytes] = {}
+        for number in range(shard * 4, shard * 4 + 4):
+            members[f"./x/{number:04}.png"] = png(number)
+            members[f"./x/{number:04}.cls"] = b"cat" if number % 2 else b"dog\n"
+        write_tar(tmp_path / "set" / f"train-{shard:04}.tar", members)
+    label = json.dumps({"label": "cat"}).encode()
+    write_tar(
+        tmp_path / "set" / "test-0000.tar", {"a.b.png": b"", "a.json": label, "a.png": png(9)}
+    )
+    manifest, out = to_out(tmp_path / "set", feature="png")
+    assert (manifest.encoding, manifest.class_names) == ("encoded", ("cat", "dog"))
+    assert contents(out, "train") == {number: 1 - number % 2 for number in range(8)}
+    assert contents(out, "test") == {9: 0}
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"a.png": b"", "a.txt": b"", "a.cls": b"1"}, r"train\.tar a: which of png, txt, cls is"),
+        ({"a.png": None}, r"train\.tar a: has neither a class in a cls nor a field label"),
+        ({"a.png": None, "a.cls": b""}, r"train\.tar a: the label is empty"),
+        ({"a.png": None, "a.cls": b"1", "b.cls": b"1"}, r"train\.tar b: has no png, only cls"),
+        ({"README": b"x"}, "the split train is empty"),
+    ],
+)
+def test_a_shard_that_lacks_something_is_named_with_the_example(
+    tmp_path: Path, members: dict[str, bytes | None], message: str
+) -> None:
+    image = png(1)
+    parts = {name: image if content is None else content for name, content in members.items()}
+    write_tar(tmp_path / "train.tar", parts)
+    with pytest.raises(DataError, match=message):
+        to_out(tmp_path / "train.tar")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_is_no_tar_is_said(tmp_path: Path) -> None:
+    (tmp_path / "x.tar").write_bytes(b"no tar file" * 100)
+    with pytest.raises(DataError, match=r"x\.tar: can't be read as an uncompressed tar file"):
+        to_out(tmp_path / "x.tar")
+
+
+def test_parquet_files_give_images_and_the_names_of_their_classes(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow", reason="an optional library")
+    parquet = pytest.importorskip("pyarrow.parquet", reason="an optional library")
+    noted = {"info": {"features": {"label": {"names": ["cat", "dog"]}}}}
+    (tmp_path / "set" / "data").mkdir(parents=True)
+    for split, numbers in (("train", range(6)), ("test", range(6, 8)), ("validation", [8, 9])):
+        images = [{"bytes": png(number), "path": None} for number in numbers]
+        table = arrow.table({"image": images, "label": [number % 2 for number in numbers]})
+        table = table.replace_schema_metadata({"huggingface": json.dumps(noted)})
+        parquet.write_table(table, tmp_path / "set" / "data" / f"{split}-00000-of-00001.parquet")
+    manifest, out = to_out(tmp_path / "set")
+    assert manifest.class_names == ("cat", "dog")
+    assert set(manifest.splits) == {"train", "test", "validation"}
+    assert contents(out, "train") == {number: number % 2 for number in range(6)}
+    assert contents(out, "validation") == {8: 0, 9: 1}
+
+
+def test_a_parquet_file_of_texts_is_split_at_random(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow", reason="an optional library")
+    parquet = pytest.importorskip("pyarrow.parquet", reason="an optional library")
+    table = arrow.table({"review": ["good"] * 5 + ["bad"] * 5, "stars": [5] * 5 + [1] * 5})
+    parquet.write_table(table, tmp_path / "reviews.parquet")
+    with pytest.raises(DataError, match="its columns are review, stars; name one with --feature"):
+        to_out(tmp_path / "reviews.parquet")
+    manifest, _ = to_out(tmp_path / "reviews.parquet", feature="review", label="stars")
+    assert (manifest.spec.kind, manifest.class_names) == ("text", ("1", "5"))
+    assert manifest.split("train").examples == 9
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "broken.parquet").write_bytes(b"PAR1")
+    with pytest.raises(DataError, match=r"broken\.parquet: is no Parquet file"):
+        to_out(tmp_path / "b" / "broken.parquet")
+
+
+FUNCTION = """
+import tensorflow as tf
+
+
+def dataset(split, context):
+    if split == "validation":
+        return None
+    first, count = (0, 10) if split == "train" else (10, 2)
+    numbers = tf.data.Dataset.range(first, first + count)
+    numbers = numbers.shuffle(count, seed=context.seed, reshuffle_each_iteration=False)
+    return numbers.map(lambda n: (tf.fill((2, 2, 1), tf.cast(n, tf.uint8)), n % 3))
+"""
+
+
+def test_a_data_function_gives_its_splits(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(FUNCTION)
+    manifest, out = to_out(tmp_path / "mine.py")
+    assert (manifest.name, manifest.encoding, manifest.spec.classes) == ("mine", "raw", 3)
+    assert contents(out, "train") == {number: number % 3 for number in range(10)}
+    assert contents(out, "test") == {10: 1, 11: 2}
+
+
+def test_without_a_test_split_a_part_of_a_function_s_examples_is_for_testing(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        FUNCTION.replace('"validation"', '"validation" or split == "test"')
+    )
+    manifest, out = to_out(tmp_path / "mine.py", test_fraction=0.3)
+    assert {name: split.examples for name, split in manifest.splits.items()} == {
+        "train": 7,
+        "test": 3,
+    }
+    both = contents(out, "train") | contents(out, "test")
+    assert both == {number: number % 3 for number in range(10)}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("def dataset", "def data", r"mine\.py: lacks a function `dataset\(split, context\)`"),
+        ("return numbers.map", "return None and", r"mine\.py:5: dataset returned None for the spl"),
+        (
+            "    return numbers.map",
+            "    return [] and",
+            r"mine\.py:5: returned a list, expected a tf\.data",
+        ),
+        ("first, count = (0", "first, count = (1 / 0", r"mine\.py:8: ZeroDivisionError"),
+        (", n % 3)", ")", r"mine\.py:5: split train yields .* expected pairs \(features, label\)"),
+        ("tf.uint8", "tf.float32", r"mine\.py:5: split train yields features of float32 of the sh"),
+        ("n % 3", "[n]", r"mine\.py:5: split train yields labels of int64 of the shape \(1,\)"),
+        ("(2, 2, 1)", "(n + 1, 2, 1)", r"split train: example 1 has the shape \(\d+, 2, 1\), the"),
+        ("first + count)", "first + count).repeat()", r"split train never ends; leave out repeat"),
+        ("first + count)", "first)", r"mine\.py:5: split train: (is empty|after 0 examples)"),
+        (
+            "seed=context.seed, reshuffle_each_iteration=False",
+            "seed=1, reshuffle_each_iteration=True",
+            r"split train: its second pass differs from the first, after \d+ of 10 examples; draw",
+        ),
+        ("n % 3", "tf.debugging.assert_less(n, 3) or n", r"mine\.py:\d+: after 0 examples|TypeE"),
+    ],
+)
+def test_what_a_data_function_does_wrong_is_said_with_its_line(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    assert old in FUNCTION
+    (tmp_path / "mine.py").write_text(FUNCTION.replace(old, new))
+    with pytest.raises(InputError, match=message):
+        to_out(tmp_path / "mine.py")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_data_set_of_tensorflow_datasets_is_prepared_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = pytest.importorskip("tensorflow_datasets", reason="an optional library")
+    # To write one, 4.9.10 imports this backport and does not ask for it.
+    monkeypatch.setitem(sys.modules, "importlib_resources", importlib.resources)
+    kinds = {
+        "image": library.features.Image(shape=(4, 4, 3), encoding_format="png"),
+        "label": library.features.ClassLabel(names=["even", "odd"]),
+    }
+    rows = [{"image": np.full((4, 4, 3), n, np.uint8), "label": n % 2} for n in range(6)]
+    counts = {"train": 6, "test": 2, "validation": 3}
+    library.dataset_builders.store_as_tfds_dataset(
+        name="parity",
+        version="1.0.0",
+        features=library.features.FeaturesDict(kinds),
+        split_datasets={name: list(enumerate(rows[:n])) for name, n in counts.items()},
+        data_dir=tmp_path / "prepared",
+    )
+    monkeypatch.setattr(library.core.constants, "DATA_DIR", str(tmp_path / "prepared"))
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "prepared"))
+    manifest = convert("tfds:parity", str(tmp_path / "out"))
+    assert (manifest.name, manifest.class_names) == ("parity", ("even", "odd"))
+    assert contents(tmp_path / "out", "train") == {number: number % 2 for number in range(6)}
+    assert manifest.split("validation").examples == 3
+    with pytest.raises(DataError, match=r"--source=tfds:nothing_like_it: .*can't prepare it"):
+        convert("tfds:nothing_like_it", str(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("source", ["mine.py", "tfds:mnist"])
+def test_a_training_is_told_to_convert_them_first(source: str) -> None:
+    with pytest.raises(DataError, match=rf"data convert --source={source} --output=DIRECTORY`"):
+        raise no_manifest(source)
+
+
+def test_folders_and_tables_keep_a_validation_set_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "tables").mkdir()
+    for number, name in enumerate(("train", "test", "val")):
+        rows = "".join(f"{label},{number},0,0,0\n" for label in (0, 1))
+        (tmp_path / "tables" / f"{name}.csv").write_text(f"label,a,b,c,d\n{rows}")
+        for label in ("cat", "dog"):
+            folder = tmp_path / "images" / name / label
+            folder.mkdir(parents=True)
+            (folder / "0.png").write_bytes(png(number))
+    for source in ("tables", "images"):
+        out = tmp_path / f"{source}-out"
+        convert(str(tmp_path / source), str(out))
+        data = open_data(str(out))
+        assert list(data.manifest.splits) == ["train", "test", "validation"]
+        for number, split in enumerate(data.manifest.splits):
+            assert set(contents(out, split)) == {number}

@@ -1,0 +1,287 @@
+"""Callbacks of one's own, trackers, and the speed: what watches a training."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import tensorflow as tf
+
+from tests.unit.training.test_monitoring import read_events
+from tpu_training.commands.cli import parse
+from tpu_training.errors import InputError, TrainingError
+from tpu_training.job.job import Job
+from tpu_training.job.local_files import check_local_files
+from tpu_training.job.observers import create_observers, peak_flops
+from tpu_training.loop.callbacks import Callback, LoopReport, started
+from tpu_training.loop.flops import flops_of
+from tpu_training.loop.graphs import repeat
+from tpu_training.models.params import Params
+from tpu_training.monitoring.summaries import Summaries
+from tpu_training.monitoring.trackers import Tracker
+from tpu_training.monitoring.utilisation import Utilisation
+
+if TYPE_CHECKING:
+    from tpu_training.cluster.cluster import Cluster
+
+pytestmark = pytest.mark.training
+
+OWN = """
+from tpu_training.loop.callbacks import Callback
+
+class Diary(Callback):
+    def __init__(self, path):
+        self.path = path
+    def write(self, line):
+        with open(self.path, "a") as file:
+            print(line, file=file)
+    def start(self, step):
+        self.write(f"start {step}")
+    def between_loops(self, step, report):
+        self.write(f"loop {step} {report.gradient_norm > 0} {report.flops:.0f}")
+    def after_evaluation(self, step, figures):
+        self.write(f"evaluation {step} {sorted(figures)}")
+    def close(self):
+        self.write("close")
+
+def create_callbacks(job):
+    return [Diary(f"{job.model_dir}/diary")]
+"""
+
+
+def loop_report(step: int = 10, last: int = 20, **changes: Any) -> LoopReport:
+    given: dict[str, Any] = {"loss": 0.5, "metrics": {"accuracy": 0.9}, "seconds": 2.0}
+    given |= {"learning_rate": 0.1, "checkpoint_seconds": 0.0, "gradient_norm": 3.0, "flops": 5e9}
+    return LoopReport(step=step, last_step=last, count=10, **(given | changes))
+
+
+def job(folder: Path, **params: Any) -> Job:
+    where = ("--data=data", f"--model-dir={folder}")
+    made = parse(["train", *where, *(f"--{name}={value}" for name, value in params.items())])
+    assert isinstance(made, Job)
+    return made
+
+
+def test_callbacks_of_a_users_file_run_from_the_first_loop_to_the_last_evaluation(
+    bars: Path, run_here: Callable[..., None], tmp_path: Path
+) -> None:
+    (tmp_path / "diary.py").write_text(OWN)
+    sizes = ("--global_batch_size=64", "--evaluation_batch_size=64", "--snapshot_interval=0")
+    where = (f"--data={bars}", f"--model-dir={tmp_path}", f"--callback={tmp_path / 'diary.py'}")
+    parts = ("--steps_per_loop=3", "--epochs=0.6", "--gradient_accumulation=2")
+    run_here("train-and-evaluate", *where, *sizes, *parts)
+    # Two convolutions (the first needs no gradient of its input) and two dense layers, forward and
+    # for two gradients.
+    products = [(28 * 28 * 9 * 16, 2), (14 * 14 * 9 * 16 * 32, 3), (1568 * 128, 3), (128 * 10, 3)]
+    flops = 64 * 2 * sum(product * times for product, times in products)
+    assert (tmp_path / "diary").read_text().splitlines() == [
+        "start 0",
+        f"loop 3 True {flops}",
+        f"loop 6 True {flops}",
+        "evaluation 6 ['test/accuracy', 'test/loss']",
+        "close",
+    ]
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert metrics["flops_per_second"] > 0
+    assert "mfu" not in metrics
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x = 1", r"lacks a function `create_callbacks\(job\)`"),
+        ("def create_callbacks(job):\n  return 3", "create_callbacks returned 3, expected a list"),
+        ("def broken(", "line 1: SyntaxError"),
+    ],
+)
+def test_a_file_without_callbacks_is_refused(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(text)
+    with pytest.raises(InputError, match=words):
+        create_observers(job(tmp_path, callback=tmp_path / "own.py"))
+
+
+def test_a_missing_file_and_a_missing_library_are_told_before_tensorflow_is_loaded(
+    bars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    wrong = dataclasses.replace(job(tmp_path, callback="no.py", tracker="wandb"), data=str(bars))
+    with pytest.raises(InputError, match=r"no\.py: there is no such file; .*training\[wandb\]'"):
+        check_local_files(wrong)
+
+
+class Library(ModuleType):
+    """The functions of wandb and mlflow that are used; it writes down how they were called."""
+
+    def __init__(self) -> None:
+        super().__init__("library")
+        self.calls: list[tuple[Any, ...]] = []
+        self.broken = False
+
+    def _note(self, *call: Any) -> None:
+        if self.broken:
+            raise ConnectionError("no network\nsecond line")
+        self.calls.append(call)
+
+    # Weights & Biases
+    def init(self, *, id: str | None, name: str, config: Mapping[str, Any], resume: str) -> Any:
+        self._note("init", id, name, config["seed"], resume)
+        return SimpleNamespace(
+            id=id or "run-1",
+            log=lambda values, step: self._note("log", step, values),
+            finish=lambda exit_code: self._note("finish", exit_code),
+        )
+
+    # MLflow
+    def start_run(self, *, run_id: str | None, run_name: str) -> Any:
+        self._note("start_run", run_id, run_name)
+        return SimpleNamespace(info=SimpleNamespace(run_id=run_id or "run-1"))
+
+    def log_params(self, params: Mapping[str, Any]) -> None:
+        self._note("log_params", params["seed"])
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        self._note("log", step, metrics)
+
+    def end_run(self, status: str) -> None:
+        self._note("end_run", status)
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
+    library = Library()
+    for name in ("wandb", "mlflow"):
+        monkeypatch.setitem(sys.modules, name, library)
+    return library
+
+
+class Closing(Callback):
+    """Closes another callback."""
+
+    def __init__(self, other: Callback) -> None:
+        self.close = other.close  # type: ignore[method-assign]
+
+
+CURVES = {
+    "train/loss": 0.5,
+    "train/accuracy": 0.9,
+    "train/learning_rate": 0.1,
+    "train/gradient_norm": 3.0,
+    "train/steps_per_second": 5.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "second", "killed", "whole"),
+    [
+        (
+            "wandb",
+            lambda name: [("init", None, name, 7, "allow")],
+            lambda name: [("init", "run-1", name, 7, "allow")],
+            ("finish", 1),
+            ("finish", 0),
+        ),
+        (
+            "mlflow",
+            lambda name: [("start_run", None, name), ("log_params", 7)],
+            lambda name: [("start_run", "run-1", name)],
+            ("end_run", "KILLED"),
+            ("end_run", "FINISHED"),
+        ),
+    ],
+)
+def test_a_tracker_gets_parameters_and_curves_and_a_restarted_job_goes_on_with_its_run(
+    kind: str, first: Any, second: Any, killed: Any, whole: Any, library: Library, tmp_path: Path
+) -> None:
+    def tracker() -> Tracker:
+        (made,) = create_observers(job(tmp_path, tracker=kind, seed=7))
+        assert isinstance(made, Tracker)
+        return made
+
+    interrupted, resumed = tracker(), tracker()
+    interrupted.start(0)
+    interrupted.between_loops(10, loop_report(10))
+    with pytest.raises(KeyboardInterrupt), started([Closing(interrupted)], 10):
+        raise KeyboardInterrupt
+    assert library.calls == [*first(str(tmp_path)), ("log", 10, CURVES), killed]
+    library.calls.clear()
+    resumed.start(10)
+    resumed.between_loops(20, loop_report(20))
+    resumed.after_evaluation(20, {"test/loss": 0.25})
+    resumed.close()
+    curves = [("log", 20, CURVES), ("log", 20, {"test/loss": 0.25})]
+    assert library.calls == [*second(str(tmp_path)), *curves, whole]
+
+
+def test_a_tracker_that_fails_later_ends_no_training_one_that_never_answers_does(
+    library: Library, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tracker = Tracker("mlflow", str(tmp_path), {"seed": 1})
+    tracker.start(0)
+    library.broken = True
+    tracker.between_loops(10, loop_report())
+    tracker.close()
+    assert caplog.messages == ["mlflow: no network"] * 2
+    with pytest.raises(TrainingError, match="--tracker=mlflow: no run was started"):
+        tracker.start(0)
+
+
+def test_operations_are_counted_from_shapes_and_a_batchs_first_part_stands_for_all() -> None:
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator]
+    def step(x: tf.Tensor) -> tf.Tensor:
+        y = tf.einsum("bij,bjk->bik", x, tf.ones((2, 5, 7)))
+        y = tf.matmul(y, tf.ones((2, 4, 7)), transpose_b=True)
+        y = tf.reshape(y, (8, 4)) @ tf.ones((4, 3))
+        image = tf.nn.depthwise_conv2d(
+            tf.ones((1, 6, 6, 2)), tf.ones((3, 3, 2, 1)), [1] * 4, "SAME"
+        )
+        inner = tf.function(lambda z: z @ tf.ones((3, 3)), autograph=False)
+        y = inner(y) + inner(y)
+        return repeat(3, y, lambda _, z: z @ tf.ones((3, 3)), "parts") + tf.reduce_sum(image)
+
+    graph = step.get_concrete_function(tf.TensorSpec((2, 4, 5))).graph
+    einsum, matmul, flat, depthwise, inner = 2 * 4 * 5 * 7, 2 * 4 * 7 * 4, 96, 648, 2 * 72
+    assert flops_of(graph) == 2 * (einsum + matmul + flat + depthwise + inner)
+
+
+def test_the_share_of_the_peak_is_that_of_all_loops_but_the_first(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    summaries = Summaries(str(tmp_path))
+    speed = Utilisation(summaries, peak=1e11)
+    with caplog.at_level(logging.INFO):
+        for step, seconds, norm in ((10, 60.0, 8.0), (20, 2.0, 3.0), (30, 3.0, 2.0)):
+            speed.between_loops(step, loop_report(step, seconds=seconds, gradient_norm=norm))
+        speed.close()
+    summaries.close()
+    assert speed.figures == {"flops_per_second": 2e10, "mfu": pytest.approx(0.2)}
+    assert caplog.messages == [
+        "gradient: norm 2 in the last loop, at most 8",
+        "speed: 2e+10 FLOP/s, 20.0% of the peak (MFU)",
+    ]
+    values = [float(tf.make_ndarray(v.tensor)) for v in read_events(tmp_path)["train/mfu"]]
+    assert values == pytest.approx([0.25, 5 / 30])
+
+
+def test_the_peak_is_that_of_the_tpu_the_job_or_the_machine_names(
+    tpu: Cluster, one_device: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert peak_flops(job(tmp_path), tpu) == 0
+    assert peak_flops(job(tmp_path, tpu_type="v2-8"), tpu) == pytest.approx(4 * 46e12)
+    monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "v2-8")
+    assert peak_flops(job(tmp_path), tpu) == pytest.approx(4 * 46e12)
+    assert peak_flops(job(tmp_path), one_device) == 0
+    with pytest.raises(InputError, match="--tpu_type=v2-9: no such TPU type"):
+        peak_flops(job(tmp_path, tpu_type="v2-9"), tpu)
+
+
+def test_the_parameters_that_watch_are_checked() -> None:
+    assert Params().tracker == ""
+    with pytest.raises(InputError, match="expected one of"):
+        parse(["train", "--data=a", "--model-dir=b", "--tracker=comet"])

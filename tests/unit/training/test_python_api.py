@@ -1,0 +1,242 @@
+"""`fit` from Python runs the job that the command line runs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import subprocess
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import tpu_training
+from tpu_training.errors import InputError
+
+if TYPE_CHECKING:
+    from tpu_training.cluster.cluster import Cluster
+
+pytestmark = pytest.mark.training
+
+PAGE = Path(__file__).parents[3] / "training" / "docs" / "python.md"
+RANDOM = np.random.default_rng(5)
+IMAGES = RANDOM.integers(0, 256, (60, 4, 4, 1), dtype=np.uint8)
+CLASSES = IMAGES[:, 0, 0, 0] // 128
+ARRAYS = {"train": (IMAGES[:40], CLASSES[:40]), "test": (IMAGES[40:], CLASSES[40:])}
+SIZES = {"global_batch_size": 20, "evaluation_batch_size": 16, "steps_per_loop": 2}
+
+
+@pytest.fixture
+def fit(one_device: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tpu_training.Result]:
+    monkeypatch.setattr("tpu_training.job.run.connect", lambda *_: one_device)
+    return tpu_training.fit
+
+
+def create_model(params: Any, spec: Any, seed: int) -> Any:
+    import tensorflow as tf
+
+    class Net(tf.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.kernel = tf.Variable(tf.zeros((16, 2)))
+
+        def __call__(self, features: tf.Tensor, training: bool) -> tf.Tensor:
+            return tf.reshape(tf.cast(features, tf.float32), (-1, 16)) @ self.kernel
+
+    return Net()
+
+
+def test_the_package_loads_tensorflow_and_numpy_only_when_they_are_needed() -> None:
+    script = """
+import sys, tpu_training
+from tpu_training import Task, Metric, Params, InputError
+assert set(tpu_training.__all__) == set(dir(tpu_training))
+assert not {"tensorflow", "numpy"} & set(sys.modules), "loaded"
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_every_name_is_found_where_it_is_said_to_be_and_has_its_type_in_the_stub() -> None:
+    stub = Path(tpu_training.__file__).with_suffix(".pyi").read_text()
+    for name in dir(tpu_training):
+        assert getattr(tpu_training, name) is not None
+        assert re.search(rf"\b{name}\b", stub), name
+    with pytest.raises(AttributeError, match="no attribute trian"):
+        tpu_training.trian  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_the_pages_example_has_at_most_forty_lines_and_learns(
+    fit: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S)
+    assert len(code.splitlines()) <= 40
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "example.py"
+    file.write_text(code)
+    module = types.ModuleType("example")
+    exec(compile(code, str(file), "exec"), module.__dict__)
+    assert module.result.metrics["test_r2"] > 0.8
+    assert (tmp_path / "results" / "report.html").is_file()
+
+
+def test_a_second_call_goes_on_and_hands_back_course_and_figures(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path
+) -> None:
+    arrays = ARRAYS | {"validation": (IMAGES[30:40], CLASSES[30:40])}
+    where = {"data": arrays, "model_dir": str(tmp_path / "m"), **SIZES}
+    first = fit(create_model, **where, epochs=2)
+    second = fit(create_model, **where, epochs=4)
+    assert first.history[-1]["step"] == 4 < second.history[0]["step"]
+    assert second.history[-1]["step"] == 8
+    assert set(first.history[0]) == {"step", "loss", "learning_rate", "accuracy"}
+    assert second.metrics["steps"] == 8
+    assert second.metrics["test_examples"] == 20
+    assert second.metrics["validation_examples"] == 10
+    said = second.predict(IMAGES[40:])["classes"]
+    assert np.mean(said == CLASSES[40:]) == pytest.approx(second.metrics["test_accuracy"])
+
+
+def test_the_job_is_the_command_lines_to_the_bit(
+    fit: Callable[..., tpu_training.Result], run_here: Callable[..., None], tmp_path: Path
+) -> None:
+    data = str(tmp_path / "data")
+    tpu_training.write_data(data, **ARRAYS)  # type: ignore[arg-type]
+    result = fit(data=data, model_dir=str(tmp_path / "a"), epochs=2, **SIZES)
+    flags = [f"--{name}={value}" for name, value in SIZES.items()]
+    there = tmp_path / "b"
+    run_here("train-and-evaluate", f"--data={data}", f"--model-dir={there}", "--epochs=2", *flags)
+    import tensorflow as tf
+
+    weights = [variable.numpy() for variable in result.model.trainable_variables]
+    checkpoint = tf.train.load_checkpoint(str(there / "checkpoints"))
+    saved = [
+        checkpoint.get_tensor(name)
+        for name in checkpoint.get_variable_to_shape_map()
+        if name.startswith("model/")
+    ]
+    assert len(saved) == len(weights)
+    assert all(any(np.array_equal(w, s) for s in saved) for w in weights)
+
+
+def test_callbacks_are_called_between_loops(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path
+) -> None:
+    seen: list[int] = []
+
+    class Seen(tpu_training.Callback):
+        def between_loops(self, step: int, report: tpu_training.LoopReport) -> None:
+            seen.append(step)
+
+    fit(create_model, data=ARRAYS, model_dir=str(tmp_path), epochs=2, callbacks=[Seen()], **SIZES)
+    assert seen[-1] == 4
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"epoch": 3}, "--epoch: unknown; did you mean --epochs?"),
+        ({"mode": "fit"}, "mode='fit': expected one of train, evaluate"),
+        ({"model": 3}, "model=3: expected a model's name, the path of a .py file, or a function"),
+        ({"data": {"train": ARRAYS["train"]}}, "data has 'train'; expected 'train' and 'test'"),
+        ({"model_dir": "gs://b/m"}, "arrays are written locally"),
+        ({"task": "regression"}, "needs examples with numbers, but the data set holds class"),
+        (
+            {"data": {"train": (IMAGES[:40] / 255, CLASSES[:40]), "test": ARRAYS["test"]}},
+            "train: features are float64 of the shape (40, 4, 4, 1); expected bytes",
+        ),
+        (
+            {"data": {"train": (IMAGES[:40], CLASSES[:39]), "test": ARRAYS["test"]}},
+            "train: 40 examples, but targets for 39",
+        ),
+        (
+            {"data": {"train": ARRAYS["train"], "test": (IMAGES[40:], CLASSES[40:] * 1.0)}},
+            "test: holds numbers to learn, train class",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_before_the_job_begins(
+    tmp_path: Path, changed: dict[str, Any], words: str
+) -> None:
+    given: dict[str, Any] = {
+        "model": create_model,
+        "data": ARRAYS,
+        "model_dir": str(tmp_path / "m"),
+        **SIZES,
+    }
+    with pytest.raises(InputError) as caught:
+        tpu_training.fit(**(given | changed))
+    assert words in str(caught.value)
+    assert not (tmp_path / "m" / "tensorboard").exists()
+
+
+def test_a_model_that_does_not_fit_is_told_with_its_line(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path
+) -> None:
+    def wrong(params: Any, spec: Any, seed: int) -> Any:
+        model = create_model(params, spec, seed)
+        model.kernel = model.kernel[:, :1]
+        return model
+
+    with pytest.raises(InputError, match=r"test_python_api\.py:\d+: "):
+        fit(wrong, data=ARRAYS, model_dir=str(tmp_path), **SIZES)
+
+
+def test_a_notebook_shows_one_bar_that_is_redrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tpu_training.loop.callbacks import LoopReport
+    from tpu_training.monitoring.progress import Progress
+
+    drawn: list[str] = []
+    shown = types.SimpleNamespace(update=drawn.append)
+
+    def display(html: str, display_id: bool) -> types.SimpleNamespace:
+        drawn.append(html)
+        return shown
+
+    inside = types.ModuleType("IPython")
+    inside.get_ipython = lambda: types.SimpleNamespace(kernel=1)  # type: ignore[attr-defined]
+    part = types.ModuleType("IPython.display")
+    part.HTML, part.display = str, display  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", inside)
+    monkeypatch.setitem(sys.modules, "IPython.display", part)
+    progress = Progress(10)
+    for step in (10, 20):
+        progress.between_loops(step, LoopReport(step, 100, 10, 0.5, {}, 0.1, 2.0, 0.0))
+    progress.close()
+    assert [re.findall(r'value="(.*?)".*step (\d+)', html) for html in drawn] == [
+        [("0.100", "10")],
+        [("0.200", "20")],
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _the_log_as_it_was() -> Iterator[None]:
+    logger = logging.getLogger("tpu_training")
+    handlers, level = logger.handlers[:], logger.level
+    yield
+    logger.handlers, logger.level = handlers, level
+
+
+def test_a_model_of_another_task_is_exported_and_predicts_its_numbers(
+    fit: Callable[..., tpu_training.Result], run_here: Callable[..., None], tmp_path: Path
+) -> None:
+    numbers = IMAGES.mean(axis=(1, 2)) / 128
+    arrays = {"train": (IMAGES[:40], numbers[:40]), "test": (IMAGES[40:], numbers[40:])}
+    result = fit("mnist_cnn", data=arrays, model_dir=str(tmp_path / "m"), epochs=1, **SIZES)
+    (data,) = (tmp_path / "m").glob("data-*")
+    run_here("export", f"--model-dir={tmp_path}/m", f"--output={tmp_path}/out")
+    asked = ("predict", f"--saved-model={tmp_path}/out", f"--input={data}")
+    with pytest.raises(InputError, match=r"more than a class .*; name a \.jsonl"):
+        run_here(*asked, f"--output={tmp_path}/p.csv")
+    run_here(*asked, f"--output={tmp_path}/p.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    assert [row["example"] for row in rows] == [f"test/{number}" for number in range(20)]
+    said = np.array([row["outputs"] for row in rows])
+    targets = np.array([row["targets"] for row in rows])
+    assert np.mean((said - targets) ** 2) == pytest.approx(result.metrics["test_loss"], rel=1e-4)
+    with pytest.raises(InputError, match="one class for each example"):
+        run_here("export", f"--model-dir={tmp_path}/m", "--format=tflite", f"--output={tmp_path}")

@@ -1,0 +1,83 @@
+"""Lines that TensorFlow's C++ prints do not reach a user's terminal, unless asked for."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tpu_training.__main__ import main
+from tpu_training.cluster.machine import find_machine
+from tpu_training.errors.silence import native_output_hidden
+
+
+def noise() -> None:
+    os.write(2, b"W0000 00:00:1.5 25370 helpers.cc:365] Ignored output_format.\n")
+    # Buffered as C++ does, so that it would come out later.
+    ctypes.CDLL(None).printf(b"Tip: increase number of attempts with --num_tracing_attempts.\n")
+
+
+@pytest.mark.parametrize(("level", "shown"), [("2", False), ("0", True)])
+def test_the_lines_of_a_library_are_hidden_unless_its_log_is_wanted(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, level: str, shown: bool
+) -> None:
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", level)
+    print("before")
+    with native_output_hidden():
+        noise()
+    print("after", flush=True)
+    out, err = capfd.readouterr()
+    assert out.split("\n")[0] == "before"
+    assert "after" in out
+    assert ("Ignored" in err, "Tip:" in out) == (shown, shown)
+
+
+def test_output_comes_back_after_an_error(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
+    with pytest.raises(KeyError), native_output_hidden():
+        raise KeyError
+    noise()
+    assert "Ignored" in capfd.readouterr().err
+
+
+@pytest.mark.training
+def test_a_profile_that_fails_is_one_line_without_flags_of_another_program(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["profile", "--worker=grpc://127.0.0.1:1", "--output=p", "--seconds=0.1"]) == 1
+    out, err = capfd.readouterr()
+    assert "--num_tracing_attempts" not in out
+    assert err.startswith("training failed: grpc://127.0.0.1:1 gave no profile in 0.1 s")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.training
+def test_a_model_file_that_imports_tensorflow_prints_nothing_while_it_is_loaded(
+    tmp_path: Path,
+) -> None:
+    model = tmp_path / "own.py"
+    model.write_text("import tensorflow as tf\n")
+    command = [sys.executable, "-m", "tpu_training", "train", f"--model={model}", "--data=d"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TF_CPP")}
+    done = subprocess.run(
+        [*command, "--model-dir=m"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    said = done.stderr.splitlines()
+    if (find_machine().tensorflow or "") >= "2.20":
+        # These releases print of oneDNN before their log begins, whatever its level.
+        said = [line for line in said if not re.match(r"WARNING: All log mess|I0000 .*DNN", line)]
+    (line,) = said
+    assert line.startswith("training failed: ")

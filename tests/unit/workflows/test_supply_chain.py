@@ -1,0 +1,83 @@
+"""What is released, and what is installed: where it is from, and who says so."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from tpustack.project import root
+
+RELEASE: dict[str, Any] = yaml.safe_load(
+    (root() / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
+)
+JOBS = RELEASE["jobs"]
+LOCKS = [*root().glob("requirements*.txt"), *(root() / "infra/startup/locks").glob("*.txt")]
+
+
+def used(job: str) -> list[str]:
+    return [step["uses"].partition("@")[0] for step in JOBS[job]["steps"] if "uses" in step]
+
+
+def writes(job: str) -> set[str]:
+    return {right for right, kind in JOBS[job]["permissions"].items() if kind == "write"}
+
+
+def test_what_runs_this_projects_code_signs_and_publishes_nothing() -> None:
+    assert {job: writes(job) for job in JOBS} == {
+        "build": set(),
+        "attest": {"attestations", "id-token"},
+        "publish": {"contents"},
+    }
+    for job in ("attest", "publish"):
+        assert "actions/checkout" not in used(job)
+    assert not any("run" in step for step in JOBS["attest"]["steps"])
+
+
+def test_a_release_is_built_from_locks_alone_and_from_no_cache() -> None:
+    assert used("build") == [
+        "actions/checkout",
+        "actions/setup-python",
+        "actions/upload-artifact",
+    ]
+    assert [step["run"] for step in JOBS["build"]["steps"] if "run" in step] == [
+        "make release sbom"
+    ]
+
+
+def test_only_what_has_attestations_is_published_and_somebody_may_have_to_approve_it() -> None:
+    assert JOBS["attest"]["needs"] == "build"
+    assert JOBS["publish"]["needs"] == "attest"
+    assert JOBS["publish"]["environment"] == "release"
+    signed = [step["with"] for step in JOBS["attest"]["steps"] if "attest" in step["uses"]]
+    assert signed[0] == {"subject-path": "dist/*"}
+    assert all(re.fullmatch(r"dist/[a-z]+\.cdx\.json", each["sbom-path"]) for each in signed[1:])
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
+def test_every_locked_package_has_hashes(lock: Any) -> None:
+    text = lock.read_text(encoding="utf-8").replace("\\\n", " ")
+    pins = [line for line in text.splitlines() if re.match(r"[A-Za-z0-9]", line)]
+    assert pins
+    assert [pin for pin in pins if not re.search(r"--hash=sha256:[0-9a-f]{64}", pin)] == []
+
+
+def test_every_installation_by_the_makefile_the_tools_and_the_vm_asks_for_hashes() -> None:
+    """What is built from this checkout needs none, and is the only thing without."""
+    files = [root() / "Makefile", *(root() / "tools").rglob("*.py")]
+    for file in files:
+        text = file.read_text(encoding="utf-8").replace("\\\n", " ")
+        for line in text.splitlines():
+            if re.search(r"pip install .*(-r|--requirement)\b", line):
+                assert "--require-hashes" in line, f"{file.name}: {line.strip()}"
+    script = (root() / "infra" / "startup" / "common.sh").read_text(encoding="utf-8")
+    assert '--require-hashes --only-binary :all: --requirement "$lock"' in script
+    assert "sha256sum --check --status" in script
+
+
+def test_an_advisory_that_is_passed_over_has_a_reason() -> None:
+    lines = (root() / ".pip-audit.txt").read_text(encoding="utf-8").splitlines()
+    for line in lines:
+        assert line.startswith("#") or re.fullmatch(r"[A-Z][A-Za-z0-9-]+ .{20,}", line), line

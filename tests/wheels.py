@@ -1,0 +1,36 @@
+"""Builds this project's wheels from copies of their sources, where nothing else lies."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+# What each distribution is made of, beside its pyproject.toml and README.md.
+PACKAGES = {
+    ".": ("bootstrap", "infra", "policy", "tpustack"),
+    "training": ("tpu_training",),
+    "localcloud": ("localcloud",),
+}
+_MADE = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
+
+
+def build(source: str, folder: Path) -> Path:
+    """Build the wheel of a folder of `PACKAGES`, reproducibly."""
+    copy, target = folder / "sources" / source, folder / "wheels" / source
+    copy.mkdir(parents=True)
+    for package in PACKAGES[source]:
+        shutil.copytree(ROOT / source / package, copy / package, ignore=_MADE)
+    for path in (f"{source}/pyproject.toml", f"{source}/README.md", "LICENSE"):
+        shutil.copy(ROOT / path, copy)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index"]
+    command += ["--no-build-isolation", "--wheel-dir", str(target), str(copy)]
+    fixed = {"SOURCE_DATE_EPOCH": "315532800", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    done = subprocess.run(
+        command, env=os.environ | fixed, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return next(target.glob("*.whl"))
