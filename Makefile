@@ -9,7 +9,7 @@ SOURCES := infra bootstrap training/tpu_training localcloud/localcloud tpustack 
 # Every command starts a Python; where its modules are compiled anew each time, that takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-deploy toolchain demo test unit oldest next lint format docs catalog site bench wheel lock clean
+.PHONY: help setup setup-deploy toolchain demo test unit oldest newest next lint format docs catalog site bench wheel release sbom audit secrets lock clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -30,7 +30,7 @@ demo: setup  ## From nothing to a trained model (ARCH=vm|node, KEEP=1 leaves it 
 test: setup  ## Run the whole suite
 	@$(PY) -m pytest -n 4 --dist loadgroup tests/e2e tests/integration tests/unit
 
-unit: setup  ## Run the tests that need no engine, no server and no training (90 s)
+unit: setup  ## Run the tests that need no engine, no server and no training (two minutes)
 	@# A file of which every test is left out would be imported all the same, with TensorFlow.
 	@$(PY) -m pytest -n 2 -m 'not engine and not server and not training' tests/unit \
 	  $$(grep -rlE '^pytestmark = .*(server|training|"cluster")' tests/unit | sed 's/^/--ignore=/')
@@ -43,13 +43,22 @@ oldest: setup  ## Test training/ with the oldest TensorFlow it runs with
 	  --editable training
 	@.venv-oldest/bin/python -m pytest -n 2 --dist loadgroup tests/unit/training
 
+newest: setup  ## Test training/ with the newest TensorFlow (ONLY="file file" for some)
+	@test -d .venv-newest || .venv/bin/uv venv --quiet --python '>=3.10,<3.13' .venv-newest
+	@.venv/bin/uv pip install --quiet --python .venv-newest --require-hashes \
+	  -r requirements-newest.txt
+	@.venv/bin/uv pip install --quiet --python .venv-newest --no-deps --no-build-isolation \
+	  --editable training
+	@.venv-newest/bin/python -m pytest -n 2 --dist loadgroup $(or $(ONLY),tests/unit/training)
+
 next: setup  ## Test and type-check infra/ with the next generation of Google's provider
 	@test -d .venv-next || .venv/bin/uv venv --quiet --python '>=3.10,<3.13' .venv-next
 	@.venv/bin/uv pip install --quiet --python .venv-next --require-hashes \
 	  -r requirements-next.txt
 	@# Those tests that need no local cloud and do not go by chance: their libraries are not here.
 	@.venv-next/bin/python -m pytest \
-	  $$(grep -rLE 'localcloud|\.replay|hypothesis' --include='test_*.py' tests/unit/infra)
+	  $$(grep -rLE 'localcloud|tests.compiled|\.replay|hypothesis' --include='test_*.py' \
+	  --exclude-dir=agent tests/unit/infra)
 	@.venv-next/bin/python -m mypy --config-file mypy-next.ini infra
 
 lint: setup  ## Run ruff, the strict type checker and the structure checks
@@ -66,8 +75,9 @@ docs: setup  ## Write docs/settings.md and docs/troubleshooting.md anew from wha
 	@$(PY) -m tpustack settings --markdown > docs/settings.md
 	@$(PY) -m tpustack doctor --markdown > docs/troubleshooting.md
 
-catalog: setup  ## Write the local cloud's TPU and machine types anew from infra/catalog
+catalog: setup  ## Write what other packages know of TPUs and machines anew from infra/catalog
 	@$(PY) tools/local_catalog.py
+	@$(PY) tools/training_catalog.py
 
 site: setup  ## Build the documentation site into build/site
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --clean
@@ -79,6 +89,40 @@ bench: setup  ## Measure, side by side in one run (ONLY="name name" for some)
 wheel: setup-deploy  ## Build the training wheel into dist/
 	@$(PY) -m tpustack wheel
 
+release: setup-deploy  ## Build the wheels of all distributions, and their digests, into dist/
+	@rm -rf dist
+	@set -e; for source in . training localcloud; do SOURCE_DATE_EPOCH=315532800 .venv/bin/uv build --quiet \
+	  --wheel --no-build-isolation --python $(PY) --out-dir dist $$source; done
+	@cd dist && sha256sum *.whl > SHA256SUMS && cat SHA256SUMS
+
+release-tools: setup-deploy
+	@test -d .venv-release || .venv/bin/uv venv --quiet --python '>=3.10,<3.13' .venv-release
+	@.venv/bin/uv pip install --quiet --python .venv-release --require-hashes \
+	  -r requirements-release.txt
+
+BOM := .venv-release/bin/cyclonedx-py requirements --output-reproducible --pyproject
+
+sbom: release-tools  ## List what a deployment and a machine install, as CycloneDX, in dist/
+	@mkdir -p dist
+	@$(BOM) pyproject.toml --output-file dist/deployment.cdx.json requirements-deploy.txt
+	@$(BOM) training/pyproject.toml --output-file dist/machine.cdx.json \
+	  infra/startup/locks/tensorflow-cpu-2.19.1.txt
+
+# Older releases of TensorFlow are somebody's choice, and only their successors cure their advisories.
+AUDITED := $(foreach lock,requirements requirements-deploy requirements-newest requirements-next \
+  requirements-release infra/startup/locks/tensorflow-cpu-2.19.1 \
+  infra/startup/locks/tensorflow-tpu-2.19.1,$(lock).txt)
+
+# Each exception has its reason in .pip-audit.txt.
+audit: release-tools  ## Ask the advisory databases about every locked package (needs the network)
+	@for lock in $(AUDITED); do echo $$lock; \
+	  .venv-release/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off \
+	  $$(sed -n 's/^\([A-Z][A-Z0-9a-z-]*\) .*/--ignore-vuln \1/p' .pip-audit.txt) \
+	  --requirement $$lock || failed=1; done; test -z "$$failed"
+
+secrets: setup-deploy  ## Look for secrets in every commit
+	@$(PY) tools/gitleaks.py git --no-banner --redact
+
 LOCK := .venv/bin/uv pip compile --quiet --python-version 3.10 --generate-hashes \
   --no-emit-index-url --custom-compile-command 'make lock' \
   --no-emit-package tpu-stack-training --no-emit-package tpu-stack-localcloud
@@ -88,8 +132,11 @@ lock: setup  ## Pin the dependencies again, with hashes
 	@$(LOCK) --universal pyproject.toml --group pyproject.toml:setup \
 	  --constraint requirements.txt --output-file requirements-deploy.txt
 	@$(LOCK) requirements-oldest.in --output-file requirements-oldest.txt
+	@$(LOCK) requirements-newest.in --output-file requirements-newest.txt
 	@$(LOCK) --universal requirements-next.in --output-file requirements-next.txt
+	@$(LOCK) --universal requirements-release.in --output-file requirements-release.txt
+	@$(PY) tools/lock_machines.py
 
 clean:  ## Stop the local cloud and remove all that was made here, except .venv
-	@if [ -x $(PY) ]; then $(PY) -m localcloud stop; fi
+	@if [ -x $(PY) ]; then $(PY) -m localcloud stop; $(PY) -m tpustack.engine.leftovers; fi
 	@rm -rf .demo .localcloud .state dist build
