@@ -95,13 +95,15 @@ class LimitEnforcer:
     def _traces(self) -> Iterator[float]:
         """Yield when each object of a job was written."""
         address = f"{STORAGE}storage/v1/b/{urllib.parse.quote(self._place.bucket)}/o"
-        query = {"prefix": "jobs/", "fields": "items(updated),nextPageToken"}
+        query = {"prefix": "jobs/", "fields": "items(name,updated),nextPageToken"}
         while True:
             status, page = self._call("GET", f"{address}?{urllib.parse.urlencode(query)}", None)
             if status != 200:
                 raise OSError(f"HTTP status {status} for {address}: {message(page)}")
             for found in page.get("items", []):
-                yield seconds(found["updated"])
+                # The agent's own ledger is no trace of a trainer.
+                if "/ledger/tpus-" not in found["name"]:
+                    yield seconds(found["updated"])
             if not page.get("nextPageToken"):
                 return
             query["pageToken"] = page["nextPageToken"]

@@ -7,7 +7,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from .google import Place
+from .google import Bucket, Place
+from .ledger import Ledger
 from .limits import LimitEnforcer
 from .machine import Machine
 from .probe import why_silent
@@ -38,11 +39,15 @@ def main() -> None:
     machine = Machine()
     bucket = machine.attribute("bucket-url").removeprefix("gs://")
     place = Place(machine.attribute("tpu-project"), machine.attribute("tpu-zone"), bucket)
-    enforcer = LimitEnforcer(place, machine.call, machine.training, time.time, say)
+    ledger = Ledger(Bucket(machine.call, bucket), machine.attribute("training-job"), time.time, say)
+    limited, recovered = (
+        ledger.listening(machine.call, removal) for removal in ("stopped", "recovering")
+    )
+    enforcer = LimitEnforcer(place, limited, machine.training, time.time, say)
     if sys.argv[1:] == ["wake"]:
         until_it_works(lambda: enforcer.wake(machine.limits(_LOOK_SECONDS)))
         return
-    recovery = Recovery(place, machine.call, World(time.time, say, why_silent, random.random))
+    recovery = Recovery(place, recovered, World(time.time, say, why_silent, random.random))
     seconds = _LOOK_SECONDS
 
     def look() -> bool:

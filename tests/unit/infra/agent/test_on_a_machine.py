@@ -74,6 +74,7 @@ def test_it_takes_a_lost_tpu_down_and_asks_for_another(cloud: LocalCloud) -> Non
         "bucket-url": "gs://a-bucket",
         "tpu-project": PROJECT,
         "tpu-zone": ZONE,
+        "training-job": "a-job",
         "startup-script": SCRIPT,
     }
     machine = spec(attributes=attributes, service_account=EMAIL, scopes=(CLOUD_PLATFORM,))
