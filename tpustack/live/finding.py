@@ -73,7 +73,7 @@ def _refused(about: str, error: Forbidden, project: str) -> Finding:
     api = urlsplit(str(error).partition(" ")[0]).hostname
     if says_disabled(error) and api:
         said = f"cannot be asked before {api} is enabled"
-        return Finding(about, WARNING, said, f"gcloud services enable {api} --project {project}")
+        return Finding(about, WARNING, said, f"`gcloud services enable {api} --project {project}`")
     return Finding(about, UNKNOWN, str(error), "Let somebody look who may")
 
 

@@ -114,7 +114,7 @@ def policies(asked: Asked) -> Iterator[Finding]:
         yield Finding("org policies", OK, f"{asked.project} is in no organization")
         return
     if not enabled:
-        cure = f"gcloud services enable {_API} --project {asked.project}"
+        cure = f"`gcloud services enable {_API} --project {asked.project}`"
         yield Finding("org policies", UNKNOWN, f"{_API} is disabled", cure)
         return
     found = [finding for one in CONSTRAINTS for finding in _asked(one, asked)]

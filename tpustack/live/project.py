@@ -35,7 +35,7 @@ def billing(asked: Asked) -> Iterator[Finding]:
         "billing",
         WRONG,
         "nobody pays for the project: Google makes no machine in it",
-        f"gcloud billing projects link {asked.project} --billing-account ACCOUNT",
+        f"`gcloud billing projects link {asked.project} --billing-account ACCOUNT`",
     )
 
 
@@ -54,7 +54,7 @@ def apis(asked: Asked) -> Iterator[Finding]:
             "APIs",
             WRONG,
             f"disabled, and enableApis is false: {', '.join(missing)}",
-            f"gcloud services enable {' '.join(missing)} --project {asked.project}",
+            f"`gcloud services enable {' '.join(missing)} --project {asked.project}`",
         )
 
 

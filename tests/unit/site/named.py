@@ -19,6 +19,8 @@ PROGRAM = re.compile(
     re.M,
 )
 _TICKED = re.compile(r"`([^`]+)`")
+# What a message puts between backticks later stands by itself.
+_BY_ITSELF = re.compile(r"(?:pulumi|gcloud) [^`\n]*--[^`\n]*")
 # A message shows a command on a line of its own by indenting it.
 _SHOWN = re.compile(r"^ {2,}(?=\S)", re.M)
 _SOURCES = ("bootstrap", "infra", "localcloud/localcloud", "policy", "tools", "tpustack")
@@ -77,6 +79,8 @@ def _of_messages() -> Iterator[Named]:
             where = path.relative_to(REPOSITORY).as_posix()
             for text in _texts(path):
                 yield from _ticked(where, text)
+                if _BY_ITSELF.fullmatch(text):
+                    yield from _run(where, text, whole=False)
                 if _SHOWN.search(text):
                     yield from _run(where, _SHOWN.sub("", text), whole=False)
 

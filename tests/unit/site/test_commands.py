@@ -134,6 +134,10 @@ def test_commands_are_found_where_they_are() -> None:
     wheres = {one.where.partition("/")[0] for one in named()}
     assert {"README.md", "docs", "infra", "tpustack", "training", "localcloud"} <= wheres
     assert "training/tpu_training/errors/known_errors.json" in {one.where for one in named()}
+    # A constant that a message puts between backticks, and a command that a finding ends with.
+    by_itself = "destroy --target-dependents --target '**:V2Vm::**'"
+    assert Named("infra/queued/request.py", "pulumi", by_itself, whole=False) in named()
+    assert ("gcloud", "billing projects link X --billing-account ACCOUNT") in found
 
 
 @pytest.mark.parametrize(
