@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from infra.apis import apis_of
 from infra.settings import StackSettings
 from infra.settings.training import RunOn
 from tpustack.live.finding import OK, UNKNOWN, WARNING, WRONG, Asked, Finding
@@ -41,8 +42,10 @@ def _enforced(rule: Rule) -> bool:
 def _denies(rule: Rule, *values: str) -> bool:
     """Return whether a rule of a list lets none of the values through."""
     listed = rule.get("values", {})
-    allowed = listed.get("allowedValues", [])
-    denied = listed.get("deniedValues", [])
+    allowed, denied = (
+        [value.removeprefix("is:") for value in listed.get(kind, ())]
+        for kind in ("allowedValues", "deniedValues")
+    )
     if rule.get("denyAll") or any(value in denied for value in values):
         return True
     return bool(allowed) and not any(value in allowed for value in values)
@@ -53,6 +56,11 @@ def _places(settings: StackSettings) -> tuple[str, ...]:
     region, zone = settings.region, settings.zone
     continent = region.partition("-")[0]
     return (zone, region, *(f"in:{place}-locations" for place in (zone, region, continent)))
+
+
+def _shielded(settings: StackSettings) -> bool:
+    vm = settings.vm.shielded
+    return vm.secure_boot and vm.vtpm and vm.integrity_monitoring
 
 
 def _image(settings: StackSettings) -> str:
@@ -82,8 +90,14 @@ CONSTRAINTS = (
     ),
     Constraint(
         "gcp.restrictServiceUsage",
-        lambda rule, s: _denies(rule, "tpu.googleapis.com"),
-        "Ask whoever administers the organization to allow tpu.googleapis.com",
+        lambda rule, s: any(_denies(rule, api) for api in apis_of(s)),
+        "Ask whoever administers the organization to allow the APIs that the stack uses "
+        "(docs/identity.md#apis)",
+    ),
+    Constraint(
+        "compute.requireShieldedVm",
+        lambda rule, s: _enforced(rule) and not _shielded(s),
+        "Leave vm.shielded out",
     ),
     Constraint(
         "iam.disableServiceAccountCreation",

@@ -23,6 +23,8 @@ STRANGER = "user:stranger@example.com"
 POLICIES = f"orgpolicy.googleapis.com/v2/projects/{DEFAULT_PROJECT}/policies"
 SERVICES = f"serviceusage.googleapis.com/v1/projects/{DEFAULT_PROJECT}/services"
 
+USED = [f"is:{api}" for api in (*APIS, "storage.googleapis.com")]
+
 
 @contextmanager
 def policy(api: Client, constraint: str, **rule: object) -> Iterator[None]:
@@ -168,6 +170,17 @@ def test_names_that_are_taken_are_found(live: Live, api: Client) -> None:
             {"labels": {}},
         ),
         ("iam.disableServiceAccountCreation", {"enforce": True}, {"labels": {}}),
+        # Whatever the stack uses, not TPUs alone; `is:` stands before a value as it is.
+        (
+            "gcp.restrictServiceUsage",
+            {"values": {"deniedValues": ["is:storage.googleapis.com"]}},
+            {"labels": {}},
+        ),
+        (
+            "compute.requireShieldedVm",
+            {"enforce": True},
+            {"vm": {"shielded": {"secureBoot": False}}},
+        ),
     ],
 )
 def test_a_policy_that_refuses_what_the_stack_makes_is_named(
@@ -192,6 +205,8 @@ def test_a_policy_that_allows_what_the_stack_makes_is_fine(live: Live, api: Clie
         policy(api, "gcp.resourceLocations", values={"allowedValues": ["in:us-locations"]}),
         policy(api, "compute.vmExternalIpAccess", denyAll=True),
         policy(api, "compute.requireOsLogin", enforce=True),
+        policy(api, "compute.requireShieldedVm", enforce=True),
+        policy(api, "gcp.restrictServiceUsage", values={"allowedValues": USED}),
     ):
         code, found = live("org policies")
     assert (code, found["org policies"][0]) == (0, "ok")
