@@ -1,0 +1,37 @@
+"""The script that the engine starts for the queue's resources."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from infra import queued
+
+SCRIPT = Path(queued.__file__).parent / "plugin" / "pulumi-resource-pulumi-python"
+
+
+@pytest.mark.parametrize("named", [".venv", "{checkout}/elsewhere"])
+def test_the_environment_that_pulumi_yaml_names_serves_the_queue(
+    tmp_path: Path, named: str
+) -> None:
+    virtualenv = named.format(checkout=tmp_path)
+    script = tmp_path / SCRIPT.relative_to(SCRIPT.parents[3])
+    script.parent.mkdir(parents=True)
+    shutil.copy(SCRIPT, script)
+    python = tmp_path / virtualenv / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "$PYTHONPATH $*"\n', encoding="utf-8")
+    python.chmod(0o755)
+    said = subprocess.run(
+        [script, "127.0.0.1:1234"],
+        cwd=tmp_path / "infra",
+        env={"PATH": os.environ["PATH"], "PULUMI_RUNTIME_VIRTUALENV": virtualenv},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert said == f"{tmp_path} -u -m infra.queued.serve 127.0.0.1:1234\n"
