@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,37 +13,84 @@ from tpustack.errors import TpustackError, UsageError
 
 if TYPE_CHECKING:
     from tpu_training.goodput.account import Account
-
-_OBJECTS = "https://storage.googleapis.com/storage/v1/b/{}/o"
+    from tpu_training.goodput.ledger import Ledger
+    from tpustack.goodput.money import Money
 
 
 @click.command("goodput")
 @click.argument("model_dir", required=False)
 @options.stack("The stack whose job to look at; without it the one Pulumi selected.")
 @options.as_json("account")
-def command(model_dir: str | None, stack: str | None, as_json: bool) -> None:
-    """Show what a job's wall time went into, over all of its starts and machines.
+@click.option("--plot", metavar="FILE", help="Also draw the timeline: NAME.png or NAME.svg.")
+@click.option(
+    "--prometheus",
+    metavar="FILE",
+    help="Also write metrics for Prometheus, such as for node exporter's textfile collector; - "
+    "prints them and nothing else.",
+)
+def command(
+    model_dir: str | None,
+    stack: str | None,
+    as_json: bool,
+    plot: str | None,
+    prometheus: str | None,
+) -> None:
+    """Show what a job's wall time went into, over all of its starts, machines and TPUs.
 
-    Goodput is the part in steps that count. MODEL_DIR is a training's directory, here or gs://…;
-    without it the stack's job is looked at.
+    Goodput is the part in steps that count; the rest is told by its cause. MODEL_DIR is a
+    training's directory, here or gs://…; without it the stack's job is looked at, and what its time
+    has cost is told, too.
     """
-    if model_dir is not None and stack is not None:
-        raise UsageError("--stack and MODEL_DIR exclude each other")
+    _refuse(model_dir, stack, as_json, plot, prometheus)
     from tpu_training.goodput.account import account
-    from tpu_training.goodput.entry import parse
+    from tpu_training.goodput.ledger import read
+    from tpustack.goodput.files import files_of
 
     where = model_dir or _job_of(stack)
-    found = {name: parse(text) for name, text in _entries(where.rstrip("/"))}
-    entries = [entry for entry in found.values() if entry is not None]
-    if not entries:
-        raise TpustackError(f"{where}: no training has written a ledger there")
-    total, broken = account(entries), sorted(name for name, entry in found.items() if not entry)
+    ledger = read(files_of(where))
+    if not ledger.entries:
+        broken = "".join(f"; {problem}" for problem in ledger.problems)
+        raise TpustackError(f"{where}: no training has written a ledger there{broken}")
+    total = account(ledger)
+    money = None if model_dir else _money(stack, total)
+    if plot:
+        _draw(Path(plot), ledger, total)
+    if prometheus:
+        _write_prometheus(prometheus, total, where)
     if as_json:
-        click.echo(json.dumps(_document(total, broken), indent=2))
-        return
-    _print(total)
-    for name in broken:
-        click.echo(f"{name} is no entry of a ledger; it is left out", err=True)
+        cost = money and money.to_dict()
+        document = {**total.to_dict(), "cost": cost, "problems": ledger.problems}
+        click.echo(json.dumps(document, indent=2))
+    elif prometheus != "-":
+        _print(total, money)
+    for problem in ledger.problems:
+        click.echo(problem, err=True)
+
+
+def _refuse(
+    model_dir: str | None,
+    stack: str | None,
+    as_json: bool,
+    plot: str | None,
+    prometheus: str | None,
+) -> None:
+    """Raise UsageError with all that is wrong with the options."""
+    from tpu_training.goodput.picture import KINDS
+
+    wrong = []
+    if model_dir is not None and stack is not None:
+        wrong.append("--stack and MODEL_DIR exclude each other")
+    if plot is not None and Path(plot).suffix.removeprefix(".") not in KINDS:
+        wrong.append(f"--plot={plot}: expected {' or '.join(f'NAME.{kind}' for kind in KINDS)}")
+    if prometheus == "-" and as_json:
+        wrong.append(
+            "--prometheus=- and --json both print to standard output: give --prometheus a file"
+        )
+    for name, path in (("--plot", plot), ("--prometheus", prometheus)):
+        if path not in (None, "-") and not Path(path).absolute().parent.is_dir():
+            wrong.append(f"{name}={path}: there is no folder {Path(path).parent}")
+    if wrong:
+        raise UsageError("; ".join(wrong))
 
 
 def _job_of(stack: str | None) -> str:
@@ -53,52 +99,54 @@ def _job_of(stack: str | None) -> str:
     return str(outputs_of(stack)["job_url"])
 
 
-def _entries(where: str) -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of each file of the ledger."""
-    from tpu_training.goodput.entry import FOLDER
+def _money(stack: str | None, total: Account) -> Money:
+    from infra.catalog import Catalog
+    from infra.cost.parts import of_stack
+    from tpustack.engine.deployed import name_of
+    from tpustack.goodput.money import money_of
+    from tpustack.stacks.files import load
 
-    if not where.startswith("gs://"):
-        for path in sorted(Path(where, FOLDER).glob("*.json")):
-            yield str(path), path.read_text(encoding="utf-8", errors="replace")
+    name = name_of(stack)
+    return money_of(total, of_stack(load(name), name, Catalog()))
+
+
+def _draw(path: Path, ledger: Ledger, total: Account) -> None:
+    from tpu_training.errors import InputError
+    from tpu_training.goodput.picture import draw
+
+    try:
+        path.write_bytes(draw(ledger, total, path.suffix.removeprefix(".")))
+    except (InputError, OSError) as error:
+        raise TpustackError(f"--plot={path}: {error}") from None
+
+
+def _write_prometheus(target: str, total: Account, where: str) -> None:
+    """Write the whole file or none: node exporter may read it at any time."""
+    from tpu_training.goodput.prometheus import to_prometheus
+
+    text = to_prometheus(total, where.rstrip("/").rpartition("/")[2])
+    if target == "-":
+        click.echo(text, nl=False)
         return
-    from urllib.parse import quote
-
-    from tpustack.cloud.google import Google
-
-    google = Google()
-    bucket, _, folder = where.removeprefix("gs://").partition("/")
-    objects = _OBJECTS.format(bucket)
-    for item in google.pages(objects, "items", {"prefix": f"{folder}/{FOLDER}/"}):
-        name = quote(item["name"], safe="")
-        yield f"gs://{bucket}/{item['name']}", google.text(f"{objects}/{name}", {"alt": "media"})
+    path = Path(target)
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+    except OSError as error:
+        raise TpustackError(f"--prometheus={target}: {error}") from None
 
 
-def _document(total: Account, broken: list[str]) -> dict[str, object]:
-    return {
-        "wall_seconds": total.wall,
-        "goodput": total.goodput,
-        "seconds": total.seconds,
-        "starts": total.starts,
-        "steps": total.steps,
-        "lost_steps": total.lost_steps,
-        "not_read": broken,
-    }
-
-
-def _print(total: Account) -> None:
+def _print(total: Account, money: Money | None) -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    from tpu_training.goodput.account import STATES
+    from tpustack.goodput.show import causes_table, machines_table, states_table
 
-    table = Table("state", "hours", "part", "what it is")
-    for name, meaning in STATES:
-        seconds = total.seconds[name]
-        part = seconds / total.wall if total.wall else 0.0
-        table.add_row(name, f"{seconds / 3600:.2f}", f"{part:.1%}", meaning)
-    table.add_row("", f"{total.wall / 3600:.2f}", "100.0%", "wall time")
-    Console().print(table)
+    console = Console()
+    for table in (states_table(total, money), causes_table(total), machines_table(total)):
+        if table:
+            console.print(table)
     click.echo(
         f"goodput {total.goodput:.1%}: {total.steps} steps in {total.starts} starts, "
-        f"{total.lost_steps} steps were lost"
+        f"{total.lost_steps} steps were lost" + (f"; {money}" if money else "")
     )

@@ -1,14 +1,51 @@
-"""`tpustack goodput` shows where a job's time went."""
+"""`tpustack goodput` shows where a job's time went, and what that has cost."""
 
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
+from infra.catalog import Catalog
+from infra.cost.parts import of_stack
+from localcloud.app import LocalCloud
+from localcloud.core.clock import VirtualClock
+from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Run
-from tpu_training.goodput.entry import PARTS, Entry
+from tpu_training.goodput.entry import FINISHED, PARTS, Entry
+from tpustack.cloud import google
+from tpustack.cloud.google import Google
+from tpustack.engine import deployed
+from tpustack.stacks.files import load
+
+HOUR = 3600.0
+SECONDS = dict.fromkeys(PARTS, 0.0) | {"compute": 1800.0, "load": 600.0}
+
+
+def agent(now: float) -> str:
+    """What the agent wrote: the TPU was preempted, and made anew within half an hour."""
+    events = [
+        {"at": now, "tpu": "t", "state": "ready", "cause": ""},
+        {"at": now + HOUR, "tpu": "t", "state": "recovering", "cause": "PREEMPTED"},
+        {"at": now + 1.5 * HOUR, "tpu": "t", "state": "provisioning", "cause": "PREEMPTED"},
+        {"at": now + 2 * HOUR, "tpu": "t", "state": "ready", "cause": ""},
+    ]
+    return json.dumps({"machine": "vm", "seen": now + 3 * HOUR, "events": events})
+
+
+def ledger(now: float) -> dict[str, str]:
+    first = Entry(now, HOUR, 0, 100, SECONDS, "vm")
+    second = Entry(now + 2 * HOUR, HOUR, 80, 200, SECONDS, "vm", FINISHED)
+    return {
+        "1.json": first.to_json(),
+        "2.json": second.to_json(),
+        "3.json": "{",
+        "tpus-1.json": agent(now),
+    }
 
 
 @pytest.fixture
@@ -16,10 +53,8 @@ def model(tmp_path: Path) -> Path:
     """A directory with the ledger of two starts, and garbage."""
     folder = tmp_path / "model" / "ledger"
     folder.mkdir(parents=True)
-    seconds = dict.fromkeys(PARTS, 0.0) | {"compute": 1800.0, "load": 600.0}
-    (folder / "1.json").write_text(Entry(0.0, 3600.0, 0, 100, seconds).to_json())
-    (folder / "2.json").write_text(Entry(7200.0, 3600.0, 80, 200, seconds).to_json())
-    (folder / "3.json").write_text("{")
+    for name, text in ledger(0.0).items():
+        (folder / name).write_text(text)
     return tmp_path / "model"
 
 
@@ -28,16 +63,19 @@ def test_the_table_adds_up_and_garbage_is_named(run: Run, model: Path) -> None:
     assert done.code == 0
     assert "goodput 30.0%: 200 steps in 2 starts, 20 steps were lost" in done.out
     assert "100.0%" in done.out
-    assert "away" in done.out
-    assert "3.json is no entry of a ledger; it is left out" in done.err
+    assert "PREEMPTED" in done.out
+    assert "3.json is no file of a ledger; it is left out" in done.err
 
 
 def test_programs_get_the_same_as_json(run: Run, model: Path) -> None:
     content = json.loads(run("goodput", str(model), "--json").out)
-    assert content["wall_seconds"] == sum(content["seconds"].values()) == 10800.0
+    assert content["wall_seconds"] == sum(content["seconds"].values()) == 3 * HOUR
     assert content["seconds"]["lost"] == 360.0
-    assert content["seconds"]["away"] == 3600.0
-    assert [Path(name).name for name in content["not_read"]] == ["3.json"]
+    assert content["seconds"]["recovering"] == content["seconds"]["provisioning"] == HOUR / 2
+    assert content["causes"]["PREEMPTED"] == 360 + HOUR + 600 + 1200
+    assert content["tpus"]["t"]["ready"] == 2 * HOUR
+    assert content["cost"] is None
+    assert len(content["problems"]) == 1
 
 
 def test_a_directory_without_a_ledger_is_told(run: Run, tmp_path: Path) -> None:
@@ -46,5 +84,100 @@ def test_a_directory_without_a_ledger_is_told(run: Run, tmp_path: Path) -> None:
     assert "no training has written a ledger there" in done.err
 
 
-def test_a_stack_and_a_directory_exclude_each_other(run: Run, tmp_path: Path) -> None:
-    assert run("goodput", str(tmp_path), "--stack", "dev").code == 2
+def test_all_that_is_wrong_with_the_options_is_told_at_once(run: Run, tmp_path: Path) -> None:
+    done = run(
+        *("goodput", str(tmp_path), "--stack", "dev", "--json", "--plot", "x.gif"),
+        *("--prometheus", str(tmp_path / "missing" / "x.prom")),
+    )
+    assert done.code == 2
+    assert "--stack and MODEL_DIR exclude each other" in done.err
+    assert "--plot=x.gif: expected NAME.png or NAME.svg" in done.err
+    assert "there is no folder" in done.err
+    both = run("goodput", str(tmp_path), "--json", "--prometheus", "-")
+    assert both.code == 2
+    assert "both print to standard output" in both.err
+
+
+def test_a_picture_is_drawn(run: Run, model: Path, tmp_path: Path) -> None:
+    assert run("goodput", str(model), "--plot", str(tmp_path / "a.png")).code == 0
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_the_command_says_what_to_install(
+    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = run("goodput", str(model), "--plot", str(tmp_path / "a.png"))
+    assert done.code == 1
+    assert "drawing the picture needs matplotlib: pip install" in done.err
+    assert not (tmp_path / "a.png").exists()
+
+
+def test_prometheus_gets_a_whole_file_or_standard_output(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "goodput.prom"
+    assert "goodput 30.0%" in run("goodput", str(model), "--prometheus", str(target)).out
+    printed = run("goodput", str(model), "--prometheus", "-").out
+    assert target.read_text() == printed
+    assert 'tpu_training_state_seconds{job_name="model",state="lost"} 360.0' in printed
+    assert [path.name for path in tmp_path.iterdir() if "unfinished" in path.name] == []
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """A bucket with a job's ledger, which a machine wrote whose clock is an hour slow."""
+    cloud = LocalCloud(tmp_path / "home", clock=(clock := VirtualClock()))
+    cloud.start()
+    client = Client(cloud)
+    client.post(
+        "storage.googleapis.com/storage/v1/b",
+        {"name": "a-bucket", "location": "US-CENTRAL1"},
+        project="tpu-stack-local",
+    )
+    begun = clock.now() - HOUR
+    for name, text in ledger(begun).items():
+        last = {"1.json": begun + HOUR}.get(name, begun + 3 * HOUR)
+        clock.advance(max(0.0, last + HOUR - clock.now()))
+        path = f"jobs/a-job/ledger/{name}"
+        client.session.post(
+            "https://storage.googleapis.com/upload/storage/v1/b/a-bucket/o",
+            params={"uploadType": "media", "name": path},
+            data=text,
+            timeout=30,
+        ).raise_for_status()
+    monkeypatch.setattr(google, "Google", lambda: Google(client.session))
+    yield client
+    cloud.stop()
+
+
+def test_a_ledger_is_read_from_a_bucket_whose_clock_counts(run: Run, bucket: Client) -> None:
+    done = run("goodput", "gs://a-bucket/jobs/a-job/", "--json")
+    content = json.loads(done.out)
+    assert content["wall_seconds"] == pytest.approx(3 * HOUR, abs=5)
+    assert content["goodput"] == pytest.approx((3600 - 360) / (3 * HOUR), abs=0.001)
+    assert content["problems"] == [
+        "gs://a-bucket/jobs/a-job/ledger/3.json is no file of a ledger; it is left out",
+        "the clock of vm was 3600 s slow by the bucket's; its times are corrected",
+    ]
+
+
+def test_a_stacks_job_is_told_with_what_it_cost(
+    project: Path, run: Run, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The TPU costs nothing while Google makes it anew; the machine that waits does."""
+    monkeypatch.setattr(deployed, "outputs_of", lambda stack: {"job_url": str(model)})
+    content = json.loads(run("goodput", "--stack", "dev", "--json").out)
+    estimate = of_stack(load("dev"), "dev", Catalog())
+    hour = estimate.configured.hour
+    (tpu,) = [
+        line.configured.amount for line in estimate.lines if line.part == "TPU" and line.configured
+    ]
+    cost = content["cost"]
+    assert Decimal(cost["hour"]) == hour
+    assert Decimal(cost["total"]) == pytest.approx(2 * hour + hour - tpu)
+    assert Decimal(cost["step"]) == pytest.approx(Decimal(cost["total"]) / 200)
+    assert Decimal(cost["states"]["recovering"]) == pytest.approx((hour - tpu) / 2)
+    done = run("goodput", "--stack", "dev")
+    assert " an hour, " in done.out
+    assert " a step" in done.out

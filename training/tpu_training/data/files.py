@@ -60,6 +60,11 @@ def check_bucket(path: str, flag: str) -> None:
         ) from error
 
 
+def names(directory: str) -> list[str]:
+    """Return the names in `directory`, sorted; none where there is no such directory."""
+    return sorted(tf.io.gfile.listdir(directory)) if tf.io.gfile.isdir(directory) else []
+
+
 def make_directory(path: str) -> None:
     """Create the directory `path` and missing parents."""
     with _named(path):

@@ -5,11 +5,19 @@ Each start writes its own file, `MODEL_DIR/ledger/*.json`, again and again; no t
 
 import dataclasses
 import json
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 FOLDER = "ledger"
-# The parts that monitoring/step_times.py measures.
-PARTS = ("load", "start", "compute", "input", "checkpoint", "idle")
+# Before the first step, as job/start.py measures it, and from it on, as monitoring/step_times.py
+# does.
+BEFORE = ("load", "wait", "connect", "restore")
+PARTS = (*BEFORE, "start", "compute", "input", "checkpoint", "evaluate", "idle")
+# The first releases that kept a ledger did not measure these apart.
+_NEWER = ("wait", "connect", "restore", "evaluate")
+_LATEST = 1e12
 
 
 @dataclass(frozen=True)
@@ -22,29 +30,54 @@ class Entry:
         first_step: The step from which it went on.
         last_step: The last one that it finished.
         seconds: What it spent on each of PARTS; the rest of `duration` came before its first loop.
+        machine: The name of the machine it ran on; empty where nobody wrote it.
+        ending: Why it ended; empty while it runs, and for ever if it was killed.
     """
 
     begin: float
     duration: float
     first_step: int
     last_step: int
-    seconds: dict[str, float]
+    seconds: Mapping[str, float]
+    machine: str = ""
+    ending: str = ""
+
+    @property
+    def end(self) -> float:
+        """Its last sign of life."""
+        return self.begin + self.duration
 
     def to_json(self) -> str:
         """Return the text of its file."""
         return json.dumps(dataclasses.asdict(self), sort_keys=True) + "\n"
 
 
+FINISHED = "finished"
+"""The ending of a start that did the job's last step."""
+
+
 def parse(text: str) -> Entry | None:
     """Return the entry in a file's text; None if that is garbage."""
     try:
         content = json.loads(text)
-        seconds = {part: float(content["seconds"][part]) for part in PARTS}
-        times = [float(content[name]) for name in ("begin", "duration")]
+        seconds = {part: _seconds(content["seconds"], part) for part in PARTS}
+        times = [number(content[name]) for name in ("begin", "duration")]
         steps = [int(content[name]) for name in ("first_step", "last_step")]
-    except (ValueError, KeyError, TypeError):
+        words = [str(content.get(name, "")) for name in ("machine", "ending")]
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
-    numbers = [*times, *seconds.values()]
-    if not all(0 <= number < 1e12 for number in numbers) or not 0 <= steps[0] <= steps[1]:
+    if not 0 <= steps[0] <= steps[1]:
         return None
-    return Entry(times[0], times[1], steps[0], steps[1], seconds)
+    return Entry(times[0], times[1], steps[0], steps[1], seconds, words[0], words[1])
+
+
+def number(value: object) -> float:
+    """Return a time of a ledger. Raises ValueError or TypeError for what is none."""
+    found = float(value)  # type: ignore[arg-type]
+    if not (math.isfinite(found) and 0 <= found < _LATEST):
+        raise ValueError(f"{found} is no time")
+    return found
+
+
+def _seconds(content: Mapping[str, Any], part: str) -> float:
+    return number(content.get(part, 0.0) if part in _NEWER else content[part])

@@ -2,7 +2,6 @@
 
 import dataclasses
 import logging
-import time
 from contextlib import closing
 
 import tensorflow as tf
@@ -21,6 +20,7 @@ from tpu_training.data.corruption import readable_part
 from tpu_training.data.data_set import DataSet, check_readable, open_data
 from tpu_training.data.validation import hold_out, with_fraction
 from tpu_training.errors import DivergedError, InputError
+from tpu_training.goodput.beginning import Beginning
 from tpu_training.job.divergence import explain
 from tpu_training.job.doubtful import check_doubtful, write_doubtful
 from tpu_training.job.evaluations import Evaluations
@@ -54,11 +54,10 @@ def run_on(
     wait: Wait,
     shutdown: ShutdownRequest,
     hang_timer: HangTimer,
-    loading: float = 0.0,
-    begun: float | None = None,
+    beginning: Beginning | None = None,
 ) -> Result:
-    """Run `job` on `workers`; `loading` is the time that loading took, since `begun`."""
-    begun = time.monotonic() if begun is None else begun
+    """Run `job` on `workers`; `beginning` measures what comes before the first loop."""
+    beginning = beginning or Beginning()
     parse_steps(job.params.profile_steps)
     data = open_data(job.data)
     if job.trains:
@@ -66,14 +65,15 @@ def run_on(
         data = hold_out(data, job.params)
     files.check_bucket(job.model_dir, "--model-dir")
     hang_timer.watch(job.params.hang_timeout, first=wait.tries * wait.interval)
-    cluster = connect(workers, wait, job.params.local_devices)
+    with beginning.measure("connect"):
+        cluster = connect(workers, wait, job.params.local_devices)
     check_readable(data, cluster)
     job.params.part_batch_size(cluster.replicas)
     job.params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
     with hold(job.model_dir, job.trains) as lease:
         while True:
             try:
-                return _run(cluster, job, data, shutdown, hang_timer, loading, begun, lease)
+                return _run(cluster, job, data, shutdown, hang_timer, beginning, lease)
             except DivergedError as error:
                 raise explain(error, cluster, job, data) from error
             except tf.errors.OpError as error:
@@ -87,8 +87,7 @@ def _run(
     data: DataSet,
     shutdown: ShutdownRequest,
     hang_timer: HangTimer,
-    loading: float,
-    begun: float,
+    beginning: Beginning,
     lease: Lease,
 ) -> Result:
     """Train, evaluate and write the results, as the mode requires."""
@@ -103,7 +102,8 @@ def _run(
     checkpoints = Checkpoints(
         job.model_dir, state, record, job.params.keep_checkpoints, cluster, lease
     )
-    restored = checkpoints.restore_latest()
+    with beginning.measure("restore"):
+        restored = checkpoints.restore_latest()
     hang_timer.saved_step = lambda: checkpoints.saved_step
     if restored is None and not job.trains:
         raise InputError(
@@ -123,23 +123,25 @@ def _run(
     metrics, history = Metrics.of(cluster, job, data), History()
     summaries = Summaries(f"{job.model_dir.rstrip('/')}/tensorboard")
     evaluations = Evaluations(cluster, job, data, state, checkpoints, metrics, summaries, relay)
+    times = StepTimes(summaries, beginning)
+    ledger = Ledger(job.model_dir, times, beginning.begun, summaries, shutdown.why)
 
     def validate(step: int) -> None:
-        evaluations.validate(step)
+        with times.evaluating():
+            evaluations.validate(step)
         hang_timer.reset()
 
     with closing(summaries), started(observers, int(state.step.numpy())):
         if job.trains:
             speed = Utilisation(summaries, peak)
             progress = Progress(job.params.global_batch_size)
-            times = StepTimes(summaries, loading)
             callbacks = [
                 Held(lease),
                 hang_timer,
                 progress,
                 Scalars(summaries, progress),
                 times,
-                Ledger(job.model_dir, times, begun),
+                ledger,
                 speed,
                 ModelSummaries(cluster, job.params, data, state, summaries),
                 history,
@@ -166,7 +168,10 @@ def _run(
             metrics.values.update(speed.figures)
         step = int(state.step.numpy())
         validate(step)
-        evaluations.test(step)
+        with times.evaluating():
+            evaluations.test(step)
+        if job.trains:
+            ledger.finish()
         write_doubtful(cluster, job, data, state)
         hang_timer.reset()
         checkpoints.wait()

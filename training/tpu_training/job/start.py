@@ -4,7 +4,6 @@ import importlib.util
 import logging
 import os
 import sys
-import time
 
 from tpu_training.cluster.endpoint.lookup import choose_local, resolve
 from tpu_training.cluster.endpoint.target import (
@@ -24,6 +23,7 @@ from tpu_training.cluster.library import (
 from tpu_training.cluster.machine import find_machine
 from tpu_training.errors import InputError
 from tpu_training.errors.catalog import NO_TENSORFLOW
+from tpu_training.goodput.beginning import Beginning
 from tpu_training.job.hang_timer import HangTimer
 from tpu_training.job.job import Job
 from tpu_training.job.local_files import check_local_files
@@ -39,15 +39,15 @@ def run_job(job: Job, shutdown: ShutdownRequest, hang_timer: HangTimer, begun: f
     Raises TrainingError or TensorFlow's errors.
     """
     # With a model file of one's own TensorFlow was loaded before.
-    loading = time.monotonic() - begun
-    workers, wait = find_workers(job)
-    found = time.monotonic()
+    beginning = Beginning(begun)
+    with beginning.measure("wait"):
+        workers, wait = find_workers(job)
     if "tensorflow" not in sys.modules:
         logger.info("loading TensorFlow, which takes some seconds")
-    from tpu_training.job.run import run_on
+    with beginning.measure("load"):
+        from tpu_training.job.run import run_on
 
-    loading += time.monotonic() - found
-    return run_on(workers, job, wait, shutdown, hang_timer, loading, begun)
+    return run_on(workers, job, wait, shutdown, hang_timer, beginning)
 
 
 def find_workers(job: Job) -> tuple[Addresses | LocalTpu | NoTpu, Wait]:

@@ -37,6 +37,10 @@ class ShutdownRequest:
         """Ask the training to save and to go on; from any thread."""
         self._save = True
 
+    def why(self) -> str:
+        """Return the reason of the request to end; empty without one."""
+        return self.reason if self.requested else ""
+
     def take_notice(self) -> bool:
         """Return whether to save now; a request to save is answered by one checkpoint."""
         save, self._save = self._save, False

@@ -1,9 +1,10 @@
 """Measure where a training's time goes: computation, input, checkpoints, between loops."""
 
 import logging
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from tpu_training.goodput.beginning import Beginning
 from tpu_training.loop.callbacks import Callback, LoopReport
 from tpu_training.monitoring.summaries import Summaries
 
@@ -16,21 +17,20 @@ logger = logging.getLogger(__name__)
 class StepTimes(Callback):
     """Splits the time since the last loop into parts, for TensorBoard and a final log line.
 
-    Loading TensorFlow and the first loop, which compiles the step, count as the separate parts
-    `load` and `start`.
+    What came before the first loop, that loop, which compiles the step, and evaluations count as
+    separate parts.
     """
 
     def __init__(
         self,
         summaries: Summaries,
-        loading: float = 0.0,
-        clock: Callable[[], float] = time.monotonic,
+        beginning: Beginning,
     ) -> None:
-        """Write to `summaries`; `loading` seconds are over, and tests replace `clock`."""
+        """Write to `summaries` what comes after `beginning`, by the same clock."""
         self._summaries = summaries
-        self._clock = clock
-        self._last = clock()
-        self.seconds = {"load": loading} | dict.fromkeys(("start", *PARTS), 0.0)
+        self._clock = beginning.clock
+        self._last, self._evaluated = self._clock(), 0.0
+        self.seconds = beginning.seconds | dict.fromkeys(("start", *PARTS, "evaluate"), 0.0)
 
     def start(self, step: int) -> None:
         """Start measuring."""
@@ -39,7 +39,8 @@ class StepTimes(Callback):
     def between_loops(self, step: int, report: LoopReport) -> None:
         """Add the loop's parts."""
         now = self._clock()
-        whole, self._last = now - self._last, now
+        whole, self._last = now - self._last - self._evaluated, now
+        self._evaluated = 0.0
         if not self.seconds["start"]:
             self.seconds["start"] = whole
             return
@@ -57,9 +58,20 @@ class StepTimes(Callback):
             step, {f"{TAG}/{part}": seconds / report.count for part, seconds in parts.items()}
         )
 
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Count the time within as an evaluation."""
+        begun = self._clock()
+        try:
+            yield
+        finally:
+            took = self._clock() - begun
+            self.seconds["evaluate"] += took
+            self._evaluated += took
+
     def close(self) -> None:
         """Log the sums."""
         whole = sum(self.seconds.values())
         if whole:
-            shares = [f"{p} {s:.1f} s ({s / whole:.0%})" for p, s in self.seconds.items()]
+            shares = [f"{p} {s:.1f} s ({s / whole:.0%})" for p, s in self.seconds.items() if s]
             logger.info("time: %s", ", ".join(shares))

@@ -8,6 +8,9 @@ from typing import Any
 
 from tpu_training.errors import InputError
 from tpu_training.errors.extras import require_plots
+from tpu_training.goodput.account import STATES, account
+from tpu_training.goodput.ledger import Ledger
+from tpu_training.goodput.picture import draw
 from tpu_training.monitoring.report.charts import line_chart, share_chart, stacked_chart
 from tpu_training.monitoring.report.classes import classes_picture, classes_table
 from tpu_training.monitoring.report.doubtful import doubtful_table
@@ -103,7 +106,9 @@ def _charts(report: Report) -> str:
     except InputError as error:
         logger.warning("report: %s", error)
         return f"<h2>Course</h2><p>{escape(str(error))}</p>"
-    return _course(report) + _time(report) + classes_picture(report.classes)
+    return (
+        _course(report) + _time(report) + _goodput(report.ledger) + classes_picture(report.classes)
+    )
 
 
 def _course(report: Report) -> str:
@@ -143,6 +148,25 @@ def _time(report: Report) -> str:
         "compiles. Idle is what lies between the loops.</p><div class='charts'>"
         f"{share_chart('Seconds', report.seconds)}"
         f"{stacked_chart('Milliseconds a step', milliseconds)}</div>"
+    )
+
+
+def _goodput(ledger: Ledger) -> str:
+    """Show where the wall time of all starts went, and what is wrong with the ledger."""
+    total = account(ledger)
+    if not total.wall:
+        return ""
+    svg = draw(ledger, total, "svg").decode()
+    problems = "".join(f"<p>{escape(problem)}.</p>" for problem in ledger.problems)
+    spent = {
+        meaning: f"{total.seconds[state]:,.1f} s ({total.seconds[state] / total.wall:.1%})"
+        for state, meaning in STATES
+        if total.seconds[state]
+    }
+    return (
+        "<h2>Goodput</h2><p class='sub'>The part of the wall time in steps that count, over all "
+        f"starts.</p>{problems}"
+        f"<figure>{svg[svg.index('<svg') :]}</figure>{_table(spent)}"
     )
 
 

@@ -3,12 +3,15 @@
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tpu_training.data import files
 from tpu_training.data.manifest import TEST, TRAIN, VALIDATION
 from tpu_training.errors import InputError
+from tpu_training.goodput.account import account
+from tpu_training.goodput.ledger import Ledger, read
+from tpu_training.monitoring.ledger import read_ledger
 from tpu_training.monitoring.report.events import Series, last_picture, read_series
 from tpu_training.monitoring.step_times import PARTS, TAG
 
@@ -20,7 +23,7 @@ class Report:
     `metrics`, `model` and `classes` are the contents of the files of these names, `series` every
     scalar of TensorBoard by tag and step, `seconds` where the time of the steps went; `picture` is
     the newest grid of predictions, a PNG. `cost_note` says what the machines go on costing; "" if
-    nobody told.
+    nobody told. `ledger` is that of all starts.
     """
 
     model_dir: str
@@ -32,11 +35,13 @@ class Report:
     seconds: Mapping[str, float]
     picture: bytes | None
     cost_note: str = ""
+    ledger: Ledger = field(default_factory=lambda: read(()))
 
     def to_json(self) -> str:
-        """All but the picture."""
+        """All but the picture, with the ledger added up."""
         content = dataclasses.asdict(self)
-        del content["picture"]
+        del content["picture"], content["ledger"]
+        content["goodput"] = account(self.ledger).to_dict()
         return json.dumps(content, indent=1) + "\n"
 
 
@@ -57,6 +62,7 @@ def read_report(model_dir: str, *, cost_note: str = "") -> Report:
         seconds=_seconds(series),
         picture=_picture(f"{base}/tensorboard"),
         cost_note=cost_note,
+        ledger=read_ledger(base),
     )
 
 

@@ -1,0 +1,140 @@
+"""A trainer writes down what it does with its time, and shows it in TensorBoard."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tpu_training.goodput.beginning import Beginning
+from tpu_training.goodput.entry import FINISHED, PARTS, Entry, parse
+from tpu_training.loop.callbacks import LoopReport
+from tpu_training.monitoring.ledger import Ledger, read_ledger
+from tpu_training.monitoring.step_times import StepTimes
+
+pytestmark = pytest.mark.training
+
+
+class Scalars:
+    """Summaries that keep what they are told."""
+
+    def __init__(self) -> None:
+        self.values: dict[int, dict[str, float]] = {}
+
+    def scalars(self, step: int, scalars: Mapping[str, float]) -> None:
+        self.values.setdefault(step, {}).update(scalars)
+
+
+class Trainer:
+    """A training in virtual time, as job/run.py puts it together."""
+
+    def __init__(self, model_dir: str, reason: str = "") -> None:
+        self.now, self.writes, self.summaries = 100.0, 0, Scalars()
+        beginning = Beginning(90.0, lambda: self.now)
+        with beginning.measure("connect"):
+            self.now += 2.0
+        self.times = StepTimes(self.summaries, beginning)  # type: ignore[arg-type]
+        self.ledger = Ledger(
+            model_dir,
+            self.times,
+            90.0,
+            self.summaries,  # type: ignore[arg-type]
+            lambda: reason,
+            lambda: self.now,
+            self.write,
+        )
+        self.files: dict[str, str] = {}
+
+    def write(self, path: str, text: str) -> None:
+        self.files[path] = text
+        self.writes += 1
+
+    def train(self, first: int, last: int, steps: int) -> None:
+        for callback in (self.times, self.ledger):
+            callback.start(first)
+        for step in range(first + 1, last + 1):
+            self.now += 1.0
+            report = LoopReport(step, steps, 1, 0.5, {}, 0.1, 1.0, 0.0)
+            for callback in (self.times, self.ledger):
+                callback.between_loops(step, report)
+        self.ledger.close()
+
+    @property
+    def entry(self) -> Entry:
+        ((path, text),) = self.files.items()
+        assert "/ledger/2" in path
+        found = parse(text)
+        assert found
+        return found
+
+
+def test_a_start_writes_its_entry_at_its_begin_each_minute_and_at_its_end(tmp_path: Path) -> None:
+    trainer = Trainer(str(tmp_path), "received SIGTERM")
+    trainer.train(20, 220, 300)
+    assert trainer.writes == 1 + 3 + 1
+    found = trainer.entry
+    assert (found.first_step, found.last_step, found.duration) == (20, 220, 212.0)
+    assert found.seconds["compute"] == 199.0
+    assert (found.seconds["load"], found.seconds["connect"]) == (10.0, 2.0)
+    assert found.ending == "received SIGTERM"
+    assert found.machine
+
+
+def test_the_last_evaluations_belong_to_a_finished_start(tmp_path: Path) -> None:
+    trainer = Trainer(str(tmp_path))
+    trainer.train(0, 10, 10)
+    assert trainer.entry.ending == ""
+    with trainer.times.evaluating():
+        trainer.now += 7.0
+    trainer.ledger.finish()
+    assert trainer.entry.ending == FINISHED
+    assert trainer.entry.seconds["evaluate"] == 7.0
+    assert trainer.entry.duration == 12.0 + 10.0 + 7.0
+
+
+def test_an_evaluation_between_loops_is_not_idle(tmp_path: Path) -> None:
+    trainer = Trainer(str(tmp_path))
+    trainer.train(0, 5, 10)
+    with trainer.times.evaluating():
+        trainer.now += 3.0
+    trainer.now += 1.5
+    trainer.times.between_loops(6, LoopReport(6, 10, 1, 0.5, {}, 0.1, 1.0, 0.0))
+    assert trainer.times.seconds["evaluate"] == 3.0
+    assert trainer.times.seconds["idle"] == 0.5
+
+
+def test_tensorboard_gets_the_parts_of_the_wall_time_of_all_starts(tmp_path: Path) -> None:
+    folder = tmp_path / "ledger"
+    folder.mkdir()
+    parts = dict.fromkeys(PARTS, 0.0) | {"compute": 100.0}
+    (folder / "1.json").write_text(Entry(0.0, 100.0, 0, 40, parts).to_json())
+    (folder / "2.json").write_text("garbage")
+    trainer = Trainer(str(tmp_path))
+    trainer.train(20, 90, 90)
+    trainer.ledger.finish()
+    for parts in trainer.summaries.values.values():
+        shown = {tag: part for tag, part in parts.items() if tag.startswith("goodput/")}
+        assert not shown or sum(shown.values()) == pytest.approx(1.0)
+    last = trainer.summaries.values[90]
+    assert last["goodput/lost"] == pytest.approx(0.5 * last["goodput/step"] * 100 / 119)
+
+
+def test_what_cannot_be_written_or_read_does_not_end_the_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: str) -> None:
+        raise OSError("disk full")
+
+    trainer = Trainer(str(tmp_path))
+    trainer.ledger._write = full
+    monkeypatch.setattr("tpu_training.monitoring.ledger.read_ledger", full)
+    with caplog.at_level(logging.WARNING, "tpu_training"):
+        trainer.train(0, 70, 70)
+    assert "ledger: not read (disk full)" in caplog.text
+    assert "ledger: not written (disk full)" in caplog.text
+
+
+def test_a_directory_without_a_ledger_has_an_empty_one(tmp_path: Path) -> None:
+    assert not read_ledger(str(tmp_path)).entries

@@ -1,0 +1,48 @@
+"""Read the files of a job's ledger, from a directory or a bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from tpu_training.goodput.ledger import File
+
+_OBJECTS = "https://storage.googleapis.com/storage/v1/b/{}/o"
+_SCHEME = "gs://"
+
+
+def files_of(model_dir: str) -> Iterator[File]:
+    """Yield the files of the ledger in a model directory. Raises TpustackError."""
+    where = model_dir.rstrip("/")
+    yield from _objects(where) if where.startswith(_SCHEME) else _paths(where)
+
+
+def _paths(where: str) -> Iterator[File]:
+    from tpu_training.goodput.entry import FOLDER
+    from tpu_training.goodput.ledger import File
+
+    for path in sorted(Path(where, FOLDER).glob("*.json")):
+        yield File(str(path), path.read_text(encoding="utf-8", errors="replace"))
+
+
+def _objects(where: str) -> Iterator[File]:
+    """Yield the files with the time at which the bucket says that they were written."""
+    from tpu_training.goodput.entry import FOLDER
+    from tpu_training.goodput.ledger import File
+    from tpustack.cloud.google import Google
+
+    google = Google()
+    bucket, _, folder = where.removeprefix(_SCHEME).partition("/")
+    objects = _OBJECTS.format(quote(bucket, safe=""))
+    for item in google.pages(objects, "items", {"prefix": f"{folder}/{FOLDER}/"}):
+        text = google.text(f"{objects}/{quote(item['name'], safe='')}", {"alt": "media"})
+        yield File(f"{_SCHEME}{bucket}/{item['name']}", text, _seconds(item["updated"]))
+
+
+def _seconds(timestamp: str) -> float:
+    # Python 3.10 does not read Z.
+    return datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()
