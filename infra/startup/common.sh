@@ -12,6 +12,7 @@
 #   training-job                       name of this run; results lie under BUCKET/jobs/NAME
 #   cost-note                          what the stack goes on costing, for the training's report
 #   limits, watchdog                   when the TPU is taken down, and the program that does it
+#   training-jobs                      true: the jobs of the queue run in place of one training
 # A script may run at every boot: what is done already is not done again.
 set -euo pipefail
 
@@ -283,6 +284,25 @@ start_watchdog() {
     --setenv=PYTHONUNBUFFERED=1 "$(command -v python3)" "$BASE/watchdog.py"
 }
 
+# Runs the jobs of the queue as a systemd unit. A job outlives a runner that ends: the next one goes
+# on with it, or its supervisor ends it.
+start_jobs() {
+  local tpu="$1" here=""
+  [[ "$tpu" != local ]] || here=here
+  mkdir -p "$BASE"
+  ensure_tensorflow "$(attribute training-tensorflow)" "$TENSORFLOW_PACKAGE"
+  install_training
+  attribute watchdog >"$BASE/jobs.py"
+  log "running the jobs of $(attribute bucket-url)"
+  # shellcheck disable=SC2086 # One word or none.
+  systemd-run --unit=jobs --description="tpu-stack jobs" --collect \
+    --property=Restart=always --property=RestartSec=1 --property=KillMode=process \
+    --property=StandardOutput=journal+console --property=StandardError=journal+console \
+    --setenv="HOME=${HOME:-/root}" --setenv=PYTHONUNBUFFERED=1 \
+    --setenv="TPU_STACK_PYTHON=$(command -v "$PYTHON")" --setenv="TPU_STACK_PACKAGES=$PACKAGES" \
+    "$(command -v python3)" "$BASE/jobs.py" jobs $here
+}
+
 # Starts a TPU that was stopped because nothing trained.
 wake_tpu() {
   if [[ -e "$BASE/watchdog.py" ]]; then
@@ -307,6 +327,10 @@ start_training() {
   start_watchdog
   require_scope
   await_grants
+  if [[ "$(attribute training-jobs || true)" == true ]]; then
+    start_jobs "$tpu"
+    return
+  fi
   if object_exists "$finished"; then
     log "the job $job has finished already ($finished); set training.job to run another one"
     return

@@ -30,9 +30,10 @@ def program() -> str:
     """Return a Python file that runs the agent with its own arguments."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
-        for source in sorted(_HERE.glob("*.py")):
-            if source.name != Path(__file__).name:
-                _add(archive, f"agent/{source.name}", source.read_text("utf-8"))
+        for source in sorted(_HERE.rglob("*.py")):
+            if source != Path(__file__):
+                name = source.relative_to(_HERE).as_posix()
+                _add(archive, f"agent/{name}", source.read_text("utf-8"))
         _add(archive, "__main__.py", _MAIN)
     return _PROGRAM.format(base64.encodebytes(packed.getvalue()).decode())
 

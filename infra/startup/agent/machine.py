@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import urllib.error
 import urllib.parse
 import urllib.request
+from pathlib import Path
 
 from .google import TPU, Json, parse
+from .jobs.attempt import any_running
 
 _METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/"
 _CALL_SECONDS = 60
+_JOBS = Path(sys.argv[0]).parent / "jobs"
 
 
 class Machine:
@@ -23,6 +27,10 @@ class Machine:
     def attribute(self, name: str) -> str:
         """Return a metadata value."""
         return self._metadata(f"attributes/{name}")[0]
+
+    def entry(self, path: str) -> str:
+        """Return an entry of the metadata server."""
+        return self._metadata(path)[0]
 
     def limits(self, seconds: int) -> Json:
         """Return the limits: at once at first, then on a change or after so many seconds."""
@@ -46,9 +54,9 @@ class Machine:
 
     @staticmethod
     def training() -> bool:
-        """Return whether the trainer's unit runs."""
+        """Return whether the trainer's unit or a job runs."""
         command = ["systemctl", "is-active", "--quiet", "training"]
-        return subprocess.run(command, check=False).returncode == 0
+        return any_running(_JOBS) or subprocess.run(command, check=False).returncode == 0
 
     @staticmethod
     def turn_off() -> None:

@@ -1,4 +1,7 @@
-"""Run the agent: `watchdog.py` until the time is up, `watchdog.py wake` to start stopped TPUs."""
+"""Run the agent: `watchdog.py` until the time is up, `watchdog.py wake` to start stopped TPUs.
+
+`watchdog.py jobs` and `watchdog.py try FOLDER` run jobs: see jobs/main.py.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from .google import Bucket, Place
+from .jobs import main as jobs
 from .ledger import Ledger
 from .limits import LimitEnforcer
 from .machine import Machine
@@ -36,6 +40,9 @@ def until_it_works(step: Callable[[], bool]) -> bool:
 
 def main() -> None:
     """Keep limits and make lost TPUs anew until the time is up, or wake what was stopped."""
+    if sys.argv[1:2] in (["jobs"], ["try"]):
+        jobs.run(sys.argv)
+        return
     machine = Machine()
     bucket = machine.attribute("bucket-url").removeprefix("gs://")
     place = Place(machine.attribute("tpu-project"), machine.attribute("tpu-zone"), bucket)

@@ -1,0 +1,191 @@
+"""One try of a job on this machine: a folder through which runner and supervisor talk.
+
+    try.json    what to run (written before the supervisor starts)
+    log         everything that it writes
+    started     who runs it: made once and whole, so that no second supervisor runs the same try
+    heartbeat   written by the runner while it is sure of its lease
+    end         written by the runner: why the try is to end
+    ended       how it ended: written last
+
+A runner that was killed and comes back finds all of it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .record import Outcome
+
+MARK = "TPU_STACK_TRY"
+"""A variable of each process of a try, by which all of them are found."""
+_PROC = Path("/proc")
+_PAUSE = 0.02
+
+
+class Attempt:
+    """The folder of a try."""
+
+    def __init__(self, folder: Path) -> None:
+        """Use a folder, which need not be there yet."""
+        self.folder = folder
+        self.log = folder / "log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def prepare(self, content: Mapping[str, Any]) -> None:
+        """Write what the supervisor reads, unless it is there."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.log.touch()
+        if not self.is_prepared:
+            mark = f"{content['job']}-{uuid.uuid4().hex}"
+            write(self.folder / "try.json", json.dumps({**content, "mark": mark}))
+
+    def content(self) -> dict[str, Any]:
+        """Return what to run."""
+        return dict(json.loads((self.folder / "try.json").read_text("utf-8")))
+
+    def start(self, program: Path) -> None:
+        """Start the supervisor with the agent's program. It outlives this process."""
+        environment = {**os.environ, MARK: self.content()["mark"]}
+        self._process = subprocess.Popen(
+            [sys.executable, str(program), "try", str(self.folder)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def claim(self) -> bool:
+        """Return whether this process is the try's first supervisor."""
+        mine = self.folder / f"started.{os.getpid()}"
+        mine.write_text(json.dumps({"pid": os.getpid(), "began": began(os.getpid())}), "utf-8")
+        try:
+            os.link(mine, self.folder / "started")
+        except FileExistsError:
+            return False
+        finally:
+            mine.unlink()
+        return True
+
+    @property
+    def is_prepared(self) -> bool:
+        """Return whether this machine has what is needed to run it."""
+        return (self.folder / "try.json").exists()
+
+    @property
+    def was_started(self) -> bool:
+        """Return whether a supervisor has ever run it."""
+        return (self.folder / "started").exists()
+
+    @property
+    def is_starting(self) -> bool:
+        """Return whether a supervisor that this process started is on its way."""
+        return self._process is not None and self._process.poll() is None
+
+    def is_running(self) -> bool:
+        """Return whether its supervisor is alive."""
+        if self._process is not None:
+            self._process.poll()
+        try:
+            who = json.loads((self.folder / "started").read_text("utf-8"))
+        except (OSError, ValueError):
+            return False
+        return bool(who["began"]) and began(who["pid"]) == who["began"]
+
+    def beat(self, now: float) -> None:
+        """Tell the supervisor that the machine had the TPU at that moment."""
+        write(self.folder / "heartbeat", str(now))
+
+    def last_beat(self) -> float | None:
+        """Return the last such moment."""
+        try:
+            return float((self.folder / "heartbeat").read_text("ascii"))
+        except (OSError, ValueError):
+            return None
+
+    def end(self, why: str, said: str = "") -> None:
+        """Have the supervisor end the try; the first reason counts."""
+        if not (self.folder / "end").exists():
+            write(self.folder / "end", json.dumps({"why": why, "said": said}))
+
+    def is_to_end(self) -> Outcome | None:
+        """Return why the try is to end, or None."""
+        return self._outcome("end")
+
+    def finish(self, outcome: Outcome) -> None:
+        """Say how it ended."""
+        write(self.folder / "ended", json.dumps(vars(outcome)))
+
+    def ended(self) -> Outcome | None:
+        """Return how it ended, or None."""
+        return self._outcome("ended")
+
+    def ask_to_end(self) -> None:
+        """Send SIGTERM to every process of the try but this one."""
+        for process in _marked(self.content()["mark"]) - {os.getpid()}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill every process of the try, also what has left its session."""
+        mark = self.content()["mark"]
+        while found := _marked(mark) - {os.getpid()}:
+            for process in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            if self._process is not None:
+                self._process.poll()
+            time.sleep(_PAUSE)
+
+    def remove(self) -> None:
+        """Delete the folder."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _outcome(self, name: str) -> Outcome | None:
+        try:
+            return Outcome(**json.loads((self.folder / name).read_text("utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+
+def any_running(folder: Path) -> bool:
+    """Return whether any try runs whose folder lies in `folder`."""
+    return any(Attempt(path.parent).is_running() for path in folder.glob("*/started"))
+
+
+def write(path: Path, text: str) -> None:
+    """Write a small file whole, or not at all."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(text, "utf-8")
+    part.replace(path)
+
+
+def began(process: int) -> str:
+    """Return boot and moment at which a process began; empty if it has ended."""
+    try:
+        text = (_PROC / str(process) / "stat").read_text("utf-8", errors="replace")
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return ""
+    # proc(5): the name, which may hold anything, is in parentheses; state is field 3, start 22.
+    fields = text.rpartition(")")[2].split()
+    return "" if fields[0] in "ZX" else f"{boot} {fields[19]}"
+
+
+def _marked(mark: str) -> set[int]:
+    """Return the living processes whose environment has the mark."""
+    entry, found = f"{MARK}={mark}".encode(), set()
+    for path in _PROC.glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if entry in path.read_bytes().split(b"\0") and began(int(path.parent.name)):
+                found.add(int(path.parent.name))
+    return found

@@ -1,0 +1,80 @@
+"""Run the jobs of this machine's TPU (`jobs`), or one try of one of them (`try FOLDER`)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import time
+from pathlib import Path
+
+from ..google import Place
+from ..machine import Machine
+from .attempt import Attempt
+from .lease import Holder
+from .runner import Runner, World
+from .store import Store
+from .supervisor import now, supervise
+from .tpus import Tpus
+from .transport import Transport
+
+_STEP_SECONDS = 0.25
+_RETRY_SECONDS = 5.0
+# A try's own calls are repeated, as nobody else repeats them.
+_TRIES = 6
+
+
+def say(text: str) -> None:
+    """Write a line to the journal and the serial port."""
+    print(f"tpu-stack jobs: {text}", flush=True)
+
+
+def run(arguments: list[str]) -> None:
+    """Do what the agent's arguments say, the first of which is the agent's own file."""
+    if arguments[1] == "try":
+        _run_try(Path(arguments[2]))
+    else:
+        _run_jobs(Path(arguments[0]), is_here=arguments[2:] == ["here"])
+
+
+def _run_try(folder: Path) -> None:
+    """Run one try, as the process that `Attempt.start` starts."""
+    machine = Machine()
+    supervise(folder, lambda name: Store(name, Transport(machine.entry, _TRIES)))
+
+
+def _run_jobs(program: Path, *, is_here: bool) -> None:
+    """Run jobs until this process is ended."""
+    machine = Machine()
+    folder = program.parent / "jobs"
+    folder.mkdir(parents=True, exist_ok=True)
+    # Two runners on one machine would have one lease.
+    lock = os.open(folder / "lock", os.O_CREAT | os.O_WRONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    runner = _runner(machine, folder, program, is_here=is_here)
+    said = ""
+    say("waiting for jobs")
+    while True:
+        try:
+            runner.step()
+            said, pause = "", _STEP_SECONDS
+        except OSError as error:
+            if said != str(error):
+                said = str(error)
+                say(f"trying again: {said}")
+            pause = _RETRY_SECONDS * random.uniform(0.5, 1.0)
+        time.sleep(pause)
+
+
+def _runner(machine: Machine, folder: Path, program: Path, *, is_here: bool) -> Runner:
+    bucket = machine.attribute("bucket-url").removeprefix("gs://")
+    place = Place(machine.attribute("tpu-project"), machine.attribute("tpu-zone"), bucket)
+    me = Holder(machine.entry("id"), machine.entry("name"))
+    tpu = machine.attribute("tpu-name")
+    tpus = Tpus(place, tpu, machine.call, is_here=is_here)
+
+    def start(attempt: Attempt) -> None:
+        attempt.start(program)
+
+    store = Store(bucket, Transport(machine.entry))
+    return Runner(store, me, tpu, tpus, folder, World(now, time.time, say, start))

@@ -1,0 +1,247 @@
+"""Choose, start, watch and end the jobs of one TPU, a step at a time.
+
+What to do follows from what the bucket and the folder of the current try say, so that the runner
+may be killed at any point. It changes a job's record only while it holds the TPU's lease, and only
+from what it has just read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from . import layout, order
+from .attempt import Attempt
+from .current import Current
+from .lease import FRESH, Holder, Lease
+from .queue import Queue
+from .record import FAILED, QUEUED, RUNNING, Job, Outcome
+from .store import Store
+from .variables import Tpu, variables
+
+# The queue is looked at when the bell has rung, and at least so often.
+_LOOK = 30.0
+_BELL = 1.0
+# Between two looks at a TPU that a job waits for.
+_TPU_LOOK = 10.0
+
+
+class TpuLook(Protocol):
+    """What the runner asks of its TPU."""
+
+    why_not: str
+
+    def ready(self) -> Tpu | None:
+        """Return it if it can be used."""
+
+    def why_lost(self, created: str) -> str | None:
+        """Return why it is gone."""
+
+    def wake(self) -> None:
+        """Start it if it was stopped."""
+
+
+@dataclass(frozen=True)
+class World:
+    """What the runner needs beside the bucket, which tests replace.
+
+    Attributes:
+        now: seconds that go on while the machine is suspended.
+        time: seconds since the epoch, for people.
+        say: writes a line to the journal and the serial port.
+        start: starts a try's supervisor.
+    """
+
+    now: Callable[[], float]
+    time: Callable[[], float]
+    say: Callable[[str], None]
+    start: Callable[[Attempt], None]
+
+
+class Runner:
+    """Runs the jobs of one TPU on this machine.
+
+    Args:
+        store: the bucket.
+        me: this machine.
+        tpu: the TPU's name.
+        tpus: looks it up.
+        folder: where tries lie.
+        world: the clock and the rest.
+    """
+
+    def __init__(
+        self, store: Store, me: Holder, tpu: str, tpus: TpuLook, folder: Path, world: World
+    ) -> None:
+        self._store, self._me, self._tpu, self._tpus = store, me, tpu, tpus
+        self._folder, self._world = folder, world
+        self._queue = Queue(store, self._say_once)
+        self._lease = Lease(store, tpu, me, world.now, world.say)
+        self._current: Current | None = None
+        self._bell: int | None = -1
+        self._next_bell = self._next_look = 0.0
+        self._said = ""
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether a job runs."""
+        return self._current is not None
+
+    def step(self) -> None:
+        """Do what is to be done now. Raises OSError if the bucket or the TPU can't be asked."""
+        try:
+            held = self._lease.hold()
+        except OSError:
+            self._drop()
+            raise
+        if not held:
+            self._drop()
+        elif self._current is not None:
+            self._current.beat(self._lease.renewed)
+            self._watch(self._current)
+        elif self._rang() or self._world.now() >= self._next_look:
+            self._look()
+
+    def _drop(self) -> None:
+        """End the current try and leave its record alone: it is another machine's by now."""
+        if self._current is None:
+            return
+        why = "another machine may have the TPU by now"
+        self._world.say(f"{self._current.job.name} is ended here: {why}")
+        self._current.attempt.end("preempted", why)
+        self._current.attempt.kill()
+        self._current = None
+        self._next_look = 0.0
+
+    def _rang(self) -> bool:
+        """Return whether somebody has changed something; ask at most once a second."""
+        if self._world.now() < self._next_bell:
+            return False
+        self._next_bell = self._world.now() + _BELL
+        found = self._store.look(layout.BELL)
+        before, self._bell = self._bell, found.generation if found else None
+        return before != self._bell
+
+    def _look(self) -> None:
+        """Take over what earlier runners left, end what waits in vain, start what is next."""
+        self._next_look = self._world.now() + _LOOK
+        jobs = self._queue.summaries()
+        for name, job in jobs.items():
+            if job.get("state") == RUNNING and job.get("tpu") == self._tpu:
+                self._take_over(name)
+                return
+        for name, why in order.in_vain(jobs):
+            self._give_up(name, why)
+        for name in order.waiting(jobs):
+            if self._begin(name):
+                return
+
+    def _take_over(self, name: str) -> None:
+        """Go on with a try of this machine; give up one whose machine is gone."""
+        self._next_look = 0.0
+        job = self._queue.read(name)
+        if job is None or job.state != RUNNING:
+            return
+        current = Current(job, self._folder, self._store)
+        mine = job.tries[-1].runner == self._me.id
+        if mine and current.attempt.is_prepared:
+            self._current = current
+            if not current.attempt.was_started:
+                self._world.start(current.attempt)
+            return
+        # Or this machine has lost the TPU to that one, and has it back.
+        why = "it did not begin" if mine else f"its machine {job.tries[-1].machine} is gone"
+        self._end(job, Outcome("preempted", None, why))
+
+    def _give_up(self, name: str, why: str) -> None:
+        def fail(job: Job) -> Job | None:
+            return job.over(FAILED, self._world.time(), why) if job.state == QUEUED else None
+
+        self._next_look = 0.0
+        if self._queue.change(name, fail):
+            self._world.say(f"{name} is failed ({why})")
+
+    def _begin(self, name: str) -> bool:
+        """Start a job; return False if it can't be started and the next one may."""
+        tpu = self._tpus.ready()
+        if tpu is None:
+            self._say_once(f"{name} waits: {self._tpus.why_not}")
+            self._tpus.wake()
+            self._next_look = self._world.now() + _TPU_LOOK
+            return True
+        # An old word of the bucket is not enough to start on.
+        if not self._lease.hold(FRESH):
+            return True
+        job = self._queue.change(name, self._started)
+        if job is None:
+            return False
+        current = Current(job, self._folder, self._store)
+        current.attempt.prepare(self._content(job, tpu))
+        current.beat(self._lease.renewed)
+        self._world.say(f"{name} starts (try {job.tries[-1].number})")
+        self._current = current
+        self._world.start(current.attempt)
+        return True
+
+    def _started(self, job: Job) -> Job | None:
+        if job.state != QUEUED:
+            return None
+        return job.started(self._me.id, self._me.name, self._tpu, self._world.time())
+
+    def _content(self, job: Job, tpu: Tpu) -> dict[str, object]:
+        """Return what the supervisor has to know."""
+        number, bucket = job.tries[-1].number, self._store.bucket
+        return {
+            "job": job.name,
+            "number": number,
+            "bucket": bucket,
+            "spec": vars(job.spec),
+            "created": tpu.created,
+            "variables": variables(job.name, number, bucket, job.spec, tpu),
+        }
+
+    def _watch(self, current: Current) -> None:
+        current.shipping.ship(self._world.now())
+        if (outcome := current.outcome()) is not None:
+            self._finish(current, outcome)
+            return
+        if self._rang() or self._world.now() >= self._next_look:
+            self._next_look = self._world.now() + _LOOK
+            job = self._queue.read(current.job.name)
+            if job is None or job.stop:
+                current.attempt.end("stopped")
+        current.follow_tpu(self._world.now(), self._tpus.why_lost)
+
+    def _finish(self, current: Current, outcome: Outcome) -> None:
+        """Bring everything to the bucket, then say that the try is over."""
+        current.attempt.kill()
+        if outcome.why == "exited" and outcome.code:
+            why = self._tpus.why_lost(current.created)
+            outcome = Outcome("preempted", outcome.code, why) if why else outcome
+        current.shipping.finish()
+        if not self._lease.hold(FRESH):
+            return
+        self._end(current.job, outcome)
+        current.attempt.remove()
+        self._current = None
+        self._next_look = 0.0
+
+    def _end(self, job: Job, outcome: Outcome) -> None:
+        """Write what becomes of a job whose last try has ended, unless somebody has done so."""
+        tries = len(job.tries)
+
+        def end(there: Job) -> Job | None:
+            if there.state != RUNNING or len(there.tries) != tries:
+                return None
+            return there.after_try(outcome, self._world.time())
+
+        if (ended := self._queue.change(job.name, end)) is not None:
+            why = f" ({ended.reason})" if ended.reason else ""
+            self._world.say(f"{job.name} is {ended.state}{why}")
+
+    def _say_once(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            self._world.say(text)

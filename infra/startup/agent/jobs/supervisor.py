@@ -1,0 +1,139 @@
+"""Run one try of a job: make its environment, run its command, end it when it is time to.
+
+It is a process of its own, and the only one that starts the job's. It survives the runner; but a
+runner that is away for too long may have lost the TPU to another machine, and then the job ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from . import layout
+from .attempt import Attempt
+from .environment import Environment, SetupError
+from .lease import SURE
+from .record import Outcome, Spec
+from .store import Store, StoreError
+from .unpack import Harmful
+
+_LOOK = 0.1
+# Between the wish that a program ends, and its end.
+_GRACE = 10.0
+_LEASE_SLACK = 5.0
+
+
+class Ended(Exception):
+    """The try is to end, and what it ran has been ended."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.why)
+        self.outcome = outcome
+
+
+def now() -> float:
+    """Return seconds since the boot, with those that the machine was suspended."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def supervise(folder: Path, store: Callable[[str], Store]) -> None:
+    """Run the try in a folder, unless a supervisor has done so; `store` opens a bucket."""
+    attempt = Attempt(folder)
+    if not attempt.claim():
+        return
+    # What this process itself writes is for whoever reads the job's log.
+    log = os.open(attempt.log, os.O_WRONLY | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    try:
+        outcome = Supervisor(attempt, store).run()
+    except Exception as error:  # Whatever it is, the runner must get to know.
+        outcome = Outcome("setup", 1, f"the job could not be run: {type(error).__name__}: {error}")
+    if outcome.said:
+        say(outcome.said)
+    attempt.finish(outcome)
+
+
+def say(text: str) -> None:
+    """Write a line to the job's log."""
+    print(f"tpu-stack: {text}", flush=True)
+
+
+class Supervisor:
+    """Runs the commands of a try."""
+
+    def __init__(self, attempt: Attempt, store: Callable[[str], Store]) -> None:
+        content = attempt.content()
+        self._attempt, self._content = attempt, content
+        self._spec = Spec(**content["spec"])
+        self._store = store(content["bucket"])
+        self._deadline: float | None = None
+
+    def run(self) -> Outcome:
+        """Make the environment, run the command; return how it ended."""
+        folder = self._attempt.folder
+        environment = Environment(folder, self._spec, self._content, self._call)
+        try:
+            environment.make(self._store)
+            if self._spec.timeout is not None:
+                self._deadline = now() + self._spec.timeout
+            variables = environment.variables()
+            code = self._call(["/bin/bash", "-c", self._spec.command], variables)
+        except Ended as ended:
+            if ended.outcome.why != "preempted":
+                self._keep_artifacts(environment.artifacts)
+            return ended.outcome
+        except (SetupError, Harmful, StoreError) as error:
+            return Outcome("setup", 1, str(error))
+        self._keep_artifacts(environment.artifacts)
+        said = "the command does not exist on the machine (exit code 127)" if code == 127 else ""
+        return Outcome("exited", code, said)
+
+    def _call(self, command: Sequence[str], variables: Mapping[str, str]) -> int:
+        """Run a command to its end; return its exit code. Raises Ended if the try is to end."""
+        process = subprocess.Popen(
+            command,
+            cwd=self._attempt.folder / "work",
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+        )
+        while process.poll() is None:
+            if outcome := self._why_to_end():
+                self._end(process)
+                raise Ended(outcome)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_LOOK)
+        # What it left in the background goes with it.
+        self._attempt.kill()
+        return process.returncode if process.returncode >= 0 else 128 - process.returncode
+
+    def _why_to_end(self) -> Outcome | None:
+        if self._deadline is not None and now() > self._deadline:
+            return Outcome("timed-out")
+        beat = self._attempt.last_beat()
+        if beat is not None and now() > beat + SURE + _LEASE_SLACK:
+            return Outcome("preempted", said="the runner of this machine is gone")
+        return self._attempt.is_to_end()
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        self._attempt.ask_to_end()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE)
+        self._attempt.kill()
+        process.wait()
+
+    def _keep_artifacts(self, folder: Path) -> None:
+        job = self._content["job"]
+        for path in sorted(folder.rglob("*")):
+            if path.is_symlink() or not path.is_file():
+                continue
+            name = f"{layout.artifacts(job)}{path.relative_to(folder).as_posix()}"
+            try:
+                with path.open("rb") as file:
+                    self._store.upload(name, file, path.stat().st_size)
+            except OSError as error:
+                say(f"the artifact {path.name} could not be kept: {error}")

@@ -1,0 +1,67 @@
+"""The TPU that the jobs run on: whether it is ready, and whether it is still the same."""
+
+from __future__ import annotations
+
+from ..google import TPU, Call, Json, Place, message, version
+from .variables import Tpu
+
+_GONE = ("PREEMPTED", "TERMINATED", "DELETING")
+
+
+class Tpus:
+    """Looks the TPU up.
+
+    Args:
+        place: where it is.
+        name: what it is called.
+        call: calls Google as the machine's account.
+        is_here: whether this machine is its worker 0.
+    """
+
+    def __init__(self, place: Place, name: str, call: Call, *, is_here: bool) -> None:
+        self._place, self._name, self._call, self._is_here = place, name, call, is_here
+        self.why_not = ""
+
+    def ready(self) -> Tpu | None:
+        """Return the TPU; None if it can't be used now, and `why_not`. Raises OSError."""
+        node = self._node()
+        state = str(node.get("state")) if node else "gone"
+        if node is None or state != "READY":
+            self.why_not = f"the TPU {self._name} is {state}"
+            return None
+        ends = node.get("networkEndpoints") or []
+        return Tpu(
+            name=self._name,
+            zone=self._place.zone,
+            project=self._place.project,
+            hosts=tuple(str(end["ipAddress"]) for end in ends if end.get("ipAddress")),
+            created=str(node.get("createTime", "")),
+            port=next((int(end["port"]) for end in ends if end.get("port")), Tpu.port),
+            is_here=self._is_here,
+        )
+
+    def why_lost(self, created: str) -> str | None:
+        """Return why the TPU that was made at that time is gone; None if it is there."""
+        node = self._node()
+        if node is None:
+            return f"the TPU {self._name} is gone"
+        if node.get("state") in _GONE:
+            return f"the TPU {self._name} is {node['state']}"
+        if node.get("createTime", "") != created:
+            return f"the TPU {self._name} was made anew"
+        return None
+
+    def wake(self) -> None:
+        """Start a TPU that was stopped because nothing ran. Raises OSError."""
+        node = self._node()
+        if node is not None and node.get("state") == "STOPPED":
+            url = f"{TPU}{version(node)}/{self._place.node(self._name)}:start"
+            status, answer = self._call("POST", url, "{}")
+            if status >= 300:
+                raise OSError(f"{self._name} can't be started: {message(answer)}")
+
+    def _node(self) -> Json | None:
+        status, node = self._call("GET", f"{TPU}v2/{self._place.node(self._name)}", None)
+        if status not in (200, 404):
+            raise OSError(f"HTTP status {status} for {self._name}: {message(node)}")
+        return node if status == 200 else None

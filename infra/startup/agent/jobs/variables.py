@@ -1,0 +1,78 @@
+"""The variables that a job finds in its environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from . import layout
+from .record import Spec
+
+_GRPC_PORT = 8470
+
+
+@dataclass(frozen=True)
+class Tpu:
+    """A TPU that is ready.
+
+    Attributes:
+        name: its name.
+        zone: its zone.
+        project: its project.
+        hosts: the addresses of its workers, in their order.
+        port: where they serve gRPC.
+        created: when it was made: another of the same name is another TPU.
+        is_here: whether this machine is its worker 0.
+    """
+
+    name: str
+    zone: str
+    project: str
+    hosts: tuple[str, ...]
+    created: str
+    port: int = _GRPC_PORT
+    is_here: bool = False
+
+
+def variables(job: str, number: int, bucket: str, spec: Spec, tpu: Tpu) -> dict[str, str]:
+    """Return what every job gets, what its framework wants, and what it was submitted with."""
+    folder = f"gs://{bucket}/{layout.folder(job)}".rstrip("/")
+    return {
+        "JOB_NAME": job,
+        "JOB_TRY": str(number),
+        "JOB_DIR": folder,
+        "MODEL_DIR": f"{folder}/model",
+        "DATA_DIR": f"gs://{bucket}/data",
+        "TPU_NAME": tpu.name,
+        "TPU_ZONE": tpu.zone,
+        "TPU_PROJECT": tpu.project,
+        "TPU_GRPC_URL": f"grpc://{tpu.hosts[0]}:{tpu.port}" if tpu.hosts else "",
+        "TPU_WORKER_ID": "0",
+        "TPU_WORKER_HOSTNAMES": ",".join(tpu.hosts),
+        "PYTHONUNBUFFERED": "1",
+        **_of_framework(spec.framework, tpu),
+        **spec.env,
+    }
+
+
+def _of_framework(framework: str, tpu: Tpu) -> Mapping[str, str]:
+    """Return how a framework is told of the TPU.
+
+    PJRT drives chips of its own machine only, so beside a TPU there is the CPU. PyTorch/XLA up to
+    1.13 reached a TPU by gRPC (XRT), which `XRT_TPU_CONFIG` is for.
+    """
+    if framework == "pytorch":
+        workers = "|".join(
+            f"tpu_worker;{index};{host}:{tpu.port}" for index, host in enumerate(tpu.hosts)
+        )
+        return {"PJRT_DEVICE": "TPU" if tpu.is_here else "CPU", "XRT_TPU_CONFIG": workers}
+    if framework == "jax":
+        return (
+            {"PJRT_DEVICE": "TPU", "JAX_PLATFORMS": "tpu,cpu"}
+            if tpu.is_here
+            else {
+                "PJRT_DEVICE": "CPU",
+                "JAX_PLATFORMS": "cpu",
+            }
+        )
+    return {"PJRT_DEVICE": "TPU"}
