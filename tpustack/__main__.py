@@ -24,6 +24,7 @@ COMMANDS = {
     "follow": "Follow the training on a VM, live, from its serial port.",
     "goodput": "Show where the wall time of a job went, over all of its starts.",
     "init": "Write the settings file of a new stack.",
+    "job": "Submit any program to a stack's queue, and look after it.",
     "local": "Start, stop and look into the local Google Cloud.",
     "logs": "Print what a stack's VM wrote, also after the VM is gone.",
     "permissions": "Write the role that a stack's deployer needs, as a file for gcloud.",
@@ -32,7 +33,7 @@ COMMANDS = {
     "wheel": "Build the training wheel into dist/.",
 }
 # Where a command is not in tpustack/commands.
-_MODULES = {"ci": "tpustack.ci.command"}
+_MODULES = {"ci": "tpustack.ci.command", "job": "tpustack.jobs.command"}
 
 
 class Commands(click.Group):

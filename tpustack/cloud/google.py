@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, cast
+from typing import IO, Any, Final, cast
 
 import requests
 from google.auth.exceptions import GoogleAuthError
@@ -87,6 +87,20 @@ class Google:
     def delete(self, url: str, parameters: Mapping[str, str | int] | None = None) -> None:
         """Start to delete the resource at `url`. Raises TpustackError with the API's message."""
         self._ask("DELETE", url, parameters)
+
+    def exchange(
+        self, verb: str, url: str, headers: Mapping[str, str], body: bytes | IO[bytes] | None
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """Send a request as it is; return status, headers and content, also of a refusal.
+
+        Raises:
+            TpustackError: without an answer.
+        """
+        try:
+            response = self._session.request(verb, url, headers=headers, data=body, timeout=60)
+        except (GoogleAuthError, requests.RequestException) as error:
+            raise TpustackError(f"{url} can't be reached: {error}") from None
+        return response.status_code, response.headers, response.content
 
     def _ask(
         self,

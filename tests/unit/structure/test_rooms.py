@@ -46,6 +46,8 @@ MAY_IMPORT = {
         "infra.deployer",
         "infra.names",
         "infra.queued.known",
+        # The agent and the command line know a job by the same words.
+        "infra.startup.agent.jobs",
         "tpu_training.compile",
         "tpu_training.errors",
         "tpu_training.goodput",

@@ -1,0 +1,239 @@
+"""What may be submitted, and what is refused with nothing queued."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from infra.startup.agent.jobs import layout
+from infra.startup.agent.jobs.queue import Queue
+from infra.startup.agent.jobs.record import Job
+from localcloud.testing import Client
+from tests.unit.tpustack.conftest import Run
+from tpustack.cloud.google import Google
+from tpustack.errors import UsageError
+from tpustack.jobs.pack import pack
+
+
+def only(queue: Queue) -> Job:
+    (name,) = queue.summaries()
+    job = queue.read(name)
+    assert job is not None
+    return job
+
+
+def names(queue: Queue, job: Job) -> list[str]:
+    found = queue.store.read(layout.archive(job.spec.archive))
+    assert found is not None
+    with tarfile.open(fileobj=io.BytesIO(found[0])) as tar:
+        return tar.getnames()
+
+
+def everything(queue: Queue) -> list[str]:
+    return [item.path for item in queue.store.items("")]
+
+
+def test_a_job_is_in_the_queue_with_all_that_it_was_given(
+    job: Run, queue: Queue, folder: Path, tmp_path: Path
+) -> None:
+    lock = tmp_path / "lock.txt"
+    lock.write_text("six==1.17.0 --hash=sha256:00\n")
+    done = job(
+        *(
+            "submit",
+            "--command",
+            "X=1 python main.py --x 1",
+            "--dir",
+            str(folder),
+            "--env",
+            "A=b=c",
+        ),
+        *("--requirements", str(lock), "--framework", "jax", "--name", "one"),
+        *("--priority", "3", "--timeout", "2h", "--failures", "1", "--preemptions", "0"),
+    )
+    assert (done.code, done.out) == (0, "one\n")
+    assert "no machine runs the jobs of gs://a-bucket now (none has ever done so)" in done.err
+    spec = only(queue).spec
+    assert (spec.command, spec.env, spec.framework) == (
+        "X=1 python main.py --x 1",
+        {"A": "b=c"},
+        "jax",
+    )
+    assert (spec.priority, spec.timeout, spec.failures, spec.preemptions) == (3, 7200.0, 1, 0)
+    assert spec.requirements == lock.read_text()
+    assert names(queue, only(queue)) == ["main.py"]
+
+
+def test_what_ignore_files_name_stays_at_home(job: Run, queue: Queue, folder: Path) -> None:
+    for name in ("data/big.bin", "sub/a.log", "sub/keep.log", ".git/config", "notes/x.md", "y.md"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("x")
+    (folder / ".gitignore").write_text("data/\n*.log\n")
+    (folder / "sub" / ".gitignore").write_text("!keep.log\n")
+    (folder / ".tpustackignore").write_text("/notes\n.gitignore\n.tpustackignore\n")
+    assert job("submit", "-c", "python main.py", "--dir", str(folder)).code == 0
+    assert names(queue, only(queue)) == ["main.py", "sub/keep.log", "y.md"]
+
+
+def test_the_same_files_are_uploaded_once_whatever_their_times(
+    job: Run, queue: Queue, folder: Path
+) -> None:
+    job("submit", "-c", "python main.py", "--dir", str(folder), "--name", "a")
+    before = queue.store.look(layout.archive(only(queue).spec.archive))
+    os.utime(folder / "main.py", (1, 1))
+    assert job("submit", "-c", "python main.py", "--dir", str(folder), "--name", "b").code == 0
+    assert before is not None
+    after = queue.store.look(before.path)
+    assert after is not None
+    assert after.generation == before.generation
+
+
+def test_the_same_job_is_refused_the_second_time_and_may_be_resubmitted(
+    job: Run, queue: Queue, folder: Path
+) -> None:
+    arguments = ("-c", "python main.py", "--dir", str(folder))
+    name = job("submit", *arguments).out.strip()
+    again = job("submit", *arguments)
+    assert again.code == 2
+    assert f"the same job is there already: {name} (" in again.err
+    assert list(queue.summaries()) == [name]
+    assert job("resubmit", name).out == f"{name}-r2\n"
+    assert job("resubmit", f"{name}-r2").out == f"{name}-r3\n"
+
+
+def test_a_name_in_use_is_refused(job: Run, queue: Queue) -> None:
+    assert job("submit", "-c", "echo 1", "--name", "one").code == 0
+    refused = job("submit", "-c", "echo 2", "--name", "one")
+    assert refused.code == 2
+    assert "--name: one is in use" in refused.err
+    assert only(queue).spec.command == "echo 1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-c", ""], "--command: it is empty"),
+        (["-c", "python 'x"], "--command: bash can't read"),
+        (["-c", "python gone.py", "--dir", "."], "it runs gone.py, but"),
+        (["-c", "./gone.sh", "--dir", "."], "it runs gone.sh, but"),
+        (["-c", "python main.py"], "it runs main.py, but the job brings no files"),
+        (["-c", "true", "--dir", "nowhere"], "--dir: nowhere does not exist"),
+        (["-c", "true", "--wheel", "main.py"], "--wheel: main.py is no wheel"),
+        (["-c", "true", "--dir", ".", "--wheel", "x.whl"], "exclude each other"),
+        (["-c", "true", "--git", "https://x.invalid/y"], "names no commit"),
+        (["-c", "true", "--git", "--upload-pack=x@main"], "is no address of a repository"),
+        (["-c", "true", "--git", "./nowhere@main"], "git can't fetch it"),
+        (["-c", "true", "--name", "Big Name"], "--name: 'Big Name' is no job name"),
+        (["-c", "true", "--env", "1X=2"], "--env: '1X=2' is no variable"),
+        (["-c", "true", "--env", "T=ghp_" + "a" * 36], "it holds a GitHub token"),
+        (["-c", "true", "--requirements", "gone.txt"], "--requirements: gone.txt can't be read"),
+        (["-c", "true", "--after", "gone"], "--after: there is no job gone"),
+        (["-c", "true", "--timeout", "soon"], "'soon' is no duration"),
+        (["-c", "true", "--framework", "caffe"], "'caffe' is not one of"),
+        (["-c", "true", "--stack", "x"], "give either --stack NAME or --bucket"),
+    ],
+)
+def test_wrong_input_is_one_message_and_nothing_is_queued(
+    job: Run,
+    queue: Queue,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(folder)
+    done = job("submit", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+    assert "Traceback" not in done.err
+    assert everything(queue) == []
+
+
+def test_all_that_is_wrong_is_said_at_once(job: Run, folder: Path) -> None:
+    done = job("submit", "-c", "python x.py", "--dir", str(folder), "--name", "-", "--env", "x")
+    assert [line[:12] for line in done.err.splitlines()] == [
+        "error: --nam",
+        "--env: 'x' i",
+        "--command: i",
+    ]
+
+
+def test_secrets_and_links_out_of_the_folder_stay_at_home(
+    job: Run, queue: Queue, folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "outside").write_text("x")
+    (folder / "absolute").symlink_to(tmp_path / "outside")
+    (folder / "above").symlink_to("../outside")
+    (folder / "inside").symlink_to("main.py")
+    (folder / "id_rsa").write_text("x")
+    (folder / "settings.py").write_text(f"KEY = 'AIza{'a' * 35}'\n")
+    (folder / "key.json").write_text('{"private_key_id": "' + "0" * 40 + '"}')
+    (folder / "text.txt").write_text("-----BEGIN RSA PRIVATE KEY-----\n")
+    os.mkfifo(folder / "pipe")
+    done = job("submit", "-c", "python main.py", "--dir", str(folder))
+    assert done.code == 2
+    wrong = [line.removeprefix("error: ").split()[1] for line in done.err.splitlines()]
+    secret = ["id_rsa", "key.json", "settings.py", "text.txt"]
+    assert sorted(wrong) == sorted(["above", "absolute", "pipe", *secret])
+    assert everything(queue) == []
+
+
+def test_a_folder_that_is_too_large_is_refused_before_it_is_read(folder: Path) -> None:
+    (folder / "data.bin").write_bytes(b"0" * 2_000_000)
+    with pytest.raises(UsageError, match=r"has 2 files of 2 MiB together, and at most"):
+        pack(folder, most_bytes=1 << 20)
+
+
+def test_a_commit_is_taken_along_as_it_is(job: Run, queue: Queue, folder: Path) -> None:
+    def git(*arguments: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
+        command = ["git", *who, *arguments]
+        return subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=True
+        ).stdout
+
+    git("init", "--quiet", "--initial-branch=main")
+    git("add", "main.py")
+    git("commit", "--quiet", "--message=one")
+    (folder / "later.py").write_text("x")
+    done = job("submit", "-c", "python main.py", "--git", f"{folder}@main")
+    assert done.code == 0, done.err
+    assert names(queue, only(queue)) == ["main.py"]
+    assert only(queue).spec.source == f"{folder}@{git('rev-parse', 'HEAD').strip()}"
+
+
+def test_a_wheel_is_taken_along(job: Run, queue: Queue, tmp_path: Path) -> None:
+    wheel = tmp_path / "mine-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("mine.py", "")
+    assert job("submit", "-c", "python -m mine", "--wheel", str(wheel)).code == 0
+    assert (only(queue).spec.kind, only(queue).spec.source) == ("wheel", wheel.name)
+
+
+def test_a_stack_that_is_down_or_runs_no_jobs_is_named(
+    run: Run, queue: Queue, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    refused = run("job", "submit", "-c", "true", "--stack", "local")
+    assert refused.code == 2
+    assert "jobs.enabled: (not set) for the stack local" in refused.err
+    down = run("job", "list", "--stack", "local")
+    assert down.code == 2
+    assert "the stack is down" in down.err
+
+
+def test_a_bucket_without_permission_says_which_role_is_missing(
+    job: Run, queue: Queue, monkeypatch: pytest.MonkeyPatch, client: Client
+) -> None:
+    nobody = client.as_member("user:eve@example.com")
+    monkeypatch.setattr("tpustack.jobs.place.Google", lambda: Google(nobody.session))
+    done = job("submit", "-c", "true")
+    assert done.code == 1
+    assert "you may not use gs://a-bucket: ask for roles/storage.objectUser" in done.err
+    assert everything(queue) == []

@@ -1,0 +1,1 @@
+"""`tpustack job`: programs in the queue of a stack's bucket."""

@@ -1,0 +1,74 @@
+"""Where a queue is: the bucket of a stack, or one by its name."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import click
+
+from infra.startup.agent.jobs.queue import Queue
+from infra.startup.agent.jobs.store import Store, StoreError
+from tpustack.cloud.google import Google
+from tpustack.errors import TpustackError, UsageError
+
+_SCHEME = "gs://"
+_NEEDS = "roles/storage.objectUser on it"
+
+
+def open_queue(stack: str | None, bucket: str | None, *, submits: bool = False) -> Queue:
+    """Return the queue of a stack or a bucket.
+
+    Args:
+        stack: a stack's name.
+        bucket: gs://BUCKET.
+        submits: whether the stack must be one that runs jobs.
+
+    Raises:
+        UsageError: neither or both are given, or the stack runs no jobs.
+    """
+    if (stack is None) == (bucket is None):
+        raise UsageError("give either --stack NAME or --bucket gs://BUCKET")
+    name = _of_stack(stack, submits=submits) if stack is not None else _of_url(str(bucket))
+    google = Google()
+    return Queue(Store(name, google.exchange), lambda line: click.echo(line, err=True))
+
+
+@contextlib.contextmanager
+def explained(queue: Queue) -> Iterator[None]:
+    """Turn what the bucket refuses in this block into a message that says what to do."""
+    try:
+        yield
+    except StoreError as error:
+        place = f"{_SCHEME}{queue.store.bucket}"
+        if error.status == 404:
+            raise UsageError(
+                f"there is no bucket {place}: the stack is down, or it is another bucket. "
+                "`pulumi up` makes a stack's bucket. Nothing was changed"
+            ) from None
+        if error.status in (401, 403):
+            raise TpustackError(
+                f"you may not use {place}: ask for {_NEEDS}. Google's answer: {error}"
+            ) from None
+        raise TpustackError(str(error)) from None
+
+
+def _of_stack(stack: str, *, submits: bool) -> str:
+    from infra.names import names_of
+    from tpustack.stacks.files import load, require_file
+
+    require_file(stack)
+    settings = load(stack)
+    if submits and not settings.jobs.enabled:
+        raise UsageError(
+            f"jobs.enabled: (not set) for the stack {stack}, whose machine runs one training. Set "
+            "`tpu-stack:jobs: {enabled: true}` in its file and run `pulumi up`"
+        )
+    return names_of(settings, stack).bucket
+
+
+def _of_url(url: str) -> str:
+    name = url.removeprefix(_SCHEME).rstrip("/")
+    if not url.startswith(_SCHEME) or not name or "/" in name:
+        raise UsageError(f"--bucket: {url} is no bucket. Write it like gs://BUCKET")
+    return name

@@ -1,0 +1,99 @@
+"""Shows jobs to people and to programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from infra.startup.agent.jobs import order
+from infra.startup.agent.jobs.record import ENDED, RUNNING, Job
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+def rows(jobs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what is known of all jobs: those that run, those that wait in their order, others."""
+    next_ones = order.waiting(jobs)
+    places = {name: place for place, name in enumerate(next_ones, 1)}
+
+    def rank(name: str) -> tuple[int, float, str]:
+        state = jobs[name].get("state")
+        kind = 0 if state == RUNNING else 2 if state in ENDED else 1
+        at = -float(jobs[name].get("submitted") or 0) if kind == 2 else places.get(name, len(jobs))
+        return kind, at, name
+
+    return [
+        {"name": name, "place": places.get(name), **jobs[name]} for name in sorted(jobs, key=rank)
+    ]
+
+
+def table(shown: list[dict[str, Any]]) -> Table:
+    """Return a table of rows."""
+    made = Table(box=box.SIMPLE_HEAD)
+    for name in ("job", "state", "next", "priority", "tries", "age", "took"):
+        made.add_column(name, no_wrap=True)
+    made.add_column("command", no_wrap=True, overflow="ellipsis")
+    now = time.time()
+    for row in shown:
+        end = row.get("ended") or now
+        took = span(end - row["started"]) if row.get("started") else ""
+        cells = [row["name"], _state(row), row["place"] or "", row.get("priority", 0)]
+        cells += [row.get("tries", 0), span(now - float(row.get("submitted") or now)), took]
+        made.add_row(*map(str, cells), Text(str(row.get("command", ""))))
+    return made
+
+
+def document(job: Job, bucket: str) -> dict[str, Any]:
+    """Return all that is known of a job, for programs."""
+    return {**dataclasses.asdict(job), "bucket": f"gs://{bucket}"}
+
+
+def lines(job: Job, bucket: str) -> list[str]:
+    """Return all that is known of a job, for people."""
+    spec = job.spec
+    shown = [
+        f"{job.name}: {job.state}" + (f" ({job.reason})" if job.reason else ""),
+        f"  command    {spec.command}",
+        f"  framework  {spec.framework}",
+        f"  submitted  {moment(job.submitted)} by {job.by or 'somebody'}",
+        f"  budgets    {spec.failures} failures, {spec.preemptions} preemptions",
+        f"  folder     gs://{bucket}/jobs/{job.name}",
+    ]
+    if spec.source:
+        shown.insert(2, f"  source     {spec.source} ({spec.archive[:12]})")
+    if spec.after:
+        shown.append(f"  after      {', '.join(spec.after)}")
+    if job.code is not None:
+        shown.append(f"  exit code  {job.code}")
+    for one in job.tries:
+        ended = f"{one.why} after {span(one.ended - one.started)}" if one.ended else "runs"
+        code = f", exit code {one.code}" if one.code is not None else ""
+        shown.append(f"  try {one.number}: {moment(one.started)} on {one.machine}, {ended}{code}")
+    return shown
+
+
+def moment(seconds: float) -> str:
+    """Return a time as people read it."""
+    return f"{datetime.fromtimestamp(seconds, tz=timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def span(seconds: float) -> str:
+    """Return a duration as people read it."""
+    for unit, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+def _state(row: Mapping[str, Any]) -> str:
+    if row.get("state") == RUNNING and row.get("stop"):
+        return "stopping"
+    code = row.get("code")
+    return f"{row.get('state')} ({code})" if code else str(row.get("state"))

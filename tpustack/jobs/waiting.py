@@ -1,0 +1,67 @@
+"""Waits for a job, and follows what it writes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from infra.startup.agent.jobs import layout
+from infra.startup.agent.jobs.queue import Queue
+from infra.startup.agent.jobs.record import Job
+from infra.startup.agent.jobs.store import Item
+from tpustack.errors import TpustackError, UsageError
+
+_LOOK = 1.0
+
+
+def read(queue: Queue, name: str) -> Job:
+    """Return a job. Raises UsageError if there is none."""
+    if not layout.NAME.fullmatch(name):
+        raise UsageError(f"{name!r} is no job name. `tpustack job list` names them")
+    job = queue.read(name)
+    if job is None:
+        raise UsageError(
+            f"there is no job {name} in gs://{queue.store.bucket}. `tpustack job list` names them"
+        )
+    return job
+
+
+def wait(
+    queue: Queue,
+    name: str,
+    timeout: float | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    now: Callable[[], float] = time.monotonic,
+) -> Job:
+    """Return a job once it is over. Raises TpustackError after `timeout` seconds."""
+    deadline = now() + timeout if timeout is not None else None
+    while not (job := read(queue, name)).is_over:
+        if deadline is not None and now() >= deadline:
+            raise TpustackError(f"{name} is still {job.state} after {timeout:g} s")
+        sleep(_LOOK)
+    return job
+
+
+def log(queue: Queue, name: str) -> Iterator[bytes]:
+    """Yield what a job has written so far, in pieces."""
+    for item in queue.store.items(layout.logs(name)):
+        yield _content(queue, item)
+
+
+def follow(queue: Queue, name: str, sleep: Callable[[float], None] = time.sleep) -> Iterator[bytes]:
+    """Yield what a job writes until it is over."""
+    seen = ""
+    while True:
+        # All of its log is in the bucket before it is said to be over.
+        is_over = read(queue, name).is_over
+        for item in queue.store.items(layout.logs(name), behind=seen):
+            seen = item.path
+            yield _content(queue, item)
+        if is_over:
+            return
+        sleep(_LOOK)
+
+
+def _content(queue: Queue, item: Item) -> bytes:
+    found = queue.store.read(item.path)
+    return found[0] if found else b""
