@@ -18,7 +18,7 @@ _FOUND, _MISSING = 200, 404
 
 def report(settings: StackSettings, bucket: str) -> None:
     """Warn unless there is a data set to train on; the look-up runs beside the program."""
-    if not settings.training.data and not _says_where(settings):
+    if not settings.jobs.enabled and not settings.training.data and not _says_where(settings):
         beside.look(lambda: missing(bucket), _tell)
 
 

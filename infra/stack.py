@@ -28,7 +28,7 @@ from infra.components.budget import Budget, BudgetArgs
 from infra.components.encryption import Encryption, EncryptionArgs
 from infra.components.identity import Identity, IdentityArgs, grant_bucket_to
 from infra.components.limits import Limits, LimitsArgs
-from infra.components.machine import LOCK, Job, job_metadata, limits_metadata, startup_script
+from infra.components.machine import LOCK, Job, agent_metadata, job_metadata, startup_script
 from infra.components.managed_vm import ManagedVm, ManagedVmArgs
 from infra.components.network import Network, NetworkArgs
 from infra.components.services import ProjectServices, ProjectServicesArgs
@@ -268,7 +268,7 @@ class Builder:
         turn_off = settings.training.run_on is RunOn.VM and settings.vm.managed is None
         return {
             **job_metadata(self.job(bucket), names, settings.zone, settings.project),
-            **limits_metadata(settings.limits, settings.recovery, names, turn_off=turn_off),
+            **agent_metadata(settings, names, turn_off=turn_off),
             LOCK: lock_of(package, self.checked.trainer_tensorflow) or "none",
         }
 

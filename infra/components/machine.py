@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pulumi
 
+from infra.settings import StackSettings
 from infra.settings.limits import LimitsSettings
 from infra.settings.recovery import RecoverySettings
 from infra.settings.timeouts import Timeouts
@@ -17,6 +18,8 @@ from infra.startup.agent.bundle import program
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 LOCK = "tensorflow-lock"
 """The metadata with the hashes of what the start-up script installs, or `none`."""
+JOBS = "training-jobs"
+"""The metadata that says that a machine runs the jobs of the queue."""
 _PREFIX = "training-"
 _STARTUP = Path(__file__).parent.parent / "startup"
 
@@ -78,13 +81,21 @@ def startup_script(script: str) -> str:
     return "\n".join((_STARTUP / part).read_text("utf-8") for part in ("common.sh", script))
 
 
-def limits_metadata(
-    limits: LimitsSettings, recovery: RecoverySettings, tpus: tuple[str, ...], *, turn_off: bool
+def agent_metadata(
+    settings: StackSettings, tpus: tuple[str, ...], *, turn_off: bool
 ) -> dict[str, pulumi.Input[str]]:
     """Return the metadata of the machine that runs the agent; nothing if it has nothing to do.
 
     `turn_off` is whether the machine turns itself off when the TPU's time is up.
     """
+    limits = _limits(settings.limits, settings.recovery, tpus, turn_off=turn_off)
+    jobs = {JOBS: "true"} if settings.jobs.enabled else {}
+    return {**limits, **jobs, "watchdog": program()} if limits or jobs else {}
+
+
+def _limits(
+    limits: LimitsSettings, recovery: RecoverySettings, tpus: tuple[str, ...], *, turn_off: bool
+) -> dict[str, pulumi.Input[str]]:
     if not limits.any and not recovery.enabled:
         return {}
     budgets = {"preemption": recovery.preemptions_per_day, "failure": recovery.failures_per_day}
@@ -95,15 +106,12 @@ def limits_metadata(
         "turnOff": turn_off,
         "recovery": budgets if recovery.enabled else None,
     }
-    return {
-        "limits": json.dumps({key: value for key, value in said.items() if value is not None}),
-        "watchdog": program(),
-    }
+    return {"limits": json.dumps({key: value for key, value in said.items() if value is not None})}
 
 
 def replace_for_another_job(metadata: Iterable[str]) -> pulumi.ResourceOptions:
     """Replace a machine whose job changes: a start-up script runs only at boot."""
-    keys = [key for key in metadata if key.startswith(_PREFIX)]
+    keys = sorted({JOBS, *(key for key in metadata if key.startswith(_PREFIX))})
     return pulumi.ResourceOptions(replace_on_changes=[f'metadata["{key}"]' for key in keys])
 
 

@@ -10,6 +10,7 @@ import pulumi
 from infra.components import compute, mark
 from infra.components.machine import (
     CLOUD_PLATFORM,
+    JOBS,
     Machine,
     custom_timeouts,
     replace_for_another_job,
@@ -167,4 +168,6 @@ def _task(args: VmArgs) -> str:
     """Return what the start-up script does; another task replaces the VM."""
     if args.startup_script is None:
         return "nothing"
+    if JOBS in args.metadata:
+        return "run jobs"
     return "train and watch" if "watchdog" in args.metadata else "train"

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 from infra.settings.base import Section, Text
 from infra.settings.bucket import BucketSettings
 from infra.settings.budget import BudgetSettings
+from infra.settings.jobs import JobsSettings
 from infra.settings.limits import LimitsSettings
 from infra.settings.network import NetworkSettings
 from infra.settings.recovery import RecoverySettings
@@ -54,6 +55,8 @@ class StackSettings(Section):
     """The network."""
     training: TrainingSettings = TrainingSettings()
     """The training."""
+    jobs: JobsSettings = JobsSettings()
+    """Whether the stack runs the jobs of a queue in place of one training."""
     limits: LimitsSettings = LimitsSettings()
     """When the TPU is taken down without a `pulumi destroy`."""
     recovery: RecoverySettings = RecoverySettings()

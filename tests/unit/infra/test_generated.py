@@ -141,6 +141,7 @@ NOT_ASKED = {
     "bucket.create": "one that is there already is asked for nothing",
     "bucket.forceDestroy": "the engine's, on destroy",
     "bucket.protect": "the engine's, on destroy",
+    "jobs.enabled": "a text in the machine's metadata",
     "limits.role": "the name of a role that its owner made",
     "recovery.enabled": "the machine's own doing, which test_recovery.py has",
     "recovery.failuresPerDay": "a number for the machine",

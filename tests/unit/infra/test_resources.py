@@ -6,6 +6,7 @@ import json
 import re
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pulumi_gcp as gcp
 import pytest
@@ -227,6 +228,7 @@ def test_a_machine_is_replaced_for_another_job_and_for_nothing_else_in_its_metad
     assert sorted(options.replace_on_changes or []) == [
         'metadata["training-args"]',
         'metadata["training-job"]',
+        'metadata["training-jobs"]',
         'metadata["training-tensorflow"]',
         'metadata["training-wheel"]',
         'metadata["training-wheel-sha256"]',
@@ -373,6 +375,20 @@ def test_a_stack_without_limits_lets_its_machines_do_nothing_to_the_tpu(run: Run
 )
 def test_a_role_made_again_in_a_later_week_has_another_id(day: datetime, week_of_it: str) -> None:
     assert week(day) == week_of_it
+
+
+def test_a_stack_that_runs_jobs_gives_its_machine_the_agent_and_no_further_right(run: Run) -> None:
+    plain, _ = run(config())
+    engine, _ = run(config(jobs={"enabled": True}))
+    metadata = engine.one("Instance")["metadata"]
+    assert (metadata["training-jobs"], metadata["watchdog"]) == ("true", program())
+    assert "training-jobs" not in plain.one("Instance")["metadata"]
+
+    def grants(of: Any) -> list[Any]:
+        kinds = ("IAMMember", "BucketIAMMember", "IAMCustomRole")
+        return [resource.inputs for kind in kinds for resource in of.of(kind)]
+
+    assert grants(engine) == grants(plain)
 
 
 def test_recovery_reaches_the_vm_with_a_declaration_and_a_role_to_act_by_it(run: Run) -> None:
