@@ -19,6 +19,7 @@ from typing import Any
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
+from infra.catalog import Catalog
 from infra.catalog.locks import LOCKS
 
 _UV = Path(sys.executable).with_name("uv")
@@ -28,6 +29,7 @@ _ENDS = (14, 13, 12)
 _MACHINE = "platform_machine == 'x86_64' and sys_platform == 'linux'"
 # Matplotlib draws the training's report. TensorBoard imports what later setuptools lack.
 _BESIDE = ("matplotlib", "setuptools<81")
+_NEVER = "libtpu ; sys_platform == 'none'"
 # Ubuntu 22.04, the oldest of Google's images with such a Python, has glibc 2.35.
 _PLATFORMS = [
     *(f"manylinux_2_{minor}_x86_64" for minor in range(5, 36)),
@@ -72,6 +74,13 @@ def _resolved(pin: str) -> tuple[int, list[dict[str, Any]]]:
     raise SystemExit(f"error: {pin} cannot be resolved:\n{done.stderr}")
 
 
+def _lacks_libtpu(pin: str) -> bool:
+    """Return whether the package index lacks the libtpu of a release; Google's own list has it."""
+    package, version = pin.split("==")
+    release = Catalog().packages.releases(package).get(version)
+    return release is not None and release.wheels is not None
+
+
 def _compile(pin: str, end: int) -> subprocess.CompletedProcess[str]:
     python = f"python_full_version < '3.{end}'"
     with tempfile.TemporaryDirectory() as folder:
@@ -79,6 +88,9 @@ def _compile(pin: str, end: int) -> subprocess.CompletedProcess[str]:
         (Path(folder) / "pyproject.toml").write_text(project, encoding="utf-8")
         command = [str(_UV), "pip", "compile", "--quiet", "--universal", "--only-binary", ":all:"]
         command += ["--python-version", f"3.{_OLDEST}", "--format", "pylock.toml", "-"]
+        if _lacks_libtpu(pin):
+            (Path(folder) / "without.txt").write_text(_NEVER, encoding="utf-8")
+            command += ["--override", "without.txt"]
         return subprocess.run(
             command,
             input="\n".join([pin, *_BESIDE]),

@@ -149,11 +149,18 @@ def warn_about_packages(settings: StackSettings, context: Context) -> Iterator[s
 def warn_about_locks(settings: StackSettings, context: Context) -> Iterator[str]:
     """Warn of packages that a start-up script installs as root without checking their hashes."""
     for wanted in installed(settings, context):
+        release = context.catalog.packages.releases(wanted.package).get(wanted.version)
         if lock_of(wanted.package, wanted.version) is None:
             yield (
                 f"training.tensorflowVersion: {wanted.package} {wanted.version} is installed as "
                 "root without checking hashes: infra/startup/locks has none for it "
                 "(docs/vm.md#packages)."
+            )
+        elif release and release.wheels:
+            yield (
+                f"training.tensorflowVersion: the libtpu of {wanted.package} {wanted.version} is "
+                "installed as root without checking a hash: it is in Google's own list of wheels, "
+                "which has none (docs/vm.md#packages)."
             )
 
 

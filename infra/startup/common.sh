@@ -163,21 +163,22 @@ print(next((have[n] for n in names if n in have), ""))')"
 # of the lock, if there is one for this release.
 install_tensorflow() {
   local lock="$BASE/tensorflow.lock" wheels
-  local -a options=(--quiet)
+  local -a pip=("$PYTHON" -m pip install --quiet) hashed=(--require-hashes --only-binary :all:)
   attribute tensorflow-lock >"$lock"
-  if [[ "$(<"$lock")" != none ]]; then
-    "$PYTHON" -m pip install --quiet --require-hashes --only-binary :all: --requirement "$lock"
-    return
+  wheels="$(attribute training-wheels)" || wheels=""
+  if [[ "$(<"$lock")" == none ]]; then
+    log "no hashes are known for $1: what pip gets for it is not checked"
+    "${pip[@]}" ${wheels:+--find-links "$wheels"} "$1"
+    # The report does without.
+    "${pip[@]}" matplotlib ||
+      log "matplotlib is not installed: the training's report will have no charts"
+  elif [[ -z "$wheels" ]]; then
+    "${pip[@]}" "${hashed[@]}" --requirement "$lock"
+  else
+    # The libtpu of some releases is in Google's own list alone, which has no hashes: all but that.
+    "${pip[@]}" "${hashed[@]}" --no-deps --requirement "$lock"
+    "${pip[@]}" --no-index --find-links "$wheels" "$1"
   fi
-  log "no hashes are known for $1: what pip gets for it is not checked"
-  # The libtpu of some releases is in Google's own list alone.
-  if wheels="$(attribute training-wheels)"; then
-    options+=(--find-links "$wheels")
-  fi
-  "$PYTHON" -m pip install "${options[@]}" "$1"
-  # The report does without.
-  "$PYTHON" -m pip install --quiet matplotlib ||
-    log "matplotlib is not installed: the training's report will have no charts"
 }
 
 # Prints the libtpu that pip installed with tensorflow-tpu for PYTHON; nothing for an image's own.

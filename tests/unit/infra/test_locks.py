@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import venv
 import zipfile
 from pathlib import Path
 
@@ -22,18 +23,21 @@ RELEASES = [
     (package, release.version)
     for package in (VM_PACKAGE, TPU_PACKAGE)
     for release in CATALOG.packages.releases(package).values()
-    # The libtpu of the others is in Google's own list of wheels, which no lock covers.
-    if release.wheels is None and not release.broken
+    if not release.broken
 ]
 
 
 @pytest.mark.parametrize(("package", "version"), RELEASES)
-def test_each_release_that_the_package_index_has_is_locked(package: str, version: str) -> None:
+def test_each_release_is_locked(package: str, version: str) -> None:
     lock = lock_of(package, version) or ""
     entries = re.split(r"\n(?=\S)", lock.partition("\n")[2].strip())
     assert [entry for entry in entries if entry.startswith(f"{package}=={version} ")]
     assert [entry for entry in entries if entry.startswith("matplotlib==")]
     assert [entry for entry in entries if "    --hash=sha256:" not in entry] == []
+    # That of some is in Google's own list of wheels alone, which has no hashes.
+    listed = CATALOG.packages.releases(package)[version].wheels is not None
+    has_libtpu = any(entry.startswith("libtpu==") for entry in entries)
+    assert has_libtpu == (package == TPU_PACKAGE and not listed)
 
 
 def test_the_newest_release_for_the_vm_is_what_make_newest_tests_training_with() -> None:
@@ -62,6 +66,14 @@ def test_a_release_without_a_lock_is_installed_with_a_warning(run: Run) -> None:
     assert "tensorflow-cpu 2.22.0 is installed as root without checking hashes" in warning
 
 
+def test_a_libtpu_out_of_googles_list_is_installed_with_a_warning(run: Run) -> None:
+    bare = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-ubuntu2204-base"}
+    engine, _ = run(config(tpu=bare, training={"tensorflowVersion": "2.18.0"}))
+    assert "\ntensorflow-tpu==2.18.0 \\\n" in engine.one("V2Vm")["metadata"]["tensorflow-lock"]
+    (warning,) = [text for text in engine.warnings if "hash" in text]
+    assert "the libtpu of tensorflow-tpu 2.18.0 is installed as root without" in warning
+
+
 def wheel(folder: Path, name: str, needs: str = "") -> str:
     """A package; returns its line of a lock."""
     path = folder / f"{name}-9.9-py3-none-any.whl"
@@ -75,33 +87,59 @@ def wheel(folder: Path, name: str, needs: str = "") -> str:
     return f"{name}==9.9 --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n"
 
 
-def install(folder: Path, lock: str | None) -> tuple[int, str, set[str]]:
+def install(
+    folder: Path, lock: str | None, wheels: Path | None = None
+) -> tuple[int, str, set[str]]:
     """Run the script's own function with pip; the exit code, what it said, what it installed."""
     pytest.importorskip("pip", reason="`make next` makes an environment without pip")
-    if lock is not None:
-        (folder / "told").write_text(lock)
+    told = {"tensorflow-lock": lock, "training-wheels": wheels}
+    for name, text in told.items():
+        if text is not None:
+            (folder / name).write_text(str(text))
     base = folder / "home" / "tpu-stack"
     base.mkdir(parents=True)
+    venv.create(folder / "got")
     shared, _ = startup_script("vm.sh").split("# The VM: ", 1)
     script = f"""{shared}
-attribute() {{ cat {folder}/told; }}
+attribute() {{ cat "{folder}/$1" 2>/dev/null; }}
 PYTHON={sys.executable}
 install_tensorflow tensorflow==9.9
 """
     offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "PIP_NO_CACHE_DIR": "1"}
     done = subprocess.run(
         ["bash", "-c", script],
-        env=os.environ | offline | {"HOME": str(base.parent), "PIP_TARGET": str(folder / "got")},
+        env=os.environ
+        | offline
+        | {"HOME": str(base.parent), "PIP_PYTHON": str(folder / "got/bin/python")},
         capture_output=True,
         text=True,
         check=False,
     )
-    return done.returncode, done.stdout + done.stderr, {p.stem for p in folder.glob("got/*.py")}
+    found = {path.stem for path in folder.glob("got/lib/*/site-packages/*.py")}
+    return done.returncode, done.stdout + done.stderr, found
 
 
 def test_what_the_lock_names_is_installed(tmp_path: Path) -> None:
     lock = wheel(tmp_path, "tensorflow", "Requires-Dist: needed\n") + wheel(tmp_path, "needed")
     assert install(tmp_path, lock) == (0, "", {"tensorflow", "needed"})
+
+
+def test_what_the_lock_lacks_comes_from_googles_list(tmp_path: Path) -> None:
+    lock = wheel(tmp_path, "tensorflow", "Requires-Dist: needed\nRequires-Dist: libtpu\n")
+    lock += wheel(tmp_path, "needed")
+    googles = tmp_path / "list"
+    googles.mkdir()
+    wheel(googles, "libtpu")
+    assert install(tmp_path, lock, googles) == (0, "", {"tensorflow", "needed", "libtpu"})
+
+
+def test_beside_googles_list_hashes_count_as_ever(tmp_path: Path) -> None:
+    lock = wheel(tmp_path, "tensorflow", "Requires-Dist: libtpu\n")
+    wheel(tmp_path, "tensorflow", "Summary: evil\n")
+    wheel(tmp_path, "libtpu")
+    code, said, got = install(tmp_path, lock, tmp_path)
+    assert "THESE PACKAGES DO NOT MATCH THE HASHES" in said
+    assert (code, got) == (1, set())
 
 
 def test_a_wheel_that_was_changed_since_is_refused(tmp_path: Path) -> None:
