@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pulumi
 
-from infra import data_set, enabled, fits, offered, taken
+from infra import cures, data_set, enabled, fits, offered, taken
 from infra.catalog import Catalog
 from infra.checks import with_checks
 from infra.checks.context import Context
@@ -29,6 +29,8 @@ try:
     names = names_of(settings, stack)
     look = taken.look(settings, names.tpus(settings.tpu.slices))
     context = Context(stack, ROOT, Catalog(), names, taken=look)
+    if not pulumi.runtime.is_dry_run():
+        cures.report()
     declare(settings, context)
     if pulumi.runtime.is_dry_run():
         enabled.report(settings)

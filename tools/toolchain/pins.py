@@ -9,8 +9,8 @@ from pathlib import Path
 TOOLS = Path(__file__).resolve().parent.parent
 
 ENGINE_VERSION = "3.259.0"
-# The first engine with resource hooks (release notes of v3.182.0), which wait for enabled APIs.
-ENGINE_OLDEST = (3, 182, 0)
+# The first engine with error hooks (release notes of v3.219.0), by which errors get their cures.
+ENGINE_OLDEST = (3, 219, 0)
 ENGINE_BELOW = (4, 0, 0)
 HOST_VERSION = "3.184.0"
 PROVIDER_VERSION = "8.34.0"

@@ -18,12 +18,12 @@ def test_a_version_is_read_from_what_a_program_says(
     assert parse_version(said) == version
 
 
-@pytest.mark.parametrize("version", [(3, 182, 0), (3, 259, 0), (3, 999, 1)])
-def test_an_engine_with_resource_hooks_suits(version: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize("version", [(3, 219, 0), (3, 259, 0), (3, 999, 1)])
+def test_an_engine_with_error_hooks_suits(version: tuple[int, int, int]) -> None:
     assert engine_suits(version)
 
 
-@pytest.mark.parametrize("version", [(3, 181, 9), (2, 25, 0), (4, 0, 0), None])
+@pytest.mark.parametrize("version", [(3, 218, 9), (2, 25, 0), (4, 0, 0), None])
 def test_an_older_or_next_generation_or_unknown_engine_does_not_suit(
     version: tuple[int, int, int] | None,
 ) -> None:
