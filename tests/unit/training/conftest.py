@@ -162,7 +162,7 @@ def run_here(one_device: Cluster) -> Callable[..., None]:
             assert command() == 0
             return
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("tpu_training.job.run.connect", lambda *_: one_device)
+            patch.setattr("tpu_training.job.data.connect", lambda *_: one_device)
             run_on(NoTpu(), command, Wait(), ShutdownRequest(), HangTimer())
 
     return run

@@ -88,6 +88,26 @@ def test_a_model_of_other_examples_is_refused_with_what_differs(
         run_here("evaluate", f"--data={digits}", f"--model-dir={digits_model}", "--image_size=14")
 
 
+def test_a_model_of_another_task_is_refused_with_both_tasks(
+    digits: Path, digits_model: Path, tmp_path: Path, run_here: Callable[..., None]
+) -> None:
+    """Whose outputs have the same shape."""
+    (tmp_path / "mine.py").write_text(
+        "import tensorflow as tf\nfrom tpu_training import Task\n"
+        "task = Task('ranking', lambda o, t, p: tf.reduce_sum(o, -1), any_targets=True)\n"
+    )
+    with pytest.raises(CheckpointError) as caught:
+        run_here(
+            *("train", f"--data={digits}", f"--model-dir={digits_model}"),
+            f"--task={tmp_path}/mine.py",
+        )
+    assert str(caught.value) == (
+        f"--task=ranking: the model in --model-dir={digits_model} was trained for the task "
+        "classification; name that one, or another --model-dir "
+        f"(--init_from={digits_model} starts from its weights)"
+    )
+
+
 @pytest.mark.parametrize(
     ("examples", "arguments", "words"),
     [

@@ -12,14 +12,17 @@ from tpu_training.errors import CheckpointError, InputError
 from tpu_training.models.params import Params, build_params
 from tpu_training.models.registry import ModelDefinition, load_model
 from tpu_training.models.spec import DataSpec
-from tpu_training.tasks.choose import with_task
+from tpu_training.tasks.choose import task_of, with_task
 
 _FILE_NAME = "model.json"
 
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """A model's name or file, its parameters, its task and its training data."""
+    """A model's name or file, its parameters, its task and its training data.
+
+    `task` is what was named, by --task or in the model's file, and `task_name` what that is called.
+    """
 
     model: str
     params: Mapping[str, Any]
@@ -27,6 +30,7 @@ class ModelDescription:
     data: str
     class_names: tuple[str, ...] = ()
     task: str = ""
+    task_name: str = ""
 
     def write(self, model_dir: str) -> None:
         """Write it to `model_dir`."""
@@ -53,7 +57,8 @@ def describe_model(
     if params.optimizer != definition.params.optimizer:
         changed["optimizer"] = params.optimizer
     task = definition.task if isinstance(definition.task, str) else definition.task.file
-    return ModelDescription(definition.name, changed, spec, data, class_names, task)
+    name = task_of(definition, spec).name
+    return ModelDescription(definition.name, changed, spec, data, class_names, task, name)
 
 
 def read_description(model_dir: str) -> ModelDescription:
@@ -79,6 +84,7 @@ def read_description(model_dir: str) -> ModelDescription:
                 **spec | {name: tuple(spec.get(name, ())) for name in ("shape", "outputs")}
             ),
             task=str(content.get("task", "")),
+            task_name=str(content.get("task_name", "")),
             data=str(content["data"]),
             class_names=tuple(map(str, content.get("class_names", ()))),
         )
@@ -86,8 +92,10 @@ def read_description(model_dir: str) -> ModelDescription:
         raise InputError(f"{path} is broken ({type(error).__name__}: {error})") from error
 
 
-def refuse_other_data(model_dir: str, spec: DataSpec, data: str) -> None:
-    """Raise CheckpointError if the model in `model_dir` was trained for other examples than `spec`.
+def refuse_another_purpose(
+    model_dir: str, spec: DataSpec, data: str, definition: ModelDefinition
+) -> None:
+    """Raise CheckpointError if the model in `model_dir` was trained for other examples or tasks.
 
     What has no checkpoint yet may be trained on anything.
     """
@@ -102,6 +110,13 @@ def refuse_other_data(model_dir: str, spec: DataSpec, data: str) -> None:
             f"--data={data} does not fit the model in --model-dir={model_dir}, which was trained "
             f"on {had.data}: {', '.join(differences)}; give the data set that it was trained on, "
             "or another --model-dir"
+        )
+    task = task_of(definition, spec).name
+    if had.task_name and had.task_name != task:
+        raise CheckpointError(
+            f"--task={task}: the model in --model-dir={model_dir} was trained for the task "
+            f"{had.task_name}; name that one, or another --model-dir (--init_from={model_dir} "
+            "starts from its weights)"
         )
 
 

@@ -38,7 +38,12 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
         f"{DEFAULT_MODEL}); with --help, list its parameters",
     )
     add_task(parser)
-    parser.add_argument("--data", required=True, help="directory or gs:// URL of the data set")
+    parser.add_argument(
+        "--data",
+        required=True,
+        help="directory or gs:// URL of the data set, a file NAME.py with a function "
+        "dataset(split, context), Parquet files, WebDataset's tar files, or tfds:NAME",
+    )
     parser.add_argument("--model-dir", required=True, help="directory or gs:// URL for the results")
     parser.add_argument("--config", help="YAML or JSON file with parameters")
 

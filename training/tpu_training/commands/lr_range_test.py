@@ -7,6 +7,7 @@ from typing import Any
 from tpu_training.commands.arguments import add_job_arguments, build_job
 from tpu_training.commands.command import Command, add_command
 from tpu_training.errors import EXIT_FAILURE, InputError
+from tpu_training.job.converted import with_converted_data
 from tpu_training.job.job import Job
 from tpu_training.job.start import find_workers
 
@@ -65,6 +66,7 @@ def _test(job: Job, known: argparse.Namespace) -> int:
         from tpu_training.errors.extras import require_plots
 
         require_plots("the plot", ", or leave the plot out with --no-plot")
+    job = with_converted_data(job)
     workers, wait = find_workers(job)
     from tpu_training.job.lr_range_test.run import connect_and_run
     from tpu_training.job.lr_range_test.sweep import Sweep

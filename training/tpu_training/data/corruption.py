@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tpu_training.data import files
 from tpu_training.data.data_set import DataSet, belongs, corrupt_files, stored_files
+from tpu_training.data.function.live import explain
 from tpu_training.data.manifest import ENCODED, DataFile, Split
 from tpu_training.data.preprocessing import ops
 from tpu_training.data.preprocessing.parse import parse_examples
@@ -23,6 +24,8 @@ def readable_part(data: DataSet, limit: int, error: tf.errors.OpError) -> DataSe
 
     Raises DataError with the file and offset where there are more than `limit`.
     """
+    if data.function:
+        raise explain(error, data.function.function.place) or error
     if isinstance(error, (tf.errors.DataLossError, tf.errors.InvalidArgumentError)):
         part = without_corrupt_records(data, limit) or without_unreadable_records(data, limit)
         if part:

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,9 @@ from tpu_training.data.manifest import (
 )
 from tpu_training.errors import DataError, InputError
 
+if TYPE_CHECKING:
+    from tpu_training.data.function.live import LiveFunction
+
 
 @dataclass(frozen=True)
 class DataSet:
@@ -32,6 +36,7 @@ class DataSet:
         left_out: The number of skipped records in all files.
         held: The numbers of the records in each training file that are held out; the manifest
             counts them as the split `validation`, of the same files.
+        function: The user's function that gives the examples, which then are in no files.
     """
 
     directory: str
@@ -39,6 +44,7 @@ class DataSet:
     damaged: Mapping[str, Readable] = field(default_factory=dict)
     left_out: int = 0
     held: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+    function: "LiveFunction | None" = None
 
     def paths(self, split: str) -> list[str]:
         """Return the paths of the files of `split`."""

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from tpu_training.errors import DataError, InputError
-from tpu_training.models.spec import CLASS, MASK, TARGETS, DataSpec
+from tpu_training.models.spec import CLASS, TARGETS, DataSpec
 
 FILE_NAME = "manifest.json"
 # How features are stored: unsigned bytes of one shape, JPEG or PNG files, token ids.
 RAW, ENCODED, TOKENS = "raw", "encoded", "tokens"
 # The names of targets in a tf.train.Example: of a class, and of everything else.
 LABEL, TARGETS_FIELD = "label", "targets"
+# What the content of an image file begins with.
+MAGICS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 # The byte of a pixel in a mask that is not counted, as in PASCAL VOC's.
 NO_CLASS = 255
 _DTYPES = {RAW: "uint8", ENCODED: "uint8", TOKENS: "int32"}
@@ -86,11 +88,6 @@ class Manifest:
         """
         if self.spec.kind != "image":
             return self.spec
-        if image_size and self.spec.targets == MASK and self.spec.shape[:2] != (image_size,) * 2:
-            raise InputError(
-                f"--image_size={image_size}: the masks of the data set {self.name} can't be "
-                "resized; omit it, or convert images and masks of that size"
-            )
         if image_size:
             shape = (image_size, image_size, self.spec.shape[2])
             return dataclasses.replace(self.spec, shape=shape)

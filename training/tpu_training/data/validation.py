@@ -59,6 +59,12 @@ def hold_out(data: "DataSet", params: Params) -> "DataSet":
     fraction = params.validation_fraction
     if not fraction:
         return data
+    if data.function:
+        raise InputError(
+            f"--data={data.directory}: evaluations between the loops (--evaluation_interval, "
+            "--validation_fraction) need examples for them; let the function return some for the "
+            f"split {VALIDATION}, as none of its training examples can be held out"
+        )
     train = data.manifest.split(TRAIN)
     held = _chosen(train, _count(train.examples, fraction, data.manifest.name), params.seed)
     splits = {

@@ -3,7 +3,7 @@
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
@@ -19,7 +19,12 @@ _LIBRARIES = (
 
 def user_line(error: BaseException) -> str:
     """Return FILE:LINE of the innermost line outside libraries and this package; "" without one."""
-    return next((f"{file}:{line}" for file, line in _frames(error) if _is_users(file)), "")
+    return users_line(_frames(error))
+
+
+def users_line(frames: Iterable[tuple[str, int]]) -> str:
+    """Return the first FILE:LINE of `frames` outside libraries and this package, or ""."""
+    return next((f"{file}:{line}" for file, line in frames if _is_users(file)), "")
 
 
 def _frames(error: BaseException) -> Iterator[tuple[str, int]]:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from tpu_training.data.function.call import is_function
 from tpu_training.data.manifest import FILE_NAME, no_manifest, parse_manifest
 from tpu_training.errors import InputError, ParamsError
 from tpu_training.job.job import Job
@@ -29,6 +30,11 @@ def check_local_files(job: Job) -> None:
 
 def _data_problems(job: Job) -> Iterator[str]:
     if "://" in job.data:
+        return
+    if is_function(job.data):
+        # What it gives is only known with TensorFlow.
+        if not Path(job.data).is_file():
+            yield f"--data={job.data}: there is no such file"
         return
     # numpy, which --help needs not.
     from tpu_training.data.validation import with_fraction

@@ -1,6 +1,5 @@
 """Run a job with TensorFlow: connect, train, evaluate, write the results."""
 
-import dataclasses
 import logging
 from contextlib import closing
 
@@ -10,17 +9,17 @@ from tpu_training.checkpoints.averages import restore_averages
 from tpu_training.checkpoints.checkpoints import Checkpoints
 from tpu_training.checkpoints.initial.load import load_initial_weights
 from tpu_training.checkpoints.lease.hold import Lease, hold
-from tpu_training.checkpoints.model_description import describe_model, refuse_other_data
+from tpu_training.checkpoints.model_description import describe_model, refuse_another_purpose
 from tpu_training.checkpoints.record import JobRecord
-from tpu_training.cluster.cluster import Cluster, connect
+from tpu_training.cluster.cluster import Cluster
 from tpu_training.cluster.endpoint.target import Addresses, LocalTpu, NoTpu
 from tpu_training.cluster.endpoint.wait import Wait
 from tpu_training.data import files
 from tpu_training.data.corruption import readable_part
-from tpu_training.data.data_set import DataSet, check_readable, open_data
-from tpu_training.data.validation import hold_out, with_fraction
+from tpu_training.data.data_set import DataSet
 from tpu_training.errors import DivergedError, InputError
 from tpu_training.goodput.beginning import Beginning
+from tpu_training.job.data import connect_and_open
 from tpu_training.job.divergence import explain
 from tpu_training.job.doubtful import check_doubtful, write_doubtful
 from tpu_training.job.evaluations import Evaluations
@@ -59,15 +58,10 @@ def run_on(
     """Run `job` on `workers`; `beginning` measures what comes before the first loop."""
     beginning = beginning or Beginning()
     parse_steps(job.params.profile_steps)
-    data = open_data(job.data)
-    if job.trains:
-        job = dataclasses.replace(job, params=with_fraction(job.params, data.manifest))
-        data = hold_out(data, job.params)
     files.check_bucket(job.model_dir, "--model-dir")
     hang_timer.watch(job.params.hang_timeout, first=wait.tries * wait.interval)
-    with beginning.measure("connect"):
-        cluster = connect(workers, wait, job.params.local_devices)
-    check_readable(data, cluster)
+    connecting = beginning.measure("connect")
+    cluster, job, data = connect_and_open(workers, wait, job, connecting)
     job.params.part_batch_size(cluster.replicas)
     job.params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
     with hold(job.model_dir, job.trains) as lease:
@@ -94,7 +88,7 @@ def _run(
     observers, peak = create_observers(job) if job.trains else [], peak_flops(job, cluster)
     relay = Relay(observers)
     spec = data.manifest.input_spec(job.params.image_size)
-    refuse_other_data(job.model_dir, spec, job.data)
+    refuse_another_purpose(job.model_dir, spec, job.data, job.model)
     state = create_train_state(
         cluster, job.model, job.params, data.manifest, total_steps(job.params, data.manifest)
     )

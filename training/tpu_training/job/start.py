@@ -24,6 +24,7 @@ from tpu_training.cluster.machine import find_machine
 from tpu_training.errors import InputError
 from tpu_training.errors.catalog import NO_TENSORFLOW
 from tpu_training.goodput.beginning import Beginning
+from tpu_training.job.converted import with_converted_data
 from tpu_training.job.hang_timer import HangTimer
 from tpu_training.job.job import Job
 from tpu_training.job.local_files import check_local_files
@@ -38,6 +39,7 @@ def run_job(job: Job, shutdown: ShutdownRequest, hang_timer: HangTimer, begun: f
 
     Raises TrainingError or TensorFlow's errors.
     """
+    job = with_converted_data(job)
     # With a model file of one's own TensorFlow was loaded before.
     beginning = Beginning(begun)
     with beginning.measure("wait"):

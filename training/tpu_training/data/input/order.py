@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 # Separate streams of random numbers for the same seed.
-EXAMPLES, SHARDS, WINDOWS, AUGMENTATION = range(4)
+EXAMPLES, SHARDS, WINDOWS, AUGMENTATION, FUNCTION = range(5)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,15 @@
 """Build the tf.data pipelines on the hosts of the devices that consume them."""
 
+from functools import partial
+
 import tensorflow as tf
 
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.data_set import DataSet
+from tpu_training.data.function.live import Part
 from tpu_training.data.index import read_offsets
 from tpu_training.data.input.deal import NextBatch, deal_out
+from tpu_training.data.input.epochs import batches_of_epochs
 from tpu_training.data.input.memory import batches_from_memory
 from tpu_training.data.input.order import Plan
 from tpu_training.data.input.prepare import prepare
@@ -44,9 +48,14 @@ def training_rows(
     data: DataSet, params: Params, first_step: int, hosts: int, host: int
 ) -> tf.data.Dataset:
     """Return the rows of `host` of each global batch, as (features, labels)."""
-    manifest, shards = data.manifest, data.shards(TRAIN)
+    manifest = data.manifest
     preprocessing = training_preprocessing(manifest, params)
     plan = _plan(params.seed, params.global_batch_size, first_step, hosts, host)
+    if data.function:
+        epoch = partial(data.function.epoch, TRAIN, params.seed)
+        batches = batches_of_epochs(epoch, manifest.split(TRAIN).examples, plan)
+        return prepare(batches, preprocessing, plan)
+    shards = data.shards(TRAIN)
     if params.cache == CACHE_MEMORY or (
         params.cache == CACHE_AUTO and shards.bytes <= _MOST_CACHED_BYTES
     ):
@@ -84,13 +93,20 @@ def evaluation_rows(
     data: DataSet, params: Params, hosts: int, host: int, split: str = TEST
 ) -> tf.data.Dataset:
     """Return the share of `host` of each batch of `split`, as (features, labels, weights)."""
-    manifest, shards = data.manifest, data.shards(split)
+    manifest = data.manifest
     plan = _plan(params.seed, params.evaluation_batch_size, 0, hosts, host)
     steps = _evaluation_steps(data, params, split)
-    batches = batches_of_share(shards, plan, steps).map(
-        lambda step, serialised, weights: (step, *parse_examples(serialised, manifest), weights),
-        num_parallel_calls=tf.data.AUTOTUNE,
-    )
+    if data.function:
+        batches = batches_of_share(Part(data.function, split, params.seed), plan, steps)
+    else:
+        batches = batches_of_share(data.shards(split), plan, steps).map(
+            lambda step, serialised, weights: (
+                step,
+                *parse_examples(serialised, manifest),
+                weights,
+            ),
+            num_parallel_calls=tf.data.AUTOTUNE,
+        )
     return prepare(batches, evaluation_preprocessing(manifest, params), plan)
 
 

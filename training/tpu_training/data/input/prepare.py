@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from tpu_training.data.input import order
 from tpu_training.data.input.order import Plan
+from tpu_training.data.preprocessing import masks
 from tpu_training.data.preprocessing.evaluate import Preprocessing
 
 _AUTOTUNE = tf.data.AUTOTUNE
@@ -21,12 +22,17 @@ def prepare(batches: tf.data.Dataset, preprocessing: Preprocessing, plan: Plan) 
     The random state of each example comes from the seed, the step and the row in the global batch.
     """
     batches = batches.map(_with_seeds(plan))
+    if preprocessing.decode:
+        batches = _each_example(batches, preprocessing.decode, preprocessing.stored)
+    if preprocessing.masks:
+        batches = batches.map(_join)
     if preprocessing.example:
         batches = _each_example(batches, preprocessing.example, preprocessing.shape)
     batch = preprocessing.batch
 
     def finish(seeds: tf.Tensor, features: tf.Tensor, *others: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        return (batch(features, seeds) if batch else features), *others
+        features = batch(features, seeds) if batch else features
+        return *(masks.part(features) if preprocessing.masks else (features,)), *others
 
     return batches.map(finish, num_parallel_calls=_AUTOTUNE if batch else None)
 
@@ -42,6 +48,12 @@ def _with_seeds(plan: Plan) -> Callable[..., tuple[tf.Tensor, ...]]:
         return seeds[plan.begin : plan.end], *content
 
     return draw
+
+
+def _join(
+    seeds: tf.Tensor, features: tf.Tensor, targets: tf.Tensor, *others: tf.Tensor
+) -> tuple[tf.Tensor, ...]:
+    return seeds, masks.join(features, targets), *others
 
 
 def _each_example(

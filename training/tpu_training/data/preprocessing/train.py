@@ -3,8 +3,12 @@
 import tensorflow as tf
 
 from tpu_training.data.manifest import ENCODED, Manifest
-from tpu_training.data.preprocessing import ops
-from tpu_training.data.preprocessing.evaluate import Preprocessing, evaluation_preprocessing
+from tpu_training.data.preprocessing import masks, ops
+from tpu_training.data.preprocessing.evaluate import (
+    Preprocessing,
+    evaluation_preprocessing,
+    with_masks,
+)
 from tpu_training.errors import InputError
 from tpu_training.models.params import NO_AUGMENTATION, PAD_CROP_FLIP, RESIZED_CROP_FLIP, Params
 from tpu_training.models.spec import MASK, DataSpec
@@ -26,10 +30,7 @@ def training_preprocessing(manifest: Manifest, params: Params) -> Preprocessing:
             f"{manifest.name} holds texts; omit it"
         )
     if spec.targets == MASK:
-        raise InputError(
-            f"--augmentation={params.augmentation}: would move the images of the data set "
-            f"{manifest.name} but not their masks; omit it"
-        )
+        return _with_masks(manifest, params.augmentation, plain, spec)
     if params.augmentation == RESIZED_CROP_FLIP:
         encoded = manifest.encoding == ENCODED
         return Preprocessing(
@@ -43,6 +44,24 @@ def training_preprocessing(manifest: Manifest, params: Params) -> Preprocessing:
         return ops.pad_crop_flip(sized, seeds)
 
     return Preprocessing(plain.example, batch, plain.shape)
+
+
+def _with_masks(
+    manifest: Manifest, augmentation: str, plain: Preprocessing, spec: DataSpec
+) -> Preprocessing:
+    """Treat images and masks alike."""
+    if augmentation == RESIZED_CROP_FLIP:
+        return with_masks(
+            manifest,
+            example=lambda joined, seed: masks.resized_crop_flip(joined, seed, spec),
+            shape=(*spec.shape[:2], spec.shape[2] + 1),
+        )
+
+    def batch(joined: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+        sized = plain.batch(joined, seeds) if plain.batch else joined
+        return ops.pad_crop_flip(sized, seeds)
+
+    return with_masks(manifest, batch=batch)
 
 
 def _resized_crop_flip(

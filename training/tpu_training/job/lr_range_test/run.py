@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tpu_training.cluster.cluster import Cluster, connect
+from tpu_training.cluster.cluster import Cluster
 from tpu_training.cluster.endpoint.target import Addresses, LocalTpu, NoTpu
 from tpu_training.cluster.endpoint.wait import Wait
 from tpu_training.data import files
 from tpu_training.data.corruption import readable_part
-from tpu_training.data.data_set import DataSet, open_data
-from tpu_training.data.validation import hold_out, with_fraction
+from tpu_training.data.data_set import DataSet
+from tpu_training.job.data import connect_and_open
 from tpu_training.job.job import Job
 from tpu_training.job.lr_range_test.curve import Point, read
 from tpu_training.job.lr_range_test.sweep import RateTrainer, Sweep, run_sweep, run_trials
@@ -31,11 +31,9 @@ def connect_and_run(
     workers: Addresses | LocalTpu | NoTpu, wait: Wait, job: Job, sweep: Sweep, plot: bool
 ) -> Verdict:
     """Connect to `workers` and run the test there."""
-    data = open_data(job.data)
-    # What is held out for the training's validation must not choose its rate either.
-    data = hold_out(data, with_fraction(job.params, data.manifest))
     files.check_bucket(job.model_dir, "--model-dir")
-    cluster = connect(workers, wait, job.params.local_devices)
+    # What is held out for the training's validation must not choose its rate either.
+    cluster, _, data = connect_and_open(workers, wait, job)
     while True:
         try:
             return run_lr_range_test(cluster, data, job, sweep, plot)

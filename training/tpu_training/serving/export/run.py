@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterable
 
 from tpu_training.data import files
-from tpu_training.data.data_set import open_data
+from tpu_training.data.function.open import open_given
 from tpu_training.errors import DataError, InputError, TrainingError
 from tpu_training.serving.export.examples import LabelledBatch, test_examples, training_examples
 from tpu_training.serving.export.onnx import export_onnx
@@ -49,8 +49,8 @@ def _run_tflite(
         raise InputError("--format=tflite is for image models: the Edge TPU can't look up tokens")
     if not model.task.gives_classes:
         raise InputError("--format=tflite is for models that give one class for each example")
-    data = open_data(directory)
     _, params = model.description.definition(model_file)
+    data = open_given(directory, params.seed)
     spec = data.manifest.input_spec(params.image_size)
     if spec != model.spec:
         raise DataError(

@@ -1,7 +1,6 @@
 """Read what a user's tf.data function yields: `def dataset(split, context)` in a Python file."""
 
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,31 +19,26 @@ from tpu_training.data.convert.source import (
     divide,
     test_count,
 )
-from tpu_training.data.convert.sources.image_folder import MAGICS
-from tpu_training.errors import DataError, InputError
+from tpu_training.data.function.call import (
+    ENDLESS,
+    NAME,
+    SUFFIX,
+    DataFunction,
+    is_endless,
+    load_function,
+)
+from tpu_training.data.manifest import MAGICS
+from tpu_training.errors import DataError
 from tpu_training.errors.user_lines import user_line
-from tpu_training.models.registry import load_file
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-_FUNCTION = "dataset"
 _SPLITS = ("train", "test", "validation")
 _WANTED = (
     "pairs (features, label): an image of bytes (height, width, channels), a JPEG or PNG file's "
     "content or a text; and a whole number or a word"
 )
-
-
-@dataclass(frozen=True)
-class Context:
-    """What a data function may depend on.
-
-    Attributes:
-        seed: The value of --seed, for what the function draws at random.
-    """
-
-    seed: int
 
 
 @dataclass(frozen=True)
@@ -77,7 +71,7 @@ class _Made:
 
 def matches(path: Path) -> bool:
     """Return whether `path` is a Python file."""
-    return path.is_file() and path.suffix == ".py"
+    return path.is_file() and path.suffix == SUFFIX
 
 
 def load(path: Path, options: Options) -> Source:
@@ -85,13 +79,11 @@ def load(path: Path, options: Options) -> Source:
 
     Reads everything once, for the labels, and again when the examples are written.
     """
-    function = getattr(load_file(str(path), "source"), _FUNCTION, None)
-    if not callable(function):
-        raise InputError(f"--source={path}: lacks a function `{_FUNCTION}(split, context)`")
-    place = f"{path}:{inspect.unwrap(function).__code__.co_firstlineno}"
-    found = {split: _call(function, split, options, place) for split in _SPLITS}
+    function = load_function(str(path), "source")
+    place = function.place
+    found = {split: _call(function, split, options.seed) for split in _SPLITS}
     if found["train"] is None:
-        raise DataError(f"{place}: {_FUNCTION} returned None for the split train")
+        raise DataError(f"{place}: {NAME} returned None for the split train")
     made = {s: _look(rows, f"{place}: split {s}") for s, rows in found.items() if rows is not None}
     written = {split: each.labels for split, each in made.items()}
     labels = number_labels(written, lambda split, n: f"{made[split].place}: example {n}")
@@ -104,22 +96,10 @@ def load(path: Path, options: Options) -> Source:
     return Source(name, kind, labels.classes, splits, labels.names)
 
 
-def _call(
-    function: Callable[[str, Context], Any], split: str, options: Options, place: str
-) -> "tf.data.Dataset | None":
-    import tensorflow as tf
-
-    try:
-        rows = function(split, Context(options.seed))
-    except Exception as error:
-        line = user_line(error) or place
-        raise InputError(f"{line}: {type(error).__name__}: {error}") from error
-    if rows is None:
-        return None
-    if not isinstance(rows, tf.data.Dataset):
-        raise DataError(f"{place}: returned a {type(rows).__name__}, expected a tf.data.Dataset")
-    if problem := _problem(rows):
-        raise DataError(f"{place}: split {split} {problem}")
+def _call(function: DataFunction, split: str, seed: int) -> "tf.data.Dataset | None":
+    rows = function(split, seed)
+    if rows is not None and (problem := _problem(rows)):
+        raise DataError(f"{function.place}: split {split} {problem}")
     return rows
 
 
@@ -127,8 +107,8 @@ def _problem(rows: "tf.data.Dataset") -> str:
     """Say what is wrong with the examples, as far as it can be known before the first one."""
     import tensorflow as tf
 
-    if rows.cardinality() == tf.data.INFINITE_CARDINALITY:
-        return "never ends; leave out repeat(), the training reads it again in each epoch"
+    if is_endless(rows):
+        return ENDLESS
     spec = rows.element_spec
     pair = isinstance(spec, tuple) and len(spec) == 2
     if not pair or not all(isinstance(part, tf.TensorSpec) for part in spec):

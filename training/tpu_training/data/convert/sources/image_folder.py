@@ -14,11 +14,11 @@ from tpu_training.data.convert.source import (
     shuffled,
     split_at_random,
 )
+from tpu_training.data.manifest import MAGICS
 from tpu_training.errors import DataError
 
 # The first that is there is for testing, the next one for validation.
 _TEST_NAMES = ("test", "val", "validation")
-MAGICS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 _MOST_NAMED = 3
 
 
