@@ -52,7 +52,7 @@ def stretched() -> Array:
         (8, -1.0, blended(GREY, -1.0)),
         (9, 0.7, blended(GREY.mean(), 0.7)),
         (10, -0.5, RAMP * 0.55),
-        (12, 1.0, RAMP),
+        (13, 1.0, RAMP),
     ],
     ids=[
         *("shift_x", "shift_y", "autocontrast", "solarize", "posterize"),
@@ -63,6 +63,19 @@ def test_a_change_is_what_its_paper_says(
     one_device: Cluster, kind: int, level: float, expected: Array
 ) -> None:
     assert changed(kind, level) == pytest.approx(expected, abs=1e-2)
+
+
+def test_equalizing_gives_what_pillow_gives(one_device: Cluster) -> None:
+    """Of pictures with many levels, with one only, and with one that has half of the pixels."""
+    image = pytest.importorskip("PIL.Image", reason="an optional library")
+    ops = pytest.importorskip("PIL.ImageOps")
+    drawn = np.random.default_rng(0).normal(90, 20, (3, 40, 50, 3)) + np.arange(50)[:, None] * 2
+    pictures = np.clip(drawn, 0, 255).astype(np.uint8)
+    pictures[1], pictures[2, :20] = 7, 9
+    for picture in pictures:
+        expected = np.asarray(ops.equalize(image.fromarray(picture)))
+        found = changed(12, 1.0, picture[np.newaxis].astype(np.float32))[0]
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_turning_moves_a_corner_by_the_angle_and_shearing_moves_rows_apart(
