@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from tpu_training.models.params import PAD_CROP_FLIP, RESIZED_CROP_FLIP, Params
 pytestmark = pytest.mark.usefixtures("cluster")
 
 SIDE, LEVELS = 32, 50
-Array = npt.NDArray[np.integer]
+Array = npt.NDArray[Any]
 
 
 @pytest.fixture(params=["raw", "encoded"])
