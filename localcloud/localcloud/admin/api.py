@@ -12,17 +12,15 @@ import os
 from collections.abc import Callable
 from dataclasses import fields
 
-from localcloud.admin import reach, resources, settings, shell_metadata
+from localcloud.admin import breakage, reach, resources, settings, shell_metadata
 from localcloud.core import projects
 from localcloud.core.call import Json, Request, Response
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import DEVELOPER, Cloud
-from localcloud.core.errors import ApiError, invalid, not_found
+from localcloud.core.errors import ApiError, invalid
 from localcloud.core.faults import Fault
 from localcloud.core.tokens import CLOUD_PLATFORM, Principal
-from localcloud.services.compute.instances import power
 from localcloud.services.oauth2 import SCOPES, refresh_token
-from localcloud.services.tpu import nodes
 
 _ROOT = "/_local/v1/"
 # Long enough for a working day and the evening after it.
@@ -74,6 +72,10 @@ class Admin:
             ("DELETE", "faults"): self._clear_faults,
             ("GET", "permissions"): self._permissions,
             ("DELETE", "permissions"): self._clear_permissions,
+            ("POST", "break"): self._break,
+            ("POST", "objects"): self._objects,
+            ("DELETE", "fault"): self._lift_fault,
+            ("DELETE", "setting"): self._unset,
             ("POST", "preempt"): self._preempt,
             ("POST", "forward"): self._forward,
             ("POST", "reach"): self._reach,
@@ -126,7 +128,7 @@ class Admin:
 
     def _machine(self, name: str) -> str:
         keys = self._cloud.store.keys("machine")
-        found = [key for key in keys if name == key or f"/{name}/" in f"/{key}/"]
+        found = breakage.named(self._cloud, name)
         if not found:
             known = ", ".join(keys) or "none"
             raise ApiError(404, f"no machine is called {name}; there are: {known}")
@@ -158,14 +160,27 @@ class Admin:
             self._cloud.asked.clear()
         return {}
 
+    def _lift_fault(self, sent: Json) -> Json:
+        self._cloud.faults.lift(sent["id"])
+        return {}
+
+    def _break(self, sent: Json) -> Json:
+        breakable = breakage.handlers(self._cloud)
+        if sent["what"] not in breakable:
+            raise invalid(f"{sent['what']!r} can't be broken; {', '.join(breakable)} can")
+        breakable[sent["what"]](sent)
+        return {}
+
+    def _objects(self, sent: Json) -> Json:
+        return {"objects": breakage.objects(self._cloud, sent["name"])}
+
     def _preempt(self, sent: Json) -> Json:
-        name: str = sent["name"]
-        action = self._preemption(name)
         delay = float(sent.get("after", 0))
-        if delay:
-            self._cloud.clock.at(self._cloud.clock.now() + delay, action)
-        else:
-            action()
+        for action in breakage.preemptions(self._cloud, sent["name"]):
+            if delay:
+                self._cloud.clock.at(self._cloud.clock.now() + delay, action)
+            else:
+                action()
         return {}
 
     def _forward(self, sent: Json) -> Json:
@@ -175,20 +190,13 @@ class Admin:
         self._cloud.clock.forward(seconds)
         return {"now": rfc3339(self._cloud.clock.now())}
 
-    def _preemption(self, name: str) -> Callable[[], object]:
-        for key in self._cloud.store.keys("tpu-node"):
-            if name in (key, key.rpartition("/")[2]):
-                return lambda: nodes.preempt(self._cloud, key)
-        for key in self._cloud.store.keys("machine"):
-            if "/instances/" in key and name in (key, key.rpartition("/")[2]):
-                if not self._cloud.machines.running(key):
-                    raise invalid(f"{key} is off: only a running VM can be preempted")
-                return lambda: power.preempt(self._cloud, key)
-        raise not_found(name)
-
     def _reach(self, sent: Json) -> Json:
         return reach.answer(self._cloud, sent["source"], sent["destination"], sent["protocol"])
 
     def _set(self, sent: Json) -> Json:
         settings.change(self._cloud, sent["name"], sent["value"])
+        return {}
+
+    def _unset(self, sent: Json) -> Json:
+        settings.forget(self._cloud, sent["name"], sent["part"])
         return {}

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from localcloud.core.call import Json
 from localcloud.core.cloud import SETTING, Cloud
 from localcloud.core.errors import invalid
+from localcloud.core.tokens import TOKENS
 from localcloud.services.compute import catalog as compute_catalog
 from localcloud.services.sts.exchange import ISSUERS
 from localcloud.services.tpu import catalog as tpu_catalog
@@ -30,10 +31,25 @@ def change(cloud: Cloud, name: str, value: Json) -> None:
     """
     if name not in _CHECKS:
         raise invalid(f"unknown setting {name}; there are {', '.join(sorted(_CHECKS))}")
-    if problems := _CHECKS[name](value):
-        raise invalid(f"setting {name}: " + "; ".join(problems))
+    if found := problems(name, value):
+        raise invalid(f"setting {name}: " + "; ".join(found))
     with cloud.store.locked():
         cloud.store.put(SETTING, name, cloud.setting(name) | value)
+
+
+def problems(name: str, value: Json) -> list[str]:
+    """Return all that is wrong with the value of a setting."""
+    return _CHECKS[name](value)
+
+
+def forget(cloud: Cloud, name: str, part: str) -> None:
+    """Take one part of a setting back."""
+    with cloud.store.locked():
+        left = {key: value for key, value in cloud.setting(name).items() if key != part}
+        if left:
+            cloud.store.put(SETTING, name, left)
+        else:
+            cloud.store.delete(SETTING, name)
 
 
 def clear(cloud: Cloud) -> None:
@@ -106,6 +122,10 @@ def _seconds(value: Json) -> list[str]:
     return _only("stop", "preempt")(value) + _whole(value)
 
 
+def _since(value: Json) -> list[str]:
+    return _only("since")(value)
+
+
 def _hosts(value: Json) -> list[str]:
     return _only("limit")(value) + _whole(value)
 
@@ -127,5 +147,6 @@ _CHECKS: dict[str, Check] = {
     "quota": _limits,
     "reservations": _types_by_zone,
     "stockout": _types_by_zone,
+    TOKENS: _since,
     "tpu-hosts": _hosts,
 }

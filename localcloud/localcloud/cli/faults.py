@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
+import time
+from functools import partial
+from pathlib import Path
 
-from localcloud.cli.client import Commands, ask
+from localcloud.cli.client import CommandError, Commands, ask
+from localcloud.cli.scenarios.parse import ScenarioError, read
+from localcloud.cli.scenarios.run import Run
 
 
 def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
@@ -36,9 +42,65 @@ def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
     quota.add_argument("metric", help="such as TPUV2sPerProjectPerZoneForTPUAPI")
     quota.add_argument("limit", type=int)
     quota.set_defaults(run=_quota)
+    _add_machine_faults(kinds, common)
+    run = kinds.add_parser("run", parents=[common], help="play a scenario, a YAML file, to its end")
+    run.add_argument("file", type=Path)
+    run.add_argument("--check", action="store_true", help="only read it")
+    run.add_argument("--json", action="store_true", help="a JSON object for each happening")
+    run.set_defaults(run=_run)
     deny = kinds.add_parser("deny-nodes", parents=[common], help="refuse classic TPU nodes")
     deny.add_argument("switch", choices=("on", "off"))
     deny.set_defaults(run=_deny)
+
+
+def _add_machine_faults(kinds: Commands, common: argparse.ArgumentParser) -> None:
+    """Declare what can be broken at once, by a name in which * stands for any text."""
+    broken = {
+        "dead": "a TPU is dead, and the API says READY",
+        "hang": "a VM or TPU stands still; --off lets it go on",
+        "full-disk": "what runs on a VM can write no file; --off: it can again",
+        "kill": "kill processes of a VM",
+        "expire-tokens": "service accounts' tokens have expired; new ones are good",
+        "delete-objects": "delete objects of a bucket",
+    }
+    for what, text in broken.items():
+        parser = kinds.add_parser(what, parents=[common], help=text)
+        if what == "delete-objects":
+            parser.add_argument("name", help="BUCKET/NAME")
+        elif what != "expire-tokens":
+            parser.add_argument("name", help="of the VM or TPU")
+        if what in ("hang", "full-disk"):
+            parser.add_argument("--off", dest="on", action="store_false", help="lift it")
+        if what == "kill":
+            parser.add_argument("process", help="regular expression over command lines")
+        parser.set_defaults(run=_break, what=what)
+
+
+def _break(options: argparse.Namespace) -> int:
+    names = ("what", "name", "on", "process")
+    sent = {name: getattr(options, name) for name in names if hasattr(options, name)}
+    ask(options.home, "POST", "break", sent)
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Play a scenario; exit code 1 when something of it failed or never had its moment."""
+    try:
+        events = read(options.file)
+    except ScenarioError as error:
+        raise CommandError(str(error), 2) from None
+    if options.check:
+        print(f"{options.file}: {len(events)} events")
+        return 0
+
+    def tell(seconds: float, what: str, text: str) -> None:
+        said = json.dumps({"seconds": seconds, "what": what, "event": text})
+        print(said if options.json else f"{seconds:8.2f} s  {what:8}{text}", flush=True)
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    playing = Run(events, partial(ask, options.home), time, tell)
+    playing.play()
+    return 1 if playing.failed else 0
 
 
 def _list(options: argparse.Namespace) -> int:

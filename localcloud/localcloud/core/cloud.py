@@ -68,7 +68,8 @@ class Cloud:
 
     def token(self, principal: Principal, *, lifetime: float = 3600.0) -> str:
         """Return a bearer token that is valid for `lifetime` seconds."""
-        return self.tokens.issue(principal, expires=self.clock.now() + lifetime)
+        now = self.clock.now()
+        return self.tokens.issue(principal, issued=now, expires=now + lifetime)
 
     def setting(self, name: str) -> Record:
         """Return a switch for scarcity, refusal or grace; empty where it is not set."""

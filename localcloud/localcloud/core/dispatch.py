@@ -14,7 +14,14 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.discovery import Match, Method, document
 from localcloud.core.errors import ApiError
 from localcloud.core.registry import Api, Route
-from localcloud.core.tokens import ANONYMOUS, INVALID, MISSING, Principal, unauthenticated
+from localcloud.core.tokens import (
+    ANONYMOUS,
+    INVALID,
+    MISSING,
+    TOKENS,
+    Principal,
+    unauthenticated,
+)
 
 log = logging.getLogger(__name__)
 requests_log = logging.getLogger("localcloud.requests")
@@ -112,7 +119,8 @@ class Dispatcher:
             return ANONYMOUS
         if scheme and scheme.lower() != "bearer":
             raise ApiError(401, f"unknown authorization scheme {scheme}")
-        principal = self._cloud.tokens.read(token, now=self._cloud.clock.now())
+        since = float(self._cloud.setting(TOKENS).get("since", 0))
+        principal = self._cloud.tokens.read(token, now=self._cloud.clock.now(), since=since)
         if principal.member.startswith("serviceAccount:"):
             problem = accounts.problem(self._cloud, principal.email)
             if problem:

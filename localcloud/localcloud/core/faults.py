@@ -74,6 +74,10 @@ class Faults:
         self._store.put(_KIND, key, asdict(fault))
         return key
 
+    def lift(self, key: str) -> None:
+        """Lift one fault, unless it is used up already."""
+        self._store.delete(_KIND, key)
+
     def clear(self) -> None:
         """Lift all faults."""
         for key in self._store.keys(_KIND):

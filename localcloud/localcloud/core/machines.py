@@ -123,6 +123,12 @@ class Machines(Protocol):
     def pids(self, key: str) -> list[int]:
         """List the processes of one machine; none when it is off."""
 
+    def guests(self, key: str) -> list[int]:
+        """List the processes that do one machine's work; none when it is off."""
+
+    def fill_disk(self, key: str, full: bool) -> None:
+        """Let a running machine's disk be full, or not."""
+
     def suspend_all(self) -> None:
         """End all processes as the emulator stops; `resume_all` boots the machines again."""
 

@@ -20,6 +20,8 @@ _EXPECTED = (
     "Expected OAuth 2 access token, login cookie or other valid authentication credential. See "
     "https://developers.google.com/identity/sign-in/web/devconsole-project."
 )
+TOKENS = "tokens"
+"""The setting that says since when service accounts' tokens must be; older ones have expired."""
 INVALID = f"Request had invalid authentication credentials. {_EXPECTED}"
 MISSING = f"Request is missing required authentication credential. {_EXPECTED}"
 
@@ -57,25 +59,27 @@ class Tokens:
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
-    def issue(self, principal: Principal, *, expires: float) -> str:
-        """Return a bearer token that is valid until `expires` (seconds since the epoch)."""
-        claims = {"m": principal.member, "s": sorted(principal.scopes), "e": expires}
+    def issue(self, principal: Principal, *, issued: float, expires: float) -> str:
+        """Return a bearer token that is valid until `expires`; both are seconds since the epoch."""
+        claims = {"m": principal.member, "s": sorted(principal.scopes), "i": issued, "e": expires}
         if principal.sets:
             claims["g"] = sorted(principal.sets)
         payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode()
         return f"{_PREFIX}{payload}.{self._sign(payload)}"
 
-    def read(self, token: str, *, now: float) -> Principal:
-        """Return the principal of `token`.
+    def read(self, token: str, *, now: float, since: float = 0.0) -> Principal:
+        """Return the principal of `token`; a service account's from before `since` has expired.
 
         Raises:
             ApiError: 401 when the token is not the emulator's, was altered or has expired.
         """
         claims = self.claims(token, now=now)
+        if claims.get("i", since) < since and claims["m"].startswith("serviceAccount:"):
+            raise unauthenticated(INVALID, "ACCESS_TOKEN_EXPIRED")
         return Principal(claims["m"], frozenset(claims["s"]), frozenset(claims.get("g", ())))
 
     def claims(self, token: str, *, now: float) -> dict[str, Any]:
-        """Return what a token says: `m` member, `s` scopes, `g` sets, `e` its end; see `read`."""
+        """Return what a token says: `m` member, `i` and `e` begin and end, …; see `read`."""
         payload, _, signature = token.removeprefix(_PREFIX).rpartition(".")
         if not token.startswith(_PREFIX) or not hmac.compare_digest(signature, self._sign(payload)):
             raise unauthenticated(INVALID, "ACCESS_TOKEN_TYPE_UNSUPPORTED")

@@ -92,6 +92,14 @@ class Machine:
         first = self._process.pid
         return {first} | descendants(first) | self._marked()
 
+    def guests(self) -> set[int]:
+        """Return the processes that do the machine's work."""
+        return self.processes() - {self._process.pid}
+
+    def fill_disk(self, full: bool) -> None:
+        """Let its disk be full, or not."""
+        self._order({"full_disk": full})
+
     def address(self, port: int) -> tuple[str, int] | None:
         """Return where the host reaches a port of the machine; None if nobody listens at it."""
         with contextlib.suppress(OSError, ValueError):

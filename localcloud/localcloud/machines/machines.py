@@ -114,7 +114,9 @@ class Machines:
         if path is None or not path.exists():
             return "", start
         with path.open("rb") as file:
-            file.seek(start)
+            # A machine that was made anew under the same key has begun anew, too.
+            file.seek(start if start <= path.stat().st_size else 0)
+            start = file.tell()
             data = file.read(_PIECE)
         if len(data) == _PIECE:
             data = data[: data.rfind(b"\n") + 1] or data
@@ -162,6 +164,17 @@ class Machines:
         """Return the processes of one machine; none when it is off."""
         machine = self._running.get(key)
         return sorted(machine.processes()) if machine else []
+
+    def guests(self, key: str) -> list[int]:
+        """Return the processes that do one machine's work; none when it is off."""
+        machine = self._running.get(key)
+        return sorted(machine.guests()) if machine else []
+
+    def fill_disk(self, key: str, full: bool) -> None:
+        """Let a running machine's disk be full, or not."""
+        machine = self._running.get(key)
+        if machine is not None:
+            machine.fill_disk(full)
 
     def suspend_all(self) -> None:
         """End all processes as the emulator stops; `resume_all` boots the machines again."""

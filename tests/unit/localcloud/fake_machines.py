@@ -86,6 +86,13 @@ class FakeMachines:
         """Return none."""
         return []
 
+    def guests(self, key: str) -> list[int]:
+        """Return none."""
+        return []
+
+    def fill_disk(self, key: str, full: bool) -> None:
+        """Do nothing: no process writes."""
+
     def suspend_all(self) -> None:
         """Close all ports."""
         for key in list(self._sockets):

@@ -13,7 +13,7 @@ import signal
 import sys
 from typing import Any
 
-from localcloud.machines.supervisor import processes
+from localcloud.machines.supervisor import disk, processes
 from localcloud.machines.supervisor.control import Control
 from localcloud.machines.supervisor.loop import Loop
 from localcloud.machines.supervisor.system import System
@@ -45,7 +45,11 @@ class Orders:
     def _obey(self) -> None:
         while b"\n" in self._received:
             line, _, self._received = self._received.partition(b"\n")
-            self._system.halt(json.loads(line)["halt"])
+            order = json.loads(line)
+            if "halt" in order:
+                self._system.halt(order["halt"])
+            else:
+                disk.fill(order["full_disk"], processes.descendants(os.getpid()))
 
 
 def main() -> None:

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from localcloud.machines.supervisor import disk
+
 _LINUX = sys.platform.startswith("linux")
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -49,6 +51,7 @@ def start(
 
     def prepare() -> None:
         die_with_parent()
+        disk.prepare()
         if listener is not None:
             os.dup2(listener, _FIRST_SOCKET, inheritable=True)
 

@@ -1,0 +1,1 @@
+"""Scenario files: what goes wrong when, from one YAML file."""

@@ -1,0 +1,112 @@
+"""Machines, tokens and objects that are broken on request."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+
+from localcloud.admin import breakage
+from localcloud.app import LocalCloud
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError
+from localcloud.core.tokens import CLOUD_PLATFORM, Principal
+from localcloud.testing import Client
+from tests.unit.localcloud.machines.conftest import Guest, spec, until
+
+pytestmark = pytest.mark.server
+
+_RUN = "systemd-run --property=StandardOutput=journal+console"
+_COUNTING = f"{_RUN} --unit=counting bash -c 'while :; do sleep 0.05; echo beat; done'\n"
+_WRITING = (
+    f"{_RUN} --unit=writing bash -c "
+    "'while :; do sleep 0.1; { echo x >f; } 2>/dev/null && echo can || echo cannot; done'\n"
+)
+BUCKET = "storage.googleapis.com/storage/v1/b"
+
+
+@pytest.fixture
+def cloud(local_cloud: LocalCloud) -> Cloud:
+    return local_cloud.cloud
+
+
+def output(cloud: Cloud, key: str) -> str:
+    return cloud.machines.serial(key)[0]
+
+
+def test_a_machine_that_hangs_stands_still_until_it_is_let_go_on(
+    cloud: Cloud, guest: Guest
+) -> None:
+    key = guest.boot(spec(_COUNTING))
+    guest.sees(key, "beat")
+    breakage.hang(cloud, "m", on=True)
+    before = output(cloud, key)
+    time.sleep(0.4)
+    assert output(cloud, key).count("beat") - before.count("beat") <= 1
+    breakage.hang(cloud, "m", on=False)
+    until(lambda: output(cloud, key).count("beat") > before.count("beat") + 1)
+
+
+def test_nothing_can_be_written_to_a_full_disk_also_by_what_starts_later(
+    cloud: Cloud, guest: Guest
+) -> None:
+    key = guest.boot(spec(_WRITING))
+    guest.sees(key, " can\n")
+    breakage.fill_disk(cloud, "?", on=True)
+    until(lambda: output(cloud, key).endswith(" cannot\n"))
+    breakage.fill_disk(cloud, "m", on=False)
+    until(lambda: output(cloud, key).endswith(" can\n"))
+
+
+def test_processes_are_killed_by_their_command_line(cloud: Cloud, guest: Guest) -> None:
+    key = guest.boot(spec("systemd-run --unit=stays -p Restart=always sleep 1234\necho up\n"))
+    guest.sees(key, "startup-script: up")
+    breakage.kill(cloud, "m", "sleep 1234")
+    guest.sees(key, "killed, signal=9")
+    with pytest.raises(ApiError, match="no process of m has a command line with 'no such'"):
+        breakage.kill(cloud, "m", "no such")
+
+
+def test_a_machine_that_is_off_or_unknown_can_not_be_broken(cloud: Cloud, guest: Guest) -> None:
+    key = guest.boot(spec("true"))
+    with pytest.raises(ApiError, match="no machine is called other"):
+        breakage.hang(cloud, "other", on=True)
+    cloud.machines.halt(key)
+    with pytest.raises(ApiError, match="is off: only what runs can fail"):
+        breakage.hang(cloud, "m", on=True)
+
+
+def test_expired_tokens_are_those_that_service_accounts_have_now(local_cloud: LocalCloud) -> None:
+    owner, cloud = Client(local_cloud), local_cloud.cloud
+    email = "machine@tpu-stack-local.iam.gserviceaccount.com"
+    iam = "iam.googleapis.com/v1/projects/tpu-stack-local"
+    services = "serviceusage.googleapis.com/v1/projects/tpu-stack-local/services"
+    owner.post(f"{services}/iam.googleapis.com:enable", {})
+    owner.post(f"{iam}/serviceAccounts", {"accountId": "machine"})
+    of_machine = f"serviceAccount:{email}"
+    old = owner.as_member(of_machine, CLOUD_PLATFORM)
+    old.get(f"{BUCKET}/none", status=404)
+    breakage.expire_tokens(cloud)
+    said = old.get(f"{BUCKET}/none", status=401)
+    assert said["error"]["details"][0]["reason"] == "ACCESS_TOKEN_EXPIRED"
+    owner.get(f"{BUCKET}/none", status=404)
+    new = cloud.token(Principal(of_machine))
+    old.session.headers["Authorization"] = f"Bearer {new}"
+    old.get(f"{BUCKET}/none", status=404)
+
+
+def test_objects_are_found_and_deleted_by_a_pattern(local_cloud: LocalCloud) -> None:
+    owner, cloud = Client(local_cloud), local_cloud.cloud
+    owner.post(BUCKET, {"name": "chaos-bucket"}, project="tpu-stack-local")
+    for name in ("jobs/a/lease", "jobs/b/lease", "jobs/b/model"):
+        upload = f"https://storage.googleapis.com/upload/storage/v1/b/chaos-bucket/o?name={name}"
+        owner.session.post(f"{upload}&uploadType=media", data=b"x").raise_for_status()
+    assert breakage.objects(cloud, "gs://chaos-*/jobs/b/*") == [
+        "chaos-bucket/jobs/b/lease",
+        "chaos-bucket/jobs/b/model",
+    ]
+    breakage.delete_objects(cloud, "*/lease")
+    assert breakage.objects(cloud, "*") == ["chaos-bucket/jobs/b/model"]
+    with pytest.raises(ApiError, match=re.escape("no object is called */lease")):
+        breakage.delete_objects(cloud, "*/lease")
