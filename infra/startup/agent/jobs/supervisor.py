@@ -95,6 +95,8 @@ class Supervisor:
 
     def _call(self, command: Sequence[str], variables: Mapping[str, str]) -> int:
         """Run a command to its end; return its exit code. Raises Ended if the try is to end."""
+        if outcome := self._why_to_end():
+            raise Ended(outcome)
         process = subprocess.Popen(
             command,
             cwd=self._attempt.folder / "work",
