@@ -39,8 +39,13 @@ class Play:
             # Only earlier jobs can be waited for.
             waits = index and self.random.random() < 0.3
             after = (f"j{self.random.randrange(index)}",) if waits else ()
-            budgets = {"failures": self.random.randrange(3), "preemptions": 1000}
-            spec = Spec("true", priority=self.random.randrange(3), after=after, **budgets)
+            spec = Spec(
+                "true",
+                priority=self.random.randrange(3),
+                after=after,
+                failures=self.random.randrange(3),
+                preemptions=1000,
+            )
             made.add(Job(f"j{index}", str(index), spec, float(index)))
         return made
 

@@ -1,0 +1,53 @@
+"""What the supervisor of a try does where its machine may have lost the TPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from infra.startup.agent.jobs.attempt import Attempt, any_running
+from infra.startup.agent.jobs.lease import SURE
+from infra.startup.agent.jobs.record import Outcome, Spec
+from infra.startup.agent.jobs.supervisor import Supervisor, now
+from tests.unit.infra.agent.jobs.memory import Bucket, Clock, MemoryStore
+
+pytestmark = pytest.mark.skipif(not Path("/proc").exists(), reason="needs Linux")
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Attempt:
+    made = Attempt(tmp_path / "one-1")
+    ran = f"echo ran >{tmp_path}/ran"
+    content = {"job": "one", "number": 1, "bucket": "b", "spec": vars(Spec(ran)), "variables": {}}
+    made.prepare(content)
+    return made
+
+
+def outcome(attempt: Attempt) -> Outcome:
+    return Supervisor(attempt, lambda _: MemoryStore(Bucket(Clock()))).run()
+
+
+def test_it_begins_nothing_on_a_lease_that_is_old_already(attempt: Attempt, tmp_path: Path) -> None:
+    attempt.beat(now() - SURE - 10)
+    assert outcome(attempt).why == "preempted"
+    assert not (tmp_path / "ran").exists()
+
+
+def test_it_runs_the_command_on_a_fresh_one(attempt: Attempt, tmp_path: Path) -> None:
+    attempt.beat(now())
+    assert outcome(attempt) == Outcome("exited", 0)
+    assert (tmp_path / "ran").read_text() == "ran\n"
+
+
+def test_a_second_supervisor_of_the_same_try_does_nothing(attempt: Attempt) -> None:
+    assert attempt.claim()
+    assert not attempt.claim()
+
+
+def test_a_machine_runs_a_job_while_the_supervisor_lives(attempt: Attempt, tmp_path: Path) -> None:
+    assert not any_running(tmp_path)
+    attempt.claim()
+    assert any_running(tmp_path)
+    (attempt.folder / "started").write_text('{"pid": 1, "began": "another boot"}')
+    assert not any_running(tmp_path)
