@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from tpustack.demo import dataset, fashion_mnist
+from tpustack.demo import dataset, fashion_mnist, wordnet
 
 
 @click.command("dataset")
-@click.argument("name", type=click.Choice(["mnist", "fashion-mnist"]))
+@click.argument("name", type=click.Choice(["mnist", "fashion-mnist", "wordnet-nouns"]))
 def command(name: str) -> None:
     """Fetch a data set once and print the source for `tpu-training data convert`.
 
@@ -18,4 +18,4 @@ def command(name: str) -> None:
     if name == "mnist":
         click.echo(dataset.obtain(lambda text: click.echo(text, err=True)).argument)
     else:
-        click.echo(fashion_mnist.obtain())
+        click.echo({"fashion-mnist": fashion_mnist, "wordnet-nouns": wordnet}[name].obtain())

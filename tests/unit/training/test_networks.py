@@ -47,6 +47,12 @@ def test_a_small_resnet_has_the_published_number_of_weights(depth: int, millions
     assert weights(create("resnet", CIFAR, depth=depth)) / 1e6 == pytest.approx(millions, abs=0.01)
 
 
+def test_a_wider_resnet_has_more_channels_in_all_stages() -> None:
+    wide = create("resnet", CIFAR, depth=20, width=2)
+    assert [block.outputs for block in wide.blocks[::3]] == [32, 64, 128]
+    assert weights(wide) / weights(create("resnet", CIFAR, depth=20)) == pytest.approx(4, abs=0.05)
+
+
 def test_a_depth_that_no_resnet_has_is_named_with_those_there_are() -> None:
     with pytest.raises(InputError, match=r"--depth=21: .* expected one of 8, 14, 18, 20"):
         create("resnet", CIFAR, depth=21)

@@ -31,6 +31,7 @@ class Params(base.Params):
         min(SMALL),
         max(LARGE),
     )
+    width: int = base.param(1, "factor of the channels, as in wide residual networks", 1, 16)
     remat: str = remat_param()
     stem: str = base.param(
         "conv",
@@ -62,6 +63,7 @@ def create_model(params: Params, spec: DataSpec, seed: int) -> "tf.Module":
 
     return ResNet(
         params.depth,
+        params.width,
         shape[2],
         flat_outputs(spec, "resnet"),
         params.precision,

@@ -25,6 +25,7 @@ class ResNet(tf.Module):  # type: ignore[misc]
     def __init__(
         self,
         depth: int,
+        factor: int,
         channels: int,
         classes: int,
         precision: str,
@@ -36,6 +37,7 @@ class ResNet(tf.Module):  # type: ignore[misc]
     ) -> None:
         """Build for images of `channels` channels and any size; arithmetic is in `precision`.
 
+        `factor` multiplies the channels of all stages (arXiv:1605.07146).
         `space_to_depth` computes the same stem in another way; `synchronised` normalises by the
         whole batch.
         """
@@ -44,7 +46,7 @@ class ResNet(tf.Module):  # type: ignore[misc]
         self._dtype = tf.as_dtype(precision)
         self._large = depth in LARGE
         block = Bottleneck if depth in WITH_BOTTLENECKS else Block
-        width = _LARGE_WIDTH if self._large else _SMALL_WIDTH
+        width = factor * (_LARGE_WIDTH if self._large else _SMALL_WIDTH)
         size, stride = (7, 2) if self._large else (3, 1)
         self.stem = ConvNorm(size, channels, width, seed, stride)
         self.blocks: list[Block | Bottleneck] = []
