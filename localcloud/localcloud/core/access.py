@@ -91,7 +91,7 @@ def has(
         cloud: the cloud.
         principal: who calls.
         permission: what the call takes.
-        resources: whose policies count.
+        resources: what is accessed, and what it is in: whose policies count.
         attributes: the call's own, which conditions read with `api.getAttribute`.
     """
     members = members_of(principal)
@@ -100,14 +100,19 @@ def has(
             named = binding.get("members", [])
             if members.isdisjoint(named) and not _by_project_role(cloud, principal, named):
                 continue
-            if grants(cloud, binding["role"], permission) and _holds(binding, attributes or {}):
+            if not grants(cloud, binding["role"], permission):
+                continue
+            if _holds(binding, attributes or {}, resources[0]):
                 return True
     return False
 
 
-def _holds(binding: Record, attributes: Mapping[str, Any]) -> bool:
+def _holds(binding: Record, attributes: Mapping[str, Any], accessed: str) -> bool:
     condition = binding.get("condition")
-    return not condition or conditions.evaluate(condition["expression"], {"api": attributes})
+    if not condition:
+        return True
+    names = {"api": attributes, **conditions.resource(accessed)}
+    return bool(conditions.evaluate(condition["expression"], names))
 
 
 def _by_project_role(cloud: Cloud, principal: Principal, named: Sequence[str]) -> bool:
@@ -133,9 +138,10 @@ def require(
         return
     resource = resources[0] if resources else "the resource"
     if resource.startswith("buckets/"):
+        kind = "object" if "/objects/" in resource else "bucket"
         message = (
             f"{principal.email or 'Anonymous caller'} does not have {permission} access to the "
-            f"Google Cloud Storage bucket. Permission '{permission}' denied on resource (or it "
+            f"Google Cloud Storage {kind}. Permission '{permission}' denied on resource (or it "
             "may not exist)."
         )
     else:

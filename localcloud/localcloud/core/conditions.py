@@ -39,6 +39,21 @@ _COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
 _LITERALS = {"true": True, "false": False}
 
 
+def resource(accessed: str) -> dict[str, Any]:
+    """Return the attributes of what is accessed, for kinds that have some here: of storage.
+
+    The names are those of "Resource attributes for IAM Conditions",
+    cloud.google.com/iam/docs/conditions-resource-attributes. A list of objects is an access to the
+    bucket.
+    """
+    if not accessed.startswith("buckets/"):
+        return {}
+    kind = "Object" if "/objects/" in accessed else "Bucket"
+    service = "storage.googleapis.com"
+    said = {"name": f"projects/_/{accessed}", "type": f"{service}/{kind}", "service": service}
+    return {"resource": said}
+
+
 def check(expression: str, names: Collection[str]) -> None:
     """Refuse an expression that `evaluate` does not understand with these names.
 

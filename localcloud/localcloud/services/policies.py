@@ -211,13 +211,19 @@ def _rename(cloud: Cloud, member: str, renamed: str) -> None:
                 cloud.store.put(access.POLICY, resource, policy)
 
 
-def check(cloud: Cloud, binding: Json, kinds: Sequence[str] = KINDS) -> None:
+def check(
+    cloud: Cloud,
+    binding: Json,
+    kinds: Sequence[str] = KINDS,
+    attributes: Sequence[str] = ("api",),
+) -> None:
     """Refuse a binding with a role, member or account that does not exist.
 
     Args:
         cloud: the cloud.
         binding: with `role` and `members`.
         kinds: what a member may begin with.
+        attributes: what its condition may read.
 
     Raises:
         ApiError: 400.
@@ -226,7 +232,7 @@ def check(cloud: Cloud, binding: Json, kinds: Sequence[str] = KINDS) -> None:
     if binding.get("condition"):
         if role in _BASIC:
             raise invalid("Conditions can't be set on primitive roles.")
-        conditions.check(binding["condition"].get("expression", ""), ("api",))
+        conditions.check(binding["condition"].get("expression", ""), attributes)
     custom = cloud.store.get(access.CUSTOM_ROLE, role)
     if role not in access.predefined_roles() and (custom is None or custom.get("deleted")):
         raise invalid(f"Role {role} is not supported for this resource.")

@@ -15,8 +15,10 @@ API = Api("storage", ("v1",), hosts=("www.googleapis.com",), anonymous=True)
 HOSTS = ("storage.googleapis.com", "www.googleapis.com")
 
 
-def resources_of(cloud: Cloud, bucket: str, principal: Principal) -> Sequence[str]:
-    """Return the resources whose IAM policies decide over the bucket and its objects.
+def resources_of(cloud: Cloud, bucket: str, principal: Principal, name: str = "") -> Sequence[str]:
+    """Return what is accessed, a bucket or an object in it, and what it is in.
+
+    Objects have no policies of their own, but conditions of the bucket's know them by their names.
 
     Raises:
         ApiError: 404 when there is no such bucket.
@@ -25,26 +27,32 @@ def resources_of(cloud: Cloud, bucket: str, principal: Principal) -> Sequence[st
     if principal is ANONYMOUS and found.public_access_prevented:
         # Public access prevention outweighs bindings that were there before it.
         return ()
-    return (f"buckets/{bucket}", f"projects/{found.project}")
+    accessed = (f"buckets/{bucket}/objects/{name}",) if name else ()
+    return (*accessed, f"buckets/{bucket}", f"projects/{found.project}")
 
 
-def require(cloud: Cloud, principal: Principal, bucket: str, permission: str) -> None:
-    """Raise Google's 403 when a caller lacks a permission on a bucket."""
-    access.require(cloud, principal, permission, resources_of(cloud, bucket, principal))
+def require(
+    cloud: Cloud, principal: Principal, bucket: str, permission: str, name: str = ""
+) -> None:
+    """Raise Google's 403 when a caller lacks a permission on a bucket, or an object in it."""
+    access.require(cloud, principal, permission, resources_of(cloud, bucket, principal, name))
 
 
-def bucket_in(parameter: str) -> Resources:
-    """Return the policies that count for the bucket that a path parameter names."""
+def bucket_in(parameter: str, name: str = "") -> Resources:
+    """Return the policies that count for what path parameters name: a bucket, maybe an object."""
 
     def resources(cloud: Cloud, call: Call) -> Sequence[str]:
-        return resources_of(cloud, call.params[parameter], call.principal)
+        bucket = call.params[parameter]
+        return resources_of(cloud, bucket, call.principal, call.params.get(name, ""))
 
     return resources
 
 
 BUCKETS = Collection(API, "buckets", "storage.buckets", bucket_in("bucket"))
-OBJECTS = Collection(API, "objects", "storage.objects", bucket_in("bucket"))
-DESTINATIONS = Collection(API, "objects", "storage.objects", bucket_in("destinationBucket"))
+OBJECTS = Collection(API, "objects", "storage.objects", bucket_in("bucket", "object"))
+DESTINATIONS = Collection(
+    API, "objects", "storage.objects", bucket_in("destinationBucket", "destinationObject")
+)
 """The methods of objects that are allowed by the bucket to which they write."""
 
 

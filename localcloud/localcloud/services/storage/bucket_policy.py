@@ -56,7 +56,8 @@ def set_policy(cloud: Cloud, call: Call) -> Json:
         policy = _policy(cloud, name)
         policies.require_version(call.body, bindings, policy["bindings"])
         for binding in bindings:
-            policies.check(cloud, binding, (*policies.KINDS, *_PROJECT_KINDS))
+            kinds = (*policies.KINDS, *_PROJECT_KINDS)
+            policies.check(cloud, binding, kinds, ("api", "resource"))
         _refuse_forbidden(bucket, bindings)
         resources = BUCKETS.resources(cloud, call)
         right = "storage.buckets.setIamPolicy"

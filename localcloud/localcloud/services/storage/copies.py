@@ -8,6 +8,7 @@ from dataclasses import replace
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
+from localcloud.core.registry import Collection
 from localcloud.services.storage import api, encryption, object_fields, records, render, versions
 from localcloud.services.storage.acl import refuse_acl
 from localcloud.services.storage.api import DESTINATIONS, OBJECTS
@@ -17,6 +18,9 @@ from localcloud.services.storage.records import Version
 from localcloud.services.storage.writes import Write
 
 _SOURCES = 32
+_MOVED = Collection(
+    api.API, "objects", "storage.objects", api.bucket_in("bucket", "destinationObject")
+)
 
 
 @DESTINATIONS.method("copy", verb="create")
@@ -40,7 +44,7 @@ def rewrite(cloud: Cloud, call: Call) -> Json:
     }
 
 
-@OBJECTS.method("move", verb="create")
+@_MOVED.method("move", verb="create")
 def move(cloud: Cloud, call: Call) -> Json:
     """Rename an object within its bucket."""
     bucket = call.params["bucket"]
@@ -48,7 +52,7 @@ def move(cloud: Cloud, call: Call) -> Json:
         raise invalid("The source and the destination of a move must differ.")
     with cloud.store.locked():
         source = _source(cloud, call, bucket)
-        api.require(cloud, call.principal, bucket, "storage.objects.delete")
+        api.require(cloud, call.principal, bucket, "storage.objects.delete", source.name)
         versions.protect(cloud, records.require_bucket(cloud, bucket), source)
         version = _copied(cloud, call, bucket)
         versions.delete(cloud, records.require_bucket(cloud, bucket), source)
@@ -67,7 +71,9 @@ def compose(cloud: Cloud, call: Call) -> Json:
             f"The number of source components provided ({len(wanted)}) is not between 1 and "
             f"{_SOURCES}."
         )
-    api.require(cloud, call.principal, bucket, "storage.objects.get")
+    for source in wanted:
+        name = source.get("name") or ""
+        api.require(cloud, call.principal, bucket, "storage.objects.get", name)
     write = Write(
         bucket=bucket,
         name=call.params["destinationObject"],
@@ -93,7 +99,8 @@ def compose(cloud: Cloud, call: Call) -> Json:
             components=sum(source.components or 1 for source in sources),
         )
     if call.body.get("deleteSourceObjects"):
-        api.require(cloud, call.principal, bucket, "storage.objects.delete")
+        for version_of in sources:
+            api.require(cloud, call.principal, bucket, "storage.objects.delete", version_of.name)
         _delete(cloud, bucket, [source for source in sources if source.name != version.name])
     return render.object_resource(version)
 
@@ -117,7 +124,8 @@ def _copied(cloud: Cloud, call: Call, destination: str) -> Version:
     refuse_acl(call, records.require_bucket(cloud, destination))
     encryption.refuse_key_in_call(call)
     source_bucket = call.params.get("sourceBucket", destination)
-    api.require(cloud, call.principal, source_bucket, "storage.objects.get")
+    name = call.params["sourceObject"]
+    api.require(cloud, call.principal, source_bucket, "storage.objects.get", name)
     with cloud.store.locked():
         source = _source(cloud, call, source_bucket)
         write = _same(call, source, destination, call.params["destinationObject"])

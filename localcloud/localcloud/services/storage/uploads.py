@@ -11,7 +11,7 @@ from localcloud.core.discovery import document
 from localcloud.core.errors import ApiError, invalid
 from localcloud.services.storage import encryption, records, render, resumable
 from localcloud.services.storage.acl import refuse_acl
-from localcloud.services.storage.api import OBJECTS
+from localcloud.services.storage.api import API
 from localcloud.services.storage.conditions import Conditions
 from localcloud.services.storage.content import chunks_of
 from localcloud.services.storage.multipart import RelatedBody
@@ -19,7 +19,7 @@ from localcloud.services.storage.object_fields import hashes, header_hashes
 from localcloud.services.storage.writes import Write
 
 
-@OBJECTS.method("insert", verb="create")
+@API.method("objects.insert")
 def insert(cloud: Cloud, call: Call) -> Json | Response:
     """Create or replace an object."""
     if call.arg("upload_id"):
@@ -30,6 +30,7 @@ def insert(cloud: Cloud, call: Call) -> Json | Response:
             "objects.insert takes the object's bytes at /upload/storage/v1/ with the uploadType "
             f"'media', 'multipart' or 'resumable', not '{kind}'."
         )
+    # The permission depends on the object's name, which may come in the body: Write.check asks.
     refuse_acl(call, records.require_bucket(cloud, call.params["bucket"]))
     if kind == "resumable":
         return resumable.start(cloud, call, _write(call, _body(call)))

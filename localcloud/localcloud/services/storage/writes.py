@@ -42,6 +42,7 @@ class Write:
         check_object_name(self.name)
         object_fields.writable(self.body)
         object_fields.storage_class(self.body, "STANDARD")
+        self._require(cloud, "storage.objects.create")
         self._admit(cloud)
 
     def take(self, cloud: Cloud, chunks: Iterable[bytes]) -> Version:
@@ -93,6 +94,9 @@ class Write:
         live = records.find(cloud, self.bucket, self.name)
         self.conditions.check(live)
         if live is not None:
-            api.require(cloud, self.principal, self.bucket, "storage.objects.delete")
+            self._require(cloud, "storage.objects.delete")
             versions.protect(cloud, bucket, live)
         return bucket
+
+    def _require(self, cloud: Cloud, permission: str) -> None:
+        api.require(cloud, self.principal, self.bucket, permission, self.name)

@@ -65,7 +65,8 @@ def _answered_in_xml(handler: Handler) -> Handler:
 @_answered_in_xml
 def get(cloud: Cloud, call: Call) -> Response:
     """Return an object's bytes, or only the headers."""
-    api.require(cloud, call.principal, call.params["bucket"], "storage.objects.get")
+    bucket, name = call.params["bucket"], call.params["object"]
+    api.require(cloud, call.principal, bucket, "storage.objects.get", name)
     with cloud.store.locked():
         version = objects.find(cloud, call)
         tag = download.md5_etag(version)
@@ -78,7 +79,6 @@ def get(cloud: Cloud, call: Call) -> Response:
 @_answered_in_xml
 def put(cloud: Cloud, call: Call) -> Response:
     """Create or replace an object."""
-    api.require(cloud, call.principal, call.params["bucket"], "storage.objects.create")
     headers = call.request.headers
     body = {field: headers[name] for name, field in _FIELDS.items() if headers.get(name)}
     metadata = {

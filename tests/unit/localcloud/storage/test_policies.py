@@ -184,3 +184,30 @@ def test_access_control_lists_are_refused_clearly(bucket: Bucket) -> None:
     refused = bucket.send("x", predefinedAcl="private")
     assert refused.status_code == 400
     assert "uniform bucket-level access" in refused.text
+
+
+def test_a_condition_on_the_name_lets_write_below_a_prefix_alone(api: Client) -> None:
+    """However the name comes along; a list is an access to the bucket."""
+    bucket = Bucket(api, iamConfiguration={"uniformBucketLevelAccess": {"enabled": True}})
+    prefix = f"projects/_/buckets/{bucket.name}/objects/mine/"
+    below = (
+        f"resource.type == 'storage.googleapis.com/Object' && resource.name.startsWith('{prefix}')"
+    )
+    policy = api.get(f"{bucket.url}/iam")
+    policy["bindings"].append(
+        {
+            "role": "roles/storage.objectUser",
+            "members": [TRAINER],
+            "condition": {"title": "mine", "expression": below},
+        }
+    )
+    api.put(f"{bucket.url}/iam", {**policy, "version": 3})
+    trainer = api.as_member(TRAINER)
+    for name, status in (("mine/one", 200), ("one", 403), ("mine", 403)):
+        for query in ({"uploadType": "media", "name": name}, {"uploadType": "resumable"}):
+            url = bucket.url.replace("/storage/v1", "/upload/storage/v1")
+            body = {"name": name} if query["uploadType"] == "resumable" else {}
+            trainer.post(f"{url}/o", body, status=status, **query)
+    trainer.get(f"{bucket.url}/o/mine%2Fone")
+    trainer.get(f"{bucket.url}/o/one", status=403)
+    trainer.get(f"{bucket.url}/o", status=403)
