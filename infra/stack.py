@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +37,7 @@ from infra.cost.running import COST_NOTE, goes_on
 from infra.settings import StackSettings
 from infra.settings.tpu import Architecture
 from infra.settings.training import RunOn
+from infra.startup.agent.declaration import PATH as DECLARATION
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,8 @@ class Builder:
         self.context = context
         self.checked = checked
         self.names = context.names
+        # By it the agent acts, whose own account must not change it.
+        self.read_only = DECLARATION if settings.recovery.enabled else None
         self.labels = {**settings.labels, "managed-by": "pulumi", "tpu-stack": context.stack}
 
     def services(self) -> ProjectServices:
@@ -145,17 +147,17 @@ class Builder:
 
     def identity(self, services: ProjectServices, bucket: Bucket) -> Identity:
         """Declare the service account of the VM and the TPU VM."""
-        requires: Mapping[str, pulumi.Resource] = {
-            "account": services.enabled[IAM_API],
-            "project": services.enabled[PROJECTS_API],
-        }
         args = IdentityArgs(
             project=self.settings.project,
             account_id=self.names.account,
             bucket=bucket.name,
+            read_only=self.read_only,
             project_roles=("roles/monitoring.metricWriter",) if self.settings.vm.ops_agent else (),
             bucket_deleted_with=bucket.deleted_with,
-            requires=requires,
+            requires={
+                "account": services.enabled[IAM_API],
+                "project": services.enabled[PROJECTS_API],
+            },
         )
         return Identity("identity", args)
 
@@ -170,6 +172,7 @@ class Builder:
             given=self.settings.limits.role,
             queued=self.settings.tpu.queue is not None,
             creates=self.settings.recovery.enabled,
+            as_itself=self.settings.architecture is Architecture.VM,
             account=identity.email,
             account_name=identity.name,
             requires=apis,
@@ -214,7 +217,7 @@ class Builder:
         )
         if self.settings.architecture is Architecture.NODE:
             node = TpuNode("tpu", args)
-            grant_bucket_to("tpu", bucket.name, node.account, node, bucket.deleted_with)
+            grant_bucket_to("tpu", bucket, node.account, node, self.read_only)
             return node
         if tpu.queue is None:
             return TpuVm("tpu", args)
@@ -264,11 +267,9 @@ class Builder:
         """Return the metadata of a machine that installs TensorFlow as `package`."""
         settings = self.settings
         names = self.names.tpus(settings.tpu.slices)
-        # A group would restart a VM that turns itself off.
-        turn_off = settings.training.run_on is RunOn.VM and settings.vm.managed is None
         return {
             **job_metadata(self.job(bucket), names, settings.zone, settings.project),
-            **agent_metadata(settings, names, turn_off=turn_off),
+            **agent_metadata(settings, self.names),
             LOCK: lock_of(package, self.checked.trainer_tensorflow) or "none",
         }
 

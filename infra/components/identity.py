@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pulumi
 import pulumi_gcp as gcp
 
 from infra.components import mark
+from infra.components.bucket import Bucket
 
 # Read and write objects, and see the bucket: TensorFlow looks it up before it writes.
 _BUCKET_ROLES = ("roles/storage.objectUser", "roles/storage.legacyBucketReader")
+_WRITER, _READER = _BUCKET_ROLES[0], "roles/storage.objectViewer"
 # Look the TPU up by its name; write logs.
 _PROJECT_ROLES = ("roles/tpu.viewer", "roles/logging.logWriter")
 
@@ -22,6 +24,7 @@ class IdentityArgs:
 
     Attributes:
         account_id: the part of its address before the @.
+        read_only: an object of the bucket that they may read, but not write or delete.
         project_roles: roles on the project beside those that all machines need.
         bucket_deleted_with: the bucket, if `destroy` deletes it along with its policy.
         requires: the API that each kind of grant (`account`, `project`) waits for.
@@ -30,6 +33,7 @@ class IdentityArgs:
     project: str
     account_id: str
     bucket: pulumi.Input[str]
+    read_only: str | None = None
     project_roles: tuple[str, ...] = ()
     bucket_deleted_with: pulumi.Resource | None = None
     requires: Mapping[str, pulumi.Resource] = field(default_factory=dict)
@@ -69,12 +73,13 @@ class Identity(pulumi.ComponentResource):
         member = pulumi.Output.concat("serviceAccount:", account.email)
         self.email = account.email
         self.name = account.name
-        for role in _BUCKET_ROLES:
+        for role, condition in _bucket_grants(args.bucket, args.read_only):
             gcp.storage.BucketIAMMember(
                 role.rpartition("/")[2],
                 bucket=args.bucket,
                 role=role,
                 member=member,
+                condition=condition,
                 opts=pulumi.ResourceOptions(parent=self, deleted_with=args.bucket_deleted_with),
             )
         for role in (*_PROJECT_ROLES, *args.project_roles):
@@ -94,17 +99,42 @@ class Identity(pulumi.ComponentResource):
 
 def grant_bucket_to(
     name: str,
-    bucket: pulumi.Input[str],
+    bucket: Bucket,
     email: pulumi.Input[str],
     parent: pulumi.Resource,
-    deleted_with: pulumi.Resource | None,
+    read_only: str | None,
 ) -> None:
     """Let another identity use the bucket: a classic TPU node reads its data itself."""
-    for role in _BUCKET_ROLES:
+    for role, condition in _bucket_grants(bucket.name, read_only):
         gcp.storage.BucketIAMMember(
             f"{name}-{role.rpartition('.')[2]}",
-            bucket=bucket,
+            bucket=bucket.name,
             role=role,
+            condition=condition,
             member=pulumi.Output.concat("serviceAccount:", email),
-            opts=pulumi.ResourceOptions(parent=parent, deleted_with=deleted_with),
+            opts=pulumi.ResourceOptions(parent=parent, deleted_with=bucket.deleted_with),
         )
+
+
+def _bucket_grants(
+    bucket: pulumi.Input[str], read_only: str | None
+) -> Iterator[tuple[str, gcp.storage.BucketIAMMemberConditionArgs | None]]:
+    """Yield each role on the bucket, with the condition under which it counts.
+
+    A list of objects is an access to the bucket, whose name the condition lets pass; what it leaves
+    out is to create, to overwrite and to delete this one object. Sources: "Resource attributes for
+    IAM Conditions", cloud.google.com/iam/docs/conditions-resource-attributes; the bucket needs
+    uniform access, cloud.google.com/storage/docs/access-control/iam#conditions.
+    """
+    if read_only is None:
+        yield from ((role, None) for role in _BUCKET_ROLES)
+        return
+    name = pulumi.Output.concat("projects/_/buckets/", bucket, "/objects/", read_only)
+    condition = gcp.storage.BucketIAMMemberConditionArgs(
+        title=f"Not {read_only}",
+        description="What pulumi up writes and the machines only read",
+        expression=pulumi.Output.concat('!resource.name.startsWith("', name, '")'),
+    )
+    for role in _BUCKET_ROLES:
+        yield role, condition if role == _WRITER else None
+    yield _READER, None

@@ -11,6 +11,7 @@ import pulumi_gcp as gcp
 _PERMISSIONS = ("tpu.nodes.delete", "tpu.nodes.start", "tpu.nodes.stop")
 _CREATE = ("tpu.nodes.create",)
 _IN_THE_QUEUE = ("tpu.queuedResources.delete",)
+_INTO_THE_QUEUE = ("tpu.queuedResources.create",)
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class LimitsArgs:
         given: the id of a role that is there already; None for one of the stack's own.
         queued: whether the TPU comes from the queue.
         creates: whether the machines make a lost TPU anew.
+        as_itself: whether that TPU runs as the machines' own account, as all but classic nodes do.
         account: the address of the machines' account.
         account_name: its full name.
         requires: the APIs that the role waits for.
@@ -32,6 +34,7 @@ class LimitsArgs:
     given: str | None
     queued: bool
     creates: bool
+    as_itself: bool
     account: pulumi.Input[str]
     account_name: pulumi.Input[str]
     requires: tuple[pulumi.Resource, ...]
@@ -57,7 +60,7 @@ class Limits(pulumi.ComponentResource):
             member=pulumi.Output.concat("serviceAccount:", args.account),
             opts=own,
         )
-        if args.creates:
+        if args.creates and args.as_itself:
             gcp.serviceaccount.IAMMember(
                 "itself",
                 service_account_id=args.account_name,
@@ -83,7 +86,8 @@ class Limits(pulumi.ComponentResource):
 
 def permissions_of_role(*, queued: bool, creates: bool) -> list[str]:
     """Return what the role holds, by whether the TPU queues and the machines make it anew."""
-    more = (*(_CREATE if creates else ()), *(_IN_THE_QUEUE if queued else ()))
+    creating = _INTO_THE_QUEUE if queued else _CREATE
+    more = (*(creating if creates else ()), *(_IN_THE_QUEUE if queued else ()))
     return sorted((*_PERMISSIONS, *more))
 
 

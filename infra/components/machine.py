@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pulumi
 
+from infra.names import Names
 from infra.settings import StackSettings
-from infra.settings.limits import LimitsSettings
-from infra.settings.recovery import RecoverySettings
 from infra.settings.timeouts import Timeouts
+from infra.settings.training import RunOn
 from infra.startup.agent.bundle import program
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
@@ -81,30 +81,27 @@ def startup_script(script: str) -> str:
     return "\n".join((_STARTUP / part).read_text("utf-8") for part in ("common.sh", script))
 
 
-def agent_metadata(
-    settings: StackSettings, tpus: tuple[str, ...], *, turn_off: bool
-) -> dict[str, pulumi.Input[str]]:
-    """Return the metadata of the machine that runs the agent; nothing if it has nothing to do.
-
-    `turn_off` is whether the machine turns itself off when the TPU's time is up.
-    """
-    limits = _limits(settings.limits, settings.recovery, tpus, turn_off=turn_off)
+def agent_metadata(settings: StackSettings, names: Names) -> dict[str, pulumi.Input[str]]:
+    """Return the metadata of the machine that runs the agent; nothing if it has nothing to do."""
+    limits = _limits(settings, names)
     jobs = {JOBS: "true"} if settings.jobs.enabled else {}
     return {**limits, **jobs, "watchdog": program()} if limits or jobs else {}
 
 
-def _limits(
-    limits: LimitsSettings, recovery: RecoverySettings, tpus: tuple[str, ...], *, turn_off: bool
-) -> dict[str, pulumi.Input[str]]:
+def _limits(settings: StackSettings, names: Names) -> dict[str, pulumi.Input[str]]:
+    limits, recovery = settings.limits, settings.recovery
     if not limits.any and not recovery.enabled:
         return {}
     budgets = {"preemption": recovery.preemptions_per_day, "failure": recovery.failures_per_day}
     said = {
-        "tpus": tpus,
+        "tpus": names.tpus(settings.tpu.slices),
         "timeToLiveHours": limits.time_to_live_hours,
         "idleMinutes": limits.idle_minutes,
-        "turnOff": turn_off,
+        # A group would restart a VM that turns itself off when the TPU's time is up.
+        "turnOff": settings.training.run_on is RunOn.VM and settings.vm.managed is None,
         "recovery": budgets if recovery.enabled else None,
+        # The TPUs of a request in the queue are lost and made anew together.
+        "request": names.tpu if recovery.enabled and settings.tpu.queue else None,
     }
     return {"limits": json.dumps({key: value for key, value in said.items() if value is not None})}
 

@@ -8,9 +8,10 @@ from typing import Any
 import pulumi
 
 from infra.components import mark
+from infra.components.declaration import declare_tpus
 from infra.components.tpu import Tpu, TpuArgs, given, node_body
 from infra.queued.node import QueuedNode
-from infra.queued.request import QueuedRequest
+from infra.queued.request import QueuedRequest, body_of
 from infra.settings.tpu import Capacity, QueueSettings, TpuSettings, Workload
 
 _HOUR = 3600
@@ -40,15 +41,14 @@ class QueuedTpu(Tpu):
             # Slices of one request have the same disks: the checks let them only read.
             "node": node_body(args, disks.of_each[0]),
         }
+        asked = {
+            "request": {"tpu": {"nodeSpec": [spec]}, **_tier(args, tpu, queue)},
+            "queueing": _policy(queue),
+            "labels": mark.labels(args.labels),
+        }
         entry = QueuedRequest(
             "tpu",
-            {
-                **where,
-                "request": {"tpu": {"nodeSpec": [spec]}, **_tier(args, tpu, queue)},
-                "queueing": _policy(queue),
-                "labels": mark.labels(args.labels),
-                **given("deleteMinutes", tpu.timeouts.delete_minutes),
-            },
+            {**where, **asked, **given("deleteMinutes", tpu.timeouts.delete_minutes)},
             pulumi.ResourceOptions.merge(
                 opts,
                 pulumi.ResourceOptions(depends_on=disks.made, ignore_changes=mark.KEPT_LABEL),
@@ -65,6 +65,9 @@ class QueuedTpu(Tpu):
             },
             pulumi.ResourceOptions(parent=self, delete_before_replace=True),
         )
+        if args.declared_in is not None:
+            body = pulumi.Output.from_input(asked).apply(body_of)
+            declare_tpus(args.declared_in, {args.name: body}, [entry, ready], self)
         self.name = pulumi.Output.from_input(args.names[0])
         self.names = pulumi.Output.from_input(list(args.names))
         self.endpoints = ready.endpoints.apply(

@@ -175,6 +175,8 @@ class TpuNode(Tpu):
         tpu = args.settings
         # Newer generations of the provider lack the class; check_provider refuses nodes with them.
         provider: Any = gcp.tpu
+        preemptible = {"preemptible": True} if tpu.capacity is Capacity.PREEMPTIBLE else None
+        labels = mark.labels(args.labels)
         node = provider.Node(
             "tpu",
             name=args.name,
@@ -184,15 +186,23 @@ class TpuNode(Tpu):
             tensorflow_version=args.software,
             network=args.network,
             cidr_block=tpu.cidr_block,
-            scheduling_config=(
-                {"preemptible": True} if tpu.capacity is Capacity.PREEMPTIBLE else None
-            ),
-            labels=mark.labels(args.labels),
+            scheduling_config=preemptible,
+            labels=labels,
             description=args.taken.get(args.name),
             opts=self.anew_if_taken(
                 args, args.name, pulumi.ResourceOptions.merge(opts, _LABELS_ONCE)
             ),
         )
+        if args.declared_in is not None:
+            body = {
+                "acceleratorType": tpu.accelerator_type,
+                "tensorflowVersion": args.software,
+                "network": args.network,
+                "labels": labels,
+                **given("cidrBlock", tpu.cidr_block),
+                **given("schedulingConfig", preemptible),
+            }
+            declare_tpus(args.declared_in, {args.name: body}, [node], self)
         self.name = node.name
         self.names = node.name.apply(lambda name: [name])
         self.account = node.service_account

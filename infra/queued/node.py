@@ -33,11 +33,19 @@ class QueuedNodeProvider(TpuResourceProvider):
         return dynamic.CreateResult(ready[0]["name"], {**props, "endpoints": _endpoints(ready)})
 
     def read(self, id_: str, props: dict[str, Any]) -> dynamic.ReadResult:
-        """Read the TPU VMs; there are none if Google has taken one away."""
-        found = standing(TpuApi(), props)
+        """Read the TPU VMs; there are none if Google has taken one away.
+
+        The agent may have queued again meanwhile (infra/startup/agent): they come from that request
+        now, and are no reason for others.
+        """
+        api = TpuApi()
+        found = standing(api, props)
         if lost(props, found):
             return dynamic.ReadResult("", {})
-        return dynamic.ReadResult(id_, {**props, "endpoints": _endpoints(found)})
+        entry = api.get(f"{place(props)}/queuedResources/{props['name']}") or {}
+        requested = entry.get("createTime", props["requested"])
+        read = {**props, "requested": requested, "endpoints": _endpoints(found)}
+        return dynamic.ReadResult(id_, read)
 
     def update(
         self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]

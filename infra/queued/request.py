@@ -44,7 +44,7 @@ class QueuedRequestProvider(TpuResourceProvider):
         # By this number Google knows a call that is repeated because its answer was lost.
         query = {"queuedResourceId": props["name"], "requestId": str(uuid.uuid4())}
         try:
-            operation = api.post(f"{place(props)}/queuedResources", _body(props), query)
+            operation = api.post(f"{place(props)}/queuedResources", body_of(props), query)
             api.finish(operation, _UPDATE_MINUTES)
         except TpuApiError as error:
             plain = error.status == 409 and api.get(name) is None
@@ -135,7 +135,8 @@ def _lost_by_now(name: str, props: Mapping[str, Any]) -> str:
         return ""
 
 
-def _body(props: Mapping[str, Any]) -> Json:
+def body_of(props: Mapping[str, Any]) -> Json:
+    """Return a request as the API takes it."""
     body: Json = {**props["request"]}
     (spec,) = body["tpu"]["nodeSpec"]
     spec = {**spec, "node": {**spec["node"], "labels": props["labels"]}}

@@ -11,8 +11,8 @@ class RecoverySettings(Section):
     """Recovery: whether a lost TPU is made anew without a person, and how often."""
 
     enabled: bool = False
-    """Whether the VM makes a TPU VM anew that was preempted or does not work any more. Not for TPUs
-    out of the queue and classic nodes, nor with `training.runOn: tpu`.
+    """Whether the VM makes a TPU anew that was preempted or does not work any more. Not with
+    `training.runOn: tpu`, nor for TPUs that Google deletes after a while.
     """
     preemptions_per_day: int = Field(default=48, ge=1, le=1000)
     """How many preemptions a day are answered with a new TPU (1 to 1000)."""

@@ -6,6 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 
+from .forms import labels_of
 from .google import Bucket, Json
 
 PATH = "agent/declaration.json"
@@ -14,7 +15,7 @@ MARK = "tpu-stack-mark"
 
 @dataclass(frozen=True)
 class Declaration:
-    """The body of the API's call that creates each TPU, by name."""
+    """The body of the API's call that creates each TPU, or the request for all of them, by name."""
 
     tpus: dict[str, Json]
 
@@ -23,16 +24,23 @@ class Declaration:
         text = json.dumps(self.tpus[name], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def owns(self, name: str, node: Json) -> bool:
-        """Return whether a TPU that is there is this stack's, by its mark."""
-        mark = self.tpus[name].get("labels", {}).get(MARK)
-        return bool(mark) and node.get("labels", {}).get(MARK) == mark
+    def owns(self, name: str, labels: Json) -> bool:
+        """Return whether what is there, with these labels, is this stack's, by its mark."""
+        mark = labels_of(self.tpus[name]).get(MARK)
+        return bool(mark) and labels.get(MARK) == mark
 
 
 def read_declaration(bucket: Bucket) -> Declaration | None:
     """Return what the stack declares; None if it is missing or damaged. Raises OSError."""
     content = bucket.read(PATH)
     tpus = content.get("tpus") if content else None
-    if not isinstance(tpus, dict) or not all(isinstance(body, dict) for body in tpus.values()):
+    if not isinstance(tpus, dict) or not all(map(_is_sound, tpus.values())):
         return None
     return Declaration(tpus)
+
+
+def _is_sound(body: object) -> bool:
+    try:
+        return isinstance(body, dict) and isinstance(labels_of(body), dict)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return False

@@ -65,6 +65,7 @@ class Ledger:
 
     def _hear(self, method: str, url: str, status: int, answer: Json, removal: str) -> None:
         parts = urlsplit(url)
+        query = parse_qs(parts.query)
         node = _NODE.search(parts.path)
         if method == "GET" and node:
             self._looked_up(node[1], status, answer)
@@ -74,11 +75,14 @@ class Ledger:
             request = parts.path.rpartition("/")[2]
             for tpu in {node[1]} if node else self._requests.get(request, ()):
                 self._is(tpu, removal, self._known(tpu)[1])
-        elif method == "POST" and "nodeId" in (query := parse_qs(parts.query)):
+        elif method == "POST" and "nodeId" in query:
             tpu = query["nodeId"][0]
             self._creations[str(answer.get("name"))] = tpu
             made = "provisioning", self._known(tpu)[1]
             self._is(tpu, *(made if status in (200, 409) else _refused(status, answer)))
+        elif method == "POST" and "queuedResourceId" in query and status not in (200, 409):
+            for tpu in self._requests.get(query["queuedResourceId"][0], ()):
+                self._is(tpu, *_refused(status, answer))
         elif answer.get("error") and answer.get("name") in self._creations:
             code = answer["error"].get("code", 0)
             self._is(self._creations[answer["name"]], *_refused(code, answer))
@@ -99,10 +103,12 @@ class Ledger:
 
     def _looked_up_request(self, request: Json) -> None:
         state = str(request.get("state", {}).get("state"))
-        if state in _REQUESTS:
-            for spec in request.get("tpu", {}).get("nodeSpec", []):
-                if tpu := spec.get("nodeId"):
-                    self._is(tpu, _REQUESTS[state], state)
+        tpus = self._requests.setdefault(request["name"].rpartition("/")[2], set())
+        tpus |= _asked_for(request)
+        for tpu in tpus if state in _REQUESTS else ():
+            # The TPU itself says why it was lost, and both are looked up in turns.
+            if self._known(tpu)[0] != _REQUESTS[state]:
+                self._is(tpu, _REQUESTS[state], state)
 
     def _known(self, tpu: str) -> tuple[str, str]:
         return self._states.get(tpu, ("", ""))
@@ -136,6 +142,16 @@ class Ledger:
         except OSError as error:
             # The next change or sign of life brings it.
             self._say(f"the ledger is not written: {error}")
+
+
+def _asked_for(request: Json) -> set[str]:
+    """Return the names of the TPUs that a request is for."""
+    names = set()
+    for spec in request.get("tpu", {}).get("nodeSpec", []):
+        several = spec.get("multiNodeParams") or {}
+        prefix, count = several.get("nodeIdPrefix"), int(several.get("nodeCount", 0))
+        names |= {f"{prefix}-{n}" for n in range(count)} or {spec.get("nodeId")}
+    return names - {None}
 
 
 def _refused(code: int, answer: Json) -> tuple[str, str]:

@@ -62,7 +62,7 @@ def main() -> None:
         limits = machine.limits(seconds)
         seconds = _RECOVERY_SECONDS if "recovery" in limits else _LOOK_SECONDS
         if "recovery" in limits:
-            recovery.look(limits["tpus"], limits["recovery"])
+            recovery.look(limits["tpus"], limits["recovery"], limits.get("request"))
         return enforcer.look(limits) and bool(limits.get("turnOff"))
 
     while not until_it_works(look):

@@ -2,25 +2,23 @@
 
 Each look does one step for each TPU and never waits. What to do follows from what the API and the
 bucket say, so that the agent may be killed at any point. It acts only within what the stack
-declares: a TPU that somebody else has deleted, or that is not the stack's, is left alone.
+declares: a TPU that somebody else has deleted, or that is not the stack's, is left alone. A request
+in the queue is made anew as a whole, so that it goes back into the queue with all its TPUs.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from . import forms
 from .causes import Cause, cause_of
 from .declaration import PATH, Declaration, read_declaration
+from .forms import Seen
 from .google import TPU, Bucket, Call, Json, Place, message
 from .memory import Memory
 
-_LOST = ("PREEMPTED", "TERMINATED")
-_PASSING = (
-    *("CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING", "STOPPING", "DELETING"),
-    *("STOPPED", "HIDING", "HIDDEN", "UNHIDING"),
-)
 _ILL = ("UNHEALTHY_TENSORFLOW", "TIMEOUT")
 # Between two tries to make a TPU, doubled each time, with half of it left to chance.
 _FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 600.0
@@ -56,29 +54,34 @@ class Recovery:
         self._answered: set[str] = set()
         self._said: dict[str, str] = {}
 
-    def look(self, names: Iterable[str], budgets: Mapping[str, int]) -> None:
-        """Do one step for each TPU. Raises OSError if Google does not answer."""
+    def look(
+        self, names: Sequence[str], budgets: Mapping[str, int], request: str | None = None
+    ) -> None:
+        """Do one step for each TPU. Raises OSError if Google does not answer.
+
+        Args:
+            names: the TPUs.
+            budgets: how many losses of each kind a day may have.
+            request: the request in the queue that all of them come from.
+        """
+        if request is not None:
+            seen = forms.request(self._place, self._call, request, names)
+            self._look_at(request, seen, budgets)
+            return
         for name in names:
-            self._look_at(name, budgets)
+            self._look_at(name, forms.node(self._place, self._call, name), budgets)
 
-    def _look_at(self, name: str, budgets: Mapping[str, int]) -> None:
-        node = self._node(name)
-        if node is None:
+    def _look_at(self, name: str, seen: Seen | None, budgets: Mapping[str, int]) -> None:
+        if seen is None:
             self._missing(name)
-        elif node["state"] in _LOST:
-            self._take_down(name, node, "preemption", f"it is {node['state']}", budgets)
-        elif node["state"] == "READY":
-            self._ready(name, node, budgets)
-        elif node["state"] not in _PASSING:
-            self._say_once(name, f"{name} is in the unknown state {node['state']}: left alone")
+        elif seen.phase == "lost":
+            self._take_down(name, seen, seen.kind, f"it is {seen.state}", budgets)
+        elif seen.phase == "ready":
+            self._ready(name, seen, budgets)
+        elif seen.phase == "unknown":
+            self._say_once(name, f"{name} is in the unknown state {seen.state}: left alone")
 
-    def _node(self, name: str) -> Json | None:
-        status, node = self._call("GET", f"{TPU}v2/{self._place.node(name)}", None)
-        if status not in (200, 404):
-            raise OSError(f"HTTP status {status} for {name}: {message(node)}")
-        return node if status == 200 else None
-
-    def _ready(self, name: str, node: Json, budgets: Mapping[str, int]) -> None:
+    def _ready(self, name: str, seen: Seen, budgets: Mapping[str, int]) -> None:
         entry = self._memory.remaking.pop(name, None)
         if entry is not None:
             took = self._world.now() - entry["since"]
@@ -86,7 +89,7 @@ class Recovery:
             self._ill.pop(name, None)
             self._answered.discard(name)
             self._say_once(name, f"{name} is back after {took:.0f} s")
-        why = self._why_ill(name, node)
+        why = self._why_ill(seen)
         if why is None:
             self._answered.add(name)
             self._ill.pop(name, None)
@@ -94,31 +97,32 @@ class Recovery:
         since = self._ill.setdefault(name, self._world.now())
         patience = _PATIENCE if name in self._answered else _FIRST_PATIENCE
         if self._world.now() - since >= patience:
-            self._take_down(name, node, "failure", f"it is READY, but {why}", budgets)
+            self._take_down(name, seen, "failure", f"it is READY, but {why}", budgets)
 
-    def _why_ill(self, name: str, node: Json) -> str | None:
+    def _why_ill(self, seen: Seen) -> str | None:
         """Return why a READY TPU does not work; its health may be missing (tensorflow/tpu#590)."""
-        if node.get("health") in _ILL:
-            return f"its health is {node['health']}"
-        for worker in node.get("networkEndpoints", ()):
-            host, port = worker.get("ipAddress"), int(worker.get("port") or 8470)
-            if host and (why := self._world.silent(host, port)):
-                return f"{host}:{port} does not answer ({why})"
+        for node in seen.nodes:
+            if node.get("health") in _ILL:
+                return f"its health is {node['health']}"
+            for worker in node.get("networkEndpoints", ()):
+                host, port = worker.get("ipAddress"), int(worker.get("port") or 8470)
+                if host and (why := self._world.silent(host, port)):
+                    return f"{host}:{port} does not answer ({why})"
         return None
 
     def _take_down(
-        self, name: str, node: Json, kind: str, why: str, budgets: Mapping[str, int]
+        self, name: str, seen: Seen, kind: str, why: str, budgets: Mapping[str, int]
     ) -> None:
         """Delete what is left of a TPU: it holds quota and the name."""
         declared = self._declared(name)
         if declared is None:
             return
-        if not declared.owns(name, node):
+        if not declared.owns(name, seen.labels):
             self._say_once(name, f"{name} is not this stack's (its mark differs): left alone")
             return
         entry = self._memory.remaking.get(name)
-        if entry is None or entry["created"] != node.get("createTime"):
-            if self._memory.today(kind) >= budgets[kind]:
+        if entry is None or entry["created"] != seen.created:
+            if kind in budgets and self._memory.today(kind) >= budgets[kind]:
                 self._say_once(
                     name,
                     f"{name} is given up: {why}, and it was the last of {budgets[kind]} of its "
@@ -130,16 +134,17 @@ class Recovery:
             self._memory.remaking[name] = {
                 "since": entry["since"] if entry else self._world.now(),
                 "cause": why,
-                "created": node.get("createTime"),
-                "labels": node.get("labels", {}),
+                "created": seen.created,
+                "labels": seen.labels,
                 "declared": declared.digest(name),
                 "operation": None,
-                "tries": 0,
-                "notBefore": 0.0,
+                # What is lost again before it was READY comes back more slowly each time.
+                "tries": entry["tries"] + 1 if entry else 0,
+                "notBefore": self._world.now() + self._pause(entry["tries"]) if entry else 0.0,
             }
             self._memory.save()
         self._say_once(name, f"{name} is deleted and made anew: {why}")
-        status, answer = self._call("DELETE", f"{TPU}v2/{self._place.node(name)}", None)
+        status, answer = self._call("DELETE", seen.address, None)
         # 400 and 409: it is being deleted already, or an operation on it still runs.
         if status not in (200, 400, 404, 409):
             raise OSError(f"HTTP status {status} for the deletion of {name}: {message(answer)}")
@@ -153,13 +158,9 @@ class Recovery:
             return
         declared = self._declared(name)
         if declared is None or declared.digest(name) != entry["declared"]:
-            del self._memory.remaking[name]
-            self._memory.save()
-            self._say_once(name, f"{name} is left to the stack, which has changed meanwhile")
+            self._leave(name, f"{name} is left to the stack, which has changed meanwhile")
             return
-        # Google's provider has labels of its own, which only the old TPU knew.
-        body = {**declared.tpus[name], "labels": entry["labels"]}
-        url = f"{TPU}v2/{self._place.parent}/nodes?nodeId={name}"
+        url, body = forms.creation(self._place, name, declared.tpus[name], entry["labels"])
         status, answer = self._call("POST", url, json.dumps(body))
         if status == 200:
             entry["operation"] = answer.get("name")
@@ -168,27 +169,39 @@ class Recovery:
             self._put_off(name, entry, cause_of(status, answer))
 
     def _is_over(self, name: str, entry: Json) -> bool:
-        """Return whether the creation has ended without a TPU, of which the reason is not known."""
+        """Return whether a creation that has brought nothing is over, and may be tried again."""
         status, operation = self._call("GET", f"{TPU}v2/{entry['operation']}", None)
         if status not in (200, 404):
             raise OSError(f"HTTP status {status} for {entry['operation']}: {message(operation)}")
         if status == 200 and not operation.get("done"):
             return False
+        if status == 200 and not operation.get("error"):
+            # It was there: a request in the queue may be deleted hours before it brings a TPU.
+            self._leave(name, f"{name} was made anew, and somebody has deleted it: left alone")
+            return False
         entry["operation"] = None
-        if not operation.get("error") or status == 404:
+        if status == 404:
             return True
         self._put_off(name, entry, cause_of(operation["error"].get("code", 0), operation))
         return False
 
+    def _leave(self, name: str, why: str) -> None:
+        del self._memory.remaking[name]
+        self._memory.save()
+        self._say_once(name, why)
+
     def _put_off(self, name: str, entry: Json, cause: Cause) -> None:
-        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(entry["tries"], 10))
-        pause *= 0.5 + 0.5 * self._world.chance()
+        pause = self._pause(entry["tries"])
         entry["tries"] += 1
         entry["cause"] = str(cause)
         # Where a person has to act first, it is enough to look rarely.
         entry["notBefore"] = self._world.now() + (pause if cause.passes else _LONGEST_PAUSE)
         self._memory.save()
         self._say_once(name, f"{name} is not made yet: {cause}")
+
+    def _pause(self, tries: int) -> float:
+        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(tries, 10))
+        return pause * (0.5 + 0.5 * self._world.chance())
 
     def _declared(self, name: str) -> Declaration | None:
         found = read_declaration(self._bucket)

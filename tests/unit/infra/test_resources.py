@@ -14,10 +14,11 @@ import pytest
 from infra.components.limits import week
 from infra.components.machine import replace_for_another_job
 from infra.outputs import OUTPUTS
+from infra.queued.request import body_of
 from infra.settings.problems import SettingsError
 from infra.startup.agent.bundle import program
 
-from .conftest import REPOSITORY, Run, config
+from .conftest import REPOSITORY, Engine, Run, config
 
 NODE = {
     "acceleratorType": "v2-8",
@@ -63,6 +64,22 @@ def test_the_classic_node_may_use_the_bucket_by_itself(run: Run, bucket: dict[st
         and grant.inputs["bucket"] == outputs["bucket_name"]
     }
     assert roles == {"roles/storage.objectUser", "roles/storage.legacyBucketReader"}
+
+
+@NEEDS_NODES
+def test_with_recovery_no_machine_may_change_what_the_stack_declares(run: Run) -> None:
+    preemptible = {**NODE, "capacity": "preemptible"}
+    settings = config(architecture="node", tpu=preemptible, recovery={"enabled": True})
+    engine, outputs = run(settings)
+    grants = [grant.inputs for grant in engine.of("BucketIAMMember")]
+    assert len({grant["member"] for grant in grants}) == 2
+    path = f"projects/_/buckets/{outputs['bucket_name']}/objects/agent/declaration.json"
+    for grant in grants:
+        expression = grant.get("condition", {}).get("expression")
+        writes = grant["role"] == "roles/storage.objectUser"
+        assert expression == (f'!resource.name.startsWith("{path}")' if writes else None)
+    reads = [grant for grant in grants if grant["role"] == "roles/storage.objectViewer"]
+    assert len(reads) == 2
 
 
 @pytest.mark.parametrize("queued", [None, {}])
@@ -414,11 +431,9 @@ def test_recovery_reaches_the_vm_with_a_declaration_and_a_role_to_act_by_it(run:
     # It may create TPUs as its own account alone.
     (itself,) = (g.inputs for g in engine.of("IAMMember") if g.name == "itself")
     assert itself["member"] == f"serviceAccount:{outputs['service_account']}"
-    (declared,) = (o.inputs for o in engine.of("BucketObject") if "content" in o.inputs)
-    assert declared["name"] == "agent/declaration.json"
+    assert "agent/declaration.json" in {o.inputs["name"] for o in engine.of("BucketObject")}
     (vm,) = engine.of("V2Vm")
-    # Google's provider takes every object's content for a secret.
-    body = json.loads(declared["content"]["value"])["tpus"]["tpu-stack-test-tpu"]
+    body = declared(engine)["tpu-stack-test-tpu"]
     assert body["schedulingConfig"] == vm.inputs["schedulingConfig"] == {"spot": True}
     assert body["labels"] == vm.inputs["labels"]
     assert body["tags"] == vm.inputs["tags"]
@@ -428,6 +443,56 @@ def test_recovery_reaches_the_vm_with_a_declaration_and_a_role_to_act_by_it(run:
         vm.inputs["acceleratorType"],
         vm.inputs["runtimeVersion"],
     )
+
+
+def declared(engine: Engine) -> dict[str, Any]:
+    """What the agent reads in the bucket."""
+    (found,) = (o.inputs for o in engine.of("BucketObject") if "content" in o.inputs)
+    # Google's provider takes every object's content for a secret.
+    return dict(json.loads(found["content"]["value"])["tpus"])
+
+
+def test_recovery_of_slices_out_of_the_queue_declares_the_request_that_brings_all(run: Run) -> None:
+    tpu = {
+        "acceleratorType": "v2-8",
+        "runtimeVersion": "tpu-vm-tf-2.18.0-pod-se",
+        "capacity": "spot",
+        "slices": 2,
+    }
+    engine, _ = run(config(tpu=tpu, recovery={"enabled": True}))
+    limits = json.loads(engine.one("Instance")["metadata"]["limits"])
+    assert limits["tpus"] == ["tpu-stack-test-tpu-0", "tpu-stack-test-tpu-1"]
+    assert limits["request"] == "tpu-stack-test-tpu"
+    assert set(engine.one("IAMCustomRole")["permissions"]) == {
+        *(f"tpu.nodes.{verb}" for verb in ("delete", "start", "stop")),
+        *(f"tpu.queuedResources.{verb}" for verb in ("create", "delete")),
+    }
+    request = engine.dynamic("QueuedResource")
+    body = declared(engine)["tpu-stack-test-tpu"]
+    assert body == json.loads(json.dumps(body_of(request)))
+    (spec,) = body["tpu"]["nodeSpec"]
+    assert spec["multiNodeParams"] == {"nodeCount": 2, "nodeIdPrefix": "tpu-stack-test-tpu"}
+    assert spec["node"]["labels"] == request["labels"]
+
+
+@NEEDS_NODES
+def test_recovery_of_a_classic_node_declares_its_version_and_addresses(run: Run) -> None:
+    tpu = {"acceleratorType": "v2-8", "tensorflowVersion": "2.12.1", "capacity": "preemptible"}
+    settings = config(
+        architecture="node", tpu={**tpu, "cidrBlock": "10.240.1.0/29"}, recovery={"enabled": True}
+    )
+    engine, _ = run(settings)
+    node = engine.one("Node")
+    assert declared(engine)[node["name"]] == {
+        "acceleratorType": node["acceleratorType"],
+        "tensorflowVersion": node["tensorflowVersion"],
+        "network": node["network"],
+        "cidrBlock": node["cidrBlock"],
+        "schedulingConfig": node["schedulingConfig"],
+        "labels": node["labels"],
+    }
+    # It runs as an account of Google's own.
+    assert "itself" not in {grant.name for grant in engine.of("IAMMember")}
 
 
 def test_limits_reach_the_machine_that_trains_with_the_role_to_keep_them(run: Run) -> None:

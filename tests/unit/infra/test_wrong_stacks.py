@@ -169,11 +169,10 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "the subnet. Remove it.",
     ),
     (
-        "recovery of a TPU out of the queue",
-        config(tpu={**VM, "capacity": "spot"}, recovery={"enabled": True}),
-        "recovery.enabled: true is not for this stack: its TPU comes out of the queue, and the "
-        "state knows the request. Set tpu.queued: {enabled: false}, or: remove it, and let a "
-        "laptop run `tpustack recover --loop --stack NAME`.",
+        "recovery of a TPU that Google deletes after a while",
+        config(zone="us-west4-a", tpu={**LITE, **FLEX}, recovery={"enabled": True}),
+        "recovery.enabled: true is not for this stack: Google deletes its TPU after "
+        "tpu.queued.runHours, which is meant. Remove it.",
     ),
     (
         "recovery by the TPU itself",

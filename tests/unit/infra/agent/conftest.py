@@ -44,7 +44,8 @@ def local_cloud(tmp_path: Path, clock: VirtualClock, latency: Latency) -> Iterat
 @pytest.fixture
 def google(local_cloud: LocalCloud) -> Client:
     client = Client(local_cloud)
-    bucket = {"name": "a-bucket", "location": "US-CENTRAL1"}
+    uniform = {"uniformBucketLevelAccess": {"enabled": True}}
+    bucket = {"name": "a-bucket", "location": "US-CENTRAL1", "iamConfiguration": uniform}
     client.post("storage.googleapis.com/storage/v1/b", bucket, project=PROJECT)
     return client
 

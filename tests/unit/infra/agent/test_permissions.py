@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pulumi
 import pytest
 
-from infra.components.identity import _PROJECT_ROLES
+from infra.components.identity import _PROJECT_ROLES, Identity, IdentityArgs
 from infra.components.limits import _CREATE, _PERMISSIONS
-from infra.startup.agent.google import Place, parse
+from infra.startup.agent.declaration import PATH as DECLARATION
+from infra.startup.agent.google import Json, Place, parse
 from infra.startup.agent.recovery import Recovery, World
 from localcloud.app import LocalCloud
 from localcloud.core import enablement
@@ -46,9 +48,38 @@ def account(google: Client, local_cloud: LocalCloud) -> str:
     url = f"{IAM}/serviceAccounts/{EMAIL}:setIamPolicy"
     google.post(url, {"policy": {"bindings": own}})
     policy = google.get(f"{BUCKET}/iam")
-    policy["bindings"] += [{"role": "roles/storage.objectUser", "members": [MEMBER]}]
+    policy["bindings"] += granted()
+    policy["version"] = 3
     google.call("PUT", f"{BUCKET}/iam", policy)
     return str(name)
+
+
+def granted() -> list[Json]:
+    """What identity.py grants on the bucket of a stack with recovery."""
+    given: list[Json] = []
+
+    class Engine(pulumi.runtime.Mocks):
+        def new_resource(self, args: pulumi.runtime.MockResourceArgs) -> tuple[str, Json]:
+            if args.typ == "gcp:storage/bucketIAMMember:BucketIAMMember":
+                given.append(args.inputs)
+            return args.name, {**args.inputs, "email": EMAIL}
+
+        def call(self, args: pulumi.runtime.MockCallArgs) -> tuple[Json, None]:
+            return {}, None
+
+    def program() -> None:
+        Identity("identity", IdentityArgs(PROJECT, "machines", "a-bucket", DECLARATION))
+
+    pulumi.runtime.set_mocks(Engine())
+    pulumi.runtime.test(program)()  # type: ignore[no-untyped-call]
+    return [
+        {
+            "role": each["role"],
+            "members": [each["member"]],
+            **({"condition": each["condition"]} if each.get("condition") else {}),
+        }
+        for each in given
+    ]
 
 
 def recovery_of(local_cloud: LocalCloud, clock: VirtualClock, lines: list[str]) -> Recovery:
@@ -99,3 +130,57 @@ def test_a_role_that_lacks_it_is_told_with_what_helps(
     assert "t is not made yet: permission (" in lines[-1]
     assert "tpu.nodes.create" in lines[-1]
     assert lines[-1].endswith("run `pulumi up`, which grants what the agent needs")
+
+
+def test_the_machine_reads_the_declaration_and_can_do_all_but_change_it(
+    google: Client, local_cloud: LocalCloud, account: str
+) -> None:
+    declaration = "a-bucket/o/agent%2Fdeclaration.json"
+    objects = "storage.googleapis.com/storage/v1/b"
+    upload = "storage.googleapis.com/upload/storage/v1/b/a-bucket/o"
+    lose(google, local_cloud)
+    machine = google.as_member(MEMBER)
+    content = machine.get(f"{objects}/{declaration}", alt="media")
+    assert content == {"tpus": {"t": BODY}}
+
+    def writes(name: str, status: int) -> None:
+        """In each way in which a name comes along."""
+        machine.call("POST", upload, {}, status=status, uploadType="media", name=name)
+        machine.call("POST", upload, {"name": name}, status=status, uploadType="resumable")
+        related = (
+            f'--x\r\nContent-Type: application/json\r\n\r\n{{"name": "{name}"}}\r\n'
+            "--x\r\nContent-Type: text/plain\r\n\r\na\r\n--x--"
+        )
+        answer = machine.session.post(
+            f"https://{upload}",
+            params={"uploadType": "multipart"},
+            data=related,
+            headers={"Content-Type": "multipart/related; boundary=x"},
+            timeout=30,
+        )
+        assert answer.status_code == status, answer.text
+        xml = f"https://storage.googleapis.com/a-bucket/{name}"
+        assert machine.session.put(xml, data="a", timeout=30).status_code == status
+        target = name.replace("/", "%2F")
+        source = f"{objects}/a-bucket/o/other"
+        machine.call("POST", f"{source}/copyTo/b/a-bucket/o/{target}", {}, status=status)
+        machine.call("POST", f"{source}/rewriteTo/b/a-bucket/o/{target}", {}, status=status)
+        composed = {"sourceObjects": [{"name": "other"}]}
+        machine.call("POST", f"{objects}/a-bucket/o/{target}/compose", composed, status=status)
+        machine.call(
+            "PATCH", f"{objects}/a-bucket/o/{target}", {"metadata": {"a": "b"}}, status=status
+        )
+
+    machine.call("POST", upload, {}, status=200, uploadType="media", name="other")
+    writes("agent/declaration.json", 403)
+    writes("agent/state.json", 200)
+    machine.call("DELETE", f"{objects}/{declaration}", status=403)
+    move = "a-bucket/o/{}/moveTo/o/{}".format
+    there, elsewhere = "agent%2Fdeclaration.json", "agent%2Fdeclared.json"
+    machine.call("POST", f"{objects}/{move(there, elsewhere)}", {}, status=403)
+    machine.call("POST", f"{objects}/{move('other', there)}", {}, status=403)
+    machine.call("POST", f"{objects}/{move('other', elsewhere)}", {}, status=200)
+    machine.call("DELETE", f"{objects}/a-bucket/o/agent%2Fstate.json", status=204)
+    listed = machine.get(f"{objects}/a-bucket/o", prefix="agent/")["items"]
+    assert [item["name"] for item in listed] == ["agent/declaration.json", "agent/declared.json"]
+    assert machine.get(f"{objects}/{declaration}", alt="media") == content

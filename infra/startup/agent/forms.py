@@ -1,0 +1,147 @@
+"""The forms of a TPU: how each is looked up, deleted and created, and what its state means.
+
+A plain TPU VM and a classic node are lost one by one. A request in the queue is lost as a whole,
+with all its TPU VMs: Google gives all of them or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .causes import cause_of
+from .google import TPU, Call, Json, Place, message, version
+
+# The provider of the queue's resources asks by the same version (infra/queued/api.py).
+_QUEUE = "v2alpha1"
+_NODES = {
+    **dict.fromkeys(("PREEMPTED", "TERMINATED"), "lost"),
+    **dict.fromkeys(("CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING"), "passing"),
+    **dict.fromkeys(("STOPPING", "STOPPED", "DELETING", "HIDING", "HIDDEN"), "passing"),
+    "UNHIDING": "passing",
+    "READY": "ready",
+}
+_REQUESTS = {
+    **dict.fromkeys(("SUSPENDED", "FAILED"), "lost"),
+    **dict.fromkeys(("ACCEPTED", "WAITING_FOR_RESOURCES", "CREATING", "PROVISIONING"), "passing"),
+    **dict.fromkeys(("SUSPENDING", "DELETING"), "passing"),
+    "ACTIVE": "ready",
+}
+_SHORTAGES = ("stock-out", "quota")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is there, in one of the forms.
+
+    Attributes:
+        phase: lost, ready, passing or unknown.
+        state: Google's own word for it, and why, if Google says so.
+        kind: what its loss counts as: preemption, failure, or shortage, which no budget bounds.
+        created: when it was created.
+        labels: with the mark of the stack that has made it.
+        nodes: the TPUs whose workers have to answer.
+        address: what the call that deletes it names.
+    """
+
+    phase: str
+    state: str
+    kind: str
+    created: str | None
+    labels: Json
+    nodes: tuple[Json, ...]
+    address: str
+
+
+def node(place: Place, call: Call, name: str) -> Seen | None:
+    """Return a plain TPU VM or a classic node; None if it is not there. Raises OSError."""
+    found = _get(call, f"v2/{place.node(name)}", name)
+    if found is None:
+        return None
+    state = str(found["state"])
+    return Seen(
+        phase=_NODES.get(state, "unknown"),
+        state=state,
+        kind="preemption",
+        created=found.get("createTime"),
+        labels=found.get("labels", {}),
+        nodes=(found,),
+        address=f"{TPU}{version(found)}/{place.node(name)}",
+    )
+
+
+def request(place: Place, call: Call, name: str, tpus: Sequence[str]) -> Seen | None:
+    """Return a request in the queue; None if it is not there. Raises OSError."""
+    path = f"{_QUEUE}/{place.parent}/queuedResources/{name}"
+    found = _get(call, path, name)
+    if found is None:
+        return None
+    state, phase, kind = _state_of(found)
+    nodes: tuple[Json, ...] = ()
+    if phase == "ready":
+        each = {tpu: _get(call, f"v2/{place.node(tpu)}", tpu) for tpu in tpus}
+        nodes = tuple(one for one in each.values() if one)
+        state, phase = _worst(state, each)
+    return Seen(
+        phase=phase,
+        state=state,
+        kind=kind,
+        created=found.get("createTime"),
+        labels=labels_of(found),
+        nodes=nodes,
+        address=f"{TPU}{path}?force=true",
+    )
+
+
+def creation(place: Place, name: str, body: Json, labels: Json) -> tuple[str, Json]:
+    """Return the address and the body of the call that creates what is declared.
+
+    Args:
+        place: where.
+        name: what it is called.
+        body: as it is declared.
+        labels: those of the one before. Google's provider adds some, which only that one knew.
+    """
+    if "tpu" in body:
+        return f"{TPU}{_QUEUE}/{place.parent}/queuedResources?queuedResourceId={name}", body
+    api = "v1" if "tensorflowVersion" in body else "v2"
+    return f"{TPU}{api}/{place.parent}/nodes?nodeId={name}", {**body, "labels": labels}
+
+
+def labels_of(body: Json) -> Json:
+    """Return the labels in the body of a TPU, or of a request for some."""
+    if "tpu" in body:
+        specs = body["tpu"].get("nodeSpec", [])
+        body = specs[0].get("node", {}) if specs else {}
+    return dict(body.get("labels", {}))
+
+
+def _state_of(found: Json) -> tuple[str, str, str]:
+    """Return the state of a request, its phase, and what its loss counts as."""
+    said = found.get("state", {})
+    state = str(said.get("state"))
+    failed = said.get("failedData", {}).get("error")
+    shown = f"{state} ({message({'error': failed})})" if failed else state
+    kind = "failure" if state == "FAILED" else "preemption"
+    if failed and cause_of(failed.get("code", 0), {"error": failed}).name in _SHORTAGES:
+        kind = "shortage"
+    return shown, _REQUESTS.get(state, "unknown"), kind
+
+
+def _worst(state: str, tpus: dict[str, Json | None]) -> tuple[str, str]:
+    """Return the state and the phase of an ACTIVE request by those of its TPU VMs."""
+    for phase in ("lost", "unknown", "passing"):
+        for name, tpu in tpus.items():
+            own = str(tpu["state"]) if tpu else "gone"
+            # One that is gone while its request is ACTIVE: somebody has deleted it, or it comes.
+            if (_NODES.get(own, "unknown") if tpu else "passing") == phase:
+                return f"{state}, its TPU VM {name} {own}", phase
+    return state, "ready"
+
+
+def _get(call: Call, path: str, name: str) -> dict[str, Any] | None:
+    status, found = call("GET", TPU + path, None)
+    if status not in (200, 404):
+        raise OSError(f"HTTP status {status} for {name}: {message(found)}")
+    return found if status == 200 else None
