@@ -335,6 +335,8 @@ def previewed(*results: Result, command: str = "preview") -> bytes:
         (b"PK nothing", "are no archive"),
         (archive("dev.plan.json"), "has no results of a preview"),
     ],
+    # Archives hold the time, and all workers must collect the same names.
+    ids=["another command", "no archive", "no results"],
 )
 def test_on_gitlab_trusted_code_comments_on_every_open_request_and_one_forgery_stops_nothing(
     server: Server, monkeypatch: pytest.MonkeyPatch, zipped: bytes, refusal: str
