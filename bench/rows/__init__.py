@@ -39,6 +39,7 @@ _SECONDS = {
     "criticalpath": 120,
     "endpoint": 120,
     "localcloud": 15,
+    "jobs": 300,
     "killpoints": 1500,
     "keras": 300,
     "checkpoint": 120,

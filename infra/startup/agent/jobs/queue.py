@@ -64,7 +64,7 @@ class Queue:
     def _read(self, name: str) -> tuple[Job, int] | None:
         found = self.store.read(layout.record(name))
         try:
-            return (parse(found[0]), found[1]) if found else None
+            return (parse(found[0], name), found[1]) if found else None
         except Unreadable as error:
             self._say(f"{layout.record(name)} is left alone: {error}")
             return None

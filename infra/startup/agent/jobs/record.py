@@ -178,10 +178,12 @@ def _why(outcome: Outcome) -> str:
     return "preempted" if (outcome.why, outcome.code) == ("exited", _SAVED) else outcome.why
 
 
-def parse(data: bytes) -> Job:
-    """Return the job in a record. Raises Unreadable."""
+def parse(data: bytes, name: str) -> Job:
+    """Return the job of that name in a record. Raises Unreadable."""
     try:
         content: Mapping[str, Any] = json.loads(data)
+        if content["name"] != name:
+            raise ValueError(f"it is that of {content['name']!r}")
         spec = Spec(**{**content["spec"], "after": tuple(content["spec"]["after"])})
         tries = tuple(Try(**one) for one in content["tries"])
         return Job(**{**content, "spec": spec, "tries": tries})

@@ -129,8 +129,8 @@ class Runner:
         self._next_look = self._world.now() + _LOOK
         jobs = self._queue.summaries()
         for name, job in jobs.items():
-            if job.get("state") == RUNNING and job.get("tpu") == self._tpu:
-                self._take_over(name)
+            mine = job.get("state") == RUNNING and job.get("tpu") == self._tpu
+            if mine and self._take_over(name):
                 return
         for name, why in order.in_vain(jobs):
             self._give_up(name, why)
@@ -138,22 +138,27 @@ class Runner:
             if self._begin(name):
                 return
 
-    def _take_over(self, name: str) -> None:
-        """Go on with a try of this machine; give up one whose machine is gone."""
-        self._next_look = 0.0
+    def _take_over(self, name: str) -> bool:
+        """Go on with a try of this machine; give up one whose machine is gone.
+
+        Returns:
+            False if nothing can be done for it.
+        """
         job = self._queue.read(name)
         if job is None or job.state != RUNNING:
-            return
+            return False
+        self._next_look = 0.0
         current = Current(job, self._folder, self._store)
         mine = job.tries[-1].runner == self._me.id
         if mine and current.attempt.is_prepared:
             self._current = current
             if not current.attempt.was_started:
                 self._world.start(current.attempt)
-            return
+            return True
         # Or this machine has lost the TPU to that one, and has it back.
         why = "it did not begin" if mine else f"its machine {job.tries[-1].machine} is gone"
         self._end(job, Outcome("preempted", None, why))
+        return True
 
     def _give_up(self, name: str, why: str) -> None:
         def fail(job: Job) -> Job | None:

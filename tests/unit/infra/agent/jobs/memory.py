@@ -56,7 +56,8 @@ class Bucket:
         self.count += 1
         self.things[path] = Thing(data, self.count, 1, dict(summary or {}), self.clock.seconds)
         if path.startswith(layout.QUEUE):
-            self.states.setdefault(layout.job_of(path), []).append(parse(data).state)
+            name = layout.job_of(path)
+            self.states.setdefault(name, []).append(parse(data, name).state)
         return self.count
 
 

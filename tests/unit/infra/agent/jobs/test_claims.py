@@ -13,7 +13,7 @@ import pytest
 from infra.startup.agent.jobs import layout
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import ENDED, QUEUED, Job, Spec, parse
-from tests.unit.infra.agent.jobs.memory import Bucket, Clock, Killed, Machine, MemoryStore
+from tests.unit.infra.agent.jobs.memory import Bucket, Clock, Killed, Machine, MemoryStore, Thing
 
 SEEDS = 60
 MOST_SECONDS = 50_000.0
@@ -122,7 +122,7 @@ def test_every_job_ends_exactly_once_and_stays_so(plays: list[Play]) -> None:
 def test_tries_are_numbered_without_gaps_and_each_has_its_whole_log(plays: list[Play]) -> None:
     for one in plays:
         for name in one.bucket.states:
-            job = parse(one.bucket.things[layout.record(name)].data)
+            job = parse(one.bucket.things[layout.record(name)].data, name)
             assert [try_.number for try_ in job.tries] == list(range(1, len(job.tries) + 1))
             for try_ in job.tries:
                 if try_.why == "exited":
@@ -137,7 +137,7 @@ def written(bucket: Bucket, name: str, number: int) -> str:
 
 def test_a_job_starts_only_after_those_that_it_comes_after(plays: list[Play]) -> None:
     for one in plays:
-        jobs = {n: parse(one.bucket.things[layout.record(n)].data) for n in one.bucket.states}
+        jobs = {n: parse(one.bucket.things[layout.record(n)].data, n) for n in one.bucket.states}
         for job in jobs.values():
             for before in job.spec.after:
                 if job.tries:
@@ -170,3 +170,20 @@ def test_without_misfortune_jobs_run_by_priority_and_then_as_they_came(
         *("j0", "j3", "j6"),
     ]
     assert QUEUED not in [states[-1] for states in one.bucket.states.values()]
+
+
+def test_records_that_are_damaged_or_anothers_stop_no_other_job(tmp_path: Path) -> None:
+    one = Play(0, tmp_path)
+    one.calm = True
+    queue = Queue(MemoryStore(one.bucket), print)
+    for state in ("queued", "running"):
+        summary = {"state": state, "tpu": "t", "priority": 9}
+        one.bucket.things[f"queue/torn-{state}.json"] = Thing(b"{", 1, 1, summary, 0.0)
+        other = Job("another", "x", Spec("true"), 0.0, state=state)
+        one.bucket.things[f"queue/false-{state}.json"] = Thing(other.to_json(), 1, 1, summary, 0.0)
+    queue.add(Job("sound", "sound", Spec("true"), 1.0))
+    while one.bucket.states["sound"][-1] not in ENDED:
+        one.bucket.clock.seconds += 0.5
+        assert one.bucket.clock.seconds < 200.0
+        one.machines[0].step()
+    assert one.machines[0].started == [("sound", 1)]

@@ -1,0 +1,169 @@
+"""Jobs on a stack of the local cloud: how soon one runs, a long queue, and many kills."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from statistics import median
+
+import psutil
+import requests
+
+from bench.result import Result
+from bench.sandbox import make_project, make_trainer, session, write_stack
+from infra.startup.agent.jobs import layout
+from infra.startup.agent.jobs.queue import Queue
+from infra.startup.agent.jobs.record import QUEUED, RUNNING, Job, Spec
+from infra.startup.agent.jobs.store import Store
+from tpustack.cloud.google import Google
+from tpustack.cloud.local import LocalCloudCommand
+from tpustack.engine import toolchain
+from tpustack.engine.backend import Backend
+from tpustack.jobs.waiting import log
+
+_SUBMITS, _QUEUED, _SHORT = 5, 1000, 100
+_RESET = (
+    "https://compute.googleapis.com/compute/v1/projects/tpu-stack-local/zones/us-central1-b/"
+    "instances/tpu-stack-local-vm/reset"
+)
+# One kill in so many is the machine's.
+_RESETS = 8
+_PATIENCE = 1200.0
+
+
+@dataclass(frozen=True)
+class Site:
+    """A stack that runs jobs."""
+
+    cloud: LocalCloudCommand
+    google: requests.Session
+    queue: Queue
+
+    @property
+    def url(self) -> str:
+        """The bucket."""
+        return f"gs://{self.queue.store.bucket}"
+
+    def command(self, verb: str, *arguments: str) -> None:
+        """Run `tpustack job` as a person does."""
+        command = [sys.executable, "-m", "tpustack", "job", verb, *arguments, "--bucket", self.url]
+        environment = {**os.environ, **self.cloud.environment()}
+        subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
+
+    def runners(self) -> Iterator[psutil.Process]:
+        """The agent's process on this stack's machine."""
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                words = process.cmdline()
+                if words[-1:] == ["jobs"] and any(str(self.cloud.home) in word for word in words):
+                    yield process
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        """Wait for something."""
+        deadline = time.monotonic() + _PATIENCE
+        while not until():
+            if time.monotonic() > deadline:
+                raise TimeoutError("it did not happen in time")
+            time.sleep(0.02)
+
+    def waiting(self) -> int:
+        """How many jobs have not ended."""
+        states = [job.get("state") for job in self.queue.summaries().values()]
+        return sum(state in (QUEUED, RUNNING) for state in states)
+
+
+def measure() -> list[Result]:
+    """All three on one stack, whose machine runs and has done a job before."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        with LocalCloudCommand(folder / "cloud").running() as cloud:
+            site = _deployed(folder, cloud)
+            return [*_latency(site), *_kills(site), *_long_queue(site)]
+
+
+def _deployed(folder: Path, cloud: LocalCloudCommand) -> Site:
+    project = make_project(folder)
+    write_stack(project, make_trainer(folder), jobs={"enabled": True})
+    environment = toolchain.environment(toolchain.find(), folder / "state") | cloud.environment()
+    outputs = Backend(environment, project).select("local").up(lambda _: None).outputs
+    google = session(cloud)
+    store = Store(str(outputs["bucket_name"]), Google(google).exchange)
+    return Site(cloud, google, Queue(store, print))
+
+
+def _latency(site: Site) -> list[Result]:
+    took = [_first_line(site, f"latency-{number}") for number in range(_SUBMITS + 1)]
+    return [Result("jobs: from submit to the first line", median(took[1:]), "s", goal=3.0)]
+
+
+def _first_line(site: Site, name: str) -> float:
+    began = time.perf_counter()
+    site.command("submit", "--command", "echo first", "--name", name)
+    site.wait(lambda: any(log(site.queue, name)))
+    took = time.perf_counter() - began
+    site.wait(lambda: site.waiting() == 0)
+    return took
+
+
+def _kills(site: Site) -> list[Result]:
+    """Short jobs, while somebody kills the runner and resets the machine."""
+    random = Random(17)
+    for number in range(_SHORT):
+        spec = Spec(f"seq 3; echo end {number}", preemptions=_SHORT)
+        site.queue.add(Job(f"short-{number}", str(number), spec, time.time()))
+    site.queue.ring()
+    kills, began = 0, time.monotonic()
+    while site.waiting():
+        if time.monotonic() - began > _PATIENCE:
+            break
+        time.sleep(random.uniform(0.5, 4.0))
+        kills += 1
+        if kills % _RESETS == 0:
+            site.google.post(_RESET, timeout=60).raise_for_status()
+        else:
+            for runner in list(site.runners()):
+                with contextlib.suppress(psutil.Error):
+                    runner.kill()
+    whole = sum(_ended_once(site, number) for number in range(_SHORT))
+    goal = float(_SHORT)
+    return [
+        Result("jobs: ended once with a whole log", whole, f"of {_SHORT}", goal, "higher"),
+        Result("jobs: kills meanwhile", kills, "kills"),
+    ]
+
+
+def _ended_once(site: Site, number: int) -> bool:
+    job = site.queue.read(f"short-{number}")
+    if job is None or [one.why for one in job.tries].count("exited") != 1:
+        return False
+    pieces = site.queue.store.items(layout.logs(job.name, len(job.tries)))
+    found = [site.queue.store.read(item.path) for item in pieces]
+    text = b"".join(one[0] for one in found if one)
+    return job.code == 0 and text == f"1\n2\n3\nend {number}\n".encode()
+
+
+def _long_queue(site: Site) -> list[Result]:
+    hold = Job("hold", "hold", Spec("sleep 3600"), time.time())
+    site.queue.add(hold)
+    for number in range(_QUEUED):
+        spec = Spec("true", after=("hold",))
+        site.queue.add(Job(f"queued-{number}", str(number), spec, time.time()))
+    site.queue.ring()
+    times = []
+    for _ in range(_SUBMITS):
+        began = time.perf_counter()
+        site.command("list", "--json")
+        times.append(time.perf_counter() - began)
+    memory = max(process.memory_info().rss for process in site.runners()) / 2**20
+    return [
+        Result(f"jobs: list with {_QUEUED} queued", median(times), "s", goal=1.0),
+        Result(f"jobs: agent's memory with {_QUEUED} queued", memory, "MiB", goal=60.0),
+    ]
