@@ -2,7 +2,8 @@
 
     try.json    what to run (written before the supervisor starts)
     log         everything that it writes
-    started     who runs it: made once and whole, so that no second supervisor runs the same try
+    started     made by its supervisor, so that no second one ever runs the same try
+    lock        held while its supervisor lives (child.py, which has more files here)
     heartbeat   written by the runner while it is sure of its lease
     end         written by the runner: why the try is to end
     ended       how it ended: written last
@@ -17,7 +18,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 import uuid
@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..child import Child
 from .record import Outcome
 
 MARK = "TPU_STACK_TRY"
@@ -40,7 +41,7 @@ class Attempt:
         """Use a folder, which need not be there yet."""
         self.folder = folder
         self.log = folder / "log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
 
     def prepare(self, content: Mapping[str, Any]) -> None:
         """Write what the supervisor reads, unless it is there."""
@@ -55,25 +56,23 @@ class Attempt:
         return dict(json.loads((self.folder / "try.json").read_text("utf-8")))
 
     def start(self, program: Path) -> None:
-        """Start the supervisor with the agent's program. It outlives this process."""
+        """Start the supervisor with the agent's program, unless one runs. It outlives this process.
+
+        Raises:
+            OSError: if no process can be made.
+        """
         environment = {**os.environ, MARK: self.content()["mark"]}
-        self._process = subprocess.Popen(
-            [sys.executable, str(program), "try", str(self.folder)],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        command = [sys.executable, str(program), "try", str(self.folder)]
+        # Whoever looks whether it runs has its lock for a moment.
+        while not self._supervisor().start(1, command, environment) and not self.was_started:
+            time.sleep(_PAUSE)
 
     def claim(self) -> bool:
         """Return whether this process is the try's first supervisor."""
-        mine = self.folder / f"started.{os.getpid()}"
-        mine.write_text(json.dumps({"pid": os.getpid(), "began": began(os.getpid())}), "utf-8")
         try:
-            os.link(mine, self.folder / "started")
+            (self.folder / "started").touch(exist_ok=False)
         except FileExistsError:
             return False
-        finally:
-            mine.unlink()
         return True
 
     @property
@@ -86,20 +85,9 @@ class Attempt:
         """Return whether a supervisor has ever run it."""
         return (self.folder / "started").exists()
 
-    @property
-    def is_starting(self) -> bool:
-        """Return whether a supervisor that this process started is on its way."""
-        return self._process is not None and self._process.poll() is None
-
     def is_running(self) -> bool:
-        """Return whether its supervisor is alive."""
-        if self._process is not None:
-            self._process.poll()
-        try:
-            who = json.loads((self.folder / "started").read_text("utf-8"))
-        except (OSError, ValueError):
-            return False
-        return bool(who["began"]) and began(who["pid"]) == who["began"]
+        """Return whether its supervisor is alive, whoever started it."""
+        return self._supervisor().running()
 
     def beat(self, now: float) -> None:
         """Tell the supervisor that the machine had the TPU at that moment."""
@@ -142,13 +130,17 @@ class Attempt:
             for process in found:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
-            if self._process is not None:
-                self._process.poll()
+            self.is_running()  # Buries it, if it is a child of this process.
             time.sleep(_PAUSE)
 
     def remove(self) -> None:
         """Delete the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _supervisor(self) -> Child:
+        if self._child is None:
+            self._child = Child(self.folder)
+        return self._child
 
     def _outcome(self, name: str) -> Outcome | None:
         try:
@@ -159,7 +151,7 @@ class Attempt:
 
 def any_running(folder: Path) -> bool:
     """Return whether any try runs whose folder lies in `folder`."""
-    return any(Attempt(path.parent).is_running() for path in folder.glob("*/started"))
+    return any(Attempt(path.parent).is_running() for path in folder.glob("*/try.json"))
 
 
 def write(path: Path, text: str) -> None:
@@ -169,23 +161,12 @@ def write(path: Path, text: str) -> None:
     part.replace(path)
 
 
-def began(process: int) -> str:
-    """Return boot and moment at which a process began; empty if it has ended."""
-    try:
-        text = (_PROC / str(process) / "stat").read_text("utf-8", errors="replace")
-        boot = (_PROC / "sys/kernel/random/boot_id").read_text("ascii").strip()
-    except OSError:
-        return ""
-    # proc(5): the name, which may hold anything, is in parentheses; state is field 3, start 22.
-    fields = text.rpartition(")")[2].split()
-    return "" if fields[0] in "ZX" else f"{boot} {fields[19]}"
-
-
 def _marked(mark: str) -> set[int]:
     """Return the living processes whose environment has the mark."""
     entry, found = f"{MARK}={mark}".encode(), set()
     for path in _PROC.glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
-            if entry in path.read_bytes().split(b"\0") and began(int(path.parent.name)):
+            # That of a zombie is empty.
+            if entry in path.read_bytes().split(b"\0"):
                 found.add(int(path.parent.name))
     return found

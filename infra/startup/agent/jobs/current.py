@@ -32,7 +32,7 @@ class Current:
         """
         if (ended := self.attempt.ended()) is not None:
             return ended
-        if self.attempt.is_starting or self.attempt.is_running():
+        if self.attempt.is_running():
             return None
         # It may have ended between the two looks.
         return self.attempt.ended() or Outcome("preempted", None, "its machine was restarted")

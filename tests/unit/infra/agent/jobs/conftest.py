@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,8 @@ from localcloud.core.tokens import CLOUD_PLATFORM
 from localcloud.services.tpu import nodes
 from localcloud.services.tpu.api import NODE
 from localcloud.testing import Client
-from tests.unit.localcloud.machines.conftest import spec, until
+from tests.unit.localcloud.machines import conftest as machines
+from tests.unit.localcloud.machines.conftest import spec
 from tpustack.cloud.google import Google
 
 PROJECT, ZONE, BUCKET = projects.DEFAULT_PROJECT, "us-central1-b", "a-bucket"
@@ -33,6 +34,11 @@ systemd-run --unit=jobs --collect --property=Restart=always --property=RestartSe
   --property=KillMode=process --property=StandardOutput=journal+console \\
   "$(command -v python3)" "$PWD/jobs.py" jobs
 """
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait; each step of a job is a process more than one of a machine."""
+    machines.until(condition, seconds=90.0)
 
 
 class Site:
@@ -92,7 +98,7 @@ class Site:
         return job
 
     def ends(self, name: str, state: str) -> Job:
-        until(lambda: self.job(name).is_over, seconds=60.0)
+        until(lambda: self.job(name).is_over)
         job = self.job(name)
         assert job.state == state, json.dumps(job.summary())
         return job

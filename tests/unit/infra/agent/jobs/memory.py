@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from infra.startup.agent.jobs import layout
-from infra.startup.agent.jobs.attempt import Attempt, write
+from infra.startup.agent.jobs.attempt import Attempt
 from infra.startup.agent.jobs.lease import SURE, Holder
 from infra.startup.agent.jobs.record import Outcome, parse
 from infra.startup.agent.jobs.runner import Runner, World
@@ -154,6 +156,14 @@ class Program:
     name: str
     ends: float
     code: int
+    lock: int
+
+    @classmethod
+    def begun(cls, attempt: Attempt, ends: float, code: int) -> Program:
+        """Take the lock, which its supervisor has as long as it lives."""
+        lock = os.open(attempt.folder / "lock", os.O_RDWR | os.O_CREAT)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return cls(attempt, attempt.content()["job"], ends, code, lock)
 
 
 class Machine:
@@ -194,7 +204,7 @@ class Machine:
     def reboot(self) -> None:
         """End every process; the disk stays."""
         for program in self.programs:
-            self._die(program)
+            os.close(program.lock)
         self.programs = []
         self.runner = self._new_runner()
 
@@ -217,7 +227,7 @@ class Machine:
         content = attempt.content()
         self.started.append((content["job"], content["number"]))
         ends = self.bucket.clock.seconds + length
-        self.programs.append(Program(attempt, content["job"], ends, code))
+        self.programs.append(Program.begun(attempt, ends, code))
         attempt.log.write_text(f"{content['number']}\n" * 3)
 
     def _let_programs_run(self) -> None:
@@ -234,7 +244,4 @@ class Machine:
                 self.programs.remove(program)
                 if attempt.folder.exists():
                     attempt.finish(why)
-
-    def _die(self, program: Program) -> None:
-        if program.attempt.folder.exists():
-            write(program.attempt.folder / "started", json.dumps({"pid": 1, "began": "before"}))
+                os.close(program.lock)

@@ -8,8 +8,7 @@ from functools import partial
 import psutil
 import pytest
 
-from tests.unit.infra.agent.jobs.conftest import Site, submitted
-from tests.unit.localcloud.machines.conftest import until
+from tests.unit.infra.agent.jobs.conftest import Site, submitted, until
 from tpustack.jobs.waiting import log
 
 pytestmark = pytest.mark.server

@@ -47,7 +47,12 @@ def test_a_second_supervisor_of_the_same_try_does_nothing(attempt: Attempt) -> N
 
 def test_a_machine_runs_a_job_while_the_supervisor_lives(attempt: Attempt, tmp_path: Path) -> None:
     assert not any_running(tmp_path)
-    attempt.claim()
+    program = tmp_path / "agent.py"
+    program.write_text("import time; time.sleep(600)")
+    attempt.start(program)
     assert any_running(tmp_path)
-    (attempt.folder / "started").write_text('{"pid": 1, "began": "another boot"}')
+    # Another runner knows it, too, and ends it with all that it has started.
+    other = Attempt(attempt.folder)
+    assert other.is_running()
+    other.kill()
     assert not any_running(tmp_path)
