@@ -51,5 +51,6 @@ _SECONDS = {
     "shuffle": 20,
     "steps": 180,
     "month": 5,
+    "kill_to_step": 300,
 }
 ROWS: dict[str, Row] = {name: Row(seconds, _lazy(name)) for name, seconds in _SECONDS.items()}

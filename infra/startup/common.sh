@@ -253,7 +253,7 @@ status=0
 case "$status" in
   0) ;;
   2) echo "tpu-stack: the trainer is not started again: exit code 2, wrong input" ;;
-  *) echo "tpu-stack: the trainer ended with exit code $status; it is started again in 10 seconds" ;;
+  *) echo "tpu-stack: the trainer ended with exit code $status; it is started again in 3 seconds" ;;
 esac
 ((status == 0)) || exit "$status"
 as_machine --fail --output /dev/null --header "Content-Type: text/plain" \
@@ -357,7 +357,7 @@ for argument in json.load(open(sys.argv[1])):
   done
   log "starting the job $job"
   systemd-run --unit=training --description="tpu-stack job $job" --collect \
-    --property=Restart=on-failure --property=RestartSec=10 \
+    --property=Restart=on-failure --property=RestartSec=3 \
     --property=RestartPreventExitStatus=2 \
     --property=StandardOutput=journal+console --property=StandardError=journal+console \
     "${settings[@]}" \

@@ -20,6 +20,8 @@ from .recovery import Recovery, World
 
 _LOOK_SECONDS = 60
 _RECOVERY_SECONDS = 10
+# While Google deletes or makes a TPU: the trainer waits for what comes next.
+_MAKING_SECONDS = 2
 _RETRY_SECONDS = 15
 
 
@@ -60,9 +62,10 @@ def main() -> None:
     def look() -> bool:
         nonlocal seconds
         limits = machine.limits(seconds)
-        seconds = _RECOVERY_SECONDS if "recovery" in limits else _LOOK_SECONDS
+        seconds = _LOOK_SECONDS
         if "recovery" in limits:
             recovery.look(limits["tpus"], limits["recovery"], limits.get("request"))
+            seconds = _MAKING_SECONDS if recovery.hurries else _RECOVERY_SECONDS
         return enforcer.look(limits) and bool(limits.get("turnOff"))
 
     while not until_it_works(look):

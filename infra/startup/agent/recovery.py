@@ -24,6 +24,8 @@ _ILL = ("UNHEALTHY_TENSORFLOW", "TIMEOUT")
 _FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 600.0
 # So long a TPU may be ill before it is made anew, and a new one may need until it answers.
 _PATIENCE, _FIRST_PATIENCE = 300.0, 1200.0
+# What takes longer than most, such as a queue, is not looked at all the time.
+_HURRY = 900.0
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,15 @@ class Recovery:
             return
         for name in names:
             self._look_at(name, forms.node(self._place, self._call, name), budgets)
+
+    @property
+    def hurries(self) -> bool:
+        """Whether Google is deleting or making a TPU, which may be over any moment."""
+        now = self._world.now()
+        return any(
+            entry["notBefore"] <= now < entry["since"] + _HURRY
+            for entry in self._memory.remaking.values()
+        )
 
     def _look_at(self, name: str, seen: Seen | None, budgets: Mapping[str, int]) -> None:
         if seen is None:

@@ -82,6 +82,17 @@ def test_a_start_writes_its_entry_at_its_begin_each_minute_and_at_its_end(tmp_pa
     assert found.machine
 
 
+def test_what_is_loaded_while_the_trainer_waits_is_loading() -> None:
+    now = 100.0
+    beginning = Beginning(90.0, lambda: now)
+    with beginning.measure("wait"):
+        now += 1.0
+        with beginning.measure("load"):
+            now += 6.0
+        now += 2.0
+    assert beginning.seconds == {"load": 16.0, "wait": 3.0, "connect": 0.0, "restore": 0.0}
+
+
 def test_the_last_evaluations_belong_to_a_finished_start(tmp_path: Path) -> None:
     trainer = Trainer(str(tmp_path))
     trainer.train(0, 10, 10)

@@ -58,7 +58,26 @@ def test_a_tpu_that_is_not_ready_yet_is_waited_for_with_a_message_each_try(
     assert len(caplog.records) == 3
 
 
-@pytest.mark.parametrize("name", ["PREEMPTED", "TERMINATED", "FAILED", "STOPPED"])
+def test_what_takes_long_is_done_while_the_tpu_is_made() -> None:
+    """Loading TensorFlow takes as long as some TPUs need to come."""
+    api = Scripted(state("CREATING"), READY)
+    when: list[float] = []
+    wait_until_ready(api, NAME, api.wait, lambda: when.append(api.now))
+    assert when == [0.0]
+    wait_until_ready(api, NAME, api.wait, lambda: pytest.fail("it was READY at once"))
+
+
+@pytest.mark.parametrize("name", ["PREEMPTED", "TERMINATED"])
+def test_a_lost_tpu_gets_a_minute_in_which_it_may_be_made_anew(name: str) -> None:
+    anew = Scripted(*[state(name)] * 3, NotYet("not there"), state("CREATING"), READY)
+    assert wait_until_ready(anew, NAME, anew.wait) == READY
+    lost = Scripted(state(name))
+    with pytest.raises(TpuStateError, match=f"my-tpu in us-central1-b is {name}: .* it"):
+        wait_until_ready(lost, NAME, lost.wait)
+    assert 60 <= lost.now < 90
+
+
+@pytest.mark.parametrize("name", ["FAILED", "STOPPED"])
 def test_a_state_that_waiting_does_not_change_is_an_error_at_once(name: str) -> None:
     api = Scripted(state(name))
     with pytest.raises(TpuStateError, match=f"my-tpu in us-central1-b is {name}: .* it"):

@@ -21,9 +21,10 @@ class Beginning:
 
     @contextmanager
     def measure(self, part: str) -> Iterator[None]:
-        """Add the time within to one of BEFORE."""
-        begun = self.clock()
+        """Add the time within to one of BEFORE, without that of other parts within it."""
+        begun, before = self.clock(), sum(self.seconds.values())
         try:
             yield
         finally:
-            self.seconds[part] += self.clock() - begun
+            within = sum(self.seconds.values()) - before
+            self.seconds[part] += self.clock() - begun - within

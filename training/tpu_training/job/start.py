@@ -1,9 +1,11 @@
 """Start a job: find its workers, then load TensorFlow and run."""
 
+import importlib
 import importlib.util
 import logging
 import os
 import sys
+from collections.abc import Callable
 
 from tpu_training.cluster.endpoint.lookup import choose_local, resolve
 from tpu_training.cluster.endpoint.target import (
@@ -42,21 +44,29 @@ def run_job(job: Job, shutdown: ShutdownRequest, hang_timer: HangTimer, begun: f
     job = with_converted_data(job)
     # With a model file of one's own TensorFlow was loaded before.
     beginning = Beginning(begun)
+
+    def load() -> None:
+        if "tensorflow" not in sys.modules:
+            logger.info("loading TensorFlow, which takes some seconds")
+        with beginning.measure("load"):
+            importlib.import_module("tpu_training.job.run")
+
     with beginning.measure("wait"):
-        workers, wait = find_workers(job)
-    if "tensorflow" not in sys.modules:
-        logger.info("loading TensorFlow, which takes some seconds")
-    with beginning.measure("load"):
-        from tpu_training.job.run import run_on
+        workers, wait = find_workers(job, load)
+    load()
+    from tpu_training.job.run import run_on
 
     return run_on(workers, job, wait, shutdown, hang_timer, beginning)
 
 
-def find_workers(job: Job) -> tuple[Addresses | LocalTpu | NoTpu, Wait]:
+def find_workers(
+    job: Job, meanwhile: Callable[[], None] = lambda: None
+) -> tuple[Addresses | LocalTpu | NoTpu, Wait]:
     """Return the workers of `job` and how long to wait for them; wait for a TPU to be READY.
 
     Reports a missing TensorFlow, wrong names, data, directories and a missing role before
-    TensorFlow takes seconds to load and before any waiting.
+    TensorFlow takes seconds to load and before any waiting. Calls `meanwhile` whenever it has to
+    wait.
     """
     if importlib.util.find_spec("tensorflow") is None:
         raise ModuleNotFoundError(NO_TENSORFLOW, name="tensorflow")
@@ -65,7 +75,7 @@ def find_workers(job: Job) -> tuple[Addresses | LocalTpu | NoTpu, Wait]:
     target = find_target(job.tpu, job.tpu_project, job.tpu_zone, os.environ)
     check_local_files(job)
     split_cpu = params.local_devices > 0
-    workers = choose_local(resolve(target, wait), find_machine(), split_cpu)
+    workers = choose_local(resolve(target, wait, meanwhile), find_machine(), split_cpu)
     if isinstance(workers, LocalTpu):
         check_library(os.environ)
     return workers, wait

@@ -117,6 +117,27 @@ def test_a_preempted_tpu_is_deleted_and_made_anew_with_everything_it_had(
     ]
 
 
+def test_it_hurries_while_google_works_and_not_while_it_has_to_wait(
+    agent: Agent, google: Client, local_cloud: LocalCloud
+) -> None:
+    def hurries() -> bool:
+        return agent.recovery.hurries
+
+    assert not hurries()
+    local_cloud.cloud.store.put("setting", "stockout", {ZONE: ["*"]})
+    preempt(agent)
+    agent.looks(10)
+    assert hurries()
+    agent.looks(600, until=lambda: not hurries())
+    assert "stock-out" in agent.lines[-1]
+    agent.looks(900)
+    assert not hurries()
+    local_cloud.cloud.store.put("setting", "stockout", {})
+    agent.looks(1800, until=lambda: state(google) == "READY")
+    agent.looks(20)
+    assert not hurries()
+
+
 def test_a_healthy_tpu_is_left_alone(agent: Agent, google: Client) -> None:
     agent.looks(3600)
     assert agent.lines == []

@@ -1,6 +1,7 @@
 """Resolve a TPU's name to its workers' addresses, once it is READY."""
 
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from tpu_training.cluster.endpoint.cloud_tpu import CloudTpuApi, DeniedForNow, NotYet, Tpu, TpuName
@@ -12,9 +13,11 @@ from tpu_training.cluster.machine import Machine
 from tpu_training.cluster.slice import drive_slice
 from tpu_training.errors import EndpointError, InputError, TpuStateError
 
-# A new role or a newly enabled API takes up to about a minute to propagate.
-_DENIED_GRACE_SECONDS = 60.0
+# A new role or a newly enabled API takes up to about a minute to propagate, and who makes a lost
+# TPU anew takes a moment to notice.
+_GRACE_SECONDS = 60.0
 
+_LOST = ("PREEMPTED", "TERMINATED")
 _CURES = {
     "PREEMPTED": "it was preempted: `pulumi up` deletes it and creates it again",
     "TERMINATED": "it was terminated: `pulumi up` deletes it and creates it again",
@@ -26,6 +29,10 @@ _CURES = {
 logger = logging.getLogger(__name__)
 
 
+class Lost(TpuStateError):
+    """Google took the TPU away. The agent, or a person, may make it anew."""
+
+
 class TpuReader(Protocol):
     """The part of the Cloud TPU API that this module needs."""
 
@@ -33,12 +40,17 @@ class TpuReader(Protocol):
         """Return the TPU; raise as CloudTpuApi.get does."""
 
 
-def resolve(target: Target, wait: Wait) -> Addresses | LocalTpu | NoTpu:
-    """Replace a TPU's name by its workers' addresses once it is READY; keep other targets."""
+def resolve(
+    target: Target, wait: Wait, meanwhile: Callable[[], None] = lambda: None
+) -> Addresses | LocalTpu | NoTpu:
+    """Replace a TPU's name by its workers' addresses once it is READY; keep other targets.
+
+    Calls `meanwhile` whenever it has to wait.
+    """
     if not isinstance(target, NamedTpu):
         return target
     name = complete_name(target, MetadataServer.from_environment())
-    tpu = wait_until_ready(CloudTpuApi(application_default_tokens()), name, wait)
+    tpu = wait_until_ready(CloudTpuApi(application_default_tokens()), name, wait, meanwhile)
     return Addresses(tpu.addresses, f"{target.source}={target.name}", tpu.tensorflow)
 
 
@@ -82,11 +94,16 @@ def complete_name(target: NamedTpu, metadata: MetadataServer) -> TpuName:
     return TpuName(project, zone, target.name)
 
 
-def wait_until_ready(api: TpuReader, name: TpuName, wait: Wait) -> Tpu:
+def wait_until_ready(
+    api: TpuReader, name: TpuName, wait: Wait, meanwhile: Callable[[], None] = lambda: None
+) -> Tpu:
     """Return the TPU once it is READY and has addresses; log each unsuccessful try.
 
+    Calls `meanwhile` after each of them.
+
     Raises:
-        TpuStateError: At once, for a state that waiting does not change.
+        TpuStateError: At once, for a state that waiting does not change; after a minute for a TPU
+            that was taken away and that nobody makes anew.
         AccessError: After a minute of denied requests.
         EndpointError: At the deadline.
     """
@@ -94,11 +111,14 @@ def wait_until_ready(api: TpuReader, name: TpuName, wait: Wait) -> Tpu:
     for attempt in wait.attempts():
         try:
             return _ready(api.get(name), name)
-        except (NotYet, DeniedForNow) as error:
-            if isinstance(error, DeniedForNow) and attempt.elapsed >= _DENIED_GRACE_SECONDS:
+        except (NotYet, DeniedForNow, Lost) as error:
+            if not isinstance(error, NotYet) and attempt.elapsed >= _GRACE_SECONDS:
                 raise
             problem = error
         logger.info("endpoint: %s (%s)", problem, attempt)
+        meanwhile()
+    if isinstance(problem, Lost):
+        raise problem
     raise EndpointError(
         f"gave up after {wait.deadline:.0f} s: {problem}; check name, zone and project with "
         "`gcloud compute tpus tpu-vm list`, or raise --connect_tries"
@@ -106,9 +126,10 @@ def wait_until_ready(api: TpuReader, name: TpuName, wait: Wait) -> Tpu:
 
 
 def _ready(tpu: Tpu, name: TpuName) -> Tpu:
-    """Return `tpu`. Raises NotYet before it is ready, TpuStateError when it will not be."""
+    """Return `tpu`. Raises NotYet before it is ready, TpuStateError when it is not to be."""
     if cure := _CURES.get(tpu.state):
-        raise TpuStateError(f"the TPU {name.name} in {name.zone} is {tpu.state}: {cure}")
+        kind = Lost if tpu.state in _LOST else TpuStateError
+        raise kind(f"the TPU {name.name} in {name.zone} is {tpu.state}: {cure}")
     if tpu.state != "READY":
         raise NotYet(f"the TPU {name.name} is {tpu.state}, not READY")
     if not tpu.addresses:

@@ -1,0 +1,172 @@
+"""From the kill of a TPU's worker to the next finished step, with real processes.
+
+The local cloud preempts the TPU of a stack whose agent makes it anew. The cloud's own time, from
+the agent's deletion until the TPU is gone and from its creation until it is READY, which here is
+the start of a worker process, is told, and left out of the sum: on Google it is minutes.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from threading import Event, Thread
+from urllib.parse import quote
+
+import requests
+
+from bench.result import Result
+from bench.sandbox import make_project, session, write_stack
+from bench.trainer.mnist import write_mnist
+from tpu_training.goodput.entry import Entry, parse
+from tpustack.cloud.local import LocalCloudCommand
+from tpustack.engine import toolchain
+from tpustack.engine.backend import Backend
+from tpustack.errors import TpustackError
+from tpustack.stacks import wheel
+
+_KILLS = 3
+_LOOPS = 5
+_GOAL = 20.0
+_SECONDS = 300.0
+_LOOK_SECONDS = 0.05
+_ZONE = "projects/tpu-stack-local/zones/us-central1-b"
+_TPU = "projects/tpu-stack-local/locations/us-central1-b/nodes/tpu-stack-local-tpu"
+_GONE = "gone"
+_TRAINING = {
+    "tensorflowVersion": "2.19.1",
+    "args": ["--epochs=10000", "--steps_per_loop=20", "--checkpoint_interval=20"],
+}
+
+
+def measure() -> list[Result]:
+    """The median of some kills, and its parts."""
+    kills = []
+    with tempfile.TemporaryDirectory() as name, _training(Path(name)) as running:
+        for _ in range(_KILLS):
+            running.wait_for_steps()
+            kills.append(_kill(running))
+    kill = sorted(kills, key=sum_of)[len(kills) // 2]
+    parts = [Result(f"kill to step: {part}", seconds, "s") for part, seconds in kill.items()]
+    whole = median(sum_of(kill) for kill in kills)
+    return [Result("kill to step, without the cloud's own time", whole, "s", _GOAL), *parts]
+
+
+def sum_of(parts: Mapping[str, float]) -> float:
+    """Add up the parts that are not the cloud's."""
+    return sum(seconds for part, seconds in parts.items() if not part.startswith("(cloud)"))
+
+
+@dataclass
+class _Running:
+    """A stack that trains."""
+
+    cloud: LocalCloudCommand
+    google: requests.Session
+    job: str
+
+    def state(self) -> str:
+        """The TPU's state."""
+        answer = self.google.get(f"https://tpu.googleapis.com/v2/{_TPU}", timeout=30)
+        return str(answer.json()["state"]) if answer.ok else _GONE
+
+    def entries(self) -> list[Entry]:
+        """All starts of the trainer until now, in their order."""
+        bucket, _, folder = self.job.removeprefix("gs://").partition("/")
+        objects = f"https://storage.googleapis.com/storage/v1/b/{bucket}/o"
+        query = {"prefix": f"{folder}/ledger/2"}
+        found = self.google.get(objects, params=query, timeout=30).json().get("items", [])
+        texts = [
+            self.google.get(f"{objects}/{quote(item['name'], safe='')}?alt=media", timeout=30).text
+            for item in found
+        ]
+        return sorted(filter(None, map(parse, texts)), key=lambda entry: entry.begin)
+
+    def lines(self) -> int:
+        """How many loops the trainer has finished, by the machine's serial port."""
+        answer = self.google.get(
+            f"https://compute.googleapis.com/compute/v1/{_ZONE}/instances/tpu-stack-local-vm"
+            "/serialPort",
+            timeout=30,
+        )
+        return len(re.findall(r"progress step=", answer.json().get("contents", "")))
+
+    def wait_for_steps(self) -> None:
+        """Wait for some finished loops, each of which saves a checkpoint."""
+        before = self.lines()
+        _wait(lambda: self.lines() >= before + _LOOPS, "a step")
+
+
+@contextmanager
+def _training(folder: Path) -> Iterator[_Running]:
+    project = make_project(folder)
+    settings = {**_TRAINING, "data": str(write_mnist(folder)), "wheel": str(wheel.build())}
+    write_stack(project, Path(), training=settings, recovery={"enabled": True})
+    with LocalCloudCommand(folder / "cloud").running() as cloud:
+        environment = toolchain.environment(toolchain.find(), folder / "state")
+        stack = Backend(environment | cloud.environment(), project).select("local")
+        stack.up(lambda line: None)
+        yield _Running(cloud, session(cloud), str(stack.outputs()["job_url"]))
+
+
+def _kill(running: _Running) -> dict[str, float]:
+    """Kill the worker and return the seconds of each part until a step is finished."""
+    starts = len(running.entries())
+    states: dict[str, float] = {}
+    done = Event()
+    watcher = Thread(target=_watch, args=(running.state, states, done), daemon=True)
+    watcher.start()
+    running.cloud.run("faults", "preempt", _TPU)
+    _wait(lambda: "READY" in states, "the next TPU")
+    _wait(lambda: len(running.entries()) > starts, "the next start")
+    before = running.lines()
+    stepped = _wait(lambda: running.lines() > before, "the next step")
+    done.set()
+    watcher.join()
+    return parts_of(states, running.entries()[-1], stepped)
+
+
+def parts_of(states: Mapping[str, float], entry: Entry, stepped: float) -> dict[str, float]:
+    """Split the time; `states` says when each of the TPU's states was first seen."""
+    killed, ready = states["PREEMPTED"], states["READY"]
+    deleted = min(states.get("DELETING", ready), states.get(_GONE, ready))
+    gone = states.get(_GONE, deleted)
+    created = states.get("CREATING", ready)
+    connected = entry.begin + entry.seconds["load"] + entry.seconds["wait"]
+    started = max(entry.begin, ready)
+    prepared = connected + entry.seconds["connect"] + entry.seconds["restore"]
+    built = max(prepared, entry.end)
+    return {
+        "the agent notices and deletes": deleted - killed,
+        "(cloud) deletion": gone - deleted,
+        "the agent asks for another": created - gone,
+        "(cloud) creation, with the worker's start": ready - created,
+        "a trainer starts": started - ready,
+        "it loads TensorFlow and finds the TPU": connected - started,
+        "connect": entry.seconds["connect"],
+        "restore": entry.seconds["restore"],
+        "build the model and the step": built - prepared,
+        "the first loop, which compiles": stepped - built,
+    }
+
+
+def _watch(state: Callable[[], str], seen: dict[str, float], done: Event) -> None:
+    """Note when the TPU comes into each state after its preemption."""
+    while not done.wait(_LOOK_SECONDS):
+        now = state()
+        if now == "PREEMPTED" or seen:
+            seen.setdefault(now, time.time())
+
+
+def _wait(until: Callable[[], bool], what: str) -> float:
+    deadline = time.monotonic() + _SECONDS
+    while not until():
+        if time.monotonic() > deadline:
+            raise TpustackError(f"{what} did not come within {_SECONDS:.0f} s")
+        time.sleep(_LOOK_SECONDS)
+    return time.time()
