@@ -147,7 +147,7 @@ def test_a_queued_tpu_waits_in_the_queue_and_leaves_it(clock: VirtualClock) -> N
 
     call = Ledger(Bucket(google, "b"), "j", clock.now, lambda _: None).listening(google, "stopped")
     base = f"https://tpu.googleapis.com/v2/{PARENT}"
-    spec = {"tpu": {"nodeSpec": [{"nodeId": "t"}]}}
+    spec = {"name": f"{PARENT}/queuedResources/q", "tpu": {"nodeSpec": [{"nodeId": "t"}]}}
     made = {"state": "READY", "queuedResource": f"{PARENT}/queuedResources/q"}
     for method, url, status, answer in (
         ("GET", "queuedResources/q", 200, spec | {"state": {"state": "WAITING_FOR_RESOURCES"}}),
