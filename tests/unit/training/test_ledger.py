@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from tpu_training.goodput.beginning import Beginning
 from tpu_training.goodput.entry import FINISHED, PARTS, Entry, parse
+from tpu_training.goodput.ledger import Ledger as WholeLedger
 from tpu_training.loop.callbacks import LoopReport
 from tpu_training.monitoring.ledger import Ledger, read_ledger
 from tpu_training.monitoring.step_times import StepTimes
@@ -143,8 +145,30 @@ def test_what_cannot_be_written_or_read_does_not_end_the_training(
     monkeypatch.setattr("tpu_training.monitoring.ledger.read_ledger", full)
     with caplog.at_level(logging.WARNING, "tpu_training"):
         trainer.train(0, 70, 70)
+        trainer.ledger.finish()
     assert "ledger: not read (disk full)" in caplog.text
     assert "ledger: not written (disk full)" in caplog.text
+
+
+def test_no_step_waits_for_the_ledger_of_all_starts_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of files in a bucket take their time."""
+    read, empty = threading.Event(), read_ledger(str(tmp_path))
+
+    def slow(_: str) -> WholeLedger:
+        assert read.wait(60)
+        return empty
+
+    monkeypatch.setattr("tpu_training.monitoring.ledger.read_ledger", slow)
+    trainer = Trainer(str(tmp_path))
+    trainer.train(0, 90, 90)
+    shown = {tag for values in trainer.summaries.values.values() for tag in values}
+    assert shown
+    assert not any(tag.startswith("goodput/") for tag in shown)
+    read.set()
+    trainer.ledger.finish()
+    assert trainer.summaries.values[90]["goodput/step"] > 0
 
 
 def test_a_directory_without_a_ledger_has_an_empty_one(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import logging
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping
 
@@ -59,15 +60,14 @@ class Ledger(Callback):
         self._first = self._last = 0
         self._goal: int | None = None
         self._before: Account | None = None
+        # Each start is a file in the bucket, and a job may have hundreds.
+        self._reader = threading.Thread(target=self._read, name="ledger", daemon=True)
         self._written = clock()
 
     def start(self, step: int) -> None:
-        """Note the first step, and what the starts before did."""
+        """Note the first step; read what the starts before did, which no step waits for."""
         self._first = self._last = step
-        try:
-            self._before = self._account_before()
-        except Exception as error:
-            logger.warning("ledger: not read (%s)", error)
+        self._reader.start()
         self._keep("")
 
     def between_loops(self, step: int, report: LoopReport) -> None:
@@ -84,7 +84,14 @@ class Ledger(Callback):
     def finish(self) -> None:
         """Write the last time, after all evaluations."""
         self._keep(FINISHED)
+        self._reader.join()
         self._show(self._last)
+
+    def _read(self) -> None:
+        try:
+            self._before = self._account_before()
+        except Exception as error:
+            logger.warning("ledger: not read (%s)", error)
 
     def _account_before(self) -> Account:
         """Account for all until now: this start's own seconds come later."""
@@ -94,6 +101,8 @@ class Ledger(Callback):
         return account(WholeLedger([*ledger.entries, own], ledger.spans, [], {}))
 
     def _show(self, step: int) -> None:
+        if self._reader.is_alive():
+            return
         own = account(WholeLedger([self._entry("")], [], [], {})).seconds
         before: Mapping[str, float] = self._before.seconds if self._before else {}
         seconds = {state: spent + before.get(state, 0.0) for state, spent in own.items()}
