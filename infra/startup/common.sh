@@ -287,21 +287,32 @@ start_watchdog() {
 
 # Runs the jobs of the queue as a systemd unit. A job outlives a runner that ends: the next one goes
 # on with it, or its supervisor ends it.
+# Arguments as start_training has them.
 start_jobs() {
-  local tpu="$1" here=""
-  [[ "$tpu" != local ]] || here=here
+  local tpu="$1" here="" setting library
+  local -a settings=()
+  shift
   mkdir -p "$BASE"
   ensure_tensorflow "$(attribute training-tensorflow)" "$TENSORFLOW_PACKAGE"
+  if [[ "$tpu" == local ]]; then
+    here=here
+    library="$(libtpu_settings)"
+    # The settings have no blanks.
+    # shellcheck disable=SC2086
+    set -- "$@" $library
+  fi
   install_training
   attribute watchdog >"$BASE/jobs.py"
+  for setting in "HOME=${HOME:-/root}" "PYTHONUNBUFFERED=1" "TPU_STACK_PACKAGES=$PACKAGES" \
+    "TPU_STACK_PYTHON=$(command -v "$PYTHON")" "$@"; do
+    settings+=("--setenv=$setting")
+  done
   log "running the jobs of $(attribute bucket-url)"
   # shellcheck disable=SC2086 # One word or none.
   systemd-run --unit=jobs --description="tpu-stack jobs" --collect \
     --property=Restart=always --property=RestartSec=1 --property=KillMode=process \
     --property=StandardOutput=journal+console --property=StandardError=journal+console \
-    --setenv="HOME=${HOME:-/root}" --setenv=PYTHONUNBUFFERED=1 \
-    --setenv="TPU_STACK_PYTHON=$(command -v "$PYTHON")" --setenv="TPU_STACK_PACKAGES=$PACKAGES" \
-    "$(command -v python3)" "$BASE/jobs.py" jobs $here
+    "${settings[@]}" "$(command -v python3)" "$BASE/jobs.py" jobs $here
 }
 
 # Starts a TPU that was stopped because nothing trained.
@@ -329,7 +340,7 @@ start_training() {
   require_scope
   await_grants
   if [[ "$(attribute training-jobs || true)" == true ]]; then
-    start_jobs "$tpu"
+    start_jobs "$tpu" "$@"
     return
   fi
   if object_exists "$finished"; then

@@ -13,6 +13,7 @@ from tpustack.cloud.google import Google
 from tpustack.errors import TpustackError, UsageError
 
 _SCHEME = "gs://"
+_PJRT_ONLY = ("jax", "pytorch")
 _NEEDS = "roles/storage.objectUser on it"
 
 
@@ -51,6 +52,19 @@ def explained(queue: Queue) -> Iterator[None]:
                 f"you may not use {place}: ask for {_NEEDS}. Google's answer: {error}"
             ) from None
         raise TpustackError(str(error)) from None
+
+
+def why_without_tpu(stack: str | None, framework: str) -> str | None:
+    """Return why a framework will find no TPU on a stack's machine; None if it may find one."""
+    from infra.settings.training import RunOn
+    from tpustack.stacks.files import load
+
+    if framework not in _PJRT_ONLY or stack is None or load(stack).training.run_on is RunOn.TPU:
+        return None
+    return (
+        f"training.runOn: vm for the stack {stack}: {framework} reaches only a TPU of its own "
+        "machine, and finds a CPU there. `training.runOn: tpu` gives it the TPU"
+    )
 
 
 def _of_stack(stack: str, *, submits: bool) -> str:

@@ -10,7 +10,7 @@ import click
 from infra.startup.agent.jobs.record import FRAMEWORKS, Spec
 from tpustack import options
 from tpustack.jobs import arguments
-from tpustack.jobs.place import explained, open_queue
+from tpustack.jobs.place import explained, open_queue, why_without_tpu
 from tpustack.jobs.runners import why_waiting
 from tpustack.jobs.source import source_of
 from tpustack.jobs.submit import submit
@@ -82,7 +82,7 @@ def command(
             preemptions=preemptions,
         )
         job = submit(queue, spec, name, source.archive)
-        warning = why_waiting(queue)
-    if warning:
+        warnings = [why_waiting(queue), why_without_tpu(stack, framework)]
+    for warning in filter(None, warnings):
         click.echo(f"warning: {warning}", err=True)
     click.echo(json.dumps({"name": job.name, "state": job.state}) if as_json else job.name)

@@ -61,6 +61,9 @@ def _of_framework(framework: str, tpu: Tpu) -> Mapping[str, str]:
     PJRT drives chips of its own machine only, so beside a TPU there is the CPU. PyTorch/XLA up to
     1.13 reached a TPU by gRPC (XRT), which `XRT_TPU_CONFIG` is for.
     """
+    if framework == "tensorflow" and tpu.is_here:
+        # What TensorFlow calls the TPU of its own machine.
+        return {"PJRT_DEVICE": "TPU", "TPU_NAME": "local"}
     if framework == "pytorch":
         workers = "|".join(
             f"tpu_worker;{index};{host}:{tpu.port}" for index, host in enumerate(tpu.hosts)

@@ -228,6 +228,23 @@ def test_a_stack_that_is_down_or_runs_no_jobs_is_named(
     assert "the stack is down" in down.err
 
 
+def test_a_framework_that_will_find_no_tpu_on_the_stacks_machine_is_told(
+    run: Run, queue: Queue, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = project / "stacks" / "Pulumi.local.yaml"
+    settings = (
+        f"tpu-stack:bucket: {{name: {queue.store.bucket}}}\n  tpu-stack:jobs: {{enabled: true}}"
+    )
+    text = file.read_text().replace("tpu-stack:bucket:\n    forceDestroy: true", settings)
+    file.write_text(text)
+    monkeypatch.chdir(project)
+    done = run("job", "submit", "-c", "true", "--stack", "local", "--framework", "jax")
+    assert done.code == 0, done.err
+    assert "warning: training.runOn: vm for the stack local: jax reaches only" in done.err
+    plain = run("job", "submit", "-c", "true", "--stack", "local", "--framework", "tensorflow")
+    assert "training.runOn" not in plain.err
+
+
 def test_a_bucket_without_permission_says_which_role_is_missing(
     job: Run, queue: Queue, monkeypatch: pytest.MonkeyPatch, client: Client
 ) -> None:
