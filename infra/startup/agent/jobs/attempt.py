@@ -119,14 +119,13 @@ class Attempt:
 
     def ask_to_end(self) -> None:
         """Send SIGTERM to every process of the try but this one."""
-        for process in _marked(self.content()["mark"]) - {os.getpid()}:
+        for process in self._others():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGTERM)
 
     def kill(self) -> None:
         """Kill every process of the try, also what has left its session."""
-        mark = self.content()["mark"]
-        while found := _marked(mark) - {os.getpid()}:
+        while found := self._others():
             for process in found:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
@@ -136,6 +135,10 @@ class Attempt:
     def remove(self) -> None:
         """Delete the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _others(self) -> set[int]:
+        """Return the try's processes but this one and the shell that keeps its exit code."""
+        return _marked(self.content()["mark"]) - {os.getpid(), os.getppid()}
 
     def _supervisor(self) -> Child:
         if self._child is None:

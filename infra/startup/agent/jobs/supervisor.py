@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,13 @@ _LOOK = 0.1
 # Between the wish that a program ends, and its end.
 _GRACE = 10.0
 _LEASE_SLACK = 5.0
+# A machine that goes down tells all processes at once: so long after a program's end by a signal
+# it may turn out that this was why.
+_TOLD_WITHIN = 1.0
+_SIGNALLED = 128
+
+
+_GOES_DOWN = Outcome("preempted", said="its machine goes down")
 
 
 class Ended(Exception):
@@ -50,7 +58,9 @@ def supervise(folder: Path, store: Callable[[str], Store]) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     try:
-        outcome = Supervisor(attempt, store).run()
+        supervisor = Supervisor(attempt, store)
+        signal.signal(signal.SIGTERM, lambda *_: supervisor.go_down())
+        outcome = supervisor.run()
     except Exception as error:  # Whatever it is, the runner must get to know.
         outcome = Outcome("setup", 1, f"the job could not be run: {type(error).__name__}: {error}")
     if outcome.said:
@@ -72,6 +82,11 @@ class Supervisor:
         self._spec = Spec(**content["spec"])
         self._store = store(content["bucket"])
         self._deadline: float | None = None
+        self._goes_down = False
+
+    def go_down(self) -> None:
+        """Know that the machine goes down."""
+        self._goes_down = True
 
     def run(self) -> Outcome:
         """Make the environment, run the command; return how it ended."""
@@ -111,11 +126,19 @@ class Supervisor:
                 process.wait(_LOOK)
         # What it left in the background goes with it.
         self._attempt.kill()
-        return process.returncode if process.returncode >= 0 else 128 - process.returncode
+        code = process.returncode
+        code = code if code >= 0 else _SIGNALLED - code
+        if code > _SIGNALLED:
+            time.sleep(_TOLD_WITHIN)
+            if self._goes_down:
+                raise Ended(_GOES_DOWN)
+        return code
 
     def _why_to_end(self) -> Outcome | None:
         if self._deadline is not None and now() > self._deadline:
             return Outcome("timed-out")
+        if self._goes_down:
+            return _GOES_DOWN
         beat = self._attempt.last_beat()
         if beat is not None and now() > beat + SURE + _LEASE_SLACK:
             return Outcome("preempted", said="the runner of this machine is gone")

@@ -232,11 +232,10 @@ def test_a_framework_that_will_find_no_tpu_on_the_stacks_machine_is_told(
     run: Run, queue: Queue, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = project / "stacks" / "Pulumi.local.yaml"
-    settings = (
-        f"tpu-stack:bucket: {{name: {queue.store.bucket}}}\n  tpu-stack:jobs: {{enabled: true}}"
-    )
-    text = file.read_text().replace("tpu-stack:bucket:\n    forceDestroy: true", settings)
-    file.write_text(text)
+    bucket = f"tpu-stack:bucket: {{name: {queue.store.bucket}}}"
+    settings = f"{bucket}\n  tpu-stack:jobs: {{enabled: true}}"
+    text = file.read_text()
+    file.write_text(text.replace("tpu-stack:bucket:\n    forceDestroy: true", settings))
     monkeypatch.chdir(project)
     done = run("job", "submit", "-c", "true", "--stack", "local", "--framework", "jax")
     assert done.code == 0, done.err
