@@ -3,13 +3,17 @@ PYTHON ?= python3
 ARCH ?= vm
 KEEP ?=
 ONLY ?=
+SCENARIO ?=
+SOAK ?=
+SEED ?=
+STEPS ?=
 PY := .venv/bin/python
 SOURCES := infra bootstrap training/tpu_training localcloud/localcloud tpustack policy tools bench tests
 
 # Every command starts a Python; where its modules are compiled anew each time, that takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-deploy toolchain demo test unit oldest newest next lint format docs catalog site bench wheel release sbom audit secrets lock clean
+.PHONY: help setup setup-deploy toolchain demo chaos test unit oldest newest next lint format docs catalog site bench wheel release sbom audit secrets lock clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -26,6 +30,10 @@ toolchain: setup-deploy  ## Find, download or build the Pulumi engine
 
 demo: setup  ## From nothing to a trained model (ARCH=vm|node, KEEP=1 leaves it up)
 	@$(PY) -m tpustack demo --architecture $(ARCH) $(if $(KEEP),--keep)
+
+chaos: setup  ## Train while things go wrong (SCENARIO=file STEPS=200, or SOAK=200 SEED=0)
+	@$(PY) -m tpustack chaos $(if $(STEPS),--steps $(STEPS)) \
+	  $(if $(SOAK),--soak $(SOAK) --seed $(or $(SEED),0),$(or $(SCENARIO),docs/chaos/lost-tpu.yaml))
 
 test: setup  ## Run the whole suite
 	@$(PY) -m pytest -n 4 --dist loadgroup tests/e2e tests/integration tests/unit

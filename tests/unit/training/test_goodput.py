@@ -84,6 +84,12 @@ def test_a_start_that_goes_back_behind_several_others_loses_their_steps_too() ->
     assert found.seconds["lost"] == 40 + 100
 
 
+def test_a_killed_start_did_the_steps_that_the_next_one_did_not_repeat() -> None:
+    killed = entry(0.0, 0, 20, compute=40.0, load=60.0)
+    found = of(killed, entry(120.0, 50, 100, compute=50.0, load=50.0))
+    assert (found.steps, found.lost_steps) == (100, 0)
+
+
 def test_what_became_of_the_tpu_says_what_the_time_without_a_trainer_was() -> None:
     agent = tpus(
         1000.0,

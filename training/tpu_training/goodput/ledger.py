@@ -79,7 +79,16 @@ def read(files: Iterable[File]) -> Ledger:
             entries.append(dataclasses.replace(entry, begin=entry.begin + slow))
             continue
         broken.append(file.name)
-    return Ledger(sorted(entries, key=lambda e: e.begin), spans(tpus), broken, clocks)
+    return Ledger(_completed(entries), spans(tpus), broken, clocks)
+
+
+def _completed(entries: Iterable[Entry]) -> list[Entry]:
+    """Put starts in order; one that was killed did the steps, too, that the next did not repeat."""
+    ordered = sorted(entries, key=lambda entry: entry.begin)
+    return [
+        dataclasses.replace(entry, last_step=max(entry.last_step, follower.first_step))
+        for entry, follower in pairwise(ordered)
+    ] + ordered[-1:]
 
 
 def _slow(file: File, said: float, machine: str, clocks: dict[str, float]) -> float:

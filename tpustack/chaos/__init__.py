@@ -1,0 +1,1 @@
+"""`make chaos`: a real training on the local Google Cloud while things go wrong."""
