@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from infra.apis import COMPUTE_API, TPU_API
 from infra.catalog.model import Accelerator
@@ -24,6 +25,13 @@ _FAMILY = {"v5e": "v5s"}
 _UNLIMITED = -1
 
 
+class _Limit(NamedTuple):
+    """How much of a metric a project may use, and where: the zone or its region."""
+
+    height: float
+    place: str
+
+
 def tpu(asked: Asked) -> Iterator[Finding]:
     """Ask how much of this kind of TPU the project may use in the zone, and compare."""
     wanted = asked.settings.tpu
@@ -32,38 +40,36 @@ def tpu(asked: Asked) -> Iterator[Finding]:
         yield not_enabled("TPU quota", TPU_API)
         return
     listed = asked.google.pages(_METRICS.format(asked.project), "metrics", {"pageSize": 200})
-    limits = dict(_limits(listed, accelerator, asked))
+    limits: dict[str, _Limit] = {}
+    for metric, limit in _limits(listed, accelerator, asked):
+        limits[metric] = min(limits.get(metric, limit), limit)
     # As the number in a type's name counts: cores up to v5p, chips from v5e on.
     size = int(accelerator.name.rpartition("-")[2])
     needed = size * wanted.slices
     yield _judged(limits, needed, _standing(asked, accelerator), asked)
 
 
-def _judged(limits: Mapping[str, int], needed: int, standing: int, asked: Asked) -> Finding:
+def _judged(limits: Mapping[str, _Limit], needed: int, standing: int, asked: Asked) -> Finding:
     kind, zone = asked.settings.tpu.accelerator_type, asked.settings.zone
     cure = f"Ask for more at {_PAGE.format(asked.project)}, or change zone, type or tpu.capacity"
     if not limits:
         said = f"Google lists no quota for {kind}, {asked.settings.tpu.capacity}, in {zone}"
         return Finding("TPU quota", UNKNOWN, said, cure)
-    metric, limit = max(limits.items(), key=lambda one: _height(one[1]))
-    if limit == _UNLIMITED:
-        return Finding("TPU quota", OK, f"{metric} is unlimited in {zone}")
-    said = f"{metric} is {limit} in {zone}, {needed} needed"
-    if limit < needed:
+    metric, limit = max(limits.items(), key=lambda one: one[1])
+    if limit.height == math.inf:
+        return Finding("TPU quota", OK, f"{metric} is unlimited in {limit.place}")
+    said = f"{metric} is {limit.height:g} in {limit.place}, {needed} needed"
+    if limit.height < needed:
         return Finding("TPU quota", WRONG, said, cure)
-    if limit < needed + standing:
+    if limit.height < needed + standing:
         said += f", and TPUs of this kind that stand there hold {standing}"
         return Finding("TPU quota", WARNING, said, "Delete one that nobody uses")
     return Finding("TPU quota", OK, said)
 
 
-def _height(limit: int) -> float:
-    return float("inf") if limit == _UNLIMITED else limit
-
-
 def _limits(
     metrics: Iterator[dict[str, Any]], accelerator: Accelerator, asked: Asked
-) -> Iterator[tuple[str, int]]:
+) -> Iterator[tuple[str, _Limit]]:
     """Yield the limits in the stack's zone (or region) of the metrics that fit the TPU."""
     for metric in metrics:
         name = metric["metric"].partition("/")[2]
@@ -77,7 +83,10 @@ def _limits(
             ]
             if found:
                 # The most specific one comes last.
-                yield name, int(found[-1].get("effectiveLimit", "0"))
+                limit = int(found[-1].get("effectiveLimit", "0"))
+                regional = "region" in found[-1].get("dimensions", {})
+                place = asked.settings.region if regional else asked.settings.zone
+                yield name, _Limit(math.inf if limit == _UNLIMITED else limit, place)
 
 
 def _is_here(dimensions: Mapping[str, str], asked: Asked) -> bool:

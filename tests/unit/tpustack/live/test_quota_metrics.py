@@ -83,3 +83,19 @@ def test_a_limit_for_the_region_counts_and_one_for_another_zone_does_not() -> No
     other = Metrics({"zone": "us-west4-b"}, tpu_v5s_litepod=8)
     finding = found(other, "v5litepod-8", "on-demand")
     assert (finding.state, "is 0 in us-west4-a" in finding.said) == ("wrong", True)
+
+
+class TwoLimits(Metrics):
+    """Has a limit for the zone and one for the region of the same metric."""
+
+    def pages(self, url: str, field: str, *_: object) -> Iterator[dict[str, Any]]:
+        for metric in super().pages(url, field):
+            (zone,) = metric["consumerQuotaLimits"]
+            region = {"dimensions": {"region": "us-west4"}, "effectiveLimit": "0"}
+            yield {**metric, "consumerQuotaLimits": [{"quotaBuckets": [region]}, zone]}
+
+
+def test_of_the_limits_of_a_metric_the_lowest_counts() -> None:
+    # "Limit: 0 in region us-east5", with quota in the zone: marin-community/marin, pull 1612
+    finding = found(TwoLimits(ZONE, tpu_v5s_litepod=8), "v5litepod-8", "on-demand")
+    assert (finding.state, "is 0 in us-west4, 8 needed" in finding.said) == ("wrong", True)
