@@ -25,8 +25,10 @@ def arguments(steps: int, made: Path) -> list[str]:
     """Return the trainer's own arguments: small steps, and a checkpoint after every tenth."""
     manifest = json.loads((made / "data" / "manifest.json").read_text(encoding="utf-8"))
     examples = manifest["splits"]["train"]["examples"]
+    # Half a step more: the trainer drops what is no whole one.
+    epochs = (steps + 0.5) * BATCH / examples
     return [
-        f"--epochs={steps * BATCH / examples:.6f}",
+        f"--epochs={epochs:.6f}",
         f"--global_batch_size={BATCH}",
         f"--steps_per_loop={_INTERVAL}",
         f"--checkpoint_interval={_INTERVAL}",

@@ -46,12 +46,12 @@ def _hang(chance: random.Random) -> Event:
 
 # How often each comes, of 200: rarely what takes a minute to be over.
 _WEIGHTS: tuple[tuple[int, Draw], ...] = (
-    (28, _error(429)),
-    (28, _error(500)),
-    (28, _error(503)),
-    (28, _slow),
+    (32, _error(429)),
+    (32, _error(500)),
+    (32, _error(503)),
+    (32, _slow),
     (18, _tpu_error),
-    (20, lambda chance: {"expire-tokens": True}),
+    (4, lambda chance: {"expire-tokens": VM}),
     (12, _stockout),
     (10, _hang),
     (6, _full_disk),

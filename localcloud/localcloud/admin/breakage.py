@@ -75,9 +75,9 @@ def fill_disk(cloud: Cloud, name: str, on: bool) -> None:
         cloud.machines.fill_disk(key, on)
 
 
-def expire_tokens(cloud: Cloud) -> None:
-    """Let all tokens that service accounts have be expired; new ones are good."""
-    settings.change(cloud, TOKENS, {"since": cloud.clock.now()})
+def expire_tokens(cloud: Cloud, name: str) -> None:
+    """Let all tokens be expired that machines have got by now; new ones are good."""
+    settings.change(cloud, TOKENS, dict.fromkeys(_machines(cloud, name), cloud.clock.now()))
 
 
 def objects(cloud: Cloud, pattern: str) -> list[str]:
@@ -107,7 +107,7 @@ def handlers(cloud: Cloud) -> dict[str, Callable[[Json], object]]:
         "hang": lambda sent: hang(cloud, sent["name"], sent["on"]),
         "kill": lambda sent: kill(cloud, sent["name"], sent["process"]),
         "full-disk": lambda sent: fill_disk(cloud, sent["name"], sent["on"]),
-        "expire-tokens": lambda sent: expire_tokens(cloud),
+        "expire-tokens": lambda sent: expire_tokens(cloud, sent["name"]),
         "delete-objects": lambda sent: delete_objects(cloud, sent["name"]),
     }
 

@@ -122,8 +122,12 @@ def _seconds(value: Json) -> list[str]:
     return _only("stop", "preempt")(value) + _whole(value)
 
 
-def _since(value: Json) -> list[str]:
-    return _only("since")(value)
+def _moments(value: Json) -> list[str]:
+    return [
+        f"the moment of {machine} must be seconds since the epoch, not {moment!r}"
+        for machine, moment in value.items()
+        if isinstance(moment, bool) or not isinstance(moment, (int, float))
+    ]
 
 
 def _hosts(value: Json) -> list[str]:
@@ -147,6 +151,6 @@ _CHECKS: dict[str, Check] = {
     "quota": _limits,
     "reservations": _types_by_zone,
     "stockout": _types_by_zone,
-    TOKENS: _since,
+    TOKENS: _moments,
     "tpu-hosts": _hosts,
 }

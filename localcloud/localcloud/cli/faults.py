@@ -60,14 +60,14 @@ def _add_machine_faults(kinds: Commands, common: argparse.ArgumentParser) -> Non
         "hang": "a VM or TPU stands still; --off lets it go on",
         "full-disk": "what runs on a VM can write no file; --off: it can again",
         "kill": "kill processes of a VM",
-        "expire-tokens": "service accounts' tokens have expired; new ones are good",
+        "expire-tokens": "a VM's or TPU's tokens have expired; new ones are good",
         "delete-objects": "delete objects of a bucket",
     }
     for what, text in broken.items():
         parser = kinds.add_parser(what, parents=[common], help=text)
         if what == "delete-objects":
             parser.add_argument("name", help="BUCKET/NAME")
-        elif what != "expire-tokens":
+        else:
             parser.add_argument("name", help="of the VM or TPU")
         if what in ("hang", "full-disk"):
             parser.add_argument("--off", dest="on", action="store_false", help="lift it")

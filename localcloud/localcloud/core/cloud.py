@@ -66,10 +66,10 @@ class Cloud:
             return 0.0
         return float(data.load("latencies")[what])
 
-    def token(self, principal: Principal, *, lifetime: float = 3600.0) -> str:
-        """Return a bearer token that is valid for `lifetime` seconds."""
+    def token(self, principal: Principal, *, lifetime: float = 3600.0, machine: str = "") -> str:
+        """Return a bearer token that is valid for `lifetime` seconds, of a machine or not."""
         now = self.clock.now()
-        return self.tokens.issue(principal, issued=now, expires=now + lifetime)
+        return self.tokens.issue(principal, issued=now, expires=now + lifetime, machine=machine)
 
     def setting(self, name: str) -> Record:
         """Return a switch for scarcity, refusal or grace; empty where it is not set."""

@@ -119,7 +119,7 @@ class Dispatcher:
             return ANONYMOUS
         if scheme and scheme.lower() != "bearer":
             raise ApiError(401, f"unknown authorization scheme {scheme}")
-        since = float(self._cloud.setting(TOKENS).get("since", 0))
+        since = self._cloud.setting(TOKENS)
         principal = self._cloud.tokens.read(token, now=self._cloud.clock.now(), since=since)
         if principal.member.startswith("serviceAccount:"):
             problem = accounts.problem(self._cloud, principal.email)

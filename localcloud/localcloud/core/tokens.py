@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +22,7 @@ _EXPECTED = (
     "https://developers.google.com/identity/sign-in/web/devconsole-project."
 )
 TOKENS = "tokens"
-"""The setting that says since when service accounts' tokens must be; older ones have expired."""
+"""The setting that says, by machine, since when its tokens must be; older ones have expired."""
 INVALID = f"Request had invalid authentication credentials. {_EXPECTED}"
 MISSING = f"Request is missing required authentication credential. {_EXPECTED}"
 
@@ -59,27 +60,40 @@ class Tokens:
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
-    def issue(self, principal: Principal, *, issued: float, expires: float) -> str:
-        """Return a bearer token that is valid until `expires`; both are seconds since the epoch."""
+    def issue(
+        self, principal: Principal, *, issued: float, expires: float, machine: str = ""
+    ) -> str:
+        """Return a bearer token.
+
+        Args:
+            principal: whose it is.
+            issued: seconds since the epoch.
+            expires: until when it is valid, in the same way.
+            machine: the machine whose metadata server gave it out; empty for none.
+        """
         claims = {"m": principal.member, "s": sorted(principal.scopes), "i": issued, "e": expires}
+        if machine:
+            claims["h"] = machine
         if principal.sets:
             claims["g"] = sorted(principal.sets)
         payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode()
         return f"{_PREFIX}{payload}.{self._sign(payload)}"
 
-    def read(self, token: str, *, now: float, since: float = 0.0) -> Principal:
-        """Return the principal of `token`; a service account's from before `since` has expired.
+    def read(
+        self, token: str, *, now: float, since: Mapping[str, float] | None = None
+    ) -> Principal:
+        """Return the principal of `token`; a machine's from before `since` has expired.
 
         Raises:
             ApiError: 401 when the token is not the emulator's, was altered or has expired.
         """
         claims = self.claims(token, now=now)
-        if claims.get("i", since) < since and claims["m"].startswith("serviceAccount:"):
+        if claims.get("i", 0.0) < (since or {}).get(claims.get("h", ""), 0.0):
             raise unauthenticated(INVALID, "ACCESS_TOKEN_EXPIRED")
         return Principal(claims["m"], frozenset(claims["s"]), frozenset(claims.get("g", ())))
 
     def claims(self, token: str, *, now: float) -> dict[str, Any]:
-        """Return what a token says: `m` member, `i` and `e` begin and end, …; see `read`."""
+        """Return what a token says: `m` member, `h` machine, `i` and `e` begin and end, …"""
         payload, _, signature = token.removeprefix(_PREFIX).rpartition(".")
         if not token.startswith(_PREFIX) or not hmac.compare_digest(signature, self._sign(payload)):
             raise unauthenticated(INVALID, "ACCESS_TOKEN_TYPE_UNSUPPORTED")

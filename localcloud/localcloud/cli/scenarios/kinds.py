@@ -153,7 +153,7 @@ KINDS = {
     "stockout": Kind(_check_stockout, _put_stockout, lasts=True),
     "quota": Kind(_check_quota, _put_quota, lasts=True),
     "deny-nodes": Kind(_true, _put_deny_nodes, lasts=True),
-    "expire-tokens": Kind(_true, partial(_break, what="expire-tokens")),
+    "expire-tokens": Kind(_text, partial(_break, what="expire-tokens")),
     "clock": Kind(_seconds, _put_clock),
     "delete-objects": Kind(_text, partial(_break, what="delete-objects")),
 }

@@ -32,7 +32,8 @@ def access_token(cloud: Cloud, spec: MachineSpec, wanted: list[str]) -> dict[str
     if problem:
         raise ApiError(404, problem)
     scopes = _narrow(spec.scopes, wanted)
-    token = cloud.token(Principal(f"serviceAccount:{email}", scopes), lifetime=_LIFETIME)
+    principal = Principal(f"serviceAccount:{email}", scopes)
+    token = cloud.token(principal, lifetime=_LIFETIME, machine=spec.key)
     return {"access_token": token, "expires_in": math.floor(_LIFETIME), "token_type": "Bearer"}
 
 

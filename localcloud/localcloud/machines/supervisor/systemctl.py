@@ -42,7 +42,8 @@ def run(system: System, reply: Reply, arguments: list[str]) -> None:
     names = [full_name(name) for name in parsed.units]
     if parsed.verb in _QUESTIONS:
         states, code = _QUESTIONS[parsed.verb](system, names)
-        reply.done("".join(f"{state}\n" for state in states), code=code)
+        told = "" if parsed.quiet else "".join(f"{state}\n" for state in states)
+        reply.done(told, code=code)
         return
     try:
         units = [system.find(name) for name in names]

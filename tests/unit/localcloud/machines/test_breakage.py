@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from localcloud.app import LocalCloud
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
 from localcloud.core.tokens import CLOUD_PLATFORM, Principal
+from localcloud.machines.metadata import tokens
 from localcloud.testing import Client
 from tests.unit.localcloud.machines.conftest import Guest, spec, until
 
@@ -77,23 +79,30 @@ def test_a_machine_that_is_off_or_unknown_can_not_be_broken(cloud: Cloud, guest:
         breakage.hang(cloud, "m", on=True)
 
 
-def test_expired_tokens_are_those_that_service_accounts_have_now(local_cloud: LocalCloud) -> None:
-    owner, cloud = Client(local_cloud), local_cloud.cloud
+def test_expired_tokens_are_those_that_a_machine_has_got_by_now(
+    local_cloud: LocalCloud, guest: Guest
+) -> None:
+    cloud, owner = local_cloud.cloud, Client(local_cloud)
     email = "machine@tpu-stack-local.iam.gserviceaccount.com"
-    iam = "iam.googleapis.com/v1/projects/tpu-stack-local"
     services = "serviceusage.googleapis.com/v1/projects/tpu-stack-local/services"
     owner.post(f"{services}/iam.googleapis.com:enable", {})
-    owner.post(f"{iam}/serviceAccounts", {"accountId": "machine"})
-    of_machine = f"serviceAccount:{email}"
-    old = owner.as_member(of_machine, CLOUD_PLATFORM)
-    old.get(f"{BUCKET}/none", status=404)
-    breakage.expire_tokens(cloud)
-    said = old.get(f"{BUCKET}/none", status=401)
-    assert said["error"]["details"][0]["reason"] == "ACCESS_TOKEN_EXPIRED"
-    owner.get(f"{BUCKET}/none", status=404)
-    new = cloud.token(Principal(of_machine))
-    old.session.headers["Authorization"] = f"Bearer {new}"
-    old.get(f"{BUCKET}/none", status=404)
+    accounts = "iam.googleapis.com/v1/projects/tpu-stack-local/serviceAccounts"
+    owner.post(accounts, {"accountId": "machine"})
+    machine = spec(service_account=email, scopes=(CLOUD_PLATFORM,))
+    guest.boot(machine)
+    caller = owner.as_member(f"serviceAccount:{email}")
+
+    def ask(token: object, status: int) -> dict[str, Any]:
+        caller.session.headers["Authorization"] = f"Bearer {token}"
+        return caller.get(f"{BUCKET}/none", status=status)
+
+    old = tokens.access_token(cloud, machine, [])["access_token"]
+    elsewhere = cloud.token(Principal(f"serviceAccount:{email}"))
+    ask(old, 404)
+    breakage.expire_tokens(cloud, "m")
+    assert ask(old, 401)["error"]["details"][0]["reason"] == "ACCESS_TOKEN_EXPIRED"
+    ask(elsewhere, 404)
+    ask(tokens.access_token(cloud, machine, [])["access_token"], 404)
 
 
 def test_objects_are_found_and_deleted_by_a_pattern(local_cloud: LocalCloud) -> None:

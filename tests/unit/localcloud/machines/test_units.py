@@ -55,6 +55,7 @@ def test_an_option_may_stand_between_the_verb_and_the_units(guest: Guest) -> Non
         "systemd-run --unit=job sleep 100; systemctl is-active --quiet job; echo code $?"
     )
     assert "startup-script: code 0\n" in text
+    assert "startup-script: active\n" not in text
 
 
 def test_too_many_starts_in_a_row_fail_the_unit(guest: Guest) -> None:

@@ -28,7 +28,7 @@ events:
   - {at: 1.5m, preempt: my-tpu}
   - {when: {serial: "*-vm", says: "step=40"}, after: 5s, dead: my-tpu}
   - {when: {object: "gs://*/jobs/*/lease.json"}, for: 10, error: {method: storage.*, status: 503}}
-  - {at: 0, expire-tokens: true}
+  - {at: 0, expire-tokens: vm}
 """,
     )
     assert events == [
@@ -40,7 +40,7 @@ events:
             lasts=10.0,
             found="gs://*/jobs/*/lease.json",
         ),
-        Event("expire-tokens", True),
+        Event("expire-tokens", "vm"),
     ]
 
 
@@ -74,7 +74,7 @@ events:
         ("{at: 5, stockout: {zone: x, types: [v9]}}", "stockout: 'x' is no zone with TPUs"),
         ("{at: 5, quota: {metric: x, limit: 1}}", "quota: 'x' is no TPU quota"),
         ("{at: 5, clock: -3}", "clock: expected seconds above 0, not -3"),
-        ("{at: 5, expire-tokens: 1}", "expire-tokens: expected true, not 1"),
+        ("{at: 5, deny-nodes: 1}", "deny-nodes: expected true, not 1"),
         ("often", "expected a time and a fault, not 'often'"),
     ],
 )

@@ -92,12 +92,12 @@ def test_a_line_of_a_serial_port_sets_a_fault_off_also_when_it_comes_in_pieces(
 
 
 def test_an_object_sets_a_fault_off(emulator: Emulator) -> None:
-    run, told = playing(emulator, Event("expire-tokens", True, found="gs://b/*"))
+    run, told = playing(emulator, Event("expire-tokens", "vm", found="gs://b/*"))
     run.look()
     assert told == []
     emulator.objects = ["b/o"]
     run.play()
-    assert told == [(0.0, "happens", "expire-tokens")]
+    assert told == [(0.0, "happens", "expire-tokens vm")]
 
 
 def test_calls_that_fail_work_again_at_the_end(emulator: Emulator) -> None:
