@@ -49,6 +49,7 @@ _SECONDS = {
     "compile": 60,
     "compiled": 1000,
     "shuffle": 20,
+    "rates": 2400,
     "steps": 180,
     "month": 5,
     "kill_to_step": 300,

@@ -109,8 +109,32 @@ def test_a_best_rate_at_the_edge_of_divergence_is_not_suggested() -> None:
     """As the default model on MNIST: 0.014 and 0.043 end alike, and 0.043 trains badly."""
     losses = {1e-3: 0.4, 3e-3: 0.2, 1e-2: 0.12, 3e-2: 0.11, 0.1: math.nan}
     assert Trials(4.9, losses).best == 3e-2
-    assert Trials(4.9, losses).suggestion == pytest.approx(math.sqrt(3e-3 * 3e-2))
+    assert Trials(4.9, losses).middle == pytest.approx(math.sqrt(3e-3 * 3e-2))
     assert Trials(4.9, losses).good == [1e-3, 3e-3, 1e-2, 3e-2]
+
+
+def lucky(rate: float, tries: list[float]) -> float:
+    """Good only where the sweep is lowest, and only at the first try."""
+    tries.append(rate)
+    return 0.1 if len(tries) == 1 else 1.5
+
+
+def test_a_rate_that_was_good_by_chance_is_not_suggested() -> None:
+    """As lars with an encoder: trainings at the same rate end at 82 and at 90 %."""
+    tries: list[float] = []
+    verdict = judge(textbook_loss, lambda rate: lucky(rate, tries))
+    assert (verdict.suggestion, verdict.good_from, verdict.good_to) == (None, None, None)
+    assert "a training of 100 steps ends is chance: the lowest loss is 0.1" in verdict.reasons[0]
+    assert "but with other batches 1.5 at" in verdict.reasons[0]
+    assert tries[-1] == tries[0]
+
+
+def test_where_the_middle_of_the_good_rates_is_not_good_the_best_one_is_suggested() -> None:
+    tried = {1.0: 0.10, 10**0.5: 0.11, 10**-0.5: 0.9}
+    trials = explore(1.0, 2.3, 1e-6, 4.0, lambda rate: tried.get(rate, 0.9))
+    assert trials.middle == pytest.approx(10**0.25)
+    assert trials.repeated == {trials.middle: 0.9, 1.0: 0.10}
+    assert trials.suggestion == 1.0
 
 
 def test_a_fault_of_model_or_data_is_told_from_a_wrong_rate() -> None:

@@ -43,6 +43,7 @@ class RateTrainer:
     """Trains the same new model again and again, at rates that are given step by step.
 
     It is compiled once: the rates are a variable, and a new start restores the first weights.
+    `state` is what the last training has left.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class RateTrainer:
     ) -> None:
         """Prepare for at most `longest` steps from each start."""
         self._cluster, self._params, self._longest = cluster, params, longest
-        state = create_train_state(cluster, model, params, data.manifest, longest)
+        self.state = state = create_train_state(cluster, model, params, data.manifest, longest)
         load_initial_weights(cluster, params, state.model)
         with cluster.strategy.scope():
             self._rates = tf.Variable(

@@ -6,7 +6,7 @@ not which rate trains well in a schedule. Uses plain numbers, no TensorFlow.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 # Half a decade.
 _FACTOR = 10**0.5
@@ -24,10 +24,14 @@ Train = Callable[[float], float]
 
 @dataclass(frozen=True)
 class Trials:
-    """The final loss of short trainings by their rates, and the loss before any step."""
+    """The final loss of short trainings by their rates, and the loss before any step.
+
+    `repeated` are the losses of second trainings, with other batches.
+    """
 
     first: float
     losses: dict[float, float]
+    repeated: dict[float, float] = field(default_factory=dict)
 
     @property
     def best(self) -> float:
@@ -40,10 +44,15 @@ class Trials:
         return self._around_best(_GOOD)
 
     @property
-    def suggestion(self) -> float:
+    def middle(self) -> float:
         """The middle of the rates that are about as good as the best, which may lie at an edge."""
         equal = self._around_best(_EQUAL)
         return math.sqrt(equal[0] * equal[-1])
+
+    @property
+    def suggestion(self) -> float | None:
+        """The first rate whose second training was good, too; None if chance decides."""
+        return next((rate for rate, loss in self.repeated.items() if self.falls(loss, _GOOD)), None)
 
     def falls(self, loss: float, part: float) -> bool:
         """Return whether the fall to `loss` is at least `part` of that to the lowest loss."""
@@ -66,7 +75,10 @@ class Trials:
 
 
 def explore(start: float, first: float, lowest: float, highest: float, train: Train) -> Trials:
-    """Train at `start` and by half decades up and down from it, as long as that is good."""
+    """Train at `start` and by half decades up and down from it, as long as that is good.
+
+    Then train again at the rate to suggest: a loss may be due to chance.
+    """
     trials = Trials(first, {start: train(start)})
     for direction in (1, -1):
         for rate in _rates(start, direction):
@@ -76,7 +88,16 @@ def explore(start: float, first: float, lowest: float, highest: float, train: Tr
             # Where nothing was finite yet, lower rates may be.
             if not trials.falls(trials.losses[rate], _GOOD) and _any_finite(trials, direction):
                 break
+    if math.isfinite(trials.losses[trials.best]):
+        _repeat(trials, train)
     return trials
+
+
+def _repeat(trials: Trials, train: Train) -> None:
+    """Train again amid the best rates and, if that is not good, at the best one."""
+    for rate in (trials.middle, trials.best):
+        if trials.suggestion is None and rate not in trials.repeated:
+            trials.repeated[rate] = train(rate)
 
 
 def _rates(start: float, direction: int) -> Iterator[float]:

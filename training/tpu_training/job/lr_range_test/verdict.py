@@ -44,8 +44,9 @@ def conclude(
         rate: loss if math.isfinite(loss) else None for rate, loss in sorted(trials.losses.items())
     }
     warnings = (reading.warning,) if reading.warning else ()
-    if not trials.learnt(guessing):
-        reason = _nothing_learnt(trials, steps, guessing)
+    suggestion = trials.suggestion if trials.learnt(guessing) else None
+    if suggestion is None:
+        reason = _why_none(trials, steps, guessing)
         return Verdict(
             None, None, None, reading.diverged, (reason, *warnings), reading.smoothed, losses
         )
@@ -53,20 +54,29 @@ def conclude(
     return Verdict(
         good_from=good[0],
         good_to=good[-1],
-        suggestion=trials.suggestion,
+        suggestion=suggestion,
         diverged=reading.diverged or good[-1] < max(losses),
-        reasons=(*_reasons(trials, steps), *warnings),
+        reasons=(*_reasons(trials, suggestion, steps), *warnings),
         smoothed=reading.smoothed,
         trials=losses,
     )
 
 
-def _nothing_learnt(trials: Trials, steps: int, guessing: float | None) -> str:
+def _why_none(trials: Trials, steps: int, guessing: float | None) -> str:
     lowest = trials.losses[trials.best]
     if not math.isfinite(lowest):
         return (
             f"no training of {steps} steps stays finite, from {min(trials.losses):.2g} to "
             f"{max(trials.losses):.2g}: the model or its loss is at fault, not the rate"
+        )
+    if trials.learnt(guessing):
+        repeated = " and ".join(
+            f"{loss:.3g} at {rate:.2g}" for rate, loss in trials.repeated.items()
+        )
+        return (
+            f"how a training of {steps} steps ends is chance: the lowest loss is {lowest:.3g} at "
+            f"{trials.best:.2g}, but with other batches {repeated}. Raise --trial-steps, or take "
+            "another optimizer"
         )
     return (
         f"at no rate does the model learn more than how to guess in {steps} steps: the loss is "
@@ -76,7 +86,7 @@ def _nothing_learnt(trials: Trials, steps: int, guessing: float | None) -> str:
     )
 
 
-def _reasons(trials: Trials, steps: int) -> list[str]:
+def _reasons(trials: Trials, suggestion: float, steps: int) -> list[str]:
     good, tried = trials.good, sorted(trials.losses)
     low = f"below {good[0]:.2g} a training of {steps} steps gets less far"
     if good[0] == tried[0]:
@@ -85,5 +95,8 @@ def _reasons(trials: Trials, steps: int) -> list[str]:
     if good[-1] == tried[-1]:
         high = f"up to {good[-1]:.2g} it did not diverge: the edge lies higher, raise --max-rate"
     best = f"at {trials.best:.2g} it ends lowest, with a loss of {trials.losses[trials.best]:.3g}"
-    middle = f"{trials.suggestion:.2g}, amid the rates that end about as low, is a good peak"
+    amid = "amid the rates that end about as low"
+    if suggestion != trials.middle:
+        amid = "which is good with other batches, too"
+    middle = f"{suggestion:.2g}, {amid}, is a good peak"
     return [low, f"{best}; {middle} for a schedule with warm-up", high]
