@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 _OBJECTS = "https://storage.googleapis.com/storage/v1/b/{}/o"
 _SCHEME = "gs://"
+_AT_ONCE = 8
 
 
 def files_of(model_dir: str) -> Iterator[File]:
@@ -38,9 +40,15 @@ def _objects(where: str) -> Iterator[File]:
     google = Google()
     bucket, _, folder = where.removeprefix(_SCHEME).partition("/")
     objects = _OBJECTS.format(quote(bucket, safe=""))
-    for item in google.pages(objects, "items", {"prefix": f"{folder}/{FOLDER}/"}):
+
+    def fetch(item: dict[str, Any]) -> File:
         text = google.text(f"{objects}/{quote(item['name'], safe='')}", {"alt": "media"})
-        yield File(f"{_SCHEME}{bucket}/{item['name']}", text, _seconds(item["updated"]))
+        return File(f"{_SCHEME}{bucket}/{item['name']}", text, _seconds(item["updated"]))
+
+    # A job that was preempted often has hundreds.
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        found = google.pages(objects, "items", {"prefix": f"{folder}/{FOLDER}/"})
+        yield from threads.map(fetch, found)
 
 
 def _seconds(timestamp: str) -> float:
