@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 # Where each name comes from when it is first used; __init__.pyi has their types.
 _HOMES = {
     "fit": "api",
+    "export": "api",
     "write_data": "api",
     "Result": "job.result",
     "Task": "models.task",

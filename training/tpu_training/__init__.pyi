@@ -1,3 +1,4 @@
+from tpu_training.api import export as export
 from tpu_training.api import fit as fit
 from tpu_training.api import write_data as write_data
 from tpu_training.errors import InputError as InputError

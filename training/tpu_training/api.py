@@ -31,6 +31,8 @@ from tpu_training.tasks.choose import with_task
 
 # features and targets of a split
 Arrays = tuple[Any, Any]
+# What `export` writes.
+EXPORTED = ("saved_model", "tflite", "onnx")
 # (params, spec, seed) -> a tf.Module
 CreateModel = Callable[[Any, Any, int], Any]
 
@@ -94,6 +96,56 @@ def fit(
     )
     try:
         return run_job(job, ShutdownRequest(), HangTimer(), begun)
+    except Exception as error:
+        _raise_told(error)
+
+
+def export(
+    model_dir: str,
+    output: str,
+    *,
+    model: str | CreateModel | None = None,
+    task: str | Task | None = None,
+    params: Params | None = None,
+    kind: str = "saved_model",
+    best: bool = False,
+    batch_size: int | None = None,
+    data: str | None = None,
+    test_examples: int = 2000,
+) -> str:
+    """Write the trained model of `model_dir` as others run it, and return a line about it.
+
+    A notebook's own model or task is in no file, so it is given as `fit` got it.
+
+    Args:
+        model_dir: The directory or gs:// URL of the training's results.
+        output: The directory or gs:// URL to write to.
+        model: The function that `fit` was given, or the model's file if it was moved.
+        task: The Task that `fit` was given.
+        params: The instance that `fit` was given, if its class is the model's own.
+        kind: `saved_model`, `tflite` (int8) or `onnx`.
+        best: Whether to take the best evaluation's checkpoint instead of the newest one.
+        batch_size: A fixed batch size of the input; None takes any number.
+        data: For tflite, another data set than that of the training.
+        test_examples: For tflite, how many test examples to measure its accuracy with.
+
+    Raises:
+        InputError: Something given is wrong, or the model is not that of `model_dir`.
+        TrainingError: The result would not do.
+    """
+    _log_to_standard_output()
+    prepare_tensorflow(None, trains=False)
+    if kind not in EXPORTED:
+        raise InputError(f"kind={kind!r}: expected one of {', '.join(EXPORTED)}")
+    from tpu_training.checkpoints.model_description import read_description
+    from tpu_training.serving.export.run import run_export
+
+    try:
+        given: ModelDefinition | None = None
+        if model is not None or task is not None:
+            model = read_description(model_dir).model_in_file() if model is None else model
+            given = _definition(model, task, params)
+        return run_export(model_dir, output, kind, batch_size, data, given, test_examples, best)
     except Exception as error:
         _raise_told(error)
 

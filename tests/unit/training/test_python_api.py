@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import re
@@ -240,3 +241,30 @@ def test_a_model_of_another_task_is_exported_and_predicts_its_numbers(
     assert np.mean((said - targets) ** 2) == pytest.approx(result.metrics["test_loss"], rel=1e-4)
     with pytest.raises(InputError, match="one class for each example"):
         run_here("export", f"--model-dir={tmp_path}/m", "--format=tflite", f"--output={tmp_path}")
+
+
+def test_a_model_and_task_of_a_notebook_are_exported_with_what_fit_was_given(
+    fit: Callable[..., tpu_training.Result], run_here: Callable[..., None], tmp_path: Path
+) -> None:
+    import tensorflow as tf
+
+    from tpu_training.tasks.classification import task as usual
+
+    task = dataclasses.replace(usual, name="mine")
+    where: dict[str, Any] = {"model_dir": str(tmp_path / "m"), "task": task}
+    result = fit(create_model, data=ARRAYS, epochs=1, **where, **SIZES)
+    output = str(tmp_path / "out")
+    for given in (None, task):
+        with pytest.raises(InputError, match=r"function create_model of a notebook.*export\("):
+            tpu_training.export(str(tmp_path / "m"), output, task=given)
+    with pytest.raises(InputError, match="trained for the task mine, which no file has"):
+        tpu_training.export(str(tmp_path / "m"), output, model=create_model)
+    with pytest.raises(InputError, match=r"the function create_model of a notebook"):
+        run_here("export", f"--model-dir={tmp_path}/m", f"--output={tmp_path}/out")
+    assert not (tmp_path / "out").exists()
+    line = tpu_training.export(**where, output=output, model=create_model)
+    exported = tf.saved_model.load(line.removeprefix("saved_model="))
+    found = exported.signatures["serving_default"](images=tf.constant(IMAGES[40:]))
+    expected = result.predict(IMAGES[40:])
+    np.testing.assert_array_equal(found["classes"], expected["classes"])
+    np.testing.assert_allclose(found["probabilities"], expected["probabilities"], rtol=1e-5)

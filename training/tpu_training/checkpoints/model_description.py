@@ -10,7 +10,7 @@ from tpu_training.checkpoints.reader import checkpoint_paths
 from tpu_training.data import files
 from tpu_training.errors import CheckpointError, InputError
 from tpu_training.models.params import Params, build_params
-from tpu_training.models.registry import ModelDefinition, load_model
+from tpu_training.models.registry import ModelDefinition, built_in_models, load_model
 from tpu_training.models.spec import DataSpec
 from tpu_training.tasks.choose import task_of, with_task
 
@@ -37,10 +37,34 @@ class ModelDescription:
         text = json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n"
         files.write_text(_path(model_dir), text)
 
-    def definition(self, other: str | None = None) -> tuple[ModelDefinition, Params]:
-        """Load the model's code, from the file `other` if it was moved."""
-        definition = with_task(load_model(other or self.model), self.task)
+    def definition(
+        self, other: str | ModelDefinition | None = None
+    ) -> tuple[ModelDefinition, Params]:
+        """Load the model's code, from the file `other` if it was moved; or take what is given.
+
+        Raises:
+            InputError: The model or its task was written in a notebook, which no file has.
+        """
+        if isinstance(other, ModelDefinition):
+            definition = other if other.task else with_task(other, self.task)
+        else:
+            definition = with_task(load_model(other or self.model_in_file()), self.task)
+        if self.task_name and task_of(definition, self.spec).name != self.task_name:
+            raise InputError(
+                f"the model was trained for the task {self.task_name}, which no file has: call "
+                "tpu_training.export(model_dir, output, task=…) with the Task that fit was given"
+            )
         return definition, build_params(self.params, (), kind=definition.params)
+
+    def model_in_file(self) -> str:
+        """Return the name or file of the model. Raises InputError if it is in no file."""
+        name = self.model
+        if name.endswith(".py") or name in built_in_models():
+            return name
+        raise InputError(
+            f"the model was trained with the function {name} of a notebook or program, which no "
+            "file has: call tpu_training.export(model_dir, output, model=…) with that function"
+        )
 
 
 def describe_model(

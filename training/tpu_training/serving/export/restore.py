@@ -11,6 +11,8 @@ from tpu_training.checkpoints.reader import newest_whole, restore
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.errors import InputError
 from tpu_training.models.create import create_model
+from tpu_training.models.params import Params
+from tpu_training.models.registry import ModelDefinition
 from tpu_training.models.spec import DataSpec
 from tpu_training.models.task import Task
 from tpu_training.tasks.choose import task_of
@@ -31,6 +33,7 @@ class RestoredModel:
     module: tf.Module
     task: Task
     description: ModelDescription
+    params: Params
     checkpoint: str
     step: int
 
@@ -53,13 +56,13 @@ class RestoredModel:
 
 
 def restore_model(
-    model_dir: str, model_file: str | None = None, best: bool = False
+    model_dir: str, given: str | ModelDefinition | None = None, best: bool = False
 ) -> RestoredModel:
     """Build the model that `model_dir` describes and restore its newest complete checkpoint.
 
     Args:
         model_dir: The results of a training.
-        model_file: The new location of a user's model file, if it was moved.
+        given: The new location of a user's model file, if it was moved; or the model itself.
         best: Restore the checkpoint of the best evaluation instead.
 
     Raises:
@@ -67,7 +70,7 @@ def restore_model(
         CheckpointError: The checkpoint belongs to another model.
     """
     description = read_description(model_dir)
-    definition, params = description.definition(model_file)
+    definition, params = description.definition(given)
     # Export targets compute in float32, even if the training used bfloat16.
     params = dataclasses.replace(params, precision="float32")
     task = task_of(definition, description.spec)
@@ -81,4 +84,4 @@ def restore_model(
         raise InputError(f"--model-dir={model_dir}: contains {what}; train first")
     restore(checkpoint, path, this_machine().this_process)
     restore_averages(module, path)
-    return RestoredModel(module, task, description, path, int(step.numpy()))
+    return RestoredModel(module, task, description, params, path, int(step.numpy()))

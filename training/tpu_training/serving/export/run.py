@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from tpu_training.data import files
 from tpu_training.data.function.open import open_given
 from tpu_training.errors import DataError, InputError, TrainingError
+from tpu_training.models.registry import ModelDefinition
 from tpu_training.serving.export.examples import LabelledBatch, test_examples, training_examples
 from tpu_training.serving.export.onnx import export_onnx
 from tpu_training.serving.export.restore import RestoredModel, restore_model
@@ -28,28 +29,29 @@ def run_export(
     kind: str,
     batch: int | None,
     data: str | None,
-    model_file: str | None,
+    given: str | ModelDefinition | None,
     test_limit: int,
     best: bool = False,
 ) -> str:
-    """Export the model of `model_dir` as `kind` and return a summary line."""
+    """Export the model of `model_dir` as `kind` and return a summary line.
+
+    `given` is the model's file if it was moved, or the model itself where it has none.
+    """
     files.check_bucket(output, "--output")
-    model = restore_model(model_dir, model_file, best)
+    model = restore_model(model_dir, given, best)
     if kind == "saved_model":
         return f"saved_model={export_saved_model(model, output, batch)}"
     if kind == "onnx":
         return f"onnx={export_onnx(model, output, batch)}"
-    return _run_tflite(model, output, data or model.description.data, model_file, test_limit)
+    return _run_tflite(model, output, data or model.description.data, test_limit)
 
 
-def _run_tflite(
-    model: RestoredModel, output: str, directory: str, model_file: str | None, test_limit: int
-) -> str:
+def _run_tflite(model: RestoredModel, output: str, directory: str, test_limit: int) -> str:
     if model.spec.kind != "image":
         raise InputError("--format=tflite is for image models: the Edge TPU can't look up tokens")
     if not model.task.gives_classes:
         raise InputError("--format=tflite is for models that give one class for each example")
-    _, params = model.description.definition(model_file)
+    params = model.params
     data = open_given(directory, params.seed)
     spec = data.manifest.input_spec(params.image_size)
     if spec != model.spec:
