@@ -113,7 +113,7 @@ def test_the_stem_on_blocks_of_pixels_is_the_stem(one_device: Cluster, size: int
         ({"depth": 8, "stem": "space_to_depth"}, "--stem=space_to_depth: is for depths of 18"),
         (
             {"depth": 8, "batch_norm": "all_replicas", "gradient_accumulation": 2},
-            "--batch_norm=all_replicas --gradient_accumulation=2: parts of a batch run in a loop",
+            "--batch_norm=all_replicas --gradient_accumulation=2: parts of a batch pass one",
         ),
     ],
 )

@@ -84,6 +84,6 @@ def _check(params: Params, shape: tuple[int, int, int]) -> None:
     if params.batch_norm != "replica" and params.gradient_accumulation > 1:
         raise InputError(
             f"--batch_norm={params.batch_norm} --gradient_accumulation="
-            f"{params.gradient_accumulation}: parts of a batch run in a loop on the device, in "
-            "which MirroredStrategy can't sum over replicas; leave one of them out"
+            f"{params.gradient_accumulation}: parts of a batch pass one after the other, so the "
+            "whole batch's statistics are not there when a part needs them; leave one of them out"
         )
