@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from infra.startup.agent.jobs import order
 from infra.startup.agent.jobs.record import ENDED, RUNNING, Job
 
+_COMMAND = 30
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
@@ -36,17 +36,18 @@ def rows(jobs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def table(shown: list[dict[str, Any]]) -> Table:
     """Return a table of rows."""
-    made = Table(box=box.SIMPLE_HEAD)
-    for name in ("job", "state", "next", "priority", "tries", "age", "took"):
+    made = Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("job", "state", "next", "prio", "tries", "age", "took"):
         made.add_column(name, no_wrap=True)
-    made.add_column("command", no_wrap=True, overflow="ellipsis")
+    # The one that gives way where the terminal is narrow.
+    made.add_column("command", min_width=12)
     now = time.time()
     for row in shown:
         end = row.get("ended") or now
         took = span(end - row["started"]) if row.get("started") else ""
         cells = [row["name"], _state(row), row["place"] or "", row.get("priority", 0)]
         cells += [row.get("tries", 0), span(now - float(row.get("submitted") or now)), took]
-        made.add_row(*map(str, cells), Text(str(row.get("command", ""))))
+        made.add_row(*map(str, cells), Text(_short(str(row.get("command", "")))))
     return made
 
 
@@ -90,6 +91,10 @@ def span(seconds: float) -> str:
         if seconds >= 2 * unit:
             return f"{seconds / unit:.0f} {name}"
     return f"{max(0.0, seconds):.0f} s"
+
+
+def _short(command: str) -> str:
+    return command if len(command) <= _COMMAND else f"{command[: _COMMAND - 1]}…"
 
 
 def _state(row: Mapping[str, Any]) -> str:
