@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from infra.names import MARK
 from infra.queued.api import Json
 
 # Metadata that is no reason for another TPU; it differs between releases, limits and prices.
@@ -31,6 +32,27 @@ def why(olds: Mapping[str, Any], news: Mapping[str, Any]) -> str:
         return f"Google takes it up no more ({olds['loss']})"
     changed = sorted(_changes("", _flat(olds), _flat(news)))
     return f"another request is made for another {', '.join(changed)}"
+
+
+def is_the_same(props: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
+    """Return whether a request that is there is one that this stack would make.
+
+    It has the stack's mark and all that is asked for; Google may add more.
+    """
+    spec = (entry.get("tpu", {}).get("nodeSpec") or [{}])[0]
+    mark = props["labels"].get(MARK)
+    ours = bool(mark) and spec.get("node", {}).get("labels", {}).get(MARK) == mark
+    return ours and _covers(entry, asked(props, "request"))
+
+
+def _covers(found: Any, wanted: Any) -> bool:
+    if isinstance(wanted, Mapping):
+        there = isinstance(found, Mapping)
+        return there and all(_covers(found.get(key), value) for key, value in wanted.items())
+    if isinstance(wanted, list):
+        there = isinstance(found, list) and len(found) == len(wanted)
+        return there and all(map(_covers, found, wanted))
+    return bool(found == wanted)
 
 
 def _flat(props: Mapping[str, Any]) -> Json:

@@ -10,7 +10,7 @@ import pulumi
 from pulumi import dynamic
 
 from infra.queued.api import Json, TpuApi, TpuApiError, TpuResourceProvider
-from infra.queued.changes import asked, why
+from infra.queued.changes import asked, is_the_same, why
 from infra.queued.state import loss, names, place, say, standing
 
 _IDENTITY = ("project", "zone", "name", "request")
@@ -38,7 +38,10 @@ class QueuedRequestProvider(TpuResourceProvider):
         )
 
     def create(self, props: dict[str, Any]) -> dynamic.CreateResult:
-        """Queue a request. One of this name that is there already is somebody else's."""
+        """Queue a request. One of this name that is there already is somebody else's.
+
+        Only the agent may have queued the same again, with this stack's mark, just before.
+        """
         api = TpuApi()
         name = f"{place(props)}/queuedResources/{props['name']}"
         # By this number Google knows a call that is repeated because its answer was lost.
@@ -47,8 +50,11 @@ class QueuedRequestProvider(TpuResourceProvider):
             operation = api.post(f"{place(props)}/queuedResources", body_of(props), query)
             api.finish(operation, _UPDATE_MINUTES)
         except TpuApiError as error:
-            plain = error.status == 409 and api.get(name) is None
-            raise (_plain(props) if plain else _explained(error, props)) from None
+            there = api.get(name) if error.status == 409 else None
+            if there is None or not is_the_same(props, there) or loss(api, props, there):
+                plain = error.status == 409 and there is None
+                raise (_plain(props) if plain else _explained(error, props)) from None
+            say(f"{props['name']} is in the queue already: the agent has queued it again")
         entry = api.get(name)
         if entry is None:
             raise RuntimeError(f"{name} was queued, and somebody has deleted it since")

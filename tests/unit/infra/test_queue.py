@@ -18,7 +18,7 @@ from infra.queued import request as request_module
 from infra.queued.api import TpuApi, TpuApiError
 from infra.queued.known import UnknownProviderError, provider_of
 from infra.queued.node import QueuedNodeProvider
-from infra.queued.request import QueuedRequestProvider
+from infra.queued.request import QueuedRequestProvider, body_of
 
 PLACE = "projects/some-project/locations/us-central1-b"
 ENTRY = f"{PLACE}/queuedResources/a-tpu"
@@ -155,6 +155,31 @@ def test_a_request_that_is_there_already_is_left_alone_even_if_it_asks_for_the_s
     google.serves()
     with pytest.raises(RuntimeError, match=r"exists already, .* `owner` .* `tpustack recover`"):
         QueuedRequestProvider().create(ASKED)
+    assert {method for method, *_ in google.calls} <= {"POST", "GET"}
+
+
+def marked(mark: str) -> dict[str, Any]:
+    return {**ASKED, "labels": {"tpu-stack-mark": mark}}
+
+
+@pytest.mark.parametrize(
+    ("mark", "accelerator", "taken_over"),
+    [("ours", "the same", True), ("theirs", "the same", False), ("ours", "v3-8", False)],
+)
+def test_only_what_the_agent_queued_again_meanwhile_is_taken_over(
+    google: Google, mark: str, accelerator: str, taken_over: bool
+) -> None:
+    google.serves()
+    body = body_of(marked(mark))
+    if accelerator != "the same":
+        body["tpu"]["nodeSpec"][0]["node"]["acceleratorType"] = accelerator
+    google.there[ENTRY] |= {**body, "more": "that Google adds"}
+    if taken_over:
+        made = QueuedRequestProvider().create(marked("ours"))
+        assert (made.id, made.outs) == (ENTRY, {**marked("ours"), "created": "then", "loss": ""})
+    else:
+        with pytest.raises(RuntimeError, match="exists already"):
+            QueuedRequestProvider().create(marked("ours"))
     assert {method for method, *_ in google.calls} <= {"POST", "GET"}
 
 
