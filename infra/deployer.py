@@ -25,11 +25,7 @@ ALL: Final = (READ, WRITE, CHANGE, WAIT)
 _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
     "everything": lambda s: True,
     "a vm that nobody manages": lambda s: s.vm.managed is None,
-    "a vm that comes back": lambda s: (
-        s.vm.managed is None
-        and s.training.run_on is RunOn.VM
-        and s.limits.time_to_live_hours is not None
-    ),
+    "a vm that comes back": lambda s: s.vm_comes_back,
     "a managed vm": lambda s: s.vm.managed is not None,
     "a health check of the vm": lambda s: (
         s.vm.managed is not None and s.training.run_on is RunOn.VM

@@ -238,7 +238,7 @@ class Builder:
             settings=settings.vm,
             startup_script=startup_script("vm.sh") if runs_trainer else None,
             metadata=self._job_metadata(bucket, VM_PACKAGE) | self._cost_note(RunOn.VM),
-            comes_back=runs_trainer and settings.limits.time_to_live_hours is not None,
+            comes_back=settings.vm_comes_back,
             requires=(services.enabled[COMPUTE_API], *_needs_of_startup(place, bucket)),
         )
         managed = settings.vm.managed

@@ -14,8 +14,8 @@ from infra.settings.limits import LimitsSettings
 from infra.settings.network import NetworkSettings
 from infra.settings.recovery import RecoverySettings
 from infra.settings.tpu import Architecture, TpuSettings
-from infra.settings.training import TrainingSettings
-from infra.settings.vm import VmSettings
+from infra.settings.training import RunOn, TrainingSettings
+from infra.settings.vm import VmCapacity, VmSettings
 
 _OWNER = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _LABEL = re.compile(r"[a-z0-9_-]{0,63}")
@@ -67,6 +67,19 @@ class StackSettings(Section):
     """Enable the Google APIs that the stack needs. false: somebody else enables them."""
     labels: dict[str, str] = Field(default_factory=dict)
     """Labels for every resource that can have labels."""
+
+    @property
+    def vm_comes_back(self) -> bool:
+        """Return whether an update that refreshes starts a VM that is off.
+
+        A group does so by itself. A VM alone is off since a limit turned it off or, if it is
+        preemptible, since Google took it away.
+        """
+        off = (
+            self.limits.time_to_live_hours is not None
+            or self.vm.capacity is not VmCapacity.ON_DEMAND
+        )
+        return off and self.vm.managed is None and self.training.run_on is RunOn.VM
 
     @property
     def region(self) -> str:

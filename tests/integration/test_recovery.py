@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +16,13 @@ import requests
 
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine.stack import Stack
+from tpustack.project import root
 
 from .imports import enable
 
 PLACE = "projects/tpu-stack-local"
 NODES = f"https://tpu.googleapis.com/v2/{PLACE}/locations/us-central1-b/nodes"
+VMS = f"https://compute.googleapis.com/compute/v1/{PLACE}/zones/us-central1-b/instances"
 POD = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.19.0-pod-pjrt"}
 FORMS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -90,3 +95,106 @@ def test_a_preempted_tpu_comes_back_without_a_person_and_the_state_knows_no_diff
     if form != "classic":
         assert cloud.status()["resources"] == before
     assert there() == {}
+
+
+@pytest.mark.parametrize("form", ["plain", "queued slices", "classic"])
+def test_where_the_tpu_vm_is_the_only_machine_a_loop_elsewhere_brings_it_back(
+    deploy: Callable[..., Stack],
+    google: requests.Session,
+    cloud: LocalCloudCommand,
+    project: Path,
+    environment: Mapping[str, str],
+    trainer: Path,
+    form: str,
+) -> None:
+    """A classic node trains by the VM, but its stack may go without the agent just as well."""
+    settings = dict(FORMS[form])
+    stack = "local-node" if form == "classic" else "local"
+    if form == "classic":
+        enable(google, "tpu")
+    else:
+        run_on = {"runOn": "tpu", "wheel": str(trainer), "tensorflowVersion": "2.19.1"}
+        settings["training"] = run_on
+    engine = deploy(stack, **settings)
+    engine.up(ignore)
+
+    def made() -> dict[str, str]:
+        nodes = google.get(NODES).json().get("nodes", [])
+        return {n["name"]: n["createTime"] for n in nodes if n["state"] == "READY"}
+
+    first = made()
+    cloud.run("faults", "preempt", max(first).rpartition("/")[2])
+    assert len(made()) < len(first)
+    looping = subprocess.Popen(
+        [sys.executable, "-m", "tpustack", "recover", "--loop", "--stack", stack],
+        cwd=project,
+        env={**os.environ, **environment, "PYTHONPATH": str(root())},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        assert looping.stdout is not None
+        said = []
+        for line in looping.stdout:
+            said.append(line)
+            if "The TPU is back." in line:
+                break
+        again = made()
+        assert again.keys() == first.keys(), "".join(said)
+        assert again != first
+    finally:
+        looping.terminate()
+        looping.wait(30)
+    assert engine.up(ignore).changed == 0
+    engine.destroy(ignore)
+    assert made() == {}
+
+
+def test_a_preempted_vm_without_a_group_is_started_by_recover(
+    deploy: Callable[..., Stack],
+    google: requests.Session,
+    cloud: LocalCloudCommand,
+    project: Path,
+    environment: Mapping[str, str],
+) -> None:
+    engine = deploy(vm={"machineType": "n1-standard-2", "capacity": "spot"})
+    vm = engine.up(ignore).outputs["vm_name"]
+    cloud.run("faults", "preempt", vm)
+    wait(lambda: google.get(f"{VMS}/{vm}").json()["status"] == "TERMINATED", "its end")
+    repaired = subprocess.run(
+        [sys.executable, "-m", "tpustack", "recover", "--stack", "local"],
+        cwd=project,
+        env={**os.environ, **environment, "PYTHONPATH": str(root())},
+        capture_output=True,
+        text=True,
+    )
+    assert "The VM is back." in repaired.stdout, repaired.stderr
+    assert google.get(f"{VMS}/{vm}").json()["status"] == "RUNNING"
+    assert engine.up(ignore).changed == 0
+    engine.destroy(ignore)
+
+
+@pytest.mark.parametrize("how", ["preempted", "reset"])
+def test_a_vm_that_is_lost_along_with_its_tpu_comes_back_and_makes_the_tpu_anew(
+    deploy: Callable[..., Stack], google: requests.Session, cloud: LocalCloudCommand, how: str
+) -> None:
+    def made() -> str:
+        (node,) = google.get(NODES).json().get("nodes") or [{"state": "gone"}]
+        return str(node["createTime"]) if node["state"] == "READY" else ""
+
+    managed = {"machineType": "n1-standard-2", "capacity": "spot", "managed": {}}
+    changes = {"vm": managed} if how == "preempted" else {}
+    engine = deploy(recovery={"enabled": True}, **changes)
+    vm = engine.up(ignore).outputs["vm_name"]
+    first = made()
+    assert first
+    if how == "preempted":
+        cloud.run("faults", "preempt", vm)
+    else:
+        google.post(f"{VMS}/{vm}/reset").raise_for_status()
+    cloud.run("faults", "preempt", "tpu-stack-local-tpu")
+    wait(lambda: made() not in ("", first), "another TPU")
+    assert engine.refresh(ignore).get("delete", 0) == 0
+    assert engine.up(ignore).changed == 0
+    engine.destroy(ignore)

@@ -29,7 +29,7 @@ def command(stack: str, yes: bool, loop: bool) -> None:
     Releases the lock (after asking, unless its holder is dead for sure), and adds to the state the
     resources that were being created and exist by now.
     Then `pulumi up` and `destroy` work again. Without such resources, it makes TPUs anew that were
-    preempted, terminated or deleted, and changes nothing else.
+    preempted, terminated or deleted, starts a VM that was preempted, and changes nothing else.
 
     Run it only when no update of the stack is running any more. With --loop it waits for updates
     that run, and is for stacks whose machines can't bring their TPU back themselves.
@@ -81,12 +81,19 @@ def _release(recovery: Recovery, stack: str, *, asked: bool, alone: bool) -> Non
 
 def _bring_back(engine: Stack) -> None:
     outputs = engine.outputs()
-    lost = taken.lost(Google(), outputs) if "tpu_names" in outputs else {}
+    google, resources = Google(), engine.resources()
+    lost = taken.lost(google, outputs) if "tpu_names" in outputs else {}
     for name, state in lost.items():
         click.echo(f"The TPU {name} is {state}; it is made anew.")
-    if lost:
-        engine.renew(taken.targets(engine.resources()), _say)
-        click.echo("The TPU is back. A trainer goes on from its last checkpoint.")
+    vms = taken.lost_vms(google, resources)
+    for urn, state in vms.items():
+        click.echo(f"The VM is {state} ({urn.rpartition('::')[2]}); it is started again.")
+    if lost or vms:
+        engine.renew([*(taken.targets(resources) if lost else ()), *vms], _say)
+        back = [machine for machine, there in (("TPU", lost), ("VM", vms)) if there]
+        verb = "are" if len(back) > 1 else "is"
+        click.echo(f"The {' and the '.join(back)} {verb} back.")
+        click.echo("A trainer goes on from its last checkpoint.")
 
 
 def _say(line: str) -> None:

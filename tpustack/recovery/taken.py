@@ -1,4 +1,4 @@
-"""Brings back the TPUs of a stack that Google took away."""
+"""Tells which TPUs and VMs of a stack Google has taken away."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 from tpustack.cloud.google import Google, NotFound
 
 _NODE = "https://tpu.googleapis.com/v2/projects/{}/locations/{}/nodes/{}"
+_INSTANCE = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instances/{}"
+_VM = "gcp:compute/instance:Instance"
 _GONE = ("PREEMPTED", "TERMINATED")
 # The forms of a TPU, and what waits for one out of the queue.
 _TYPES = (
@@ -37,6 +39,26 @@ def lost(google: Google, outputs: Mapping[str, Any]) -> dict[str, str]:
             state = "gone"
         if state in (*_GONE, "gone"):
             found[name] = state
+    return found
+
+
+def lost_vms(google: Google, resources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the URNs of the VMs in a stack's state that Google has taken away, with their states.
+
+    A group brings its VM back by itself, and a VM that Google takes from nobody was stopped by
+    somebody who meant it. Raises TpustackError when nobody may look.
+    """
+    found = {}
+    for resource in resources:
+        vm = resource.get("outputs") or {}
+        if resource["type"] != _VM or not (vm.get("scheduling") or {}).get("preemptible"):
+            continue
+        try:
+            state = google.get(_INSTANCE.format(vm["project"], vm["zone"], vm["name"]))["status"]
+        except NotFound:
+            state = "gone"
+        if state in (*_GONE, "gone"):
+            found[resource["urn"]] = state
     return found
 
 

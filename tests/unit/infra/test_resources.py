@@ -510,6 +510,17 @@ def test_limits_reach_the_machine_that_trains_with_the_role_to_keep_them(run: Ru
     assert f"serviceAccount:{outputs['service_account']}" in members
 
 
+@pytest.mark.parametrize(
+    ("vm", "status"),
+    [({"capacity": "spot"}, "RUNNING"), ({"capacity": "preemptible"}, "RUNNING"), ({}, None)],
+)
+def test_a_vm_that_google_may_take_away_is_started_again_by_an_update(
+    run: Run, vm: dict[str, str], status: str | None
+) -> None:
+    engine, _ = run(config(vm=vm))
+    assert engine.one("Instance").get("desiredStatus") == status
+
+
 def test_a_vm_that_only_watches_for_idleness_is_not_started_again_by_an_update(run: Run) -> None:
     engine, _ = run(config(limits={"idleMinutes": 30}))
     assert "desiredStatus" not in engine.one("Instance")

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from tests.unit.tpustack.conftest import Run
+from tpustack.cloud.google import NotFound
 from tpustack.commands import recover
 from tpustack.errors import TpustackError
-from tpustack.recovery import loop
+from tpustack.recovery import loop, taken
 
 
 class Enough(Exception):
@@ -71,6 +72,66 @@ def test_the_loop_brings_taken_tpus_back_and_asks_nothing(
     assert renewed == [[]]
     assert "The TPU tpu is PREEMPTED; it is made anew." in done.out
     assert "Nothing was being created" not in done.out
+
+
+VM = "urn:pulumi:dev::tpu-stack::gcp:compute/instance:Instance::instance"
+ADDRESS = "https://compute.googleapis.com/compute/v1/projects/p/zones/z/instances/vm"
+
+
+class Answers:
+    """Google, for one VM."""
+
+    def __init__(self, status: str | None) -> None:
+        self.status = status
+
+    def get(self, url: str) -> dict[str, str]:
+        assert url == ADDRESS
+        if self.status is None:
+            raise NotFound("not found")
+        return {"status": self.status}
+
+
+@pytest.mark.parametrize(
+    ("status", "preemptible", "lost"),
+    [
+        ("TERMINATED", True, "TERMINATED"),
+        (None, True, "gone"),
+        ("RUNNING", True, None),
+        ("STOPPING", True, None),
+        ("TERMINATED", False, None),
+    ],
+)
+def test_only_a_vm_that_google_may_take_away_is_taken_for_lost(
+    status: str | None, preemptible: bool, lost: str | None
+) -> None:
+    outputs = {"project": "p", "zone": "z", "name": "vm"}
+    outputs_of_vm = {**outputs, "scheduling": {"preemptible": preemptible}}
+    resources = [
+        {"urn": VM, "type": "gcp:compute/instance:Instance", "outputs": outputs_of_vm},
+        {"urn": "another", "type": "gcp:compute/network:Network"},
+    ]
+    found = taken.lost_vms(Answers(status), resources)  # type: ignore[arg-type]
+    assert found == ({VM: lost} if lost else {})
+
+
+def test_a_lost_vm_is_started_without_touching_a_tpu_that_stands(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewed: list[Any] = []
+    stack = SimpleNamespace(
+        recovery=lambda line: SimpleNamespace(locks=lambda: None, take_in=list),
+        outputs=lambda: {"tpu_names": ["tpu"]},
+        resources=list,
+        renew=lambda targets, line: renewed.append(targets),
+    )
+    monkeypatch.setattr(recover, "users_own", lambda: SimpleNamespace(select=lambda *a, **k: stack))
+    monkeypatch.setattr(recover, "Google", lambda: None)
+    monkeypatch.setattr(taken, "lost", lambda google, outputs: {})
+    monkeypatch.setattr(taken, "lost_vms", lambda google, resources: {VM: "TERMINATED"})
+    done = run("recover", "--stack", "dev")
+    assert renewed == [[VM]]
+    assert "The VM is TERMINATED (instance); it is started again." in done.out
+    assert "The VM is back." in done.out
 
 
 def test_it_takes_nobodys_lock(run: Run) -> None:
