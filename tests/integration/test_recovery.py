@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import requests
+from click.testing import CliRunner
 
 from tpustack.cloud.local import LocalCloudCommand
+from tpustack.commands import recover
 from tpustack.engine.stack import Stack
-from tpustack.project import root
+from tpustack.recovery import loop
 
 from .imports import enable
 
@@ -97,25 +99,50 @@ def test_a_preempted_tpu_comes_back_without_a_person_and_the_state_knows_no_diff
     assert there() == {}
 
 
+Recover = Callable[..., str]
+
+
+class Enough(Exception):
+    """The loop has looked often enough."""
+
+
+@pytest.fixture
+def recover_(environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> Recover:
+    """Runs `tpustack recover` on a stack until its loop waits, and returns what it said."""
+
+    def run(engine: Stack, *options: str) -> str:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        mine = SimpleNamespace(select=lambda name, create: engine)
+        monkeypatch.setattr(recover, "users_own", lambda: mine)
+        monkeypatch.setattr(recover, "repeat", partial(loop.repeat, sleep=stop))
+        done = CliRunner().invoke(recover.command, ["--stack", engine.name, *options])
+        assert done.exception is None or isinstance(done.exception, Enough), done.output
+        return done.output
+
+    def stop(seconds: float) -> None:
+        raise Enough
+
+    return run
+
+
 @pytest.mark.parametrize("form", ["plain", "queued slices", "classic"])
-def test_where_the_tpu_vm_is_the_only_machine_a_loop_elsewhere_brings_it_back(
+def test_where_no_machine_of_the_stack_recovers_a_loop_elsewhere_brings_its_tpu_back(
     deploy: Callable[..., Stack],
     google: requests.Session,
     cloud: LocalCloudCommand,
-    project: Path,
-    environment: Mapping[str, str],
     trainer: Path,
+    recover_: Recover,
     form: str,
 ) -> None:
-    """A classic node trains by the VM, but its stack may go without the agent just as well."""
+    """A classic node has the VM, but its stack may go without the agent just as well."""
     settings = dict(FORMS[form])
-    stack = "local-node" if form == "classic" else "local"
     if form == "classic":
         enable(google, "tpu")
     else:
         run_on = {"runOn": "tpu", "wheel": str(trainer), "tensorflowVersion": "2.19.1"}
         settings["training"] = run_on
-    engine = deploy(stack, **settings)
+    engine = deploy("local-node" if form == "classic" else "local", **settings)
     engine.up(ignore)
 
     def made() -> dict[str, str]:
@@ -123,29 +150,13 @@ def test_where_the_tpu_vm_is_the_only_machine_a_loop_elsewhere_brings_it_back(
         return {n["name"]: n["createTime"] for n in nodes if n["state"] == "READY"}
 
     first = made()
+    assert "The TPU" not in recover_(engine, "--loop")
     cloud.run("faults", "preempt", max(first).rpartition("/")[2])
     assert len(made()) < len(first)
-    looping = subprocess.Popen(
-        [sys.executable, "-m", "tpustack", "recover", "--loop", "--stack", stack],
-        cwd=project,
-        env={**os.environ, **environment, "PYTHONPATH": str(root())},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        assert looping.stdout is not None
-        said = []
-        for line in looping.stdout:
-            said.append(line)
-            if "The TPU is back." in line:
-                break
-        again = made()
-        assert again.keys() == first.keys(), "".join(said)
-        assert again != first
-    finally:
-        looping.terminate()
-        looping.wait(30)
+    said = recover_(engine, "--loop")
+    assert "The TPU is back." in said
+    assert made().keys() == first.keys(), said
+    assert made() != first
     assert engine.up(ignore).changed == 0
     engine.destroy(ignore)
     assert made() == {}
@@ -155,21 +166,13 @@ def test_a_preempted_vm_without_a_group_is_started_by_recover(
     deploy: Callable[..., Stack],
     google: requests.Session,
     cloud: LocalCloudCommand,
-    project: Path,
-    environment: Mapping[str, str],
+    recover_: Recover,
 ) -> None:
     engine = deploy(vm={"machineType": "n1-standard-2", "capacity": "spot"})
     vm = engine.up(ignore).outputs["vm_name"]
     cloud.run("faults", "preempt", vm)
     wait(lambda: google.get(f"{VMS}/{vm}").json()["status"] == "TERMINATED", "its end")
-    repaired = subprocess.run(
-        [sys.executable, "-m", "tpustack", "recover", "--stack", "local"],
-        cwd=project,
-        env={**os.environ, **environment, "PYTHONPATH": str(root())},
-        capture_output=True,
-        text=True,
-    )
-    assert "The VM is back." in repaired.stdout, repaired.stderr
+    assert "The VM is back." in recover_(engine)
     assert google.get(f"{VMS}/{vm}").json()["status"] == "RUNNING"
     assert engine.up(ignore).changed == 0
     engine.destroy(ignore)
