@@ -6,8 +6,8 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from infra.names import MARK
 from infra.queued.api import Json
+from infra.startup.agent.declaration import MARK
 
 # Metadata that is no reason for another TPU; it differs between releases, limits and prices.
 _NO_REASON = ("startup-script", "tensorflow-lock", "watchdog", "limits", "cost-note")
