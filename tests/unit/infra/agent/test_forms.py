@@ -135,7 +135,10 @@ def classic(local_cloud: LocalCloud, google: Client, clock: VirtualClock) -> Age
 
 def lasting(found: Json) -> Json:
     """What does not differ between two of one declaration."""
-    passing = ("createTime", "networkEndpoints", "id", "state", "serviceAccount", "ipAddress")
+    passing = (
+        *("createTime", "networkEndpoints", "id", "state"),
+        *("serviceAccount", "ipAddress", "port"),
+    )
     return {key: value for key, value in found.items() if key not in passing}
 
 
