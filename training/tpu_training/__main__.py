@@ -15,6 +15,7 @@ from tpu_training.job.hang_timer import HangTimer
 from tpu_training.job.job import Job
 from tpu_training.job.notices import hear_notices
 from tpu_training.job.start import run_job
+from tpu_training.job.supervision import write_outcome
 from tpu_training.loop.shutdown import ShutdownRequest
 from tpu_training.monitoring.terminal import TerminalHandler
 
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not isinstance(command, Job):
             return command()
         print(f"training finished {_run(command, begun)}", flush=True)
+        write_outcome(0, "done", "")
     except KeyboardInterrupt:
         print("training interrupted: Ctrl-C", file=sys.stderr)
         return _EXIT_CTRL_C
@@ -43,7 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         known = error if isinstance(error, TrainingError) else _translate(error)
         ending = "interrupted" if isinstance(known, Interrupted) else "failed"
         # One line even when a library's message has several: people grep for it.
-        print(f"training {ending}: {' '.join(str(known).split())}", file=sys.stderr, flush=True)
+        message = " ".join(str(known).split())
+        print(f"training {ending}: {message}", file=sys.stderr, flush=True)
+        write_outcome(known.exit_code, known.cause, message)
         return known.exit_code
     return 0
 

@@ -16,6 +16,8 @@ class TrainingError(Exception):
     """A failure while the job runs: endpoint, permission, network, divergence."""
 
     exit_code = EXIT_FAILURE
+    cause = ""
+    """An ID of the catalog of errors, or a word of its own: what a supervisor decides by."""
 
 
 class InputError(TrainingError):
@@ -44,6 +46,8 @@ class CheckpointError(InputError):
 class LeaseError(TrainingError):
     """Another process trains in the same model directory."""
 
+    cause = "lease"
+
 
 class LoweringError(InputError):
     """A step holds something that a TPU's compiler does not take."""
@@ -52,17 +56,25 @@ class LoweringError(InputError):
 class EndpointError(TrainingError):
     """The TPU's endpoint can't be found or does not answer."""
 
+    cause = "endpoint"
+
 
 class TpuStateError(EndpointError):
     """The TPU exists, but waiting will not make it ready."""
+
+    cause = "tpu-state"
 
 
 class AccessError(TrainingError):
     """A role, an access scope or an API is missing."""
 
+    cause = "permission"
+
 
 class DivergedError(TrainingError):
     """The loss is no longer a finite number."""
+
+    cause = "loss-diverged"
 
     def __init__(self, message: str, steps: tuple[int, int] | None = None) -> None:
         """Say `message`; `steps` are the first and the last between which it happened, if known."""

@@ -31,7 +31,9 @@ def translate(error: Exception) -> TrainingError:
     where = line or next(paths, "")
     place = f" ({where})" if where not in shown else ""
     link = f"; see {known.link}" if known.link else ""
-    return kind(f"{known.cause}{place}: {known.cure}{link} [{shown}]")
+    translated = kind(f"{known.cause}{place}: {known.cure}{link} [{shown}]")
+    translated.cause = known.id
+    return translated
 
 
 def describe(error: Exception) -> str:

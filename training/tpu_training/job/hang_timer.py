@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from tpu_training.errors import EXIT_FAILURE, EXIT_START_AGAIN
 from tpu_training.errors.catalog import find_known_error
+from tpu_training.job.supervision import Pulse, write_outcome
 from tpu_training.loop.callbacks import Callback, LoopReport
 
 # A preempted VM has 30 seconds until it stops.
@@ -35,6 +36,7 @@ def _end(message: str, code: int) -> NoReturn:
     """Exit without clean-up, which would wait for the hanging thread."""
     print(message, file=sys.stderr, flush=True)
     sys.stdout.flush()
+    write_outcome(code, "hung" if code == EXIT_FAILURE else "", message)
     os._exit(code)
 
 
@@ -59,6 +61,7 @@ class HangTimer(Callback):
         self.saved_step: Callable[[], int] = lambda: 0
         """Returns the step of the last whole checkpoint."""
         self._bell, self._ringer = socket.socketpair()
+        self._pulse = Pulse()
 
     def install(self) -> None:
         """Start watching for SIGTERM; main thread only."""
@@ -85,6 +88,7 @@ class HangTimer(Callback):
 
     def _set_deadline(self, more: float) -> None:
         self._deadline = self._clock() + self._timeout + more if self._timeout else None
+        self._pulse.beat(self._timeout and self._timeout + more + _BACKSTOP_SECONDS, self._step)
         if self._installed and self._timeout:
             latest = self._timeout + more + _BACKSTOP_SECONDS
             faulthandler.dump_traceback_later(latest, exit=True, file=_STDERR)
