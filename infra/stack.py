@@ -22,18 +22,18 @@ from infra.checks import CheckedStack
 from infra.checks.context import Context
 from infra.checks.network import subnet_range
 from infra.checks.training import data_files
+from infra.components import machine as machines
 from infra.components.bucket import Bucket, BucketArgs
 from infra.components.budget import Budget, BudgetArgs
 from infra.components.encryption import Encryption, EncryptionArgs
 from infra.components.identity import Identity, IdentityArgs, grant_bucket_to
 from infra.components.limits import Limits, LimitsArgs
-from infra.components.machine import LOCK, Job, agent_metadata, job_metadata, startup_script
 from infra.components.managed_vm import ManagedVm, ManagedVmArgs
 from infra.components.network import Network, NetworkArgs
 from infra.components.services import ProjectServices, ProjectServicesArgs
 from infra.components.tpu import Tpu, TpuArgs, TpuNode, TpuVm
 from infra.components.vm import Vm, VmArgs
-from infra.cost.running import COST_NOTE, goes_on
+from infra.cost.running import goes_on
 from infra.settings import StackSettings
 from infra.settings.tpu import Architecture
 from infra.settings.training import RunOn
@@ -179,10 +179,10 @@ class Builder:
         )
         Limits("limits", args)
 
-    def job(self, bucket: Bucket) -> Job:
+    def job(self, bucket: Bucket) -> machines.Job:
         """Return the job of the machine that runs the trainer."""
         training = self.settings.training
-        return Job(
+        return machines.Job(
             name=self.checked.job,
             args=training.args,
             tensorflow=self.checked.trainer_tensorflow,
@@ -236,8 +236,8 @@ class Builder:
             **self._machine(services, place, identity),
             name=self.names.vm,
             settings=settings.vm,
-            startup_script=startup_script("vm.sh") if runs_trainer else None,
-            metadata=self._job_metadata(bucket, VM_PACKAGE) | self._cost_note(RunOn.VM),
+            startup_script=machines.startup_script("vm.sh") if runs_trainer else None,
+            metadata=self._job_metadata(bucket, VM_PACKAGE) | self._of_trainer(RunOn.VM),
             comes_back=settings.vm_comes_back,
             requires=(services.enabled[COMPUTE_API], *_needs_of_startup(place, bucket)),
         )
@@ -268,16 +268,16 @@ class Builder:
         settings = self.settings
         names = self.names.tpus(settings.tpu.slices)
         return {
-            **job_metadata(self.job(bucket), names, settings.zone, settings.project),
-            **agent_metadata(settings, self.names),
-            LOCK: lock_of(package, self.checked.trainer_tensorflow) or "none",
+            **machines.job_metadata(self.job(bucket), names, settings.zone, settings.project),
+            **machines.agent_metadata(settings, self.names),
+            machines.LOCK: lock_of(package, self.checked.trainer_tensorflow) or "none",
         }
 
-    def _cost_note(self, machine: RunOn) -> dict[str, pulumi.Input[str]]:
-        """Return what the stack goes on costing, for the machine that runs the trainer."""
-        if self.settings.training.run_on is not machine:
-            return {}
-        return {COST_NOTE: f"{goes_on(self.settings, self.context.stack, self.context.catalog)}."}
+    def _of_trainer(self, machine: RunOn) -> dict[str, pulumi.Input[str]]:
+        """Return what only the machine that runs the trainer is told."""
+        settings, context = self.settings, self.context
+        cost = f"{goes_on(settings, context.stack, context.catalog)}."
+        return machines.trainer_metadata(cost) if settings.training.run_on is machine else {}
 
     def _tpu_metadata(self, bucket: Bucket) -> dict[str, pulumi.Input[str]]:
         """Return a TPU VM's metadata; none if its runtime serves gRPC and the VM trains."""
@@ -287,11 +287,11 @@ class Builder:
             return {}
         return {
             **self._job_metadata(bucket, TPU_PACKAGE),
-            **self._cost_note(RunOn.TPU),
+            **self._of_trainer(RunOn.TPU),
             "tpu-serves-grpc": "true" if runtime.serves_grpc else "false",
             "tpu-pluggable": "true" if runtime.pluggable else "false",
             "tpu-runs-training": "true" if runs_trainer else "false",
-            "startup-script": startup_script("tpu_vm.sh"),
+            "startup-script": machines.startup_script("tpu_vm.sh"),
         }
 
 

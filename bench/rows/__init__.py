@@ -53,5 +53,6 @@ _SECONDS = {
     "steps": 180,
     "month": 5,
     "kill_to_step": 300,
+    "agent": 100,
 }
 ROWS: dict[str, Row] = {name: Row(seconds, _lazy(name)) for name, seconds in _SECONDS.items()}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pulumi
 
+from infra.cost.running import COST_NOTE
 from infra.names import Names
 from infra.settings import StackSettings
 from infra.settings.timeouts import Timeouts
@@ -18,6 +19,10 @@ from infra.startup.agent.bundle import program
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 LOCK = "tensorflow-lock"
 """The metadata with the hashes of what the start-up script installs, or `none`."""
+AGENT = "watchdog"
+"""The metadata with the agent, which the start-up script runs."""
+LIMITS = "limits"
+"""The metadata with what the agent does beside running the trainer."""
 JOBS = "training-jobs"
 """The metadata that says that a machine runs the jobs of the queue."""
 _PREFIX = "training-"
@@ -82,10 +87,10 @@ def startup_script(script: str) -> str:
 
 
 def agent_metadata(settings: StackSettings, names: Names) -> dict[str, pulumi.Input[str]]:
-    """Return the metadata of the machine that runs the agent; nothing if it has nothing to do."""
+    """Return what the agent does beside running the trainer."""
     limits = _limits(settings, names)
     jobs = {JOBS: "true"} if settings.jobs.enabled else {}
-    return {**limits, **jobs, "watchdog": program()} if limits or jobs else {}
+    return {**limits, **jobs}
 
 
 def _limits(settings: StackSettings, names: Names) -> dict[str, pulumi.Input[str]]:
@@ -103,13 +108,18 @@ def _limits(settings: StackSettings, names: Names) -> dict[str, pulumi.Input[str
         # The TPUs of a request in the queue are lost and made anew together.
         "request": names.tpu if recovery.enabled and settings.tpu.queue else None,
     }
-    return {"limits": json.dumps({key: value for key, value in said.items() if value is not None})}
+    return {LIMITS: json.dumps({key: value for key, value in said.items() if value is not None})}
 
 
 def replace_for_another_job(metadata: Iterable[str]) -> pulumi.ResourceOptions:
     """Replace a machine whose job changes: a start-up script runs only at boot."""
     keys = sorted({JOBS, *(key for key in metadata if key.startswith(_PREFIX))})
     return pulumi.ResourceOptions(replace_on_changes=[f'metadata["{key}"]' for key in keys])
+
+
+def trainer_metadata(cost_note: str) -> dict[str, pulumi.Input[str]]:
+    """Return the metadata of the one machine that runs the trainer: its agent, what it costs."""
+    return {COST_NOTE: cost_note, AGENT: program()}
 
 
 def job_metadata(

@@ -11,7 +11,7 @@ from typing import Any
 import pulumi
 
 from infra.components import compute, mark
-from infra.components.machine import LOCK, custom_timeouts
+from infra.components.machine import AGENT, JOBS, LIMITS, LOCK, custom_timeouts
 from infra.components.vm import (
     VmArgs,
     identity,
@@ -25,6 +25,8 @@ from infra.settings.vm import ManagedSettings
 
 # Neither a new release's packages nor other prices make a VM anew.
 _KEPT = (LOCK, COST_NOTE)
+# Nor does a new release's agent, unless the VM has just been given one to do more than train.
+_TASKS = (LIMITS, JOBS)
 HEALTH_PORT = 8090
 """Where the start-up script serves the VM's health (startup/vm.sh); free on Debian."""
 
@@ -125,7 +127,8 @@ class ManagedVm(pulumi.ComponentResource):
         health = {"health-port": str(HEALTH_PORT)} if vm.startup_script else {}
         script = {"startup-script": vm.startup_script} if vm.startup_script else {}
         told = {**metadata(vm), **health}
-        named = {key: value for key, value in told.items() if key not in _KEPT}
+        kept = _KEPT if any(task in told for task in _TASKS) else (*_KEPT, AGENT)
+        named = {key: value for key, value in told.items() if key not in kept}
         content = [
             *(vm.settings.machine_type, disk, interfaces(vm), scheduling(vm.settings)),
             *(shielded(vm.settings), identity(vm), named, dict(vm.labels)),
@@ -151,7 +154,7 @@ class ManagedVm(pulumi.ComponentResource):
                 pulumi.ResourceOptions(
                     ignore_changes=[
                         *mark.KEPT_LABEL,
-                        *(f'metadata["{key}"]' for key in ("startup-script", *_KEPT)),
+                        *(f'metadata["{key}"]' for key in ("startup-script", *kept)),
                     ]
                 ),
             ),

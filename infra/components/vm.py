@@ -11,6 +11,7 @@ from infra.components import compute, mark
 from infra.components.machine import (
     CLOUD_PLATFORM,
     JOBS,
+    LIMITS,
     Machine,
     custom_timeouts,
     replace_for_another_job,
@@ -170,4 +171,4 @@ def _task(args: VmArgs) -> str:
         return "nothing"
     if JOBS in args.metadata:
         return "run jobs"
-    return "train and watch" if "watchdog" in args.metadata else "train"
+    return "train and watch" if LIMITS in args.metadata else "train"

@@ -11,7 +11,8 @@
 #   tensorflow-lock                    pip's requirements with hashes, or none
 #   training-job                       name of this run; results lie under BUCKET/jobs/NAME
 #   cost-note                          what the stack goes on costing, for the training's report
-#   limits, watchdog                   when the TPU is taken down, and the program that does it
+#   watchdog                           the agent: runs the trainer, keeps limits
+#   limits                             when the TPU is taken down, and whether it is made anew
 #   training-jobs                      true: the jobs of the queue run in place of one training
 # A script may run at every boot: what is done already is not done again.
 set -euo pipefail
@@ -233,54 +234,19 @@ install_training() {
   touch "$PACKAGES/installed"
 }
 
-# Writes what the training unit runs: a command, and then a mark in the bucket that it succeeded, so
-# that a machine which starts again (or takes another's place) does not repeat a finished job.
-write_runner() {
-  {
-    echo "#!/bin/bash"
-    echo "set -euo pipefail"
-    declare -p METADATA
-    declare -f metadata attribute json_field as_machine
-    cat <<'RUNNER'
-mark="$1"
-shift
-# Asked for at every start of the trainer: other settings change it without a boot.
-if note="$(attribute cost-note)"; then
-  export TPU_TRAINING_COST_NOTE="$note"
-fi
-status=0
-"$@" || status=$?
-case "$status" in
-  0) ;;
-  2) echo "tpu-stack: the trainer is not started again: exit code 2, wrong input" ;;
-  *) echo "tpu-stack: the trainer ended with exit code $status; it is started again in 3 seconds" ;;
-esac
-((status == 0)) || exit "$status"
-as_machine --fail --output /dev/null --header "Content-Type: text/plain" \
-  --data-binary "$(date --utc +%FT%TZ)" "$mark"
-RUNNER
-  } >"$BASE/run.sh"
-}
-
-# Prints the address that creates gs://BUCKET/PATH.
-upload_address() {
-  python3 - "$1" <<'PYTHON'
-import sys
-from urllib.parse import quote
-
-bucket, _, path = sys.argv[1].removeprefix("gs://").partition("/")
-query = f"uploadType=media&name={quote(path, safe='')}"
-print(f"https://storage.googleapis.com/upload/storage/v1/b/{quote(bucket)}/o?{query}")
-PYTHON
-}
-
-# Starts the program that takes the TPU down when a limit is reached, if there is one.
+# Starts the agent: it keeps limits from now on, and runs the trainer once that is ordered. A trainer
+# outlives an agent that is killed: the next one goes on with it.
 start_watchdog() {
-  attribute limits >/dev/null || return 0
-  mkdir -p "$BASE"
+  if systemctl is-active --quiet watchdog; then
+    log "the agent runs already"
+    return
+  fi
+  mkdir -p "$BASE/trainer"
+  # What agents before this boot have left; who has the lock is never in doubt.
+  find "$BASE/trainer" -mindepth 1 ! -name lock -delete
   attribute watchdog >"$BASE/watchdog.py"
-  systemd-run --unit=watchdog --description="tpu-stack limits" --collect \
-    --property=Restart=always --property=RestartSec=60 \
+  systemd-run --unit=watchdog --description="tpu-stack agent" --collect \
+    --property=Restart=always --property=RestartSec=5 --property=KillMode=process \
     --property=StandardOutput=journal+console --property=StandardError=journal+console \
     --setenv=PYTHONUNBUFFERED=1 "$(command -v python3)" "$BASE/watchdog.py"
 }
@@ -317,17 +283,34 @@ start_jobs() {
 
 # Starts a TPU that was stopped because nothing trained.
 wake_tpu() {
-  if [[ -e "$BASE/watchdog.py" ]]; then
+  if attribute limits >/dev/null; then
     python3 "$BASE/watchdog.py" wake
   fi
 }
 
-# Runs the trainer as a systemd unit: it is started again after a crash, not after wrong input
-# (exit code 2), and its output goes to the journal and the serial port.
+# Writes what the agent runs, whole or not at all: a command, its environment, and where to mark in
+# the bucket that it succeeded, so that a machine which starts again (or takes another's place) does
+# not repeat a finished job. Arguments: the mark, NAME=VALUE of the environment, --, the command.
+order_training() {
+  mkdir -p "$BASE/trainer"
+  python3 - "$@" >"$BASE/trainer/order.new" <<'PYTHON'
+import json
+import sys
+
+mark, *rest = sys.argv[1:]
+end = rest.index("--")
+environment = dict(setting.split("=", 1) for setting in rest[:end])
+print(json.dumps({"finished": mark, "environment": environment, "command": rest[end + 1 :]}))
+PYTHON
+  mv "$BASE/trainer/order.new" "$BASE/trainer/order.json"
+}
+
+# Lets the agent run the trainer: it is started again after a crash, not after wrong input (exit
+# code 2), and its output goes to the journal and the serial port.
 # Arguments: the TPU for --tpu, then NAME=VALUE of the environment.
 start_training() {
-  local tpu="$1" bucket job finished setting names library
-  local -a arguments=() settings=()
+  local tpu="$1" bucket job finished names library
+  local -a arguments=()
   shift
   # For programs that use several slices.
   if names="$(attribute tpu-names)"; then
@@ -357,22 +340,14 @@ start_training() {
     set -- "$@" $library
   fi
   install_training
-  write_runner
   attribute training-args >"$BASE/arguments.json"
   mapfile -d '' -t arguments < <(python3 -c '
 import json, sys
 for argument in json.load(open(sys.argv[1])):
     print(argument, end="\0")' "$BASE/arguments.json")
-  for setting in "HOME=${HOME:-/root}" "PYTHONPATH=$PACKAGES" "PYTHONUNBUFFERED=1" "$@"; do
-    settings+=("--setenv=$setting")
-  done
   log "starting the job $job"
-  systemd-run --unit=training --description="tpu-stack job $job" --collect \
-    --property=Restart=on-failure --property=RestartSec=3 \
-    --property=RestartPreventExitStatus=2 \
-    --property=StandardOutput=journal+console --property=StandardError=journal+console \
-    "${settings[@]}" \
-    /bin/bash "$BASE/run.sh" "$(upload_address "$finished")" \
+  order_training "jobs/$job/finished" \
+    "HOME=${HOME:-/root}" "PYTHONPATH=$PACKAGES" "PYTHONUNBUFFERED=1" "$@" -- \
     "$PYTHON" -m tpu_training train-and-evaluate \
     "--tpu=$tpu" "--tpu-zone=$(attribute tpu-zone)" "--tpu-project=$(attribute tpu-project)" \
     "--data=$bucket/data" "--model-dir=$bucket/jobs/$job" ${arguments[@]+"${arguments[@]}"}

@@ -12,6 +12,7 @@ import requests
 from rich.console import Console
 
 from infra.components.machine import startup_script
+from infra.startup.agent.bundle import program
 from localcloud.testing import machine
 from tpustack.cloud.google import Google
 from tpustack.cloud.local import LocalCloudCommand
@@ -95,12 +96,19 @@ def test_a_vm_whose_script_fails_is_made_anew_and_one_whose_script_works_is_left
     assert "tpu-stack: no Ops Agent: this image has no apt-get" in written
 
 
+# What the agent asks for.
+AGENTS = {
+    "watchdog": program(),
+    "bucket-url": "gs://no-bucket",
+    "tpu-project": "tpu-stack-local",
+    "tpu-zone": "us-central1-b",
+    "tpu-name": "no-tpu",
+    "training-job": "a",
+}
 # Fails in a way that passes; is started again, and stops for good.
 FAILS_TWICE = r"""
-mkdir -p "$BASE"; write_runner
-systemd-run --unit=training --property=Restart=on-failure --property=RestartSec=0.1 \
-  --property=RestartPreventExitStatus=2 --property=StandardOutput=journal+console \
-  /bin/bash "$BASE/run.sh" no-mark /bin/bash -c '
+start_watchdog
+order_training no-mark "PYTHONUNBUFFERED=1" -- /bin/bash -c '
     [[ -e '"$BASE"'/tried ]] && { echo "training failed: no such option"; exit 2; }
     echo "told: $TPU_TRAINING_COST_NOTE"
     touch '"$BASE"'/tried; echo "training failed: the worker is lost"; exit 1'
@@ -113,7 +121,7 @@ def test_following_ends_when_the_trainer_is_not_started_again_or_the_script_fail
     monkeypatch.setattr("tpustack.logs.follow.Google", lambda: Google(compute))
     shown = Console(file=io.StringIO(), record=True)
     note = {"cost-note": "It costs $1 until `pulumi destroy`."}
-    stops = boot(compute, "stops", script_that(FAILS_TWICE.strip()), **note)
+    stops = boot(compute, "stops", script_that(FAILS_TWICE.strip()), **note, **AGENTS)
     fails = boot(compute, "fails", script_that("log there is no such bucket; exit 3"))
     with pytest.raises(TpustackError) as raised:
         follow(shown, stops, advice="Look there")

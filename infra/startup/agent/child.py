@@ -22,8 +22,8 @@ from pathlib import Path
 _KEEPER = """
 number=$1
 shift
-echo $$ >"$0/pid"
 trap : TERM INT HUP
+echo "$number $$" >"$0/pid"
 "$@"
 code=$?
 echo "$number $code" >"$0/code.new" && mv "$0/code.new" "$0/code"
@@ -91,19 +91,25 @@ class Child:
         with self._lock() as lock:
             return lock is None
 
-    def ended(self, number: int) -> Ended:
-        """Return how that start ended, once nothing runs any more."""
+    def ended(self, number: int) -> Ended | None:
+        """Return how that start ended, once nothing runs any more; None if it never was."""
+        if (code := self._of(number, "code")) is not None:
+            return Ended(number, code)
+        return None if self._of(number, "pid") is None else Ended(number, _UNKNOWN_CODE)
+
+    def _of(self, number: int, name: str) -> int | None:
+        """Return what the keeper has written of a start."""
         try:
-            known, code = map(int, (self._folder / "code").read_text().split())
+            known, value = map(int, (self._folder / name).read_text().split())
         except (OSError, ValueError):
-            return Ended(number, _UNKNOWN_CODE)
-        return Ended(number, code if known == number else _UNKNOWN_CODE)
+            return None
+        return value if known == number else None
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the program and to what it started."""
         try:
-            group = int((self._folder / "pid").read_text())
-        except (OSError, ValueError):
+            group = int((self._folder / "pid").read_text().split()[1])
+        except (OSError, ValueError, IndexError):
             # The keeper has not written it yet, or the disk is full.
             if self._process is None:
                 return

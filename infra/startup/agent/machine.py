@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import subprocess
 import sys
 import urllib.error
@@ -15,6 +16,7 @@ from .jobs.attempt import any_running
 
 _METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/"
 _CALL_SECONDS = 60
+_NOT_FOUND = 404
 _JOBS = Path(sys.argv[0]).parent / "jobs"
 
 
@@ -23,6 +25,10 @@ class Machine:
 
     def __init__(self) -> None:
         self._etag = ""
+        # Made once: urlopen() reads all certificates at each call, most of what an agent costs.
+        context = ssl.create_default_context()
+        handler = urllib.request.HTTPSHandler(context=context)
+        self._opener = urllib.request.build_opener(handler)
 
     def attribute(self, name: str) -> str:
         """Return a metadata value."""
@@ -47,14 +53,32 @@ class Machine:
         data = None if body is None else body.encode()
         request = urllib.request.Request(url, data=data, headers=headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=_CALL_SECONDS) as response:
+            with self._opener.open(request, timeout=_CALL_SECONDS) as response:
                 return response.status, parse(response.read())
         except urllib.error.HTTPError as error:
             return error.code, parse(error.read())
 
+    def has_limits(self) -> bool:
+        """Return whether there are any limits; that changes with the machine alone."""
+        return self._optional("limits") is not None
+
+    def tpus(self) -> list[str]:
+        """Return the names of the trainer's TPUs."""
+        names = self._optional("tpu-names") or self.attribute("tpu-name")
+        return names.split(",")
+
+    def trainer_environment(self) -> dict[str, str]:
+        """Return what changes with the stack without another boot."""
+        note = self._optional("cost-note")
+        return {} if note is None else {"TPU_TRAINING_COST_NOTE": note}
+
     @staticmethod
-    def training() -> bool:
-        """Return whether the trainer's unit or a job runs."""
+    def trains_otherwise() -> bool:
+        """Return whether something else than this agent trains.
+
+        That is a job of the queue, or on machines that were made by an earlier release the trainer
+        as a unit of its own.
+        """
         command = ["systemctl", "is-active", "--quiet", "training"]
         return any_running(_JOBS) or subprocess.run(command, check=False).returncode == 0
 
@@ -63,7 +87,24 @@ class Machine:
         """Turn the machine off."""
         subprocess.run(["systemctl", "poweroff"], check=True)
 
+    def _optional(self, name: str) -> str | None:
+        try:
+            return self.attribute(name)
+        except urllib.error.HTTPError as error:
+            if error.code == _NOT_FOUND:
+                return None
+            raise
+
     def _metadata(self, path: str) -> tuple[str, str]:
         request = urllib.request.Request(_METADATA + path, headers={"Metadata-Flavor": "Google"})
-        with urllib.request.urlopen(request, timeout=2 * _CALL_SECONDS) as response:
+        with self._opener.open(request, timeout=2 * _CALL_SECONDS) as response:
             return response.read().decode(), response.headers.get("ETag", "")
+
+
+def oom_kills() -> int:
+    """Return how many processes the kernel has killed for want of memory since the boot."""
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

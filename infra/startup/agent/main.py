@@ -1,74 +1,127 @@
-"""Run the agent: `watchdog.py` until the time is up, `watchdog.py wake` to start stopped TPUs.
+"""Run the agent: `watchdog.py` until it is told to end, `watchdog.py wake` to start stopped TPUs.
 
 `watchdog.py jobs` and `watchdog.py try FOLDER` run jobs: see jobs/main.py.
 """
 
 from __future__ import annotations
 
+import os
 import random
+import select
+import signal
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 from .google import Bucket, Place
 from .jobs import main as jobs
+from .keeper import Keeper
 from .ledger import Ledger
 from .limits import LimitEnforcer
-from .machine import Machine
+from .machine import Machine, oom_kills
 from .probe import why_silent
 from .recovery import Recovery, World
+from .trainer import Surroundings, Trainer
 
-_LOOK_SECONDS = 60
-_RECOVERY_SECONDS = 10
-# While Google deletes or makes a TPU: the trainer waits for what comes next.
-_MAKING_SECONDS = 2
-_RETRY_SECONDS = 15
+_FOLDER = Path(sys.argv[0]).parent
 
 
 def say(text: str) -> None:
-    """Write a line to the journal and the serial port."""
+    """Write a line of the limits to the journal and the serial port."""
     print(f"tpu-stack limits: {text}", flush=True)
 
 
-def until_it_works(step: Callable[[], bool]) -> bool:
-    """Repeat a step until it works: grants may not count yet, a service may be unavailable."""
-    while True:
-        try:
-            return step()
-        except OSError as error:
-            say(f"trying again: {error}")
-            time.sleep(_RETRY_SECONDS * random.uniform(0.5, 1.0))
+def say_of_trainer(text: str) -> None:
+    """Write a line of the trainer's to the journal and the serial port."""
+    print(f"tpu-stack: {text}", flush=True)
 
 
 def main() -> None:
-    """Keep limits and make lost TPUs anew until the time is up, or wake what was stopped."""
+    """Run the trainer, keep limits and make lost TPUs anew; or wake what was stopped."""
     if sys.argv[1:2] in (["jobs"], ["try"]):
         jobs.run(sys.argv)
         return
     machine = Machine()
+    keeper = _keeper(machine)
+    if sys.argv[1:] == ["wake"]:
+        keeper.wake()
+        return
+    _run(_trainer(machine, keeper), keeper)
+
+
+def _keeper(machine: Machine) -> Keeper:
     bucket = machine.attribute("bucket-url").removeprefix("gs://")
     place = Place(machine.attribute("tpu-project"), machine.attribute("tpu-zone"), bucket)
     ledger = Ledger(Bucket(machine.call, bucket), machine.attribute("training-job"), time.time, say)
     limited, recovered = (
         ledger.listening(machine.call, removal) for removal in ("stopped", "recovering")
     )
-    enforcer = LimitEnforcer(place, limited, machine.training, time.time, say)
-    if sys.argv[1:] == ["wake"]:
-        until_it_works(lambda: enforcer.wake(machine.limits(_LOOK_SECONDS)))
-        return
-    recovery = Recovery(place, recovered, World(time.time, say, why_silent, random.random))
-    seconds = _LOOK_SECONDS
+    world = World(time.time, say, why_silent, random.random)
+    keeper = Keeper(machine, place, say)
+    keeper.enforcer = LimitEnforcer(place, limited, keeper.training, time.time, say)
+    keeper.recovery = Recovery(place, recovered, world)
+    return keeper
 
-    def look() -> bool:
-        nonlocal seconds
-        limits = machine.limits(seconds)
-        seconds = _LOOK_SECONDS
-        if "recovery" in limits:
-            recovery.look(limits["tpus"], limits["recovery"], limits.get("request"))
-            seconds = _MAKING_SECONDS if recovery.hurries else _RECOVERY_SECONDS
-        return enforcer.look(limits) and bool(limits.get("turnOff"))
 
-    while not until_it_works(look):
+def _trainer(machine: Machine, keeper: Keeper) -> Trainer:
+    bucket = Bucket(machine.call, keeper.place.bucket)
+
+    def finish(path: str) -> None:
+        bucket.write(path, f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}\n")
+
+    around = Surroundings(
+        now=time.time,
+        say=say_of_trainer,
+        chance=random.random,
+        tpu=keeper.tpu_state,
+        going_down=lambda: machine.entry("preempted") == "TRUE",
+        budgets=keeper.budgets,
+        finish=finish,
+        environment=machine.trainer_environment,
+        oom_kills=oom_kills,
+    )
+    trainer = Trainer(_FOLDER / "trainer", around)
+    keeper.trains = lambda: trainer.running
+    return trainer
+
+
+def _run(trainer: Trainer, keeper: Keeper) -> None:
+    """Look after the trainer in this thread, which hears signals, and after limits in another."""
+    wake = _Alarm()
+    threading.Thread(target=lambda: _or_die(keeper.keep), name="limits", daemon=True).start()
+    while not wake.told_to_end(trainer.look()):
         pass
-    say("turning this machine off")
-    machine.turn_off()
+    trainer.stop()
+
+
+def _or_die(work: Callable[[], None]) -> None:
+    """Let the whole agent end with a thread that fails: systemd starts it again."""
+    try:
+        work()
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+class _Alarm:
+    """Wakes the main thread when a child ends, and when the machine goes down."""
+
+    def __init__(self) -> None:
+        self._bell, ringer = os.pipe()
+        os.set_blocking(self._bell, False)
+        os.set_blocking(ringer, False)
+        signal.set_wakeup_fd(ringer, warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+
+    def told_to_end(self, seconds: float) -> bool:
+        """Wait until something happens, or so long; return whether the agent shall end."""
+        select.select([self._bell], [], [], seconds)
+        try:
+            heard = os.read(self._bell, 4096)
+        except BlockingIOError:
+            return False
+        return bool({signal.SIGTERM, signal.SIGINT} & set(heard))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from datetime import datetime
@@ -16,6 +17,7 @@ from infra.components.machine import replace_for_another_job
 from infra.outputs import OUTPUTS
 from infra.queued.request import body_of
 from infra.settings.problems import SettingsError
+from infra.startup.agent import machine
 from infra.startup.agent.bundle import program
 
 from .conftest import REPOSITORY, Engine, Run, config
@@ -234,7 +236,10 @@ def test_the_vm_is_told_everything_that_its_start_up_script_reads(run: Run, root
     script = vm["metadataStartupScript"]
     googles = {"enable-oslogin", "serial-port-logging-enable"}
     read = [key for key in metadata if key not in googles and f"attribute {key}" in script]
-    assert sorted(read) == sorted(set(metadata) - googles)
+    # At each start of the trainer, not only at a boot.
+    by_agent = {"cost-note"}
+    assert all(f'"{key}"' in inspect.getsource(machine) for key in by_agent)
+    assert sorted(read) == sorted(set(metadata) - googles - by_agent)
 
 
 def test_a_machine_is_replaced_for_another_job_and_for_nothing_else_in_its_metadata(
@@ -378,7 +383,10 @@ def test_labels_are_on_everything_that_can_have_them(run: Run) -> None:
 def test_a_stack_without_limits_lets_its_machines_do_nothing_to_the_tpu(run: Run) -> None:
     engine, _ = run(config())
     assert engine.of("IAMCustomRole") == []
-    assert "limits" not in engine.one("Instance")["metadata"]
+    metadata = engine.one("Instance")["metadata"]
+    assert "limits" not in metadata
+    # The agent runs the trainer.
+    assert metadata["watchdog"] == program()
     assert "desiredStatus" not in engine.one("Instance")
 
 

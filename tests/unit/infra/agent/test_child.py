@@ -81,14 +81,15 @@ def test_what_traps_sigterm_may_finish_its_work(child: Child, tmp_path: Path) ->
 
 
 def test_another_agent_finds_what_a_killed_one_has_started(child: Child, tmp_path: Path) -> None:
-    script = "trap 'exit 75' TERM; while :; do sleep 0.01; done"
+    ready = tmp_path / "ready"
+    script = f"trap 'exit 75' TERM; touch {ready}; while :; do sleep 0.01; done"
     killed = subprocess.run(
         [sys.executable, "-c", DIES, str(tmp_path / "child"), "/bin/sh", "-c", script], check=False
     )
     assert killed.returncode == -signal.SIGKILL
     assert child.running()
     assert not start(child, "exit 0", 4)
-    until(lambda: (tmp_path / "child/pid").exists())
+    until(ready.exists)
     child.send(signal.SIGTERM)
     until(lambda: not child.running())
     assert child.ended(3) == Ended(3, 75)
@@ -98,17 +99,23 @@ def test_that_nobody_knows_is_said(child: Child, tmp_path: Path) -> None:
     start(child, "kill -9 $PPID; exit 5")
     until(lambda: not child.running())
     assert child.ended(1) == Ended(1, -1)
-    # The code of an earlier start is not that of a later one.
     start(child, "exit 5", 2)
     until(lambda: not child.running())
-    assert child.ended(3) == Ended(3, -1)
+    assert child.ended(2) == Ended(2, 5)
     (tmp_path / "child/code").write_text("garbage")
     assert child.ended(2) == Ended(2, -1)
+
+
+def test_a_start_that_never_was_is_told_from_one_of_which_nobody_knows(child: Child) -> None:
+    assert child.ended(1) is None
+    start(child, "exit 5")
+    until(lambda: not child.running())
+    assert child.ended(2) is None
 
 
 def test_nothing_is_signalled_when_nothing_runs(child: Child, tmp_path: Path) -> None:
     start(child, "exit 0")
     until(lambda: not child.running())
     # Somebody else has got the number meanwhile.
-    (tmp_path / "child/pid").write_text(str(os.getpgid(0)))
+    (tmp_path / "child/pid").write_text(f"1 {os.getpgid(0)}")
     child.send(signal.SIGTERM)

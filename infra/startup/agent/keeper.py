@@ -1,0 +1,92 @@
+"""Keep limits and make lost TPUs anew, as the machine's metadata says."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+
+from .causes import cause_of
+from .endings import TpuState, tpu_state
+from .google import TPU, Json, Place
+from .limits import LimitEnforcer
+from .machine import Machine
+from .recovery import Recovery
+
+_LOOK_SECONDS = 60
+_RECOVERY_SECONDS = 10
+# While Google deletes or makes a TPU: the trainer waits for what comes next.
+_MAKING_SECONDS = 2
+_RETRY_SECONDS = 15
+
+
+class Keeper:
+    """Looks at the metadata and the TPUs in turns. Everything but `keep` is for other threads.
+
+    Args:
+        machine: that this runs on.
+        place: where the TPUs are.
+        say: writes a line to the journal and the serial port.
+    """
+
+    enforcer: LimitEnforcer
+    recovery: Recovery
+
+    def __init__(self, machine: Machine, place: Place, say: Callable[[str], None]) -> None:
+        self.place = place
+        self.trains: Callable[[], bool] = lambda: False
+        """Whether the trainer runs."""
+        self._machine, self._say = machine, say
+        self._limits: Json = {}
+        self._seconds = _LOOK_SECONDS
+
+    def training(self) -> bool:
+        """Return whether anything trains on this machine."""
+        return self.trains() or self._machine.trains_otherwise()
+
+    def budgets(self) -> Mapping[str, int] | None:
+        """Return failures and preemptions a day; None where lost TPUs are not made anew."""
+        return self._limits.get("recovery")
+
+    def wake(self) -> None:
+        """Start TPUs that were stopped: there is something to train."""
+        self._until_it_works(lambda: self.enforcer.wake(self._machine.limits(_LOOK_SECONDS)))
+
+    def keep(self) -> None:
+        """Keep limits and make lost TPUs anew until the time is up; nothing where none are set."""
+        if not self._until_it_works(self._machine.has_limits):
+            return
+        while not self._until_it_works(self._look):
+            pass
+        self._say("turning this machine off")
+        self._machine.turn_off()
+
+    def _look(self) -> bool:
+        limits = self._limits = self._machine.limits(self._seconds)
+        self._seconds = _LOOK_SECONDS
+        if "recovery" in limits:
+            self.recovery.look(limits["tpus"], limits["recovery"], limits.get("request"))
+            self._seconds = _MAKING_SECONDS if self.recovery.hurries else _RECOVERY_SECONDS
+        return self.enforcer.look(limits) and bool(limits.get("turnOff"))
+
+    def tpu_state(self) -> TpuState:
+        """Return what keeps the trainer's TPUs from work. Raises OSError."""
+        recovered = self.budgets() is not None
+        for name in self._machine.tpus():
+            status, node = self._machine.call("GET", f"{TPU}v2/{self.place.node(name)}", None)
+            if status not in (200, 404):
+                raise OSError(f"{cause_of(status, node)}, HTTP status {status} for {name}")
+            state = str(node.get("state")) if status == 200 else None
+            found = tpu_state(name, state, str(node.get("health", "")), recovered=recovered)
+            if found.ending is not None:
+                return found
+        return TpuState(None)
+
+    def _until_it_works(self, step: Callable[[], bool]) -> bool:
+        """Repeat a step until it works: grants may not count yet, a service may be unavailable."""
+        while True:
+            try:
+                return step()
+            except OSError as error:
+                self._say(f"trying again: {error}")
+                time.sleep(_RETRY_SECONDS * random.uniform(0.5, 1.0))

@@ -1,0 +1,255 @@
+"""The trainer as the agent's child: start it, watch it, and act by the cause of its end.
+
+Each look does one step and waits for nothing but answers of Google. What was done lies on the disk
+before it is done, so that an agent that was killed goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .child import Child
+from .endings import Ending, TpuState, cause_in_words, ending_of
+from .record import read_record, save_record
+
+OUTCOME, PULSE = "TPU_TRAINING_OUTCOME", "TPU_TRAINING_PULSE"
+"""Environment variables of the trainer: the files in which it says how it is, and how it ended."""
+_FIRST_PAUSE, _LONGEST_PAUSE, _RARELY = 2.0, 300.0, 600.0
+_LOOK, _IDLE, _WAIT, _RETRY = 1.0, 60.0, 3.0, 15.0
+# A machine that was suspended has a pulse of before at first.
+_HUNG_LOOKS = 60
+# A preempted VM has 30 seconds, the trainer ends itself after 25; systemd kills after 90.
+_GRACE = 80.0
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the trainer's loop needs beside its child, which tests replace.
+
+    Attributes:
+        now: seconds since the epoch.
+        say: writes a line to the journal and the serial port.
+        chance: a number from 0 to 1.
+        tpu: what keeps the TPUs from work. Raises OSError.
+        going_down: whether this machine is being preempted. Raises OSError.
+        budgets: failures and preemptions a day; None where nobody set any.
+        finish: marks the job as finished, given where. Raises OSError.
+        environment: more for the trainer's environment. Raises OSError.
+        oom_kills: how many processes the kernel has killed for want of memory.
+    """
+
+    now: Callable[[], float]
+    say: Callable[[str], None]
+    chance: Callable[[], float]
+    tpu: Callable[[], TpuState]
+    going_down: Callable[[], bool]
+    budgets: Callable[[], Mapping[str, int] | None]
+    finish: Callable[[str], None]
+    environment: Callable[[], Mapping[str, str]]
+    oom_kills: Callable[[], int]
+
+
+class Trainer:
+    """One trainer, which the start-up script orders with a file `order.json` in `folder`."""
+
+    def __init__(self, folder: Path, around: Surroundings) -> None:
+        self._folder, self._around = folder, around
+        self._child = Child(folder)
+        self._record = read_record(folder / "record.json")
+        self._late = 0
+        self._kill_at: float | None = None
+        self._said = ""
+        self.running = self._child.running()
+        """Whether it ran at the last look."""
+        if self.running:
+            around.say("the trainer runs already: another agent has started it")
+
+    def look(self) -> float:
+        """Do one step; return after how many seconds to look again at the latest."""
+        self.running = self._child.running()
+        if self.running:
+            self._watch()
+            return _LOOK
+        try:
+            return self._next()
+        except OSError as error:
+            self._say_once(f"trying again: {error}")
+            return _RETRY
+
+    def stop(self) -> None:
+        """End the trainer, as the machine goes down: it may save first."""
+        self._child.send(signal.SIGTERM)
+        deadline = time.monotonic() + _GRACE
+        while self._child.running() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self._child.send(signal.SIGKILL)
+
+    def _next(self) -> float:
+        record, now = self._record, self._around.now()
+        if record.number > record.handled:
+            self._ended()
+            return 0.0
+        order = None if record.over else self._order()
+        if order is None:
+            return _LOOK if not record.number else _IDLE
+        if now < record.not_before:
+            return min(_WAIT, record.not_before - now)
+        if record.waiting and (tpu := self._around.tpu()).ending is not None:
+            self._say_once(tpu.said)
+            return _WAIT
+        self._start(order)
+        return _LOOK
+
+    def _order(self) -> dict[str, Any] | None:
+        try:
+            order: dict[str, Any] = json.loads((self._folder / "order.json").read_text("utf-8"))
+        except FileNotFoundError:
+            return None
+        return order
+
+    def _start(self, order: Mapping[str, Any]) -> None:
+        more = self._around.environment()
+        for name in ("outcome.json", "pulse"):
+            (self._folder / name).unlink(missing_ok=True)
+        record = self._record
+        record.number += 1
+        record.waiting, record.oom_kills = False, self._around.oom_kills()
+        self._save()
+        files = {OUTCOME: str(self._folder / "outcome.json"), PULSE: str(self._folder / "pulse")}
+        environment = {**os.environ, **order["environment"], **more, **files}
+        self._late, self._kill_at, self._said = 0, None, ""
+        self.running = self._child.start(record.number, order["command"], environment)
+
+    def _watch(self) -> None:
+        """End a trainer that is late by its own word: it says how long its next step may take."""
+        if self._kill_at is not None:
+            if time.monotonic() >= self._kill_at:
+                self._child.send(signal.SIGKILL)
+            return
+        deadline, _ = self._pulse()
+        self._late = self._late + 1 if deadline and self._around.now() > deadline else 0
+        if self._late >= _HUNG_LOOKS:
+            self._record.hung = self._record.number
+            self._save()
+            self._around.say("the trainer hangs: no step in the time that it needs at most")
+            self._child.send(signal.SIGTERM)
+            self._kill_at = time.monotonic() + _GRACE
+
+    def _pulse(self) -> tuple[float, bool]:
+        """Return until when the trainer must have given another sign, and if it did a step."""
+        try:
+            deadline, step = (self._folder / "pulse").read_text().split()
+            return float(deadline), int(step) >= 0
+        except (OSError, ValueError):
+            return 0.0, False
+
+    def _ended(self) -> None:
+        """Deal with an end, once."""
+        record = self._record
+        ended = self._child.ended(record.number)
+        if ended is not None:
+            code, cause, said = self._outcome(ended.code)
+            tpu = TpuState(None) if code in (0, 2, 75) else self._tpu()
+            self._act(code, tpu.ending or self._judge(code, cause), tpu.said or said)
+        record.handled = record.number
+        self._save()
+
+    def _outcome(self, code: int) -> tuple[int, str, str]:
+        """Return the exit code, the cause and the message, by the trainer's word if it left one."""
+        try:
+            outcome = json.loads((self._folder / "outcome.json").read_text("utf-8"))
+            said = int(outcome["exitCode"]), str(outcome["cause"]), str(outcome["message"])
+        except (OSError, ValueError, KeyError, TypeError):
+            said = code, "", ""
+        # Who is killed after its last word has said enough; another code than its word is news.
+        known, cause, message = said if code in (-1, said[0]) else (code, "", "")
+        return known, "hung" if self._record.hung == self._record.number else cause, message
+
+    def _tpu(self) -> TpuState:
+        try:
+            return self._around.tpu()
+        except OSError as error:
+            # The trainer may do without this question.
+            self._say_once(f"the TPU's state is not known: {error}")
+            return TpuState(None)
+
+    def _judge(self, code: int, cause: str) -> Ending:
+        record = self._record
+        memory_full = self._around.oom_kills() > record.oom_kills
+        if code not in (0, 2, 75):
+            name = cause_in_words(code, cause, memory_full=memory_full)
+            record.in_a_row = record.in_a_row + 1 if name == record.cause else 1
+            record.cause = name
+        return ending_of(code, cause, memory_full=memory_full, in_a_row=record.in_a_row)
+
+    def _act(self, code: int, ending: Ending, message: str) -> None:
+        record, now = self._record, self._around.now()
+        if ending.action == "finish":
+            order = self._order()
+            if order is not None:
+                self._around.finish(order["finished"])
+            record.over = True
+            return
+        if ending.kind:
+            record.add(ending.kind, now)
+        budgets = self._around.budgets()
+        if ending.action == "give up":
+            self._give_up(f"exit code {code}, {ending.cause}", message)
+        elif budgets and ending.kind and record.today(ending.kind, now) > budgets[ending.kind]:
+            self._give_up(
+                f"{ending.cause}, and its budget of {budgets[ending.kind]} of its kind "
+                f"({ending.kind}) in a day is spent; raise the stack's recovery budget",
+                message,
+            )
+        elif ending.action == "wait" and not (budgets and self._pulse()[1]):
+            record.waiting = True
+            self._say_once(message)
+        else:
+            self._put_off(code, ending)
+
+    def _give_up(self, why: str, message: str) -> None:
+        self._record.over = True
+        more = f": {message}" if message else ""
+        self._around.say(f"the trainer is not started again: {why}{more}")
+
+    def _put_off(self, code: int, ending: Ending) -> None:
+        """Let a pause grow while no step is done, half of it left to chance.
+
+        Where this agent makes a lost TPU anew, a trainer that has just lost it starts meanwhile: it
+        loads TensorFlow, and waits for a minute.
+        """
+        record = self._record
+        saved = ending.cause == "saved"
+        record.fruitless = 0 if saved or self._pulse()[1] else record.fruitless + 1
+        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(record.fruitless, 10))
+        pause = _RARELY if ending.action == "rarely" else pause
+        if saved and self._going_down():
+            pause = _RARELY
+        pause *= 0.5 + 0.5 * self._around.chance()
+        record.not_before = self._around.now() + pause
+        why = "its progress is saved" if saved else ending.cause
+        self._around.say(
+            f"the trainer ended with exit code {code} ({why}); "
+            f"it is started again in {pause:.0f} seconds"
+        )
+
+    def _going_down(self) -> bool:
+        try:
+            return self._around.going_down()
+        except OSError:
+            return False
+
+    def _save(self) -> None:
+        save_record(self._folder / "record.json", self._record)
+
+    def _say_once(self, text: str) -> None:
+        if self._said != text:
+            self._said = text
+            self._around.say(text)
