@@ -65,8 +65,11 @@ class Keeper:
         limits = self._limits = self._machine.limits(self._seconds)
         self._seconds = _LOOK_SECONDS
         if "recovery" in limits:
+            # Also after a look that fails: at first the machine's grants may not count yet.
+            self._seconds = _RECOVERY_SECONDS
             self.recovery.look(limits["tpus"], limits["recovery"], limits.get("request"))
-            self._seconds = _MAKING_SECONDS if self.recovery.hurries else _RECOVERY_SECONDS
+            if self.recovery.hurries:
+                self._seconds = _MAKING_SECONDS
         return self.enforcer.look(limits) and bool(limits.get("turnOff"))
 
     def tpu_state(self) -> TpuState:
