@@ -47,6 +47,8 @@ def is_killed_after(lines: int, checkout: Checkout) -> bool:
 
 def end_all(pid: int) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
+        # While it stands still, it starts no engine that would live on and hold the lock.
+        psutil.Process(pid).suspend()
         children = psutil.Process(pid).children(recursive=True)
         for process in (psutil.Process(pid), *children):
             with contextlib.suppress(psutil.NoSuchProcess):
