@@ -35,7 +35,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
         ([*JOB, "--config=/nowhere.yaml"], "/nowhere.yaml"),
         (["data"], "ACTION"),
         (["data", "convert"], "--source, --output"),
-        (["data", "convert", "--source=/nowhere", "--output=/tmp/x"], "--source=/nowhere"),
+        (["data", "convert", "--source=/nowhere", "--output=/nowhere/x"], "--source=/nowhere"),
         (["data", "convert", "--source=s", "--output=gs://b/d"], "then copy it with `gcloud"),
         (["data", "convert", "--source=s", "--output=o", "--nme=x"], "--nme=x"),
     ],

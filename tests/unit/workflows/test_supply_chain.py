@@ -73,7 +73,10 @@ def test_every_installation_by_the_makefile_the_tools_and_the_vm_asks_for_hashes
             if re.search(r"pip install .*(-r|--requirement)\b", line):
                 assert "--require-hashes" in line, f"{file.name}: {line.strip()}"
     script = (root() / "infra" / "startup" / "common.sh").read_text(encoding="utf-8")
-    assert '--require-hashes --only-binary :all: --requirement "$lock"' in script
+    assert "hashed=(--require-hashes --only-binary :all:)" in script
+    for line in script.splitlines():
+        if '--requirement "$lock"' in line:
+            assert '"${hashed[@]}"' in line, line.strip()
     assert "sha256sum --check --status" in script
 
 
