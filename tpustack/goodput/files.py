@@ -48,7 +48,8 @@ def _objects(where: str) -> Iterator[File]:
     # A job that was preempted often has hundreds.
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         found = google.pages(objects, "items", {"prefix": f"{folder}/{FOLDER}/"})
-        yield from threads.map(fetch, found)
+        # TensorFlow's own marks of folders are objects, too.
+        yield from threads.map(fetch, (item for item in found if item["name"].endswith(".json")))
 
 
 def _seconds(timestamp: str) -> float:
