@@ -16,6 +16,7 @@ from tpustack.jobs import arguments, artifacts, table, waiting
 from tpustack.jobs.place import explained, open_queue
 from tpustack.jobs.submit import again, who
 from tpustack.jobs.submit_command import command as submit_command
+from tpustack.jobs.sweep import command as sweeps
 
 
 @click.group("job")
@@ -27,6 +28,8 @@ def command() -> None:
 
 
 command.add_command(submit_command)
+command.add_command(sweeps.sweep)
+command.add_command(sweeps.trials)
 
 
 @command.command("list")

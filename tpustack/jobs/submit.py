@@ -37,7 +37,7 @@ def submit(queue: Queue, spec: Spec, name: str | None, archive: Archive | None) 
     job = Job(name or name_of(spec), uuid.uuid4().hex, spec, time.time(), by=who())
     _refuse_twice(queue.read(job.name), job, named=name is not None)
     if archive is not None:
-        _upload(queue, archive)
+        upload(queue, archive)
     try:
         queue.add(job)
     except Conflict:
@@ -95,7 +95,7 @@ def _refuse_twice(there: Job | None, job: Job, *, named: bool) -> None:
     )
 
 
-def _upload(queue: Queue, archive: Archive) -> None:
+def upload(queue: Queue, archive: Archive) -> None:
     """Upload an archive unless it is there."""
     path = layout.archive(archive.sha256)
     if queue.store.look(path) is not None:

@@ -1,0 +1,93 @@
+"""`tpustack job sweep` and `job trials`, against a bucket of the local cloud."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.startup.agent.jobs.queue import Queue
+from tests.unit.tpustack.conftest import Run
+from tpustack.jobs.sweep import driver
+from tpustack.jobs.sweep.trainer import command_of
+from tpustack.stacks.files import load
+
+from .machine import Machine
+
+pytest.importorskip("optuna")
+pytest.importorskip("matplotlib")
+
+RATE = ("--param", "rate=1e-4..1e-1:log")
+
+
+@pytest.fixture
+def machine(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    """One that runs what the bucket's queue has, as long as the test takes."""
+    monkeypatch.setattr(driver, "_PAUSE", 0.05)
+    made, over = Machine(queue), threading.Event()
+
+    def run() -> None:
+        while not over.wait(0.01):
+            made.turn()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield made
+    over.set()
+    thread.join()
+
+
+def test_a_sweep_ends_with_its_trials_as_table_json_and_picture(
+    job: Run, machine: Machine, queue: Queue, folder: Path, tmp_path: Path
+) -> None:
+    picture = tmp_path / "trials.svg"
+    done = job(
+        *("sweep", "-c", "python main.py", "--dir", str(folder), *RATE, "--trials", "3"),
+        *("--name", "s", "--plot", str(picture), "--json"),
+    )
+    assert done.code == 0, done.err
+    told = json.loads(done.out)
+    assert [one["state"] for one in told["trials"]] == ["complete"] * 3
+    assert told["trials"][told["best"]]["value"] == min(one["value"] for one in told["trials"])
+    assert "trial 0 is submitted as s-000: rate=" in done.err
+    assert "best: trial" in picture.read_text("utf-8")
+    assert {job.split()[0] for job in machine.ran} == {"python"}
+    again = job("trials", "s", "--plot", str(tmp_path / "again.png"))
+    assert f"{told['best']} *" in again.out
+    assert (tmp_path / "again.png").read_bytes().startswith(b"\x89PNG")
+    resumed = job("sweep", "--resume", "s", "--json")
+    assert (resumed.code, json.loads(resumed.out)) == (0, told)
+    assert len(machine.ran) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("-c", "x"), "--param: give at least one"),
+        (("-c", "python gone.py", *RATE), "it runs gone.py"),
+        (("-c", "x", *RATE, "--name", "No"), "'No' is no name of a sweep"),
+        (("-c", "x", *RATE, "--plot", "a.gif"), "--plot: a.gif ends with neither .png nor .svg"),
+        (("-c", "x", *RATE, "--plot", "/gone/a.png"), "--plot: there is no folder /gone"),
+        (RATE, "--command: (not given), and without --stack"),
+        (("--resume", "gone"), "there is no sweep gone in gs://a-bucket"),
+        (("--resume", "s", "--trials", "4"), "leave out --trials"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_makes_no_sweep_is_refused_with_nothing_in_the_bucket(
+    job: Run, queue: Queue, arguments: tuple[str, ...], said: str
+) -> None:
+    done = job("sweep", *arguments)
+    assert done.code != 0
+    assert said in done.err
+    assert "Traceback" not in done.err
+    assert not list(queue.store.items(""))
+
+
+def test_without_a_command_the_training_of_the_stack_is_varied(project: Path) -> None:
+    said = command_of("dev")
+    assert said.startswith("python -m tpu_training train-and-evaluate ")
+    assert all(argument in said for argument in load("dev").training.args)

@@ -1,0 +1,65 @@
+"""What a trial has reached is read from its log, and at its end from the trainer's figures."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from infra.startup.agent.jobs import layout
+from infra.startup.agent.jobs.queue import Queue
+from tests.unit.infra.agent.jobs.memory import Bucket, Clock, MemoryStore
+from tpustack.jobs.sweep.objective import Reports
+
+
+@pytest.fixture
+def queue() -> Queue:
+    return Queue(MemoryStore(Bucket(Clock())), print)
+
+
+def written(queue: Queue, *pieces: bytes) -> Reports:
+    offset = 0
+    for piece in pieces:
+        queue.store.write(layout.piece("j", 1, offset), piece)
+        offset += len(piece)
+    return Reports(queue, "j", "loss")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"step": 10, "loss": 0.5}\n{"step": 20, "loss": 0.25, "more": [1]}\n',
+        b"12:00 progress step=10/20 loss=0.5000 eta=3s\nprogress step=20/20 loss=0.2500\n",
+    ],
+    ids=["json", "trainer"],
+)
+def test_a_line_tells_step_and_metric(queue: Queue, text: bytes) -> None:
+    assert written(queue, text).read() == ((10, 0.5), (20, 0.25))
+
+
+def test_lines_may_be_torn_and_between_others(queue: Queue) -> None:
+    noise = b"\xff\x00 loss \n" + b"loss" * 300_000 + b'\n[1]\n{"loss": "high"}\n'
+    reports = written(queue, noise + b'{"loss": 0.', b'5}\n{"loss": 0.25}')
+    assert reports.read() == ((1, 0.5),)
+    assert reports.final() == 0.25
+
+
+def test_each_piece_is_read_once_and_a_step_that_is_done_again_counts_anew(queue: Queue) -> None:
+    reports = written(queue, b'{"step": 1, "loss": 1}\n')
+    reports.read()
+    queue.store.write(layout.piece("j", 2, 0), b'{"step": 1, "loss": 2}\n')
+    assert reports.read() == ((1, 2.0),)
+
+
+def test_the_figures_at_the_end_come_first(queue: Queue) -> None:
+    reports = written(queue, b'{"loss": 0.5}\n')
+    queue.store.write("jobs/j/model/metrics.json", json.dumps({"loss": 0.125}).encode())
+    assert reports.final() == 0.125
+
+
+def test_nothing_and_not_a_number_are_told_apart(queue: Queue) -> None:
+    assert Reports(queue, "none", "loss").final() is None
+    final = written(queue, b'{"loss": NaN}\n').final()
+    assert final is not None
+    assert math.isnan(final)

@@ -1,0 +1,180 @@
+"""`tpustack job sweep` and `tpustack job trials`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+from rich.console import Console
+
+from infra.startup.agent.jobs.layout import NAME
+from infra.startup.agent.jobs.queue import Queue
+from tpustack import options
+from tpustack.errors import UsageError
+from tpustack.jobs import arguments, spec_options
+from tpustack.jobs.place import explained, open_queue
+from tpustack.jobs.runners import why_waiting
+from tpustack.jobs.submit import name_of, upload
+from tpustack.jobs.sweep import show, tuner
+from tpustack.jobs.sweep.driver import Driver
+from tpustack.jobs.sweep.record import MAXIMIZE, MINIMIZE, Record, Sweep
+from tpustack.jobs.sweep.space import command_with, space_of
+from tpustack.jobs.sweep.trainer import command_of
+
+_LONGEST_NAME = 50
+_SETTINGS = ("params", "wanted", "parallel", "metric", "goal", "pruner", "seed")
+_PLOT = click.option(
+    "--plot", type=click.Path(path_type=Path), help="Draw the trials into this PNG or SVG."
+)
+
+
+@click.command("sweep")
+@click.option("--stack", "-s", "stacks", multiple=True, shell_complete=options.stacks)
+@click.option("--bucket", "buckets", multiple=True, help="The queue of this bucket: gs://BUCKET.")
+@click.option("--param", "params", multiple=True, metavar="NAME=RANGE", help="What varies.")
+@click.option(
+    "--trials", "wanted", type=click.IntRange(1, 1000), default=12, help="How many jobs (12)."
+)
+@click.option("--parallel", type=click.IntRange(1, 64), default=2, help="At a time a queue (2).")
+@click.option("--metric", default="loss", help="What of the jobs' figures counts.")
+@click.option("--goal", type=click.Choice((MINIMIZE, MAXIMIZE)), default=MINIMIZE)
+@click.option(
+    "--pruner", type=click.Choice(tuner.PRUNERS), default="median", help="Which trials end early."
+)
+@click.option("--seed", type=click.IntRange(0, 2**31), default=0, help="Of the search (0).")
+@click.option("--resume", metavar="NAME", help="Go on with this sweep; takes no other options.")
+@click.option("--name", help="The sweep's name; by default one from its content.")
+@_PLOT
+@options.as_json("trials")
+@spec_options.declared
+def sweep(
+    stacks: tuple[str, ...],
+    buckets: tuple[str, ...],
+    resume: str | None,
+    plot: Path | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Look for the best parameters: each trial is a job of the queue.
+
+    Without --command, the trials are the training of the stack. Interrupt it when you like: jobs go
+    on, and --resume does, too. Poor trials end early.
+    """
+    tuner.require_optuna()
+    show.check_plot(plot)
+    queues = [open_queue(stack, None, submits=True) for stack in stacks]
+    queues += [open_queue(None, bucket) for bucket in buckets]
+    if not queues:
+        raise UsageError("give --stack NAME or --bucket gs://BUCKET, once or several times")
+    with explained(queues[0]):
+        if resume is None:
+            if given["command"] is None:
+                trains = {"command": command_of(next(iter(stacks), None))}
+                given |= {**trains, "framework": "tensorflow"}
+            record, wanted = _begun(queues, given)
+        else:
+            _refuse_others()
+            record = Record(queues[0].store, _sound(resume))
+            wanted = record.read()
+            queues = [open_queue(None, f"gs://{bucket}") for bucket in wanted.buckets]
+        _drive(wanted, record, queues, plot, as_json=as_json)
+
+
+def _drive(
+    wanted: Sweep, record: Record, queues: Sequence[Queue], plot: Path | None, *, as_json: bool
+) -> None:
+    """Go on with a sweep to its end, and end with 0 if a trial has succeeded."""
+
+    def say(line: str) -> None:
+        click.echo(line, err=True)
+
+    for warning in filter(None, map(why_waiting, queues)):
+        say(f"warning: {warning}")
+    say(
+        f"sweep {wanted.name}: {wanted.wanted} trials. If this ends, --resume {wanted.name} goes on"
+    )
+    driver = Driver(wanted, record, {queue.store.bucket: queue for queue in queues}, say)
+    driver.run()
+    _print(driver.sweep, plot, as_json=as_json)
+    sys.exit(0 if driver.sweep.best else 1)
+
+
+def _refuse_others() -> None:
+    """Raise UsageError for options that a sweep has for good once it is begun."""
+    context = click.get_current_context()
+    given = {
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name is not None
+        and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+    }
+    if others := sorted(given - {"--resume", "--stack", "--bucket", "--plot", "--json"}):
+        raise UsageError(
+            f"--resume goes on with what the sweep was begun with: leave out {', '.join(others)}"
+        )
+
+
+@click.command("trials")
+@click.argument("sweep")
+@arguments.place
+@_PLOT
+@options.as_json("trials")
+def trials(
+    sweep: str, stack: str | None, bucket: str | None, plot: Path | None, as_json: bool
+) -> None:
+    """Show the trials of a sweep, as far as it has come."""
+    show.check_plot(plot)
+    queue = open_queue(stack, bucket)
+    with explained(queue):
+        found = Record(queue.store, _sound(sweep)).read()
+    _print(found, plot, as_json=as_json)
+
+
+def _begun(queues: Sequence[Queue], given: dict[str, Any]) -> tuple[Record, Sweep]:
+    """Return a new sweep, whose archive and record are in the bucket."""
+    settings = {key: given.pop(key) for key in _SETTINGS}
+    name, command = given.pop("name"), given["command"]
+    space = space_of(settings["params"])
+    if not space:
+        raise UsageError("--param: give at least one, like --param learning_rate=1e-4..1e-1:log")
+    first = {one.name: one.choices[0] if one.choices else one.low for one in space}
+    # What is checked is what a trial would run.
+    described = spec_options.Given(**{**given, "command": command_with(command, first)})
+    with described.described(None) as (spec, source):
+        all_of_it = replace(spec, command=f"{command} {settings}")
+        made = Sweep(
+            name=_sound(name) if name is not None else name_of(all_of_it),
+            spec=replace(spec, command=command),
+            buckets=tuple(queue.store.bucket for queue in queues),
+            **settings,
+        )
+        if source.archive is not None:
+            for queue in queues:
+                upload(queue, source.archive)
+    record = Record(queues[0].store, made.name)
+    record.write(made)
+    return record, made
+
+
+def _sound(name: str) -> str:
+    if len(name) > _LONGEST_NAME or not NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r} is no name of a sweep (at most {_LONGEST_NAME} lower-case letters, digits, "
+            "hyphens, dots, underscores; a letter or digit first and last)"
+        )
+    return name
+
+
+def _print(found: Sweep, plot: Path | None, *, as_json: bool) -> None:
+    if plot is not None:
+        show.plot(found, plot)
+    if as_json:
+        click.echo(json.dumps(found.document(), indent=2))
+    else:
+        Console().print(show.table(found))
