@@ -59,7 +59,7 @@ def _run(job: Job, begun: float) -> str:
     hear_notices(shutdown)
     # SIGUSR1 requests a profile. Before training starts it must not end the process.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    return run_job(job, shutdown, hang_timer, begun).summary
+    return run_job(job, shutdown, hang_timer, begun, own_process=True).summary
 
 
 def _translate(error: Exception) -> TrainingError:

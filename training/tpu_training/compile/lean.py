@@ -1,4 +1,4 @@
-"""Import TensorFlow for a trace alone. Loads none of it itself."""
+"""Import TensorFlow for steps alone: for a trace, or for a job. Loads none of it itself."""
 
 import sys
 from collections.abc import Iterator
