@@ -13,10 +13,13 @@ _MOST_LOST = 1.0
 
 
 def measure() -> list[Result]:
-    """Try all pairs of model and data with each optimizer."""
+    """Try all pairs of model and data with each optimizer; print each as soon as it is there."""
+    tried = []
     with tempfile.TemporaryDirectory() as folder:
         data = write_data(Path(folder))
-        tried = [try_pair(data, *pair) for pair in itertools.product(PAIRS, OPTIMIZERS)]
+        for pair in itertools.product(PAIRS, OPTIMIZERS):
+            tried.append(try_pair(data, *pair))
+            print(tried[-1].row, flush=True)
     return results(tried)
 
 

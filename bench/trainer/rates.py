@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -36,16 +37,17 @@ PAIRS = (
 OPTIMIZERS = {"adam": range(-8, 1), "sgd": range(-6, 3), "lars": range(-2, 4)}
 _HIGHEST = {"lars": 100.0}
 _SWEEP_STEPS, _SMOOTHING, _STEPS = 150, 0.9, 100
-# How far a training gets also depends on the order of its batches: by a point, for the digits.
-_TIMES = 3
+# How far a training gets also depends on the order of its batches: by a point, for the digits. Only
+# what comes close to the best in the first one can be the best in the mean.
+_TIMES, _CLOSE = 3, 0.03
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A pair's test accuracies, the means of some trainings each.
+    """A pair's test accuracies; means of some trainings, where they come close to the best.
 
     Attributes:
-        name: the pair and its optimizer.
+        name: the pair and its optimizer, as in the table.
         grid: by learning rate.
         suggestion: the rate that the range test suggests, if any.
         accuracy: what trainings there reach.
@@ -62,6 +64,15 @@ class Tried:
         if self.suggestion is None:
             return None
         return max(0.0, 100 * (max(self.grid.values()) - self.accuracy))
+
+    @property
+    def row(self) -> str:
+        """What docs/lr-range-test.md has in a row of its table."""
+        best = max(self.grid, key=lambda rate: self.grid[rate])
+        suggestion, lost = "none", ""
+        if self.suggestion is not None:
+            suggestion, lost = f"{self.suggestion:.2g}: {self.accuracy:.1%}", f"{self.lost:.1f}"
+        return f"| {self.name} | {best:.2g}: {self.grid[best]:.1%} | {suggestion} | {lost} |"
 
 
 def write_data(folder: Path) -> Path:
@@ -82,6 +93,16 @@ def _convert(folder: Path, name: str, *arguments: str) -> None:
 def _code(recipe: str) -> str:
     page = (RECIPES / f"{recipe}.md").read_text(encoding="utf-8")
     return str(re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)[0])
+
+
+def train_grid(rates: list[float], accuracy: Callable[[float], float]) -> dict[float, float]:
+    """Train once at each of `rates`, and again where that came close to the best; return means."""
+    found = {rate: [accuracy(rate)] for rate in rates}
+    best = max(first for (first,) in found.values())
+    for rate, accuracies in found.items():
+        if accuracies[0] >= best - _CLOSE:
+            accuracies += [accuracy(rate) for _ in range(_TIMES - 1)]
+    return {rate: mean(accuracies) for rate, accuracies in found.items()}
 
 
 def try_pair(folder: Path, pair: tuple[str, str], optimizer: str) -> Tried:
@@ -105,9 +126,8 @@ def try_pair(folder: Path, pair: tuple[str, str], optimizer: str) -> Tried:
     suggestion = None
     if reading.lowest:
         suggestion = run_trials(trainer, sweep, reading.lowest, reading.first).suggestion
-    rates = [10 ** (half / 2) for half in OPTIMIZERS[optimizer]]
-    grid = {rate: mean(accuracy(rate) for _ in range(_TIMES)) for rate in rates}
-    at = f"{name}, {data}, {optimizer}"
+    grid = train_grid([10 ** (half / 2) for half in OPTIMIZERS[optimizer]], accuracy)
+    at = f"{name}, {data} | {optimizer}"
     if suggestion is None:
         return Tried(at, grid, None)
     return Tried(at, grid, suggestion, mean(accuracy(suggestion) for _ in range(_TIMES)))
