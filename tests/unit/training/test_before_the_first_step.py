@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tpu_training.errors import CheckpointError, DivergedError
+from tpu_training.errors.catalog import find_known_error
 
 pytestmark = pytest.mark.training
 
@@ -175,5 +176,9 @@ def test_a_loss_that_is_no_number_says_whether_the_model_or_the_rate_made_it(
     (tmp_path / "own.py").write_text(MODEL.replace("{logits}", logits))
     job = (f"--model={tmp_path}/own.py", f"--data={digits}", f"--model-dir={tmp_path}")
     sizes = ("--global_batch_size=64", "--steps_per_loop=5", f"--learning_rate={rate}")
-    with pytest.raises(DivergedError, match=words):
+    with pytest.raises(DivergedError, match=words) as caught:
         run_here("train", *job, *sizes)
+    known = find_known_error(str(caught.value))
+    assert known
+    cures = f"{caught.value} {known.cure}"
+    assert ("lower" in cures and "lr-range-test" in cures) == (rate == 100.0)

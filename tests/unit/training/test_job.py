@@ -14,6 +14,7 @@ from subprocess import Popen
 
 import pytest
 
+from tests.unit.training.test_given_data import FUNCTION
 from tpu_training.errors import DataError, InputError
 from tpu_training.errors.catalog import find_known_error
 
@@ -93,6 +94,26 @@ def test_a_job_trains_over_all_replicas_of_the_worker_and_writes_its_results(
     assert list((tmp_path / "tensorboard").glob("events.*"))
     (profile,) = (tmp_path / "tensorboard" / "plugins" / "profile").glob("*/*.xplane.pb")
     assert profile.stat().st_size > 1000, "the worker's own record of its operations"
+
+
+def test_the_worker_reads_a_data_function_and_a_short_training_is_not_silent_until_its_end(
+    worker: str, tmp_path: Path, start_training: StartTraining
+) -> None:
+    """Fifteen steps, as the longest loop could have fifty."""
+    (tmp_path / "mine.py").write_text(FUNCTION)
+    code, out, err = finish(
+        start_training(
+            "train-and-evaluate",
+            f"--tpu=grpc://{worker}",
+            *("--data=mine.py", "--model-dir=model", "--epochs=6", "--steps_per_loop=50"),
+            *("--global_batch_size=8", "--evaluation_batch_size=8", "--snapshot_interval=0"),
+        )
+    )
+    assert code == 0, err
+    assert f"over 2 replicas at grpc://{worker}" in out
+    assert re.findall(r"^progress step=(\d+)/15 ", out, re.M) == ["10", "15"]
+    metrics = json.loads((tmp_path / "model" / "metrics.json").read_text())
+    assert metrics["test_examples"] == 20
 
 
 def test_a_job_that_was_killed_or_terminated_goes_on_from_its_last_checkpoint(
