@@ -6,6 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tpu_training.errors import InputError
+from tpu_training.job import start
 
 # As TensorFlow and Keras do it: keras/src/wrappers/fixes.py, gce_cluster_resolver.py.
 TENSORFLOW = """
@@ -38,3 +45,32 @@ def test_a_model_that_imports_it_later_gets_it(tmp_path: Path) -> None:
 def test_what_a_models_file_has_loaded_stays_as_it_is(tmp_path: Path) -> None:
     code = f"import sklearn; {LEAN}import tensorflow as tf; print(tf.sklearn is sklearn)"
     assert run(tmp_path, code) == "loaded\nTrue\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "callback", "own_process", "lean"),
+    [
+        ("data", "", True, True),
+        ("data", "", False, False),
+        ("mine.py", "", True, False),
+        ("data", "mine.py", True, False),
+    ],
+)
+def test_a_job_spares_them_unless_code_of_the_user_runs_in_its_process(
+    monkeypatch: pytest.MonkeyPatch, data: str, callback: str, own_process: bool, lean: bool
+) -> None:
+    spared = []
+
+    def load_and_end(_job: object, load: Any) -> None:
+        load()
+        raise InputError("loaded")
+
+    monkeypatch.setattr(start, "import_tensorflow", lambda: spared.append(True))
+    monkeypatch.setattr("importlib.import_module", lambda _: None)
+    monkeypatch.setattr(start, "with_converted_data", lambda job: job)
+    monkeypatch.setattr(start, "find_workers", load_and_end)
+    job: Any = SimpleNamespace(data=data, params=SimpleNamespace(callback=callback))
+    nothing: Any = None
+    with pytest.raises(InputError, match="loaded"):
+        start.run_job(job, nothing, nothing, 0.0, own_process=own_process)
+    assert bool(spared) == lean
