@@ -11,16 +11,22 @@ from urllib.parse import quote
 
 if TYPE_CHECKING:
     from tpu_training.goodput.ledger import File
+    from tpustack.cloud.google import Google
 
 _OBJECTS = "https://storage.googleapis.com/storage/v1/b/{}/o"
 _SCHEME = "gs://"
 _AT_ONCE = 8
 
 
-def files_of(model_dir: str) -> Iterator[File]:
-    """Yield the files of the ledger in a model directory. Raises TpustackError."""
+def files_of(model_dir: str, google: Google | None = None) -> Iterator[File]:
+    """Yield the files of the ledger in a model directory. Raises TpustackError.
+
+    Args:
+        model_dir: here or gs://…
+        google: the access to Google that is there already.
+    """
     where = model_dir.rstrip("/")
-    yield from _objects(where) if where.startswith(_SCHEME) else _paths(where)
+    yield from _objects(where, google) if where.startswith(_SCHEME) else _paths(where)
 
 
 def _paths(where: str) -> Iterator[File]:
@@ -31,13 +37,13 @@ def _paths(where: str) -> Iterator[File]:
         yield File(str(path), path.read_text(encoding="utf-8", errors="replace"))
 
 
-def _objects(where: str) -> Iterator[File]:
+def _objects(where: str, google: Google | None) -> Iterator[File]:
     """Yield the files with the time at which the bucket says that they were written."""
     from tpu_training.goodput.entry import FOLDER
     from tpu_training.goodput.ledger import File
     from tpustack.cloud.google import Google
 
-    google = Google()
+    google = google or Google()
     bucket, _, folder = where.removeprefix(_SCHEME).partition("/")
     objects = _OBJECTS.format(quote(bucket, safe=""))
 

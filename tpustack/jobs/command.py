@@ -14,7 +14,8 @@ from rich.console import Console
 from tpustack import options
 from tpustack.jobs import arguments, artifacts, table, waiting
 from tpustack.jobs.place import explained, open_queue
-from tpustack.jobs.submit import again, who
+from tpustack.jobs.stop import stop as stop_job
+from tpustack.jobs.submit import again
 from tpustack.jobs.submit_command import command as submit_command
 from tpustack.jobs.sweep import command as sweeps
 
@@ -92,13 +93,8 @@ def stop(job: str, stack: str | None, bucket: str | None, as_json: bool) -> None
     """End a job: SIGTERM, and ten seconds later SIGKILL. One that waits never runs."""
     queue = open_queue(stack, bucket)
     with explained(queue):
-        waiting.read(queue, job)
-        changed = queue.change(
-            job, lambda there: None if there.is_over else there.stopping(time.time(), who())
-        )
-        queue.ring()
-        found = changed or waiting.read(queue, job)
-    state = "stopping" if changed and not found.is_over else found.state
+        found = stop_job(queue, job)
+    state = found.state if found.is_over else "stopping"
     click.echo(json.dumps({"name": job, "state": state}) if as_json else f"{job} is {state}")
 
 

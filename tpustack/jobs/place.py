@@ -30,7 +30,7 @@ def open_queue(stack: str | None, bucket: str | None, *, submits: bool = False) 
     """
     if (stack is None) == (bucket is None):
         raise UsageError("give either --stack NAME or --bucket gs://BUCKET")
-    name = _of_stack(stack, submits=submits) if stack is not None else _of_url(str(bucket))
+    name = _of_stack(stack, submits=submits) if stack is not None else bucket_of(str(bucket))
     google = Google()
     return Queue(Store(name, google.exchange), lambda line: click.echo(line, err=True))
 
@@ -81,7 +81,8 @@ def _of_stack(stack: str, *, submits: bool) -> str:
     return names_of(settings, stack).bucket
 
 
-def _of_url(url: str) -> str:
+def bucket_of(url: str) -> str:
+    """Return the name in gs://BUCKET. Raises UsageError for anything else."""
     name = url.removeprefix(_SCHEME).rstrip("/")
     if not url.startswith(_SCHEME) or not name or "/" in name:
         raise UsageError(f"--bucket: {url} is no bucket. Write it like gs://BUCKET")

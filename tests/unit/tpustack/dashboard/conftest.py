@@ -1,0 +1,105 @@
+"""The dashboard over a bucket of the local cloud, asked as its page asks."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from infra.startup.agent.jobs import layout
+from infra.startup.agent.jobs.queue import Queue
+from infra.startup.agent.jobs.record import Job, Spec
+from infra.startup.agent.jobs.store import Store
+from localcloud.app import LocalCloud
+from localcloud.core import projects
+from localcloud.testing import Client
+from tpustack.cloud.google import Google
+from tpustack.dashboard.app import Application
+from tpustack.dashboard.guard import Guard
+from tpustack.dashboard.places import Place
+
+BUCKET, TOKEN, PORT = "a-bucket", "the-token", 8000
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="package")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
+    running = LocalCloud(tmp_path_factory.mktemp("cloud") / "home")
+    running.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="package")
+def client(cloud: LocalCloud) -> Client:
+    return Client(cloud)
+
+
+@pytest.fixture
+def google(client: Client) -> Google:
+    return Google(client.session)
+
+
+@pytest.fixture
+def queue(client: Client, google: Google) -> Iterator[Queue]:
+    """A bucket with one job that runs, and one that waits."""
+    buckets = "storage.googleapis.com/storage/v1/b"
+    client.post(
+        buckets, {"name": BUCKET, "location": "US-CENTRAL1"}, project=projects.DEFAULT_PROJECT
+    )
+    made = Queue(Store(BUCKET, google.exchange), print)
+    made.add(Job("waits", "1", Spec("echo waits", env={"KEY": "secret"}), time.time() - 60))
+    made.add(Job("runs", "2", Spec("python main.py"), time.time() - 90, by="ada@here"))
+    made.change("runs", lambda job: job.started("42", "vm", "a-tpu", time.time() - 30))
+    yield made
+    for item in list(made.store.items("")):
+        made.store.delete(item.path, item.generation)
+    client.session.delete(f"https://{buckets}/{BUCKET}").raise_for_status()
+
+
+@pytest.fixture
+def place() -> Place:
+    return Place(BUCKET, BUCKET)
+
+
+@pytest.fixture
+def page(queue: Queue, google: Google, place: Place) -> TestClient:
+    """The server, as its own page reaches it."""
+    app = Guard(Application([place], google).asgi, PORT, TOKEN)
+    return TestClient(
+        app,
+        base_url=f"http://127.0.0.1:{PORT}",
+        headers={"Authorization": f"Bearer {TOKEN}"},
+        raise_server_exceptions=False,
+    )
+
+
+Write = Callable[[str, bytes], None]
+
+
+@pytest.fixture
+def write(queue: Queue) -> Write:
+    """Writes the next piece of a job's log."""
+    offsets: dict[str, int] = {}
+
+    def piece(job: str, text: bytes) -> None:
+        offset = offsets.get(job, 0)
+        queue.store.write(layout.piece(job, 1, offset), text)
+        offsets[job] = offset + len(text)
+
+    return piece
+
+
+def lines(text: str) -> list[Json]:
+    """The messages of a stream."""
+    return [json.loads(line) for line in text.splitlines() if line]
+
+
+def asset(name: str) -> str:
+    folder = Path(__file__).parents[4] / "tpustack" / "dashboard" / "page"
+    return (folder / name).read_text(encoding="utf-8")

@@ -1,0 +1,157 @@
+"""The stream of all that the page shows, and the sources behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.names import names_of
+from infra.settings.parse import parse
+from infra.startup.agent.jobs.queue import Queue
+from localcloud.admin.breakage import preemptions
+from localcloud.core import projects
+from localcloud.testing import Client
+from tests.unit.tpustack.conftest import Run
+from tpustack.cloud.google import Google
+from tpustack.dashboard.export import taken, write
+from tpustack.dashboard.feed import feed
+from tpustack.dashboard.places import Place, places
+from tpustack.dashboard.sources import Source, sources
+from tpustack.dashboard.tpus import of_zone
+from tpustack.errors import TpustackError, UsageError
+
+ZONE = "us-central1-b"
+
+
+def first(found: Sequence[Source], count: int) -> list[dict[str, Any]]:
+    """The first messages of a stream."""
+
+    async def read() -> list[dict[str, Any]]:
+        said: list[dict[str, Any]] = []
+        async for line in feed(found):
+            if line.strip():
+                said.append(json.loads(line))
+            if len(said) == count:
+                break
+        return said
+
+    return asyncio.run(read())
+
+
+def test_a_bucket_alone_tells_its_jobs_tpus_and_trainings(
+    queue: Queue, google: Google, place: Place
+) -> None:
+    queue.store.write("runners/a-tpu.json", b"{}")
+    said = {each["topic"]: each for each in first(sources([place], google), 4)}
+    assert [job["name"] for job in said["jobs"]["data"]] == ["runs", "waits"]
+    assert [(tpu["name"], tpu["state"]) for tpu in said["tpus"]["data"]] == [("a-tpu", "IN USE")]
+    assert said["trainings"]["data"] == []
+    assert said["stacks"]["data"][0]["isStack"] is False
+    assert {each["problem"] for each in said.values()} == {""}
+
+
+def test_a_source_speaks_again_only_when_something_has_changed() -> None:
+    answers = iter([[{"n": 1}], [{"n": 1}], [{"n": 1}], [{"n": 2}]])
+    source = Source("jobs", "p", 0.0, lambda: next(answers, [{"n": 2}]))
+    assert [each["data"][0]["n"] for each in first([source], 2)] == [1, 2]
+
+
+def test_what_can_not_be_read_is_told_and_hides_nothing_else() -> None:
+    def refused() -> list[dict[str, Any]]:
+        raise TpustackError("you may not")
+
+    found = [Source("jobs", "a", 60, refused), Source("jobs", "b", 60, lambda: [{"name": "x"}])]
+    said = {each["place"]: each for each in first(found, 2)}
+    assert (said["a"]["problem"], said["b"]["data"]) == ("you may not", [{"name": "x"}])
+
+
+def stack(name: str) -> Place:
+    settings = parse({"gcp:project": projects.DEFAULT_PROJECT, "tpu-stack:zone": ZONE}, name)
+    return Place(name, names_of(settings, name).bucket, settings)
+
+
+def test_a_preempted_tpu_and_one_that_is_not_there_say_so(client: Client, google: Google) -> None:
+    project = projects.DEFAULT_PROJECT
+    services = f"serviceusage.googleapis.com/v1/projects/{project}/services"
+    client.post(f"{services}/tpu.googleapis.com:enable", {})
+    body = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-ubuntu2204-base"}
+    body_spot: dict[str, Any] = {**body, "schedulingConfig": {"spot": True}}
+    nodes = f"tpu.googleapis.com/v2/projects/{project}/locations/{ZONE}/nodes"
+    client.post(nodes, body_spot, nodeId="a")
+    wanted = {"a": stack("dev"), "b": stack("prod")}
+    before = of_zone(google, (project, ZONE), wanted)
+    assert [(row["name"], row["place"], row["state"]) for row in before] == [
+        ("a", "dev", "READY"),
+        ("b", "prod", "ABSENT"),
+    ]
+    for preempt in preemptions(client.local_cloud.cloud, "a"):
+        preempt()
+    assert of_zone(google, (project, ZONE), wanted)[0]["state"] == "PREEMPTED"
+
+
+def test_all_stacks_are_shown_when_none_is_named_and_a_wrong_file_hides_no_other(
+    project: Path,
+) -> None:
+    (project / "stacks" / "Pulumi.broken.yaml").write_text("config: {tpu-stack:zone: 7}\n")
+    found = {place.name: place for place in places((), ())}
+    assert {"broken", "dev", "prod"} <= set(found)
+    assert "gcp:project" in found["broken"].problem
+    assert found["dev"].bucket
+
+
+def test_every_wrong_name_is_told_at_once(project: Path) -> None:
+    with pytest.raises(UsageError) as told:
+        places(("none", "dev"), ("s3://x",))
+    assert "there is no stack none" in str(told.value)
+    assert "s3://x is no bucket" in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--bucket", "x"), "--bucket: x is no bucket. Write it like gs://BUCKET"),
+        (("--stack", "none"), "there is no stack none"),
+        (("--export", "out", "--port", "80"), "--export serves nothing, so it excludes --port"),
+        (("--port", "70000"), "70000 is not in the range"),
+    ],
+)
+def test_a_wrong_option_ends_the_command_with_one_message(
+    run: Run, project: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    done = run("dashboard", *arguments)
+    assert done.code == 2
+    assert said in done.err
+
+
+def test_an_export_is_whole_and_has_neither_logs_nor_variables(
+    queue: Queue, google: Google, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tpustack.dashboard.export.Google", lambda: google)
+    queue.store.write("jobs/runs/logs/0001/000000000000000", b"what it wrote")
+    index = write([place], tmp_path / "site")
+    assert 'content="snapshot.json"' in index.read_text(encoding="utf-8")
+    assert {"main.js", "style.css"} <= {path.name for path in index.parent.iterdir()}
+    text = (index.parent / "snapshot.json").read_text(encoding="utf-8")
+    topics = [message["topic"] for message in json.loads(text)["messages"]]
+    assert sorted(topics) == ["jobs", "stacks", "tpus", "trainings"]
+    assert "what it wrote" not in text
+    assert "secret" not in text
+
+
+def test_an_export_of_nothing_that_can_be_read_is_refused(google: Google) -> None:
+    with pytest.raises(TpustackError, match="there is no bucket gs://nowhere"):
+        taken([Place("nowhere", "nowhere")], google)
+
+
+def test_an_export_into_what_is_no_folder_is_one_message(
+    queue: Queue, google: Google, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tpustack.dashboard.export.Google", lambda: google)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TpustackError, match="it can't be written"):
+        write([place], tmp_path / "file" / "site")

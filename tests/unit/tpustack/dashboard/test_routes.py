@@ -1,0 +1,132 @@
+"""What the dashboard tells its page, and what its buttons do."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from starlette.testclient import TestClient
+
+from infra.startup.agent.jobs.queue import Queue
+from infra.startup.agent.jobs.record import Outcome
+from tests.unit.tpustack.dashboard.conftest import BUCKET, Write, asset, lines
+from tpustack.dashboard.assets import assets
+
+JOBS = f"/api/places/{BUCKET}/jobs"
+
+
+def ends(queue: Queue, name: str, outcome: Outcome) -> None:
+    queue.change(name, lambda job: job.after_try(outcome, time.time()))
+
+
+def test_the_page_names_files_that_are_there_and_of_this_server_alone(page: TestClient) -> None:
+    index = page.get("/").text
+    named = re.findall(r'(?:src|href)="([^#"]+)"', index)
+    scripts = [name for name in assets() if name.endswith(".js")]
+    imported = {name for each in scripts for name in re.findall(r'from "\./(.+?)"', asset(each))}
+    assert {"style.css", "main.js"} == set(named)
+    assert imported == set(scripts) - {"main.js"}
+    kinds = {name: page.get(f"/{name}").headers["Content-Type"] for name in {*named, *imported}}
+    assert kinds["style.css"].startswith("text/css")
+    assert all(kinds[name].startswith("text/javascript") for name in imported)
+
+
+def test_no_script_of_the_page_makes_markup_of_text() -> None:
+    for name in assets():
+        if name.endswith(".js"):
+            markup = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function"
+            assert not re.search(markup, asset(name)), name
+
+
+@pytest.mark.parametrize("path", ["/../server.py", "/..%2fserver.py", "/page", "/index.html.bak"])
+def test_no_other_file_is_served(page: TestClient, path: str) -> None:
+    assert page.get(path).status_code == 404
+
+
+def test_a_job_is_told_without_the_values_of_its_variables(page: TestClient) -> None:
+    answer = page.get(f"{JOBS}/waits")
+    assert answer.json()["spec"]["env"] == ["KEY"]
+    assert "secret" not in answer.text
+    assert answer.json()["waiting"].startswith(f"no machine runs the jobs of gs://{BUCKET}")
+
+
+def test_stop_ends_a_job_that_waits_and_asks_one_that_runs(page: TestClient, queue: Queue) -> None:
+    assert page.post(f"{JOBS}/waits/stop").json() == {"name": "waits", "state": "stopped"}
+    assert page.post(f"{JOBS}/runs/stop").json() == {"name": "runs", "state": "stopping"}
+    job = queue.read("runs")
+    assert job is not None
+    assert job.stop
+
+
+def test_resubmit_queues_the_same_once_more(page: TestClient, queue: Queue) -> None:
+    ends(queue, "runs", Outcome("exited", 1))
+    assert page.post(f"{JOBS}/runs/resubmit").json() == {"name": "runs-r2", "state": "queued"}
+    old, new = queue.read("runs"), queue.read("runs-r2")
+    assert old is not None
+    assert new is not None
+    assert new.spec == old.spec
+
+
+def test_a_log_is_told_piece_by_piece_up_to_the_jobs_end(
+    page: TestClient, queue: Queue, write: Write
+) -> None:
+    write("runs", b"one\ntw\xc3")
+    write("runs", b"\xb6\nbroken \xff\n")
+    ends(queue, "runs", Outcome("exited", 3))
+    said = lines(page.get(f"{JOBS}/runs/log").text)
+    assert said[0] == {"try": 1}
+    assert "".join(each.get("text", "") for each in said) == "one\ntwö\nbroken �\n"
+    assert said[-1] == {"state": "failed", "code": 3, "reason": "exit code 3"}
+
+    behind = next(each["at"] for each in said if each.get("text", "").startswith("one"))
+    again = lines(page.get(f"{JOBS}/runs/log", params={"behind": behind}).text)
+    assert "one" not in "".join(each.get("text", "") for each in again)
+    assert page.get(f"{JOBS}/runs/log.txt").content == b"one\ntw\xc3\xb6\nbroken \xff\n"
+
+
+def test_of_a_long_log_the_end_is_told_and_how_much_is_left_out(
+    page: TestClient, queue: Queue, write: Write
+) -> None:
+    for _ in range(4):
+        write("runs", b"x" * 200_000)
+    write("runs", b"the end")
+    ends(queue, "runs", Outcome("exited", 0))
+    said = lines(page.get(f"{JOBS}/runs/log").text)
+    assert said[0] == {"skipped": 400_000}
+    assert "".join(each.get("text", "") for each in said).endswith("xthe end")
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "said"),
+    [
+        ("GET", f"{JOBS}/nobody", "there is no job nobody in gs://a-bucket"),
+        ("GET", f"{JOBS}/nobody/log", "there is no job nobody"),
+        ("GET", f"{JOBS}/nobody/log.txt", "there is no job nobody"),
+        ("POST", f"{JOBS}/nobody/stop", "there is no job nobody"),
+        ("POST", f"{JOBS}/nobody/resubmit", "there is no job nobody"),
+        ("GET", f"{JOBS}/%22%3Cb%3E", "is no job name"),
+        ("GET", "/api/places/other/jobs/runs", "the dashboard does not look into 'other'"),
+        ("POST", "/api/places/other/drift", "the dashboard does not look into 'other'"),
+        ("POST", f"/api/places/{BUCKET}/drift", "a-bucket is a bucket, not a stack"),
+        ("GET", f"/api/places/{BUCKET}/curves", "'' is no folder of a training"),
+        ("GET", f"/api/places/{BUCKET}/curves?training=../x", "is no folder of a training"),
+    ],
+)
+def test_wrong_input_is_answered_with_one_message(
+    page: TestClient, verb: str, path: str, said: str
+) -> None:
+    answer = page.request(verb, path)
+    assert answer.status_code == 400
+    assert said in answer.json()["problem"]
+
+
+def test_a_bucket_that_is_gone_is_a_message_that_says_what_to_do(
+    page: TestClient, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "tpustack.dashboard.places.Store", lambda _name, send: type(queue.store)("gone", send)
+    )
+    answer = page.get(f"{JOBS}/runs")
+    assert answer.status_code == 400
+    assert "there is no bucket gs://gone: the stack is down" in answer.json()["problem"]

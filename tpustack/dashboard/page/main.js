@@ -1,0 +1,69 @@
+// Starts the page: follows the stream, and hands each message to the part that shows it.
+
+import { Refused, lines, live, snapshot } from "./api.js";
+import { $ } from "./dom.js";
+import { clock, moment } from "./format.js";
+import { showGoodput } from "./goodput.js";
+import { closeJob, setCurves } from "./job.js";
+import { showJobs } from "./jobs.js";
+import { showStacks } from "./stacks.js";
+import { showTpus } from "./tpus.js";
+
+const SHOW = { stacks: showStacks, tpus: showTpus, jobs: showJobs, trainings: showGoodput };
+const AGAIN = 2000;
+const messages = { stacks: new Map(), tpus: new Map(), jobs: new Map(), trainings: new Map() };
+const dirty = new Set();
+
+function hear(message) {
+  const place = messages[message.topic];
+  if (!place) return;
+  place.set(message.place, message);
+  // A burst of messages is drawn once.
+  if (!dirty.size) requestAnimationFrame(draw);
+  dirty.add(message.topic);
+}
+
+function draw() {
+  for (const topic of dirty) SHOW[topic](messages[topic], messages);
+  dirty.clear();
+}
+
+async function follow() {
+  for (;;) {
+    try {
+      await lines("feed", (message) => { $("link").textContent = `live, ${clock(Date.now() / 1000)}`; hear(message); });
+      $("link").textContent = "the server has ended; trying again …";
+    } catch (error) {
+      if (error instanceof Refused) return refuse(error.message);
+      $("link").textContent = "no connection; trying again …";
+    }
+    await new Promise((done) => setTimeout(done, AGAIN));
+  }
+}
+
+function refuse(why) {
+  $("link").textContent = "not connected";
+  $("alert").textContent = why;
+  $("alert").hidden = false;
+}
+
+async function showSnapshot() {
+  const found = await snapshot();
+  $("link").textContent = `as it was on ${moment(found.at)}`;
+  setCurves(found.curves);
+  found.messages.forEach(hear);
+}
+
+addEventListener("keydown", (event) => {
+  const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
+  if (event.key === "/" && !typing && !$("job").open) {
+    event.preventDefault();
+    $("jobs-find").focus();
+  }
+});
+$("job-close").addEventListener("click", closeJob);
+// Ages go on without any message.
+setInterval(() => { for (const topic of ["jobs", "tpus"]) if (messages[topic].size) SHOW[topic](messages[topic], messages); }, 15000);
+
+if (live) follow();
+else showSnapshot().catch(() => refuse("the snapshot can't be read: a web server must serve this folder"));

@@ -1,0 +1,25 @@
+"""Ends a job."""
+
+from __future__ import annotations
+
+import time
+
+from infra.startup.agent.jobs.queue import Queue
+from infra.startup.agent.jobs.record import Job
+from tpustack.jobs import waiting
+from tpustack.jobs.submit import who
+
+
+def stop(queue: Queue, name: str) -> Job:
+    """Want a job to end, and return it: one that waits has ended, one that runs will soon.
+
+    Raises:
+        UsageError: there is no such job.
+        StoreError: the bucket refuses.
+    """
+    waiting.read(queue, name)
+    changed = queue.change(
+        name, lambda there: None if there.is_over else there.stopping(time.time(), who())
+    )
+    queue.ring()
+    return changed or waiting.read(queue, name)
