@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["", "preemption", "failure"]
-Action = Literal["finish", "again", "wait", "rarely", "give up"]
+Action = Literal["finish", "again", "wait", "rarely", "renew", "give up"]
 
 _DONE, _WRONG_INPUT, _SAVED = 0, 2, 75
 _KILLED = 128 + 9
 # What another start seldom mends, so that a few tries are enough.
 _STUBBORN = frozenset({"loss-diverged", "device-memory", "host-memory", "disk-full", "hung"})
 MOST_IN_A_ROW = 3
+# So many hangs in a row are the TPU's fault, as far as anybody can tell.
+_HANGS = 2
 # A person has to do something elsewhere, after which the trainer runs on this same machine.
 _CURED_ELSEWHERE = frozenset(
     {
@@ -37,7 +39,9 @@ class Ending:
     kind: Kind = "failure"
 
 
-def ending_of(code: int, cause: str, *, memory_full: bool, in_a_row: int) -> Ending:
+def ending_of(
+    code: int, cause: str, *, memory_full: bool, in_a_row: int, recovered: bool
+) -> Ending:
     """Return what an end means while the TPU is READY.
 
     Args:
@@ -45,6 +49,7 @@ def ending_of(code: int, cause: str, *, memory_full: bool, in_a_row: int) -> End
         cause: the trainer's own word for it, an ID of its catalog of errors; may be empty.
         memory_full: whether the kernel has killed something for want of memory meanwhile.
         in_a_row: how often the trainer has ended so, this time included.
+        recovered: whether this agent can make the TPU anew.
     """
     if code == _DONE:
         return Ending("done", "finish", "")
@@ -55,6 +60,8 @@ def ending_of(code: int, cause: str, *, memory_full: bool, in_a_row: int) -> End
     cause = cause_in_words(code, cause, memory_full=memory_full)
     if cause in _CURED_ELSEWHERE:
         return Ending(cause, "rarely")
+    if cause == "hung" and recovered:
+        return Ending(cause, "again" if in_a_row % _HANGS else "renew")
     if cause in _STUBBORN and in_a_row >= MOST_IN_A_ROW:
         return Ending(cause, "give up")
     return Ending(cause, "again")

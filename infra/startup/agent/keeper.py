@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Mapping
 
@@ -16,7 +17,9 @@ from .recovery import Recovery
 _LOOK_SECONDS = 60
 _RECOVERY_SECONDS = 10
 # While Google deletes or makes a TPU: the trainer waits for what comes next.
-_MAKING_SECONDS = 2
+_MAKING_SECONDS = 1
+# So soon it notices the bell, which a wait for other limits does not hear.
+_BELL_SECONDS = 1
 _RETRY_SECONDS = 15
 
 
@@ -39,6 +42,9 @@ class Keeper:
         self._machine, self._say = machine, say
         self._limits: Json = {}
         self._seconds = _LOOK_SECONDS
+        self._recovering = threading.Lock()
+        self._bell = threading.Event()
+        self._found = TpuState(None)
 
     def training(self) -> bool:
         """Return whether anything trains on this machine."""
@@ -62,18 +68,47 @@ class Keeper:
         self._machine.turn_off()
 
     def _look(self) -> bool:
-        limits = self._limits = self._machine.limits(self._seconds)
+        limits = self._limits = self._next_limits()
         self._seconds = _LOOK_SECONDS
         if "recovery" in limits:
             # Also after a look that fails: at first the machine's grants may not count yet.
             self._seconds = _RECOVERY_SECONDS
-            self.recovery.look(limits["tpus"], limits["recovery"], limits.get("request"))
-            if self.recovery.hurries:
-                self._seconds = _MAKING_SECONDS
+            with self._recovering:
+                self.recovery.look(limits["tpus"], limits["recovery"], limits.get("request"))
+                if self.recovery.hurries:
+                    self._seconds = _MAKING_SECONDS
         return self.enforcer.look(limits) and bool(limits.get("turnOff"))
 
+    def _next_limits(self) -> Json:
+        """Wait for other limits, for the next look's time, or for the bell."""
+        each = self._seconds if self.budgets() is None else _BELL_SECONDS
+        for _ in range(self._seconds // each):
+            limits = self._machine.limits(each)
+            if limits != self._limits or self._bell.is_set():
+                break
+        self._bell.clear()
+        return limits
+
+    def renew(self, why: str) -> None:
+        """Make the trainer's TPUs anew, which look healthy and are not. Raises OSError."""
+        limits = self._limits
+        if "recovery" in limits:
+            with self._recovering:
+                self.recovery.renew(limits["tpus"], limits["recovery"], limits.get("request"), why)
+            self._bell.set()
+
     def tpu_state(self) -> TpuState:
-        """Return what keeps the trainer's TPUs from work. Raises OSError."""
+        """Return what keeps the trainer's TPUs from work, and ring if that is new. Raises OSError.
+
+        A trainer that has lost its TPU is the first to know.
+        """
+        found = self._tpu_state()
+        if found != self._found:
+            self._found = found
+            self._bell.set()
+        return found
+
+    def _tpu_state(self) -> TpuState:
         recovered = self.budgets() is not None
         for name in self._machine.tpus():
             status, node = self._machine.call("GET", f"{TPU}v2/{self.place.node(name)}", None)

@@ -77,6 +77,7 @@ def _trainer(machine: Machine, keeper: Keeper) -> Trainer:
         say=say_of_trainer,
         chance=random.random,
         tpu=keeper.tpu_state,
+        renew=keeper.renew,
         going_down=lambda: machine.entry("preempted") == "TRUE",
         budgets=keeper.budgets,
         finish=finish,

@@ -23,6 +23,7 @@ class Record:
         not_before: when the next start may be, in seconds since the epoch.
         fruitless: starts in a row without a finished step.
         cause, in_a_row: how the last failure was called, and how often in a row.
+        renew: why the TPU has to be made anew before the next start; empty if it need not.
         hung: the last start that was ended because it hung.
         oom_kills: what the kernel had killed for want of memory before the last start.
         events: the failures and preemptions of the last day: when, and which.
@@ -36,6 +37,7 @@ class Record:
     fruitless: int = 0
     cause: str = ""
     in_a_row: int = 0
+    renew: str = ""
     hung: int = 0
     oom_kills: int = 0
     events: list[tuple[float, str]] = field(default_factory=list)

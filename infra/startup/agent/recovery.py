@@ -9,7 +9,7 @@ in the queue is made anew as a whole, so that it goes back into the queue with a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from . import forms
@@ -66,12 +66,29 @@ class Recovery:
             budgets: how many losses of each kind a day may have.
             request: the request in the queue that all of them come from.
         """
+        for name, seen in self._seen(names, request):
+            self._look_at(name, seen, budgets)
+
+    def renew(
+        self, names: Sequence[str], budgets: Mapping[str, int], request: str | None, why: str
+    ) -> None:
+        """Make anew what is READY and does not work, by another's word; it counts as a failure.
+
+        Raises:
+            OSError: if Google does not answer. It may be repeated.
+        """
+        for name, seen in self._seen(names, request):
+            if seen is not None and seen.phase == "ready":
+                self._take_down(name, seen, "failure", f"it is READY, but {why}", budgets)
+
+    def _seen(
+        self, names: Sequence[str], request: str | None
+    ) -> Iterator[tuple[str, Seen | None]]:
         if request is not None:
-            seen = forms.request(self._place, self._call, request, names)
-            self._look_at(request, seen, budgets)
+            yield request, forms.request(self._place, self._call, request, names)
             return
         for name in names:
-            self._look_at(name, forms.node(self._place, self._call, name), budgets)
+            yield name, forms.node(self._place, self._call, name)
 
     @property
     def hurries(self) -> bool:

@@ -38,6 +38,7 @@ class Surroundings:
         say: writes a line to the journal and the serial port.
         chance: a number from 0 to 1.
         tpu: what keeps the TPUs from work. Raises OSError.
+        renew: makes the TPUs anew, given why, where that is allowed. Raises OSError.
         going_down: whether this machine is being preempted. Raises OSError.
         budgets: failures and preemptions a day; None where nobody set any.
         finish: marks the job as finished, given where. Raises OSError.
@@ -49,6 +50,7 @@ class Surroundings:
     say: Callable[[str], None]
     chance: Callable[[], float]
     tpu: Callable[[], TpuState]
+    renew: Callable[[str], None]
     going_down: Callable[[], bool]
     budgets: Callable[[], Mapping[str, int] | None]
     finish: Callable[[str], None]
@@ -101,6 +103,10 @@ class Trainer:
             return _LOOK if not record.number else _IDLE
         if now < record.not_before:
             return min(_WAIT, record.not_before - now)
+        if record.renew:
+            self._around.renew(record.renew)
+            record.renew = ""
+            self._save()
         if record.waiting and (tpu := self._around.tpu()).ending is not None:
             self._say_once(tpu.said)
             return _WAIT
@@ -187,7 +193,11 @@ class Trainer:
             name = cause_in_words(code, cause, memory_full=memory_full)
             record.in_a_row = record.in_a_row + 1 if name == record.cause else 1
             record.cause = name
-        return ending_of(code, cause, memory_full=memory_full, in_a_row=record.in_a_row)
+        recovered = self._around.budgets() is not None
+        count = record.in_a_row
+        return ending_of(
+            code, cause, memory_full=memory_full, in_a_row=count, recovered=recovered
+        )
 
     def _act(self, code: int, ending: Ending, message: str) -> None:
         record, now = self._record, self._around.now()
@@ -212,6 +222,9 @@ class Trainer:
             record.waiting = True
             self._say_once(message)
         else:
+            if ending.action == "renew":
+                record.renew = f"the trainer hung {record.in_a_row} times in a row"
+                record.waiting = True
             self._put_off(code, ending)
 
     def _give_up(self, why: str, message: str) -> None:
@@ -232,7 +245,8 @@ class Trainer:
         pause = _RARELY if ending.action == "rarely" else pause
         if saved and self._going_down():
             pause = _RARELY
-        pause *= 0.5 + 0.5 * self._around.chance()
+        # Its TPU's creation takes longer than any start.
+        pause *= 0.0 if ending.action == "wait" else 0.5 + 0.5 * self._around.chance()
         record.not_before = self._around.now() + pause
         why = "its progress is saved" if saved else ending.cause
         self._around.say(

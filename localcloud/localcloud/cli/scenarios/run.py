@@ -13,6 +13,8 @@ from localcloud.cli.scenarios.kinds import KINDS, Ask, Lift
 from localcloud.cli.scenarios.parse import Event
 
 _LOOK = 0.25
+# So long an event waits for what it is to break: a machine that boots, a program that comes back.
+_PATIENCE = 60.0
 
 
 class Time(Protocol):
@@ -32,6 +34,7 @@ class _Planned:
     lift: Lift | None = None
     ends: float = 0.0
     done: bool = False
+    problem: str = ""
 
 
 @dataclass
@@ -131,13 +134,21 @@ class Run:
         except CommandError as error:
             if error.exit_code == 3:
                 raise
-            planned.done, self.failed = True, self.failed + 1
-            self._say("fails", f"{event}: {error}")
+            planned.problem = str(error)
+            if planned.due is None or now >= planned.due + _PATIENCE:
+                self._fail(planned)
             return
         self._say("happens", str(event))
         # What has no end stays for good, and doesn't hold the scenario up.
         planned.done = event.lasts is None
         planned.ends = now + (event.lasts or 0.0)
+
+    def _fail(self, planned: _Planned) -> None:
+        planned.done, self.failed = True, self.failed + 1
+        if planned.problem:
+            self._say("fails", f"{planned.event}: {planned.problem}")
+        else:
+            self._say("never", str(planned.event))
 
     def _lift(self, planned: _Planned) -> None:
         if planned.lift is not None:
@@ -154,8 +165,7 @@ class Run:
             if planned.lift is not None:
                 self._lift(planned)
             else:
-                self.failed += 1
-                self._say("never", str(planned.event))
+                self._fail(planned)
 
     def _say(self, what: str, text: str) -> None:
         self._tell(round(self._time.monotonic() - self._began, 2), what, text)

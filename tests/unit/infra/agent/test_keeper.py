@@ -7,43 +7,95 @@ from typing import Any
 
 import pytest
 
-from infra.startup.agent.google import Place
+from infra.startup.agent.google import Json, Place
 from infra.startup.agent.keeper import Keeper
 
 LIMITS = {"tpus": ["tpu"], "recovery": {"failures": 1, "preemptions": 1}, "turnOff": True}
 
 
 class Fake:
-    """A machine, an enforcer of limits that are over at once, and a recovery that fails first."""
+    """A machine in virtual time, an enforcer of limits that are over, and a recovery."""
 
     hurries = False
 
     def __init__(self) -> None:
-        self.waits: list[int] = []
+        self.time = 0.0
+        self.looks: list[float] = []
+        self.fails = 0
+        self.renewed: list[str] = []
+        self.state = "READY"
+        self.preempted_at: float | None = None
+        self.keeper: Keeper | None = None
 
     def has_limits(self) -> bool:
         return True
 
     def limits(self, seconds: int) -> dict[str, Any]:
-        self.waits.append(seconds)
+        """The first answer comes at once, as nothing is known yet."""
+        self.time += seconds if self.time else 1
+        if self.time == self.preempted_at and self.keeper is not None:
+            self.state = "PREEMPTED"
+            # The trainer has lost its worker, and asks why; then again and again.
+            self.keeper.tpu_state()
         return LIMITS
+
+    def tpus(self) -> list[str]:
+        return ["tpu"]
+
+    def call(self, method: str, url: str, body: str | None) -> tuple[int, Json]:
+        return 200, {"state": self.state}
 
     def turn_off(self) -> None:
         pass
 
     def look(self, *arguments: Any) -> bool:
-        if len(arguments) > 1 and len(self.waits) == 1:
+        if len(arguments) == 1:
+            return len(self.looks) >= 4
+        self.looks.append(self.time)
+        if self.fails:
+            self.fails -= 1
             raise OSError("HTTP status 403")
         return True
 
+    def renew(self, names: list[str], budgets: Json, request: str | None, why: str) -> None:
+        self.renewed.append(why)
 
-def test_a_look_that_fails_is_repeated_as_soon_as_one_that_found_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fake: Any = Fake()
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    made = Fake()
     monkeypatch.setattr(time, "sleep", lambda _: None)
-    keeper = Keeper(fake, Place("project", "zone", "bucket"), lambda _: None)
-    keeper.enforcer = keeper.recovery = fake
-    keeper.keep()
-    first, second = fake.waits
-    assert second == 10 < first
+    machine: Any = made
+    made.keeper = Keeper(machine, Place("project", "zone", "bucket"), lambda _: None)
+    made.keeper.enforcer = made.keeper.recovery = machine
+    return made
+
+
+def test_it_looks_every_ten_seconds_also_after_a_look_that_fails(fake: Fake) -> None:
+    assert fake.keeper
+    fake.fails = 1
+    fake.keeper.keep()
+    assert fake.looks == [1, 11, 21, 31]
+
+
+def test_a_tpu_that_the_trainer_finds_lost_is_looked_at_at_once_and_only_once(fake: Fake) -> None:
+    assert fake.keeper
+    fake.preempted_at = 14
+    fake.keeper.keep()
+    assert fake.looks == [1, 11, 14, 24]
+
+
+def test_it_hurries_while_a_tpu_is_made(fake: Fake) -> None:
+    assert fake.keeper
+    fake.hurries = True
+    fake.keeper.keep()
+    assert fake.looks == [1, 2, 3, 4]
+
+
+def test_only_a_stack_with_recovery_lets_the_trainer_have_its_tpu_made_anew(fake: Fake) -> None:
+    assert fake.keeper
+    fake.keeper.renew("it hung")
+    assert fake.renewed == []
+    fake.keeper.keep()
+    fake.keeper.renew("it hung")
+    assert fake.renewed == ["it hung"]

@@ -200,6 +200,25 @@ def test_a_tpu_that_is_ready_but_dead_is_made_anew_after_five_minutes(
     assert google.get(f"{TPU}/nodes/t")["createTime"] != created
 
 
+def test_a_tpu_that_is_ready_and_answers_is_made_anew_when_the_trainer_says_that_it_hangs(
+    agent: Agent, google: Client
+) -> None:
+    def renew() -> None:
+        agent.recovery.renew(["t"], BUDGETS, None, "the trainer hung 2 times in a row")
+
+    created = google.get(f"{TPU}/nodes/t")["createTime"]
+    renew()
+    # An agent that was killed before it could note that it has done so repeats it.
+    renew()
+    assert agent.lines == [
+        "t is deleted and made anew: it is READY, but the trainer hung 2 times in a row"
+    ]
+    agent.looks(600, until=lambda: state(google) == "READY")
+    assert google.get(f"{TPU}/nodes/t")["createTime"] != created
+    memory = "storage.googleapis.com/storage/v1/b/a-bucket/o/agent%2Fstate.json"
+    assert [event["kind"] for event in google.get(memory, alt="media")["events"]] == ["failure"]
+
+
 def test_budgets_of_preemptions_and_failures_are_separate(agent: Agent, google: Client) -> None:
     agent.looks(60)
     agent.silent["all"] = "connection refused"

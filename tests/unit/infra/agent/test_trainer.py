@@ -27,6 +27,7 @@ class World:
         self.time = 1_000_000.0
         self.said: list[str] = []
         self.finished: list[str] = []
+        self.renewed: list[str] = []
         self.tpu = READY
         self.budgets: Mapping[str, int] | None = None
         self.oom_kills = 0
@@ -36,6 +37,7 @@ class World:
             say=self.said.append,
             chance=lambda: 1.0,
             tpu=lambda: self.tpu,
+            renew=self.renewed.append,
             going_down=lambda: self.going_down,
             budgets=lambda: self.budgets,
             finish=self.finished.append,
@@ -239,7 +241,7 @@ def test_a_trainer_that_has_just_lost_its_tpu_starts_while_the_agent_makes_that_
     world.order('[ -e ran ] || echo "0 5" >"$TPU_TRAINING_PULSE"; touch ran; exit 1')
     world.until(lambda: world.starts() == 2)
     assert world.last() == (
-        "the trainer ended with exit code 1 (preempted); it is started again in 2 seconds"
+        "the trainer ended with exit code 1 (preempted); it is started again in 0 seconds"
     )
     world.rest()
     assert world.starts() == 2
@@ -274,6 +276,43 @@ def test_a_trainer_that_is_late_by_its_own_word_is_ended_and_counts_as_hung(worl
     world.time += 6
     world.until(lambda: "(hung)" in " ".join(world.said))
     assert world.said[0] == "the trainer hangs: no step in the time that it needs at most"
+
+
+HANGS = OUTCOME.format(1, "hung") + "exit 1"
+
+
+def test_a_tpu_on_which_the_trainer_hangs_twice_in_a_row_is_made_anew(world: World) -> None:
+    world.budgets = {"failure": 9, "preemption": 9}
+    world.order(HANGS)
+    world.until(lambda: world.starts() == 2)
+    assert world.renewed == []
+    world.until(lambda: world.starts() == 3)
+    assert world.renewed == ["the trainer hung 2 times in a row"]
+    world.until(lambda: world.starts() == 5)
+    assert len(world.renewed) == 2
+    world.rest()
+    assert "its budget of 9" in world.last()
+    assert world.starts() == 10
+
+
+def test_the_next_trainer_waits_for_the_tpu_that_is_made_anew_and_so_does_another_agents(
+    world: World,
+) -> None:
+    def refuse(why: str) -> None:
+        raise OSError("HTTP status 503")
+
+    world.budgets = {"failure": 9, "preemption": 9}
+    world.trainer = Trainer(world.folder, replace(world.around, renew=refuse))
+    world.order(HANGS)
+    world.until(lambda: world.said[-1:] == ["trying again: HTTP status 503"])
+    world.rest()
+    assert world.starts() == 2
+    world.trainer = Trainer(world.folder, world.around)
+    world.tpu = tpu_state("t", "CREATING", "", recovered=True)
+    world.rest()
+    assert (world.starts(), len(world.renewed)) == (2, 1)
+    world.tpu = READY
+    world.until(lambda: world.starts() == 3)
 
 
 def test_garbage_from_the_trainer_counts_as_nothing(world: World) -> None:

@@ -21,6 +21,7 @@ class Emulator:
         self.asked: list[tuple[str, str, dict[str, Any]]] = []
         self.port: str | None = None
         self.objects: list[str] = []
+        self.missing = "nobody"
 
     def __call__(self, verb: str, name: str, sent: dict[str, Any]) -> dict[str, Any]:
         if name == "objects":
@@ -30,7 +31,7 @@ class Emulator:
                 raise CommandError("no machine is called vm", 2)
             start = min(sent["start"], len(self.port))
             return {"contents": self.port[start:], "next": len(self.port)}
-        if sent.get("name") == "nobody":
+        if sent.get("name") == self.missing:
             raise CommandError("no machine is called nobody", 2)
         self.asked.append((verb, name, sent))
         return {"id": "fault-7"}
@@ -113,11 +114,21 @@ def test_calls_that_fail_work_again_at_the_end(emulator: Emulator) -> None:
 def test_what_fails_is_told_and_the_rest_goes_on(emulator: Emulator) -> None:
     run, told = playing(emulator, Event("dead", "nobody"), Event("dead", "tpu", at=1.0))
     run.play()
-    assert [said[1:] for said in told] == [
-        ("fails", "dead nobody: no machine is called nobody"),
-        ("happens", "dead tpu"),
+    assert told == [
+        (1.0, "happens", "dead tpu"),
+        (60.0, "fails", "dead nobody: no machine is called nobody"),
     ]
     assert run.failed == 1
+
+
+def test_an_event_waits_for_what_it_is_to_break(emulator: Emulator) -> None:
+    """Such as a machine that boots, or a program that starts again."""
+    run, told = playing(emulator, Event("dead", "nobody"))
+    run.look()
+    emulator.missing = ""
+    emulator.now += 30.0
+    run.play()
+    assert told == [(30.0, "happens", "dead nobody")]
 
 
 def test_an_interrupted_scenario_lifts_what_is_in_force_and_names_what_never_came(
