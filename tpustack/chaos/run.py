@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -26,6 +26,10 @@ from tpustack.engine.stack import Stack
 from tpustack.errors import TpustackError
 from tpustack.logs import serial
 from tpustack.logs.words import Ended
+
+if TYPE_CHECKING:
+    from tpu_training.goodput.account import Account
+    from tpu_training.goodput.ledger import Ledger
 
 _SILENCE = 600.0
 
@@ -137,6 +141,20 @@ class Chaos:
         self.outcome.ledger = [f"{name} is garbage" for name in ledger.broken]
         if total.steps != self.steps:
             self.outcome.ledger = [*self.outcome.ledger, f"it counts {total.steps} steps"]
+        self._draw(ledger, total)
+
+    def _draw(self, ledger: Ledger, total: Account) -> None:
+        """Draw where the time went, with a dashed line for each fault."""
+        from tpu_training.errors import InputError
+        from tpu_training.goodput.picture import draw
+
+        picture = self.folder.with_name(f"{self.folder.name}.png")
+        try:
+            picture.write_bytes(draw(ledger, total, picture.suffix[1:], self.timeline.moments()))
+        except (InputError, OSError) as error:
+            self._say(f"no picture: {error}", "yellow")
+        else:
+            self._say(f"where the time went: {picture}", "bold")
 
     def _undisturbed(self, outputs: dict[str, Any]) -> float:
         """Train the same on the same TPU, from this computer; return the loss on the test set."""

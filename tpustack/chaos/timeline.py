@@ -31,6 +31,8 @@ class Timeline:
     """Steps and faults by the time since the scenario's start."""
 
     began: float = field(default_factory=time.monotonic)
+    clock: float = field(default_factory=time.time)
+    """The time of day at the scenario's start."""
     happenings: list[Happening] = field(default_factory=list)
     steps: list[tuple[float, int]] = field(default_factory=list)
     """When the training spoke of which step."""
@@ -42,6 +44,10 @@ class Timeline:
     def faults(self) -> int:
         """Return how many faults were put in force."""
         return sum(happening.what == "happens" for happening in self.happenings)
+
+    def moments(self) -> list[float]:
+        """Return when faults were put in force, in seconds since the epoch."""
+        return [self.clock + each.seconds for each in self.happenings if each.what == "happens"]
 
     def missed(self) -> list[Happening]:
         """Return the faults that were not."""
@@ -72,7 +78,7 @@ class Scenario:
 
     def __init__(self, cloud: LocalCloudCommand, file: str, timeline: Timeline) -> None:
         self._timeline = timeline
-        timeline.began = time.monotonic()
+        timeline.began, timeline.clock = time.monotonic(), time.time()
         self._process = subprocess.Popen(
             cloud.arguments("faults", "run", file, "--json"),
             stdout=subprocess.PIPE,

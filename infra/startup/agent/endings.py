@@ -13,8 +13,10 @@ _KILLED = 128 + 9
 # What another start seldom mends, so that a few tries are enough.
 _STUBBORN = frozenset({"loss-diverged", "device-memory", "host-memory", "disk-full", "hung"})
 MOST_IN_A_ROW = 3
-# So many hangs in a row are the TPU's fault, as far as anybody can tell.
-_HANGS = 2
+# What may lie in a process of the TPU's hosts: TensorFlow keeps a token until its time is over, and
+# an empty one for good. So many in a row are the TPU's fault, as far as anybody can tell.
+_OF_THE_HOSTS = frozenset({"hung", "bucket-credentials"})
+_FAULTS_OF_A_TPU = 2
 # A person has to do something elsewhere, after which the trainer runs on this same machine.
 _CURED_ELSEWHERE = frozenset(
     {
@@ -60,8 +62,8 @@ def ending_of(
     cause = cause_in_words(code, cause, memory_full=memory_full)
     if cause in _CURED_ELSEWHERE:
         return Ending(cause, "rarely")
-    if cause == "hung" and recovered:
-        return Ending(cause, "again" if in_a_row % _HANGS else "renew")
+    if cause in _OF_THE_HOSTS and recovered:
+        return Ending(cause, "again" if in_a_row % _FAULTS_OF_A_TPU else "renew")
     if cause in _STUBBORN and in_a_row >= MOST_IN_A_ROW:
         return Ending(cause, "give up")
     return Ending(cause, "again")

@@ -223,7 +223,7 @@ class Trainer:
             self._say_once(message)
         else:
             if ending.action == "renew":
-                record.renew = f"the trainer hung {record.in_a_row} times in a row"
+                record.renew = f"its trainer ended {record.in_a_row} times in a row: {ending.cause}"
                 record.waiting = True
             self._put_off(code, ending)
 

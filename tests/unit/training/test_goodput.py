@@ -304,6 +304,15 @@ def test_the_picture_of_the_same_ledger_is_the_same(kind: str) -> None:
         assert "provisioning" in text
 
 
+def test_the_picture_marks_what_happened_from_outside_while_the_job_ran() -> None:
+    pytest.importorskip("matplotlib", reason="an optional library")
+    ledger = read(by_chance(random.Random(7)))
+    total = account(ledger)
+    plain, begin = draw(ledger, total, "svg"), timeline(ledger)[0].begin
+    assert draw(ledger, total, "svg", [begin - 1.0]) == draw(ledger, total, "svg", [0.0])
+    assert draw(ledger, total, "svg", [begin + 1.0]) != plain
+
+
 def test_a_picture_of_no_time_at_all_is_refused() -> None:
     pytest.importorskip("matplotlib", reason="an optional library")
     ledger = read(files(entry(0.0, 0, 0, duration=0.0)))

@@ -46,8 +46,14 @@ _METADATA: Mapping[str, Any] = {
 KINDS = tuple(_METADATA)
 
 
-def draw(ledger: Ledger, total: Account, kind: str) -> bytes:
+def draw(ledger: Ledger, total: Account, kind: str, marks: Sequence[float] = ()) -> bytes:
     """Return a picture of one of KINDS.
+
+    Args:
+        ledger: Of a job.
+        total: What it sums up to.
+        kind: One of KINDS.
+        marks: When something happened from outside, in seconds since the epoch.
 
     Raises:
         InputError: matplotlib is not installed, or no time has passed yet.
@@ -66,6 +72,7 @@ def draw(ledger: Ledger, total: Account, kind: str) -> bytes:
         shown = [height for height in heights if height]
         rows = list(figure.subplots(len(shown), height_ratios=shown, squeeze=False)[:, 0])
         _draw_states(rows[0], segments, total)
+        _draw_marks(rows[0], segments, marks)
         if total.tpus:
             _draw_tpus(rows[1], ledger, segments)
         _draw_causes(rows[-1], causes, total.wall)
@@ -96,6 +103,13 @@ def _draw_states(axes: Any, segments: Sequence[Segment], total: Account) -> None
     )
     axes.set(xlim=(0, times[-1]), ylim=(0, 1), ylabel="part of the time", xlabel=unit)
     axes.legend(ncols=6, loc="lower left", bbox_to_anchor=(0, 1), frameon=False, fontsize=8)
+
+
+def _draw_marks(axes: Any, segments: Sequence[Segment], marks: Sequence[float]) -> None:
+    begin, end = segments[0].begin, segments[-1].end
+    divisor, _ = _unit(end - begin)
+    times = [(mark - begin) / divisor for mark in marks if begin <= mark <= end]
+    axes.vlines(times, 0, 1, color="black", linewidth=0.8, linestyle="dashed")
 
 
 def _columns(segments: Sequence[Segment]) -> tuple[list[float], list[dict[str, float]]]:

@@ -281,13 +281,16 @@ def test_a_trainer_that_is_late_by_its_own_word_is_ended_and_counts_as_hung(worl
 HANGS = OUTCOME.format(1, "hung") + "exit 1"
 
 
-def test_a_tpu_on_which_the_trainer_hangs_twice_in_a_row_is_made_anew(world: World) -> None:
+@pytest.mark.parametrize("cause", ["hung", "bucket-credentials"])
+def test_a_tpu_on_which_the_trainer_fails_twice_in_a_row_by_its_hosts_is_made_anew(
+    world: World, cause: str
+) -> None:
     world.budgets = {"failure": 9, "preemption": 9}
-    world.order(HANGS)
+    world.order(OUTCOME.format(1, cause) + "exit 1")
     world.until(lambda: world.starts() == 2)
     assert world.renewed == []
     world.until(lambda: world.starts() == 3)
-    assert world.renewed == ["the trainer hung 2 times in a row"]
+    assert world.renewed == [f"its trainer ended 2 times in a row: {cause}"]
     world.until(lambda: world.starts() == 5)
     assert len(world.renewed) == 2
     world.rest()
