@@ -1,14 +1,17 @@
-"""A scenario that can't be."""
+"""A short soak, and a scenario that can't be."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 from tpustack import project
 
-SECONDS = 120
+SECONDS = 600
+# It has a kill of the trainer, one of the agent, a preemption, a stock-out, and errors of the bucket.
+SOAK = ("--soak=20", "--seed=146")
 
 
 def chaos(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -30,3 +33,14 @@ def test_a_wrong_scenario_starts_nothing(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "did you mean preempt?" in done.stderr
     assert not (tmp_path / "chaos").exists()
+
+
+def test_a_job_lives_through_twenty_faults_as_if_there_were_none(tmp_path: Path) -> None:
+    """All its steps, the same loss to the bit, a whole ledger, and nothing that is left over."""
+    done = chaos(*SOAK, "--folder", str(tmp_path / "chaos"))
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    told = json.loads((tmp_path / "chaos.json").read_text(encoding="utf-8"))
+    assert (told["steps"], told["faults"], told["problems"]) == (230, 20, [])
+    assert told["loss"] == told["undisturbed"] is not None
+    assert told["starts"] >= 3
+    assert (tmp_path / "chaos.png").stat().st_size > 10_000

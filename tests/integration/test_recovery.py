@@ -7,14 +7,17 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import requests
 from click.testing import CliRunner
 
+from tpu_training.goodput.ledger import File, Ledger, read
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.commands import recover
 from tpustack.engine.stack import Stack
@@ -54,6 +57,17 @@ def wait(until: Callable[[], bool], what: str) -> None:
         time.sleep(0.2)
 
 
+def ledger_of(google: requests.Session, job: str) -> Ledger:
+    bucket, _, folder = job.removeprefix("gs://").partition("/")
+    objects = f"https://storage.googleapis.com/storage/v1/b/{bucket}/o"
+    found = google.get(objects, params={"prefix": f"{folder}/ledger/"}).json().get("items", [])
+    names = [item["name"] for item in found if item["name"].endswith(".json")]
+    texts = [google.get(f"{objects}/{quote(name, safe='')}?alt=media").text for name in names]
+    ledger = read(File(name, text) for name, text in zip(names, texts, strict=True))
+    assert not ledger.broken
+    return ledger
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_preempted_tpu_comes_back_without_a_person_and_the_state_knows_no_difference(
     deploy: Callable[..., Stack],
@@ -66,6 +80,12 @@ def test_a_preempted_tpu_comes_back_without_a_person_and_the_state_knows_no_diff
         found = google.get(NODES).json().get("nodes", [])
         return {node["name"].rpartition("/")[2]: node for node in found}
 
+    def states_of(job: str, tpu: str) -> list[str]:
+        """The TPU's states by the ledger that `tpustack goodput` reads, without a gap."""
+        found = [span for span in ledger_of(google, job).spans if span.tpu == tpu]
+        assert all(one.end == other.begin for one, other in pairwise(found))
+        return [span.state for span in found]
+
     def all_ready() -> bool:
         states = [node["state"] for node in there().values()]
         return states == ["READY"] * len(first)
@@ -75,14 +95,18 @@ def test_a_preempted_tpu_comes_back_without_a_person_and_the_state_knows_no_diff
     if form == "classic":
         enable(google, "tpu")
     engine = deploy(stack, recovery={"enabled": True}, **FORMS[form])
-    engine.up(ignore)
+    job = engine.up(ignore).outputs["job_url"]
     first = there()
     assert all_ready()
     lost = max(first)
+    wait(lambda: states_of(job, lost) == ["ready"], "the ledger's first word of it")
     cloud.run("faults", "preempt", lost)
     made = first[lost]["createTime"]
     wait(lambda: there().get(lost, first[lost])["createTime"] != made, "another TPU")
     wait(all_ready, "that it is READY")
+    wait(lambda: states_of(job, lost)[-1] == "ready", "the ledger's last word of it")
+    # What comes in between may be over sooner than the agent looks.
+    assert states_of(job, lost)[:2] == ["ready", "recovering"]
 
     run = pulumi("preview", "--refresh", "--json", stack=stack)
     said, _ = run.communicate(timeout=120)

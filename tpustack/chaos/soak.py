@@ -9,13 +9,15 @@ from typing import Any
 VM, TPU = "tpu-stack-local-vm-0", "tpu-stack-local-tpu"
 STEPS_A_FAULT = 10
 _CALLS = ("storage.*", "storage.objects.get", "storage.objects.insert", "storage.objects.list")
+# TensorFlow waits twice as long after each, up to half a minute: ten in a row take two.
+_MOST_ERRORS = 3
 Event = dict[str, Any]
 Draw = Callable[[random.Random], Event]
 
 
 def _error(status: int) -> Draw:
     def draw(chance: random.Random) -> Event:
-        count = chance.randint(1, 6)
+        count = chance.randint(1, _MOST_ERRORS)
         return {"error": {"method": chance.choice(_CALLS), "status": status, "count": count}}
 
     return draw

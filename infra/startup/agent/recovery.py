@@ -81,9 +81,7 @@ class Recovery:
             if seen is not None and seen.phase == "ready":
                 self._take_down(name, seen, "failure", f"it is READY, but {why}", budgets)
 
-    def _seen(
-        self, names: Sequence[str], request: str | None
-    ) -> Iterator[tuple[str, Seen | None]]:
+    def _seen(self, names: Sequence[str], request: str | None) -> Iterator[tuple[str, Seen | None]]:
         if request is not None:
             yield request, forms.request(self._place, self._call, request, names)
             return

@@ -195,9 +195,7 @@ class Trainer:
             record.cause = name
         recovered = self._around.budgets() is not None
         count = record.in_a_row
-        return ending_of(
-            code, cause, memory_full=memory_full, in_a_row=count, recovered=recovered
-        )
+        return ending_of(code, cause, memory_full=memory_full, in_a_row=count, recovered=recovered)
 
     def _act(self, code: int, ending: Ending, message: str) -> None:
         record, now = self._record, self._around.now()
