@@ -10,7 +10,7 @@ from pathlib import Path
 from tpustack import project
 
 SECONDS = 600
-# It has a kill of the trainer, one of the agent, a preemption, a stock-out, and errors of the bucket.
+# A kill of the trainer, one of the agent, a preemption, a stock-out, and errors of the bucket.
 SOAK = ("--soak=20", "--seed=146")
 
 
