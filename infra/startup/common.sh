@@ -246,7 +246,8 @@ start_watchdog() {
   find "$BASE/trainer" -mindepth 1 ! -name lock -delete
   attribute watchdog >"$BASE/watchdog.py"
   systemd-run --unit=watchdog --description="tpu-stack agent" --collect \
-    --property=Restart=always --property=RestartSec=5 --property=KillMode=process \
+    --property=Restart=always --property=RestartSec=5 --property=StartLimitIntervalSec=0 \
+    --property=KillMode=process \
     --property=StandardOutput=journal+console --property=StandardError=journal+console \
     --setenv=PYTHONUNBUFFERED=1 "$(command -v python3)" "$BASE/watchdog.py"
 }
@@ -276,7 +277,8 @@ start_jobs() {
   log "running the jobs of $(attribute bucket-url)"
   # shellcheck disable=SC2086 # One word or none.
   systemd-run --unit=jobs --description="tpu-stack jobs" --collect \
-    --property=Restart=always --property=RestartSec=1 --property=KillMode=process \
+    --property=Restart=always --property=RestartSec=1 --property=StartLimitIntervalSec=0 \
+    --property=KillMode=process \
     --property=StandardOutput=journal+console --property=StandardError=journal+console \
     "${settings[@]}" "$(command -v python3)" "$BASE/jobs.py" jobs $here
 }
