@@ -14,6 +14,7 @@ BILLING_API = "cloudbilling.googleapis.com"
 BUDGETS_API = "billingbudgets.googleapis.com"
 MONITORING_API = "monitoring.googleapis.com"
 PUBSUB_API = "pubsub.googleapis.com"
+SECRETS_API = "secretmanager.googleapis.com"
 
 
 def apis_of(settings: StackSettings) -> tuple[str, ...]:
@@ -27,4 +28,6 @@ def apis_of(settings: StackSettings) -> tuple[str, ...]:
             apis.append(MONITORING_API)
         if settings.budget.own_topic:
             apis.append(PUBSUB_API)
+    if settings.jobs.webhook is not None:
+        apis.append(SECRETS_API)
     return tuple(apis)

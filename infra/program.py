@@ -6,6 +6,7 @@ import pulumi
 
 from infra.checks import ensure_valid
 from infra.checks.context import Context
+from infra.components.messages import declare_messages
 from infra.cost.parts import of_stack
 from infra.cost.running import goes_on
 from infra.cost.table import table
@@ -35,6 +36,7 @@ def declare(settings: StackSettings, context: Context) -> dict[str, pulumi.Input
     bucket = stack.bucket(services)
     identity = stack.identity(services, bucket)
     stack.limits(services, identity)
+    declare_messages(settings, identity, services)
     network = stack.network(services, identity)
     tpu = stack.tpu(services, network, identity, bucket)
     vm = stack.vm(services, network, identity, bucket)

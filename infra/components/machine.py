@@ -25,6 +25,8 @@ LIMITS = "limits"
 """The metadata with what the agent does beside running the trainer."""
 JOBS = "training-jobs"
 """The metadata that says that a machine runs the jobs of the queue."""
+WEBHOOK = "jobs-webhook"
+"""The metadata that names the secret with a webhook's URL, and never the URL."""
 _PREFIX = "training-"
 _STARTUP = Path(__file__).parent.parent / "startup"
 
@@ -90,7 +92,9 @@ def agent_metadata(settings: StackSettings, names: Names) -> dict[str, pulumi.In
     """Return what the agent does beside running the trainer."""
     limits = _limits(settings, names)
     jobs = {JOBS: "true"} if settings.jobs.enabled else {}
-    return {**limits, **jobs}
+    webhook = settings.jobs.webhook
+    told = {WEBHOOK: f"projects/{settings.project}/secrets/{webhook}"} if webhook else {}
+    return {**limits, **jobs, **told}
 
 
 def _limits(settings: StackSettings, names: Names) -> dict[str, pulumi.Input[str]]:

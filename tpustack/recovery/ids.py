@@ -38,6 +38,9 @@ _IDS: Mapping[str, str] = {
     "gcp:projects/iAMCustomRole:IAMCustomRole": "projects/{project}/roles/{roleId}",
     "gcp:projects/iAMMember:IAMMember": "{project}/{role}/{member}",
     "gcp:pubsub/topic:Topic": "projects/{project}/topics/{name}",
+    "gcp:secretmanager/secretIamMember:SecretIamMember": (
+        "projects/{project}/secrets/{secretId}/{role}/{member}"
+    ),
     "gcp:serviceaccount/account:Account": (
         "projects/{project}/serviceAccounts/{accountId}@{project}.iam.gserviceaccount.com"
     ),

@@ -31,6 +31,7 @@ class LimitEnforcer:
         training: whether the trainer runs on this machine now.
         now: seconds since the epoch.
         say: writes a line to the journal and the serial port.
+        tell: tells people elsewhere, and never fails.
     """
 
     def __init__(
@@ -40,7 +41,9 @@ class LimitEnforcer:
         training: Callable[[], bool],
         now: Callable[[], float],
         say: Callable[[str], None],
+        tell: Callable[[str], None] = lambda text: None,
     ) -> None:
+        self._tell = tell
         self._place, self._call, self._training = place, call, training
         self._now, self._say = now, say
         self._bucket = Bucket(call, place.bucket)
@@ -136,6 +139,7 @@ class LimitEnforcer:
             self._bucket.write(path, f"{timestamp(self._now())} {text}\n")
         except OSError as error:
             self._say(f"cannot write {path}: {error}")
+        self._tell(text)
 
 
 def _can_be_stopped(node: Json) -> bool:

@@ -60,16 +60,16 @@ class Machine:
 
     def has_limits(self) -> bool:
         """Return whether there are any limits; that changes with the machine alone."""
-        return self._optional("limits") is not None
+        return self.optional("limits") is not None
 
     def tpus(self) -> list[str]:
         """Return the names of the trainer's TPUs."""
-        names = self._optional("tpu-names") or self.attribute("tpu-name")
+        names = self.optional("tpu-names") or self.attribute("tpu-name")
         return names.split(",")
 
     def trainer_environment(self) -> dict[str, str]:
         """Return what changes with the stack without another boot."""
-        note = self._optional("cost-note")
+        note = self.optional("cost-note")
         return {} if note is None else {"TPU_TRAINING_COST_NOTE": note}
 
     @staticmethod
@@ -87,7 +87,8 @@ class Machine:
         """Turn the machine off."""
         subprocess.run(["systemctl", "poweroff"], check=True)
 
-    def _optional(self, name: str) -> str | None:
+    def optional(self, name: str) -> str | None:
+        """Return a metadata value; None if there is none."""
         try:
             return self.attribute(name)
         except urllib.error.HTTPError as error:

@@ -25,6 +25,7 @@ from .machine import Machine, oom_kills
 from .probe import why_silent
 from .recovery import Recovery, World
 from .trainer import Surroundings, Trainer
+from .webhook import quietly, teller
 
 _FOLDER = Path(sys.argv[0]).parent
 
@@ -61,7 +62,8 @@ def _keeper(machine: Machine) -> Keeper:
     )
     world = World(time.time, say, why_silent, random.random)
     keeper = Keeper(machine, place, say)
-    keeper.enforcer = LimitEnforcer(place, limited, keeper.training, time.time, say)
+    tell = quietly(teller(machine.optional, machine.call), say)
+    keeper.enforcer = LimitEnforcer(place, limited, keeper.training, time.time, say, tell)
     keeper.recovery = Recovery(place, recovered, world)
     return keeper
 

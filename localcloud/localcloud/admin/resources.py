@@ -13,6 +13,7 @@ from localcloud.services.iam.federation import POOL, PROVIDER
 from localcloud.services.kms.api import VERSION as KEY_VERSION
 from localcloud.services.monitoring.channels import CHANNEL
 from localcloud.services.pubsub.topics import TOPIC
+from localcloud.services.secretmanager.secrets import SECRET
 from localcloud.services.storage.records import BUCKET, live_kind
 from localcloud.services.tpu.api import NODE, QUEUED
 
@@ -21,6 +22,7 @@ _BY_KIND = {
     BUDGET: "budgets",
     CHANNEL: "notification channels",
     TOPIC: "topics",
+    SECRET: "secrets",
     NODE: "tpu nodes",
     QUEUED: "tpu queued resources",
 }

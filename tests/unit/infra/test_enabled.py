@@ -23,6 +23,7 @@ from .conftest import config
 EVERYTHING = {
     "bucket": {"encryption": {}},
     "budget": {"amount": 5, "emails": ["a@example.com"], "pubsubTopic": "alerts"},
+    "jobs": {"enabled": True, "webhook": "tpu-webhook"},
 }
 ALL_APIS = apis_of(parse(config(**EVERYTHING), "test"))
 # These ask for the API in the project of the caller's credentials.

@@ -142,6 +142,7 @@ NOT_ASKED = {
     "bucket.forceDestroy": "the engine's, on destroy",
     "bucket.protect": "the engine's, on destroy",
     "jobs.enabled": "a text in the machine's metadata",
+    "jobs.webhook": "a secret that is there already, as test_resources.py has it",
     "limits.role": "the name of a role that its owner made",
     "recovery.enabled": "the machine's own doing, which test_recovery.py has",
     "recovery.failuresPerDay": "a number for the machine",

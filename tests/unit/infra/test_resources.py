@@ -402,6 +402,17 @@ def test_a_role_made_again_in_a_later_week_has_another_id(day: datetime, week_of
     assert week(day) == week_of_it
 
 
+def test_the_machine_may_read_the_secret_of_a_webhook_and_is_told_its_name(run: Run) -> None:
+    engine, _ = run(config(jobs={"enabled": True, "webhook": "tpu-webhook"}))
+    grant = engine.one("SecretIamMember")
+    assert grant["secretId"] == "tpu-webhook"
+    assert grant["role"] == "roles/secretmanager.secretAccessor"
+    name = "projects/some-project/secrets/tpu-webhook"
+    assert engine.one("Instance")["metadata"]["jobs-webhook"] == name
+    apis = {one.inputs["service"] for one in engine.of("Service")}
+    assert "secretmanager.googleapis.com" in apis
+
+
 def test_a_stack_that_runs_jobs_gives_its_machine_the_agent_and_no_further_right(run: Run) -> None:
     plain, _ = run(config())
     engine, _ = run(config(jobs={"enabled": True}))

@@ -1110,6 +1110,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         'budget.pubsubTopic: "google-budget" is no name of a topic. Use one like tpu-budget, or '
         "projects/PROJECT/topics/NAME of one that is there.",
     ),
+    (
+        "a webhook that is told of jobs where none run",
+        config(jobs={"webhook": "tpu-webhook"}),
+        'jobs.webhook: "tpu-webhook" is told how jobs end, but this stack runs none. Set '
+        "jobs.enabled: true, or remove it.",
+    ),
 ]
 
 

@@ -3,6 +3,8 @@
 queue/NAME.json              what a job is and what has become of it (record.py)
 bell                         written after each change that the runner should see at once
 runners/TPU.json             the lease of the machine that runs jobs on a TPU (lease.py)
+messages/ends/NAME           written once people have been told that the job has ended (messages.py)
+messages/since               since when they are told
 archives/SHA256              what a job brings along: a folder as .tar.gz, or a wheel
 jobs/NAME/                   JOB_DIR: what the job writes itself
 jobs/NAME/model/             MODEL_DIR
@@ -17,6 +19,8 @@ import re
 
 QUEUE = "queue/"
 BELL = "bell"
+MESSAGES = "messages/ends/"
+TOLD_SINCE = "messages/since"
 NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 """What a job may be called: it is part of names in the bucket and on the machine."""
 _SUFFIX = ".json"
@@ -35,6 +39,11 @@ def job_of(path: str) -> str:
 def lease(tpu: str) -> str:
     """Return where the lease of a TPU lies."""
     return f"runners/{tpu}.json"
+
+
+def told(job: str) -> str:
+    """Return where it stands that people have been told of a job's end."""
+    return f"{MESSAGES}{job}"
 
 
 def archive(sha256: str) -> str:

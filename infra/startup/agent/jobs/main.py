@@ -10,8 +10,11 @@ from pathlib import Path
 
 from ..google import Place
 from ..machine import Machine
+from ..webhook import teller
+from . import messages
 from .attempt import Attempt
 from .lease import Holder
+from .messages import Messages
 from .runner import Runner, World
 from .store import Store
 from .supervisor import now, supervise
@@ -77,4 +80,8 @@ def _runner(machine: Machine, folder: Path, program: Path, *, is_here: bool) -> 
         attempt.start(program)
 
     store = Store(bucket, Transport(machine.entry))
-    return Runner(store, me, tpu, tpus, folder, World(now, time.time, say, start))
+    # In a thread of its own, which no call of the runner's shall wait for.
+    apart = Store(bucket, Transport(machine.entry))
+    tell = Messages(apart, teller(machine.optional, machine.call), time.time, say)
+    world = World(now, time.time, say, start, messages.start(tell))
+    return Runner(store, me, tpu, tpus, folder, world)

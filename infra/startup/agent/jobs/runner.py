@@ -16,6 +16,7 @@ from . import layout, order
 from .attempt import Attempt
 from .current import Current
 from .lease import FRESH, Holder, Lease
+from .order import Summaries
 from .queue import Queue
 from .record import FAILED, QUEUED, RUNNING, Job, Outcome
 from .store import Store
@@ -52,12 +53,14 @@ class World:
         time: seconds since the epoch, for people.
         say: writes a line to the journal and the serial port.
         start: starts a try's supervisor.
+        news: is told of all jobs at each look; it neither waits nor fails.
     """
 
     now: Callable[[], float]
     time: Callable[[], float]
     say: Callable[[str], None]
     start: Callable[[Attempt], None]
+    news: Callable[[Summaries], None] = lambda jobs: None
 
 
 class Runner:
@@ -128,6 +131,7 @@ class Runner:
         """Take over what earlier runners left, end what waits in vain, start what is next."""
         self._next_look = self._world.now() + _LOOK
         jobs = self._queue.summaries()
+        self._world.news(jobs)
         for name, job in jobs.items():
             mine = job.get("state") == RUNNING and job.get("tpu") == self._tpu
             if mine and self._take_over(name):

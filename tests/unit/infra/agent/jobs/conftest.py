@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ PROJECT, ZONE, BUCKET = projects.DEFAULT_PROJECT, "us-central1-b", "a-bucket"
 NODE_NAME = f"projects/{PROJECT}/locations/{ZONE}/nodes/t"
 BODY = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.19.0-pod-pjrt"}
 EMAIL = f"machines@{PROJECT}.iam.gserviceaccount.com"
-APIS = ("tpu.googleapis.com", "compute.googleapis.com", "iam.googleapis.com")
+APIS = tuple(f"{api}.googleapis.com" for api in ("tpu", "compute", "iam", "secretmanager"))
 SCRIPT = """
 curl --silent --header "Metadata-Flavor: Google" \\
   http://metadata.google.internal/computeMetadata/v1/instance/attributes/watchdog >jobs.py
@@ -63,6 +64,19 @@ class Site:
         self.client.post(buckets, {"name": BUCKET, "location": "US-CENTRAL1"}, project=PROJECT)
         self.tpu("READY")
 
+    def hide(self, name: str, text: str) -> str:
+        """Make a secret that the machine may read; return its full name."""
+        secret = f"projects/{PROJECT}/secrets/{name}"
+        url = f"secretmanager.googleapis.com/v1/{secret}"
+        replication: dict[str, object] = {"replication": {"automatic": {}}}
+        self.client.post(url.rpartition("/")[0], replication, secretId=name)
+        data = base64.b64encode(text.encode()).decode()
+        self.client.post(f"{url}:addVersion", {"payload": {"data": data}})
+        member = f"serviceAccount:{EMAIL}"
+        binding = {"role": "roles/secretmanager.secretAccessor", "members": [member]}
+        self.client.post(f"{url}:setIamPolicy", {"policy": {"bindings": [binding]}})
+        return secret
+
     def tpu(self, state: str) -> None:
         node = nodes.new(self.cloud.cloud, NODE_NAME, dict(BODY))
         ends = [{"ipAddress": "10.0.0.2", "port": 8470}]
@@ -70,8 +84,9 @@ class Site:
             NODE, NODE_NAME, node | {"state": state, "networkEndpoints": ends}
         )
 
-    def boot(self, name: str = "m", number: int = 42) -> str:
-        attributes = {
+    def boot(self, name: str = "m", number: int = 42, webhook: str = "") -> str:
+        attributes = {"jobs-webhook": webhook} if webhook else {}
+        attributes |= {
             "watchdog": program(),
             "bucket-url": f"gs://{BUCKET}",
             "tpu-project": PROJECT,

@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from tests.unit.infra.agent.jobs.conftest import Site, submitted, until
+from tests.unit.infra.agent.jobs.hook import Hook
 from tpustack.jobs.waiting import log
 
 pytestmark = pytest.mark.server
@@ -141,3 +142,26 @@ def test_what_can_not_run_ends_once_with_its_reason(
     job = site.ends("wrong", state)
     assert (job.code, len(job.tries)) == (code, 1)
     assert said in job.reason
+
+
+def test_a_webhook_is_told_once_how_each_job_ended_and_its_url_is_shown_nowhere(
+    site: Site,
+) -> None:
+    hook = Hook()
+    try:
+        key = site.boot(webhook=site.hide("tpu-webhook", hook.url))
+        site.says(key, "waiting for jobs")
+        until(lambda: site.queue.store.look("messages/since") is not None)
+        submitted(site, "good", "exit 0")
+        submitted(site, "bad", "exit 7", after=("good",))
+        until(lambda: len(hook.told) == 2)
+        site.ends("bad", "failed")
+    finally:
+        hook.close()
+    assert [told["text"].split(" after ")[0] for told in hook.told] == [
+        "good has succeeded",
+        "bad is failed (exit code 7)",
+    ]
+    assert "very-secret" not in site.cloud.cloud.machines.serial(key)[0]
+    stored = [site.queue.store.read(item.path) for item in site.queue.store.items("")]
+    assert not any(b"very-secret" in found[0] for found in stored if found)

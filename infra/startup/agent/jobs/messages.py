@@ -1,0 +1,123 @@
+"""Tell people how jobs have ended, beside the jobs: no failure of a message ever disturbs one.
+
+A mark in the bucket says that a job's end has been told; it is written afterwards. So each end is
+told at least once, and twice only if the runner is killed just in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from . import layout
+from .order import Summaries
+from .record import ENDED, SUCCEEDED
+from .store import Conflict, Store
+
+# What has ended before is nobody's news, also where the messages could not be sent so long.
+_NEWS = 86400.0
+_LONGEST_PAUSE = 300.0
+
+
+class Messages:
+    """The ends of the jobs of one bucket.
+
+    Args:
+        store: the bucket, through calls of its own: another thread uses it.
+        teller: returns what sends a text, or fails; None where nobody wants to be told.
+        time: seconds since the epoch.
+        say: writes a line to the journal.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        teller: Callable[[], Callable[[str], None] | None],
+        time: Callable[[], float],
+        say: Callable[[str], None],
+    ) -> None:
+        self._store, self._teller, self._time, self._say = store, teller, time, say
+        self._told: set[str] | None = None
+        self._since = 0.0
+        self._failed = ""
+
+    def send(self, jobs: Summaries) -> None:
+        """Tell all ends that have not been told. Raises any exception; call it once more then."""
+        tell = self._teller()
+        if tell is None:
+            return
+        if self._told is None:
+            self._since = self._begin()
+            self._told = {item.path for item in self._store.items(layout.MESSAGES)}
+        for name, job in self._news(jobs):
+            path = layout.told(name)
+            if path not in self._told:
+                tell(text_of(name, job, self._store.bucket))
+                self._told.add(path)
+                self._store.write(path, b"")
+
+    def _news(self, jobs: Summaries) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        oldest = max(self._since, self._time() - _NEWS)
+        for name, job in jobs.items():
+            if job.get("state") in ENDED and float(job.get("ended") or 0) >= oldest:
+                yield name, job
+
+    def _begin(self) -> float:
+        """Return since when ends are told: jobs of the time before a webhook was set are not."""
+        with contextlib.suppress(Conflict):
+            self._store.write(layout.TOLD_SINCE, str(self._time()).encode(), generation=0)
+        found = self._store.read(layout.TOLD_SINCE)
+        return float(found[0]) if found else 0.0
+
+    def keep(self, news: queue.Queue[Summaries], sleep: Callable[[float], None]) -> None:
+        """Send what comes, each list until it works or a newer one is there."""
+        pause = 1.0
+        jobs = news.get()
+        while True:
+            try:
+                self.send(jobs)
+                pause, self._failed = 1.0, ""
+                jobs = news.get()
+            except Exception as error:  # Of whatever kind: a message is not worth a runner.
+                self._complain(f"a message could not be sent, trying again: {error}")
+                sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                while not news.empty():
+                    jobs = news.get()
+
+    def _complain(self, text: str) -> None:
+        if text != self._failed:
+            self._failed = text
+            self._say(text)
+
+
+def start(messages: Messages) -> Callable[[Summaries], None]:
+    """Start a thread that sends; return what it is told of the queue, which never waits."""
+    news: queue.Queue[Summaries] = queue.Queue()
+    thread = threading.Thread(
+        target=messages.keep, args=(news, time.sleep), name="messages", daemon=True
+    )
+    thread.start()
+    return news.put
+
+
+def text_of(name: str, job: Mapping[str, Any], bucket: str) -> str:
+    """Return what people are told of an end."""
+    state = "has succeeded" if job["state"] == SUCCEEDED else f"is {job['state']}"
+    if job["state"] != SUCCEEDED and job.get("code") is not None:
+        state += f" (exit code {job['code']})"
+    ran = _ran(job)
+    reason = f": {job['reason']}" if job.get("reason") else ""
+    return f"{name} {state}{ran}{reason}\ngs://{bucket}/{layout.folder(name)}"
+
+
+def _ran(job: Mapping[str, Any]) -> str:
+    tries = int(job.get("tries") or 0)
+    if not tries or not job.get("started") or not job.get("ended"):
+        return ""
+    minutes = (float(job["ended"]) - float(job["started"])) / 60
+    return f" after {minutes:.1f} min" + (f" in its try {tries}" if tries > 1 else "")

@@ -1,0 +1,139 @@
+"""Secrets, what their versions hold, and whose policies count for one."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Sequence
+
+import google_crc32c
+
+from localcloud.core.access import POLICY
+from localcloud.core.call import Call, Json
+from localcloud.core.clock import rfc3339
+from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError, invalid
+from localcloud.core.registry import Api, Collection
+from localcloud.core.store import Record
+from localcloud.services import policies
+from localcloud.services.paging import page
+
+API = Api("secretmanager", ("v1",))
+SECRET, VERSION = "secret", "secret-version"
+"""The store's kinds, by `projects/P/secrets/S` and `projects/P/secrets/S/versions/N`."""
+_ID = re.compile(r"[A-Za-z0-9_-]{1,255}", re.ASCII)
+_FIELDS = ("replication", "labels", "annotations")
+_MOST_BYTES = 64 << 10
+
+
+def _name(call: Call) -> str:
+    return f"projects/{call.project}/secrets/{call.params['secretsId']}"
+
+
+def _resources(cloud: Cloud, call: Call) -> Sequence[str]:
+    """Return the secret's own policy and its project's."""
+    return (_name(call), f"projects/{call.project}")
+
+
+_SECRETS = Collection(API, "projects.secrets", "secretmanager.secrets", _resources)
+_VERSIONS = Collection(API, "projects.secrets.versions", "secretmanager.versions", _resources)
+
+
+@API.method("projects.secrets.create", permission="secretmanager.secrets.create")
+def create(cloud: Cloud, call: Call) -> Json:
+    """Create a secret without a version."""
+    short = call.arg("secretId")
+    name = f"projects/{call.project}/secrets/{short}"
+    if not _ID.fullmatch(short):
+        raise invalid(f"The provided Secret ID [{short}] does not match [a-zA-Z_0-9]+.")
+    if others := sorted(set(call.body) - {*_FIELDS, "name"}):
+        raise ApiError(501, f"the local cloud does not implement secrets' {', '.join(others)}")
+    if not call.body.get("replication"):
+        raise invalid("Secret.replication is required")
+    record = {"name": name, "createTime": rfc3339(cloud.clock.now())}
+    record |= {field: call.body[field] for field in _FIELDS if field in call.body}
+    with cloud.store.locked():
+        if cloud.store.get(SECRET, name) is not None:
+            raise ApiError(409, f"Secret [{name}] already exists.")
+        cloud.store.put(SECRET, name, record)
+    return record
+
+
+@_SECRETS.method("get")
+def get(cloud: Cloud, call: Call) -> Json:
+    """Return one secret, without what it holds."""
+    return _load(cloud, call)
+
+
+@API.method("projects.secrets.list", permission="secretmanager.secrets.list")
+def list_(cloud: Cloud, call: Call) -> Json:
+    """Return the secrets of a project."""
+    found = cloud.store.items(SECRET, f"projects/{call.project}/")
+    return page(call, "secrets", [record for _, record in found])
+
+
+@_SECRETS.method("delete")
+def delete(cloud: Cloud, call: Call) -> Json:
+    """Delete a secret with its versions and its policy."""
+    name = _load(cloud, call)["name"]
+    for key, _ in cloud.store.items(VERSION, f"{name}/"):
+        cloud.store.delete(VERSION, key)
+    cloud.store.delete(SECRET, name)
+    cloud.store.delete(POLICY, name)
+    return {}
+
+
+@API.method(
+    "projects.secrets.addVersion", permission="secretmanager.versions.add", resources=_resources
+)
+def add_version(cloud: Cloud, call: Call) -> Json:
+    """Add a version, which is `latest` from then on."""
+    text = call.body.get("payload", {}).get("data", "")
+    try:
+        data = base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise invalid("payload.data is not base64.") from None
+    if not 0 < len(data) <= _MOST_BYTES:
+        raise invalid("The SecretPayload must have between 1 and 65536 bytes.")
+    with cloud.store.locked():
+        name = f"{_load(cloud, call)['name']}/versions/{len(_versions(cloud, call)) + 1}"
+        shown = {"name": name, "createTime": rfc3339(cloud.clock.now()), "state": "ENABLED"}
+        cloud.store.put(VERSION, name, {**shown, "_data": text})
+    return shown
+
+
+@_VERSIONS.method("access")
+def access(cloud: Cloud, call: Call) -> Json:
+    """Return what a version holds."""
+    record = _version(cloud, call)
+    checksum = google_crc32c.value(base64.b64decode(record["_data"]))
+    payload = {"data": record["_data"], "dataCrc32c": str(checksum)}
+    return {"name": record["name"], "payload": payload}
+
+
+@_VERSIONS.method("get")
+def get_version(cloud: Cloud, call: Call) -> Json:
+    """Return what is known of a version."""
+    return {key: value for key, value in _version(cloud, call).items() if key != "_data"}
+
+
+policies.serve(_SECRETS, lambda cloud, call: str(_load(cloud, call)["name"]))
+
+
+def _load(cloud: Cloud, call: Call) -> Record:
+    missing = ApiError(404, f"Secret [{_name(call)}] not found.")
+    return cloud.store.load(SECRET, _name(call), missing)
+
+
+def _versions(cloud: Cloud, call: Call) -> list[str]:
+    return [key for key, _ in cloud.store.items(VERSION, f"{_name(call)}/")]
+
+
+def _version(cloud: Cloud, call: Call) -> Record:
+    _load(cloud, call)
+    asked = call.params["versionsId"]
+    number = str(len(_versions(cloud, call))) if asked == "latest" else asked
+    name = f"{_name(call)}/versions/{number}"
+    missing = ApiError(404, f"Secret Version [{name}] not found or has no versions.")
+    return cloud.store.load(VERSION, name, missing)
