@@ -128,6 +128,8 @@ def test_two_engineers_get_from_a_clone_to_a_trained_model_and_back_to_nothing(
         page = side_by_side.submit(grace.live, commands("docs/first-hour.md"))
         lives = [readme.result(), page.result()]
     assert [trained(life) > 0.9 for life in lives] == [True, True]
+    # The engine warns of a provider that it takes from PATH.
+    assert not [line for life in lives for line in life.said.splitlines() if "from $PATH" in line]
     # As the page says, the bucket with Pulumi's state stays; its states have no resources.
     left = {
         kind: sorted({*keys} - {*before.get(kind, [])}) for kind, keys in made_in(cloud).items()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from toolchain import cache, digests, download, gobuild, processes
+from toolchain import cache, digests, download, gobuild, plugins, processes
 from toolchain.errors import ToolchainError
 from toolchain.pins import (
     ENGINE,
@@ -45,7 +45,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Toolchain:
-    """All parts, and the one folder that has them side by side."""
+    """All parts, and the one folder that has the engine and its host side by side."""
 
     bin: Path
     engine: Part
@@ -64,15 +64,15 @@ class Toolchain:
 
 
 def toolchain() -> Toolchain:
-    """Find, download or build every part, and put them side by side."""
+    """Find, download or build every part, and put them where Pulumi looks for them."""
     engine = choose_engine()
     provider = choose_provider(engine.engine)
+    plugins.link(Path(provider.path))
     return Toolchain(
         bin=_side_by_side(
             {
                 ENGINE: Path(engine.engine.path),
                 HOST: Path(engine.host.path),
-                PROVIDER: Path(provider.path),
                 **{script.name: script for script in engine.scripts},
             }
         ),
@@ -103,7 +103,7 @@ def choose_engine() -> Engine:
 
 def choose_provider(engine: Part) -> Part:
     """Take the gcp plugin that Pulumi has, else a cached build, else install it, else build it."""
-    installed = download.installed_provider()
+    installed = plugins.installed()
     if installed and digests.may_run(installed):
         return Part(PROVIDER_VERSION, "path", str(installed))
     if not gobuild.cached(MODULES[PROVIDER]):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import http.client
-import os
 import tarfile
 import urllib.request
 from pathlib import Path, PurePosixPath
 
-from toolchain import cache, digests, processes
+from toolchain import cache, digests, plugins, processes
 from toolchain.errors import ToolchainError
 from toolchain.pins import ENGINE, ENGINE_VERSION, PROVIDER, PROVIDER_VERSION
 from toolchain.progress import Progress, say
@@ -47,23 +46,17 @@ def engine() -> Path:
     )
 
 
-def installed_provider() -> Path | None:
-    """Return the official gcp plugin, if Pulumi has it among its plugins."""
-    home = Path(os.environ.get("PULUMI_HOME") or Path.home() / ".pulumi")
-    plugin = home / "plugins" / f"resource-gcp-v{PROVIDER_VERSION}" / PROVIDER
-    return plugin if plugin.is_file() else None
-
-
 def provider(engine_path: Path) -> Path:
     """Let Pulumi install its gcp plugin, and return it."""
     install: list[str | Path] = [engine_path, "plugin", "install", "resource", "gcp"]
-    install.append(PROVIDER_VERSION)
+    # A link to a built one may lie in its place.
+    install += [PROVIDER_VERSION, "--reinstall"]
     archive = f"{PROVIDER}-v{PROVIDER_VERSION}-{cache.machine()}.tar.gz"
     if digests.in_ci() or archive in digests.pinned():
         install += ["--checksum", digests.pinned_of(archive)]
     with Progress(f"gcp plugin {PROVIDER_VERSION}: downloading"):
         processes.run(install)
-    plugin = installed_provider()
+    plugin = plugins.installed()
     if plugin is None:
         raise ToolchainError("pulumi installed the gcp plugin, but it is not among its plugins")
     return plugin

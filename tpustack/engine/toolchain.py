@@ -22,9 +22,10 @@ PASSPHRASE = "local"
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Where the engine's binaries lie and where it came from."""
+    """Where the engine's binaries and the provider lie, and where the engine came from."""
 
     bin: Path
+    provider: Path
     description: str
 
 
@@ -45,7 +46,11 @@ def find() -> Toolchain:
         raise TpustackError("no Pulumi engine; the reason is above")
     report = json.loads(done.stdout)
     engine = report["engine"]
-    return Toolchain(Path(report["bin"]), f"Pulumi {engine['version']} ({engine['origin']})")
+    return Toolchain(
+        Path(report["bin"]),
+        Path(report["provider"]["path"]),
+        f"Pulumi {engine['version']} ({engine['origin']})",
+    )
 
 
 def environment(toolchain: Toolchain, state: Path) -> dict[str, str]:
@@ -59,21 +64,14 @@ def environment(toolchain: Toolchain, state: Path) -> dict[str, str]:
 
 def engine(toolchain: Toolchain) -> dict[str, str]:
     """Return the variables that select this engine; the user's own say where its state is."""
-    variables = {
+    return {
         "PATH": f"{toolchain.bin}{os.pathsep}{os.environ.get('PATH', '')}",
         "PULUMI_SKIP_UPDATE_CHECK": "true",
-    }
-    built = toolchain.bin / "pulumi-resource-gcp"
-    if built.exists():
-        variables |= _home_with(built)
-    return variables
+    } | _home_with(toolchain.provider)
 
 
 def _home_with(provider: Path) -> dict[str, str]:
-    """Make a Pulumi home of this project's own, in which the built provider is installed.
-
-    Found on PATH instead, it would be named in a warning at every command.
-    """
+    """Make a Pulumi home of this project's own, in which the provider is installed."""
     home = cache_folder() / "pulumi"
     plugin = home / "plugins" / f"resource-gcp-v{version('pulumi-gcp')}" / provider.name
     if not plugin.is_symlink() or plugin.resolve() != provider.resolve():

@@ -1,6 +1,8 @@
 import hashlib
 import io
 import re
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +19,7 @@ from toolchain.pins import (
     MODULES,
     PROVIDER,
     PROVIDER_VERSION,
+    TOOLS,
 )
 
 
@@ -37,19 +40,20 @@ class Machine:
 
     def has(self, *names: str) -> None:
         for name in names:
-            self._program(self.folder / name)
+            self.makes(self.folder / name)
 
     def has_provider(self) -> None:
-        self._program(self._plugin())
+        self.makes(self.plugin)
 
     def builds(self) -> list[str]:
         return [command[-1] for command in self.commands if command[1:2] == ["build"]]
 
-    def _plugin(self) -> Path:
+    @property
+    def plugin(self) -> Path:
         home = self.folder.parent / "pulumi-home" / "plugins"
         return home / f"resource-gcp-v{PROVIDER_VERSION}" / PROVIDER
 
-    def _program(self, path: Path) -> None:
+    def makes(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("#!/bin/sh\n")
         path.chmod(0o755)
@@ -58,7 +62,7 @@ class Machine:
         if self.download_fails:
             raise ToolchainError("the checksum is wrong")
         for name in (ENGINE, HOST, *HOST_SCRIPTS):
-            self._program(folder / name)
+            self.makes(folder / name)
 
     def _run(
         self,
@@ -78,10 +82,10 @@ class Machine:
             case ["list", "-m", *_]:
                 sdk = self.folder.parent / "sdk"
                 for script in MODULES[HOST].scripts:
-                    self._program(sdk / script)
+                    self.makes(sdk / script)
                 return str(sdk)
             case ["build", *rest]:
-                self._program(Path(rest[rest.index("-o") + 1]))
+                self.makes(Path(rest[rest.index("-o") + 1]))
             case ["plugin", "install", *_]:
                 self.has_provider()
         return ""
@@ -158,12 +162,62 @@ def test_our_own_folder_on_path_does_not_make_its_parts_found_ones(
     assert choose.toolchain().engine.origin == "build"
 
 
-def test_the_folder_has_all_that_pulumi_starts(machine: Machine) -> None:
+def test_the_folder_has_what_pulumi_looks_for_on_path(machine: Machine) -> None:
     folder = choose.toolchain().bin
-    programs = [ENGINE, HOST, *HOST_SCRIPTS, PROVIDER]
+    programs = [ENGINE, HOST, *HOST_SCRIPTS]
     assert sorted(p.name for p in folder.iterdir()) == sorted(programs)
     assert folder.parent == cache.root()
     assert all(program.resolve().is_file() for program in folder.iterdir())
+
+
+def test_a_built_provider_is_among_pulumis_plugins_and_not_on_path(machine: Machine) -> None:
+    """The engine warns at every command of a provider that it takes from PATH."""
+    chosen = choose.toolchain()
+    assert machine.plugin.resolve() == Path(chosen.provider.path)
+    assert not (chosen.bin / PROVIDER).exists()
+    # A link that is there already is no plugin that somebody installed.
+    assert choose.toolchain() == chosen
+
+
+def test_a_link_to_a_build_of_another_day_is_renewed(machine: Machine) -> None:
+    older = machine.folder.parent / "tpu-stack" / "toolchain" / f"{PROVIDER}-older" / PROVIDER
+    machine.plugin.parent.mkdir(parents=True)
+    machine.plugin.symlink_to(older)  # and its cache is gone
+    assert machine.plugin.resolve() == older
+    assert choose.toolchain().provider.origin == "build"
+    assert machine.plugin.resolve().is_relative_to(cache.root())
+
+
+@pytest.mark.parametrize("in_ci", [False, True])
+def test_a_plugin_that_somebody_installed_stays(
+    machine: Machine, in_ci: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where CI doesn't run it, since its digest isn't pinned."""
+    machine.has_provider()
+    monkeypatch.setenv("CI", str(in_ci).lower())
+    assert choose.toolchain().provider.origin == ("build" if in_ci else "path")
+    assert machine.plugin.is_file()
+    assert not machine.plugin.is_symlink()
+
+
+def test_a_plugin_that_somebody_linked_stays(machine: Machine) -> None:
+    own = machine.folder.parent / "own" / PROVIDER
+    machine.makes(own)
+    machine.plugin.parent.mkdir(parents=True)
+    machine.plugin.symlink_to(own)
+    assert choose.toolchain().provider.origin == "path"
+    assert machine.plugin.resolve() == own
+
+
+def test_many_processes_link_the_same_provider_at_once(machine: Machine) -> None:
+    built = Path(choose.toolchain().provider.path)
+    machine.plugin.unlink()
+    script = "import sys, pathlib; sys.path.insert(0, sys.argv[1])\n"
+    script += "from toolchain import plugins; plugins.link(pathlib.Path(sys.argv[2]))"
+    command = [sys.executable, "-c", script, str(TOOLS), str(built)]
+    side_by_side = [subprocess.Popen(command) for _ in range(4)]
+    assert [process.wait() for process in side_by_side] == [0] * 4
+    assert [path.resolve() for path in machine.plugin.parent.iterdir()] == [built]
 
 
 def test_without_go_and_without_pip_the_message_says_what_to_install(
