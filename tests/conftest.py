@@ -5,6 +5,9 @@ Those that need most come first: a long test that starts last leaves the other p
 
 from __future__ import annotations
 
+import functools
+import gc
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,10 +32,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_place)
 
 
-def _needs(item: pytest.Item) -> set[str]:
-    folders = {needs for name, needs in FOLDERS.items() if HERE / name in item.path.parents}
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Let the garbage collector pass over what stays: thousands of tests and their modules."""
+    if "not training" in session.config.option.markexpr and "tensorflow" in sys.modules:
+        raise pytest.UsageError("a module that is not marked `training` imports TensorFlow")
+    gc.collect()
+    gc.freeze()
+
+
+@functools.cache
+def _needs_of_folders(path: Path) -> frozenset[str]:
+    return frozenset(needs for name, needs in FOLDERS.items() if HERE / name in path.parents)
+
+
+def _needs(item: pytest.Item) -> frozenset[str]:
     fixtures = getattr(item, "fixturenames", ())
-    return folders | {needs for name, needs in FIXTURES.items() if name in fixtures}
+    of_fixtures = {needs for name, needs in FIXTURES.items() if name in fixtures}
+    return _needs_of_folders(item.path) | of_fixtures
 
 
 def _place(item: pytest.Item) -> int:

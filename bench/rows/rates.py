@@ -7,13 +7,15 @@ import tempfile
 from pathlib import Path
 
 from bench.result import Result
-from bench.trainer.rates import OPTIMIZERS, PAIRS, Tried, try_pair, write_data
+from bench.trainer.tried import Tried
 
 _MOST_LOST = 1.0
 
 
 def measure() -> list[Result]:
     """Try all pairs of model and data with each optimizer; print each as soon as it is there."""
+    from bench.trainer.rates import OPTIMIZERS, PAIRS, try_pair, write_data
+
     tried = []
     with tempfile.TemporaryDirectory() as folder:
         data = write_data(Path(folder))

@@ -6,14 +6,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from bench.trainer.mnist import run_program, write_mnist
+from bench.trainer.tried import TIMES, Tried, train_grid
 from tpu_training.cluster.cluster import connect
 from tpu_training.cluster.endpoint.target import NoTpu
 from tpu_training.cluster.endpoint.wait import Wait
@@ -37,42 +36,6 @@ PAIRS = (
 OPTIMIZERS = {"adam": range(-8, 1), "sgd": range(-6, 3), "lars": range(-2, 4)}
 _HIGHEST = {"lars": 100.0}
 _SWEEP_STEPS, _SMOOTHING, _STEPS = 150, 0.9, 100
-# How far a training gets also depends on the order of its batches: by a point, for the digits. Only
-# what comes close to the best in the first one can be the best in the mean.
-_TIMES, _CLOSE = 3, 0.03
-
-
-@dataclass(frozen=True)
-class Tried:
-    """A pair's test accuracies; means of some trainings, where they come close to the best.
-
-    Attributes:
-        name: the pair and its optimizer, as in the table.
-        grid: by learning rate.
-        suggestion: the rate that the range test suggests, if any.
-        accuracy: what trainings there reach.
-    """
-
-    name: str
-    grid: dict[float, float]
-    suggestion: float | None
-    accuracy: float = 0.0
-
-    @property
-    def lost(self) -> float | None:
-        """The points lost to the best of the grid; None without a suggestion."""
-        if self.suggestion is None:
-            return None
-        return max(0.0, 100 * (max(self.grid.values()) - self.accuracy))
-
-    @property
-    def row(self) -> str:
-        """What docs/lr-range-test.md has in a row of its table."""
-        best = max(self.grid, key=lambda rate: self.grid[rate])
-        suggestion, lost = "none", ""
-        if self.suggestion is not None:
-            suggestion, lost = f"{self.suggestion:.2g}: {self.accuracy:.1%}", f"{self.lost:.1f}"
-        return f"| {self.name} | {best:.2g}: {self.grid[best]:.1%} | {suggestion} | {lost} |"
 
 
 def write_data(folder: Path) -> Path:
@@ -93,16 +56,6 @@ def _convert(folder: Path, name: str, *arguments: str) -> None:
 def _code(recipe: str) -> str:
     page = (RECIPES / f"{recipe}.md").read_text(encoding="utf-8")
     return str(re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)[0])
-
-
-def train_grid(rates: list[float], accuracy: Callable[[float], float]) -> dict[float, float]:
-    """Train once at each of `rates`, and again where that came close to the best; return means."""
-    found = {rate: [accuracy(rate)] for rate in rates}
-    best = max(first for (first,) in found.values())
-    for rate, accuracies in found.items():
-        if accuracies[0] >= best - _CLOSE:
-            accuracies += [accuracy(rate) for _ in range(_TIMES - 1)]
-    return {rate: mean(accuracies) for rate, accuracies in found.items()}
 
 
 def try_pair(folder: Path, pair: tuple[str, str], optimizer: str) -> Tried:
@@ -130,4 +83,4 @@ def try_pair(folder: Path, pair: tuple[str, str], optimizer: str) -> Tried:
     at = f"{name}, {data} | {optimizer}"
     if suggestion is None:
         return Tried(at, grid, None)
-    return Tried(at, grid, suggestion, mean(accuracy(suggestion) for _ in range(_TIMES)))
+    return Tried(at, grid, suggestion, mean(accuracy(suggestion) for _ in range(TIMES)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.rows.rates import results
-from bench.trainer.rates import Tried, train_grid
+from bench.trainer.tried import Tried, train_grid
 
 GRID = {0.01: 0.9, 0.1: 0.95}
 

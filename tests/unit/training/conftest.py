@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tpu_training.compile.lean import import_tensorflow
 from tpu_training.data.convert.convert import convert
 from tpu_training.data.convert.source import Options
 
@@ -39,7 +40,15 @@ TPU_VARIABLES = (
 # A process takes seconds to start: the tests that share it run in one process.
 SHARED = ("worker_process",)
 
+_TRAINS = re.compile(r"^pytestmark = .*training", re.M)
+
 StartTraining = Callable[..., "subprocess.Popen[str]"]
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Load TensorFlow as the trainer does, for half the time, before a module that needs it."""
+    if isinstance(collector, pytest.Module) and _TRAINS.search(collector.path.read_text("utf-8")):
+        import_tensorflow()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
