@@ -7,6 +7,7 @@ from collections import Counter
 from localcloud.core.access import CUSTOM_ROLE
 from localcloud.core.accounts import ACCOUNT
 from localcloud.core.cloud import Cloud
+from localcloud.services.aiplatform.api import JOB
 from localcloud.services.billing.api import BUDGET
 from localcloud.services.compute.api import STORE as COMPUTE
 from localcloud.services.iam.federation import POOL, PROVIDER
@@ -21,6 +22,7 @@ _BY_KIND = {
     BUCKET: "buckets",
     BUDGET: "budgets",
     CHANNEL: "notification channels",
+    JOB: "custom jobs",
     TOPIC: "topics",
     SECRET: "secrets",
     NODE: "tpu nodes",

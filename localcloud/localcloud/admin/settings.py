@@ -11,6 +11,7 @@ from localcloud.core.call import Json
 from localcloud.core.cloud import SETTING, Cloud
 from localcloud.core.errors import invalid
 from localcloud.core.tokens import TOKENS
+from localcloud.services.aiplatform import pools as training_pools
 from localcloud.services.compute import catalog as compute_catalog
 from localcloud.services.sts.exchange import ISSUERS
 from localcloud.services.tpu import catalog as tpu_catalog
@@ -77,6 +78,7 @@ def _limits(value: Json) -> list[str]:
         for accelerator in tpu_catalog.accelerators().values()
         for preemptible in (False, True)
     }
+    known |= training_pools.metrics()
     return [
         f"{metric!r} is no TPU quota, those are {', '.join(sorted(known))}"
         for metric in value
