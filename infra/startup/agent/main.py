@@ -1,6 +1,6 @@
 """Run the agent: `watchdog.py` until it is told to end, `watchdog.py wake` to start stopped TPUs.
 
-`watchdog.py jobs` and `watchdog.py try FOLDER` run jobs: see jobs/main.py.
+`watchdog.py jobs`, `try FOLDER` and `managed BUCKET JOB` run jobs: see jobs/main.py.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def say_of_trainer(text: str) -> None:
 
 def main() -> None:
     """Run the trainer, keep limits and make lost TPUs anew; or wake what was stopped."""
-    if sys.argv[1:2] in (["jobs"], ["try"]):
+    if sys.argv[1:2] in (["jobs"], ["try"], ["managed"]):
         jobs.run(sys.argv)
         return
     machine = Machine()

@@ -30,7 +30,8 @@ class Environment:
     Args:
         folder: the try's.
         spec: what to run.
-        content: what the runner knows of it: `variables` and `job`.
+        content: what the runner knows of it: `variables`, `job`, and whether it `sees_packages` of
+            the machine's Python whatever its framework.
         call: runs a command with further variables, and returns its exit code.
     """
 
@@ -52,8 +53,8 @@ class Environment:
         wheel = self._fetch(store)
         needed = [*([str(wheel)] if wheel else []), *self._requirements()]
         self._make_venv(with_pip=bool(needed))
-        if self._spec.framework == "tensorflow":
-            self._see_tensorflow()
+        if self._spec.framework == "tensorflow" or self._content.get("sees_packages"):
+            self._see_packages()
         if needed:
             self._install(needed)
 
@@ -101,7 +102,7 @@ class Environment:
             if self._call([*pip, "install", "--quiet", *arguments], {}) != 0:
                 raise SetupError("its requirements can't be met: the log says which")
 
-    def _see_tensorflow(self) -> None:
+    def _see_packages(self) -> None:
         """Let the environment find the machine's TensorFlow, and the trainer."""
         asked = subprocess.run(
             [self._python(), "-c", _PATHS], capture_output=True, text=True, check=False

@@ -1,17 +1,22 @@
-"""Run the jobs of this machine's TPU (`jobs`), or one try of one of them (`try FOLDER`)."""
+"""Run the jobs of this machine's TPU (`jobs`), or one try of one of them (`try FOLDER`).
+
+In a container of Vertex AI, run one job there (`managed BUCKET JOB`).
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import random
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from ..google import Place
 from ..machine import Machine
 from ..webhook import teller
-from . import messages
+from . import managed, messages
 from .attempt import Attempt
 from .lease import Holder
 from .messages import Messages
@@ -36,14 +41,21 @@ def run(arguments: list[str]) -> None:
     """Do what the agent's arguments say, the first of which is the agent's own file."""
     if arguments[1] == "try":
         _run_try(Path(arguments[2]))
+    elif arguments[1] == "managed":
+        bucket, name = arguments[2:4]
+        sys.exit(managed.run(Path(arguments[0]), bucket, name, _store_of(Machine())))
     else:
         _run_jobs(Path(arguments[0]), is_here=arguments[2:] == ["here"])
 
 
 def _run_try(folder: Path) -> None:
     """Run one try, as the process that `Attempt.start` starts."""
-    machine = Machine()
-    supervise(folder, lambda name: Store(name, Transport(machine.entry, _TRIES)))
+    supervise(folder, _store_of(Machine()))
+
+
+def _store_of(machine: Machine) -> Callable[[str], Store]:
+    """Return what opens a bucket by its name, as the machine's account."""
+    return lambda name: Store(name, Transport(machine.entry, _TRIES))
 
 
 def _run_jobs(program: Path, *, is_here: bool) -> None:

@@ -14,9 +14,11 @@ Summaries = Mapping[str, Mapping[str, Any]]
 def waiting(jobs: Summaries) -> list[str]:
     """Return the jobs that may start, the next one first.
 
-    Those of a higher priority come first, then those that were submitted earlier.
+    Those of a higher priority come first, then those that were submitted earlier. Vertex AI starts
+    its own.
     """
-    ready = [name for name, job in jobs.items() if job.get("state") == QUEUED]
+    ours = {name: job for name, job in jobs.items() if not job.get("vertex")}
+    ready = [name for name, job in ours.items() if job.get("state") == QUEUED]
     ready = [name for name in ready if all(_succeeded(jobs, one) for one in _after(jobs[name]))]
     return sorted(ready, key=lambda name: _rank(name, jobs[name]))
 

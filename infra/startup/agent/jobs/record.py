@@ -40,6 +40,8 @@ class Spec:
         timeout: seconds that a try may take; None for any time.
         failures: how often it is started again after a failure.
         preemptions: how often after its TPU or its machine went.
+        vertex: where Vertex AI runs it (`project`, `region`, `tpu`, `image`, `account`, `network`);
+            empty for a job of the stack's own machine.
     """
 
     command: str
@@ -54,6 +56,7 @@ class Spec:
     timeout: float | None = None
     failures: int = 0
     preemptions: int = 10
+    vertex: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Job:
-    """A job as its record has it; `stop` says that somebody wants it to end."""
+    """A job as its record has it; `stop` says that somebody wants it to end.
+
+    `custom_job` is what Vertex AI calls it; empty for a job of the stack's own machine.
+    """
 
     name: str
     id: str
@@ -101,6 +107,7 @@ class Job:
     reason: str = ""
     code: int | None = None
     ended: float | None = None
+    custom_job: str = ""
 
     @property
     def is_over(self) -> bool:
@@ -150,8 +157,11 @@ class Job:
         return dataclasses.replace(self, state=QUEUED, reason=f"started again: {said}")
 
     def to_json(self) -> bytes:
-        """Return the record's content."""
-        return (json.dumps(dataclasses.asdict(self), indent=1, sort_keys=True) + "\n").encode()
+        """Return the record's content, which agents of earlier releases can read, too."""
+        content = dataclasses.asdict(self)
+        if not self.spec.vertex:
+            del content["spec"]["vertex"], content["custom_job"]
+        return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
 
     def summary(self) -> dict[str, Any]:
         """Return what a list of all jobs needs, which the bucket's own lists carry."""
@@ -170,6 +180,7 @@ class Job:
             "ended": self.ended,
             "code": self.code,
             "stop": self.stop,
+            "vertex": bool(self.spec.vertex),
             "reason": self.reason[:200],
         }
 

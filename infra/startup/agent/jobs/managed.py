@@ -1,0 +1,182 @@
+"""Run one job in a container of Vertex AI, which has a TPU of its own for it.
+
+Vertex AI makes one container and, if its machine goes, another one, so that there is no lease:
+each try is written into the job's record, on the condition that nobody else has changed it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .attempt import Attempt
+from .current import Current
+from .queue import Queue
+from .record import QUEUED, RUNNING, Job, Outcome
+from .store import Store, StoreError
+from .variables import Tpu, variables
+
+PLACE = "vertex"
+"""What stands for a TPU's name in a try that ran on Vertex AI."""
+_LOOK = 2.0
+_STEP = 0.1
+_GONE = Outcome("preempted", None, "Vertex AI has replaced its machine")
+_TAKEN = "Vertex AI ends the container"
+# Vertex AI sets what a slice's hosts must know of each other.
+_NOT_OURS = ("TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES", "TPU_GRPC_URL", "XRT_TPU_CONFIG")
+
+
+@dataclass(frozen=True)
+class World:
+    """What a container gives, which tests replace.
+
+    Attributes:
+        environment: of the container.
+        start: starts a try's supervisor.
+        sleep: lets time pass.
+        time: seconds since the epoch.
+        say: writes a line to Vertex AI's log.
+    """
+
+    environment: Mapping[str, str]
+    start: Callable[[Attempt], None]
+    sleep: Callable[[float], None]
+    time: Callable[[], float]
+    say: Callable[[str], None]
+
+
+class Managed:
+    """Runs a job, try by try, until it is over.
+
+    Args:
+        store: the bucket.
+        folder: where tries lie in this container.
+        world: the container.
+    """
+
+    def __init__(self, store: Store, folder: Path, world: World) -> None:
+        self._store, self._folder, self._world = store, folder, world
+        self._queue = Queue(store, world.say)
+        self._taken = False
+
+    def take_away(self) -> None:
+        """Know that Vertex AI ends the container."""
+        self._taken = True
+
+    def run(self, name: str) -> int:
+        """Run the job of that name; return the container's exit code."""
+        self._end_earlier(name)
+        while not self._taken and (job := self._queue.change(name, self._started)) is not None:
+            self._run_try(job)
+        ended = self._queue.read(name)
+        if ended is None:
+            self._world.say(f"there is no job {name} in gs://{self._store.bucket}")
+            return 1
+        self._world.say(f"{name} is {ended.state} {ended.reason}".rstrip())
+        return ended.code if ended.code is not None else 1
+
+    def _end_earlier(self, name: str) -> None:
+        """Count what an earlier container of this job has begun."""
+
+        def end(job: Job) -> Job | None:
+            return job.after_try(_GONE, self._world.time()) if job.state == RUNNING else None
+
+        self._queue.change(name, end)
+
+    def _started(self, job: Job) -> Job | None:
+        if job.state != QUEUED:
+            return None
+        me = self._world.environment.get("CLOUD_ML_JOB_ID", "")
+        return job.started(me, socket.gethostname(), PLACE, self._world.time())
+
+    def _run_try(self, job: Job) -> None:
+        current = Current(job, self._folder, self._store)
+        current.attempt.prepare(self._content(job))
+        self._world.start(current.attempt)
+        outcome = self._watch(current)
+        current.attempt.kill()
+        current.shipping.finish()
+        tries = len(job.tries)
+
+        def end(there: Job) -> Job | None:
+            ours = there.state == RUNNING and len(there.tries) == tries
+            return there.after_try(outcome, self._world.time()) if ours else None
+
+        self._queue.change(job.name, end)
+        current.attempt.remove()
+
+    def _watch(self, current: Current) -> Outcome:
+        """Bring the log to the bucket until the try has ended; return how."""
+        looked = 0.0
+        while (outcome := current.outcome()) is None:
+            now = time.monotonic()
+            try:
+                current.shipping.ship(now)
+                if now >= looked + _LOOK:
+                    looked = now
+                    self._end_if_wanted(current)
+            except StoreError as error:
+                self._world.say(f"trying again: {error}")
+            self._world.sleep(_STEP)
+        return outcome
+
+    def _end_if_wanted(self, current: Current) -> None:
+        if self._taken:
+            current.attempt.end("preempted", _TAKEN)
+            return
+        job = self._queue.read(current.job.name)
+        if job is None or job.stop or job.is_over:
+            current.attempt.end("stopped")
+
+    def _content(self, job: Job) -> dict[str, object]:
+        number, bucket = job.tries[-1].number, self._store.bucket
+        tpu = tpu_of(self._world.environment)
+        made = variables(job.name, number, bucket, job.spec, tpu)
+        kept = {name: made[name] for name in made if name in job.spec.env or name not in _NOT_OURS}
+        return {
+            "job": job.name,
+            "number": number,
+            "bucket": bucket,
+            "spec": vars(job.spec),
+            "created": "",
+            "variables": kept,
+            "sees_packages": True,
+        }
+
+
+def tpu_of(environment: Mapping[str, str]) -> Tpu:
+    """Return the TPU that a container has, as Vertex AI tells it by `TPU_CONFIG`.
+
+    AI Platform's containers had to wait for the node of that name; today's are on the TPU's own
+    machine, where it is there before they are.
+    """
+    try:
+        config = dict(json.loads(environment.get("TPU_CONFIG") or "{}"))
+    except ValueError:
+        config = {}
+    name = str(config.get("tpu_node_name") or "local")
+    zone, project = str(config.get("zone", "")), str(config.get("project", ""))
+    return Tpu(name, zone, project, (), "", is_here=True)
+
+
+def run(program: Path, bucket: str, name: str, store: Callable[[str], Store]) -> int:
+    """Run a job in this container with the agent's program; return the exit code."""
+    # The supervisor's environments are made with the image's own Python, and see its packages.
+    os.environ.setdefault("TPU_STACK_PYTHON", sys.executable)
+
+    def start(attempt: Attempt) -> None:
+        attempt.start(program)
+
+    world = World(os.environ, start, time.sleep, time.time, lambda line: print(line, flush=True))
+    managed = Managed(store(bucket), Path(tempfile.mkdtemp(prefix="tpu-stack-")), world)
+    # The first process of a container gets no signal that it does not ask for.
+    signal.signal(signal.SIGTERM, lambda *_: managed.take_away())
+    return managed.run(name)

@@ -1,0 +1,147 @@
+"""A job in a container of Vertex AI: its tries, its variables, what ends it."""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from infra.startup.agent.jobs.attempt import Attempt
+from infra.startup.agent.jobs.managed import Managed, World, tpu_of
+from infra.startup.agent.jobs.queue import Queue
+from infra.startup.agent.jobs.record import Job, Outcome, Spec
+from tests.unit.infra.agent.jobs.memory import Bucket, Clock, MemoryStore
+
+pytestmark = pytest.mark.skipif(not Path("/proc").exists(), reason="needs Linux")
+WHERE = {"tpu": "v2-8", "region": "us-central1"}
+CONFIG = '{"project": "tenant", "zone": "us-central1-b", "tpu_node_name": "node"}'
+ENVIRONMENT = {"TPU_CONFIG": CONFIG, "CLOUD_ML_JOB_ID": "42"}
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore(Bucket(Clock()))
+
+
+@pytest.fixture
+def queue(store: MemoryStore) -> Queue:
+    return Queue(store, print)
+
+
+def added(queue: Queue, **more: object) -> Job:
+    job = Job("one", "id", Spec("true", vertex=WHERE, **more), 1.0)  # type: ignore[arg-type]
+    queue.add(job)
+    return job
+
+
+def read(queue: Queue) -> Job:
+    job = queue.read("one")
+    assert job is not None
+    return job
+
+
+def container(
+    store: MemoryStore, folder: Path, start: Callable[[Attempt], None],
+    sleep: Callable[[float], None] = lambda _: None, environment: Mapping[str, str] = ENVIRONMENT,
+) -> Managed:  # fmt: skip
+    return Managed(store, folder, World(environment, start, sleep, time.time, lambda _: None))
+
+
+def ends_with(*codes: int) -> Callable[[Attempt], None]:
+    """Let one try after the other end at once."""
+    left = list(codes)
+
+    def start(attempt: Attempt) -> None:
+        attempt.log.write_text(f"try {len(codes) - len(left) + 1}\n")
+        attempt.finish(Outcome("exited", left.pop(0)))
+
+    return start
+
+
+def test_a_job_is_run_to_its_exit_code_within_its_budget_of_failures(
+    store: MemoryStore, queue: Queue, tmp_path: Path
+) -> None:
+    added(queue, failures=1)
+    assert container(store, tmp_path, ends_with(9, 0)).run("one") == 0
+    job = read(queue)
+    assert (job.state, [one.code for one in job.tries]) == ("succeeded", [9, 0])
+    assert store.read("jobs/one/logs/0002/000000000000000") is not None
+
+
+def test_a_new_container_counts_what_the_one_before_began(
+    store: MemoryStore, queue: Queue, tmp_path: Path
+) -> None:
+    added(queue, preemptions=1)
+    queue.change("one", lambda job: job.started("42", "gone", "vertex", 2.0))
+    assert container(store, tmp_path, ends_with(3)).run("one") == 3
+    assert [one.why for one in read(queue).tries] == ["preempted", "exited"]
+
+
+def test_beyond_the_budget_a_new_container_runs_nothing(
+    store: MemoryStore, queue: Queue, tmp_path: Path
+) -> None:
+    added(queue, preemptions=0)
+    queue.change("one", lambda job: job.started("42", "gone", "vertex", 2.0))
+    assert container(store, tmp_path, ends_with()).run("one") == 1
+    assert read(queue).state == "failed"
+
+
+def test_one_that_was_stopped_before_never_runs(
+    store: MemoryStore, queue: Queue, tmp_path: Path
+) -> None:
+    added(queue)
+    queue.change("one", lambda job: job.stopping(2.0, "ada"))
+    assert container(store, tmp_path, ends_with()).run("one") == 143
+
+
+def test_a_container_that_is_taken_away_says_so_and_starts_nothing_more(
+    store: MemoryStore, queue: Queue, tmp_path: Path
+) -> None:
+    added(queue)
+    attempts: list[Attempt] = []
+
+    def begin(attempt: Attempt) -> None:
+        attempts.append(attempt)
+        lock = (attempt.folder / "lock").open("w")
+        locks.append(lock)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+    locks: list[object] = []
+
+    def sleep(_: float) -> None:
+        managed.take_away()
+        if (why := attempts[0].is_to_end()) is not None:
+            attempts[0].finish(why)
+
+    managed = container(store, tmp_path, begin, sleep)
+    assert managed.run("one") == 1
+    job = read(queue)
+    assert (job.state, job.tries[0].why, len(attempts)) == ("queued", "preempted", 1)
+
+
+def test_the_tpu_is_the_containers_own_and_what_vertex_ai_sets_is_kept(
+    store: MemoryStore, queue: Queue, tmp_path: Path
+) -> None:
+    added(queue, framework="tensorflow", env={"TPU_WORKER_ID": "7"})
+    seen: list[Mapping[str, str]] = []
+
+    def start(attempt: Attempt) -> None:
+        seen.append(attempt.content()["variables"])
+        attempt.finish(Outcome("exited", 0))
+
+    container(store, tmp_path, start).run("one")
+    (variables,) = seen
+    assert variables["TPU_NAME"] == "local"
+    assert variables["PJRT_DEVICE"] == "TPU"
+    assert (variables["TPU_ZONE"], variables["TPU_PROJECT"]) == ("us-central1-b", "tenant")
+    assert variables["TPU_WORKER_ID"] == "7"
+    assert not {"TPU_WORKER_HOSTNAMES", "TPU_GRPC_URL"} & variables.keys()
+
+
+@pytest.mark.parametrize("config", [None, "", "no json"])
+def test_a_container_without_tpu_config_has_a_tpu_all_the_same(config: str | None) -> None:
+    tpu = tpu_of({} if config is None else {"TPU_CONFIG": config})
+    assert (tpu.name, tpu.is_here) == ("local", True)
