@@ -15,6 +15,7 @@ BUDGETS_API = "billingbudgets.googleapis.com"
 MONITORING_API = "monitoring.googleapis.com"
 PUBSUB_API = "pubsub.googleapis.com"
 SECRETS_API = "secretmanager.googleapis.com"
+VERTEX_API = "aiplatform.googleapis.com"
 
 
 def apis_of(settings: StackSettings) -> tuple[str, ...]:
@@ -30,4 +31,6 @@ def apis_of(settings: StackSettings) -> tuple[str, ...]:
             apis.append(PUBSUB_API)
     if settings.jobs.webhook is not None:
         apis.append(SECRETS_API)
+    if settings.jobs.vertex is not None:
+        apis.append(VERTEX_API)
     return tuple(apis)

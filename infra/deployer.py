@@ -47,6 +47,10 @@ _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
     "a tpu that queues": lambda s: s.tpu.queue is not None,
     "limits": lambda s: _makes_a_role(s),
     "recovery": lambda s: s.recovery.enabled,
+    "managed training": lambda s: s.jobs.vertex is not None,
+    "submitters of managed training": lambda s: (
+        s.jobs.vertex is not None and bool(s.jobs.vertex.submitters)
+    ),
     "metrics of the vm": lambda s: s.vm.ops_agent,
     "a public address of the vm": lambda s: s.vm.public_ip,
     "a budget": lambda s: s.budget is not None,

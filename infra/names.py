@@ -48,6 +48,17 @@ class Names:
         return f"{self.prefix}-sa"
 
     @property
+    def managed_account(self) -> str:
+        """Account id of the service account that Vertex AI runs jobs as."""
+        return f"{self.prefix}-vx"
+
+    @staticmethod
+    def email_of(account: str, project: str) -> str:
+        """Return the address of an account of a project by its id."""
+        domain = ".".join(reversed(project.split(":")))
+        return f"{account}@{domain}.iam.gserviceaccount.com"
+
+    @property
     def limits_role(self) -> str:
         """Beginning of the id of the role that limits need; such ids have no hyphens."""
         return f"{self.prefix.replace('-', '_')}_limits"

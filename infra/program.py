@@ -10,6 +10,7 @@ from infra.components.messages import declare_messages
 from infra.cost.parts import of_stack
 from infra.cost.running import goes_on
 from infra.cost.table import table
+from infra.managed import declare_training
 from infra.outputs import export
 from infra.settings import StackSettings
 from infra.stack import Builder
@@ -35,6 +36,7 @@ def declare(settings: StackSettings, context: Context) -> dict[str, pulumi.Input
     stack.budget(services)
     bucket = stack.bucket(services)
     identity = stack.identity(services, bucket)
+    declare_training(settings, context.names, services, bucket, stack.read_only)
     stack.limits(services, identity)
     declare_messages(settings, identity, services)
     network = stack.network(services, identity)

@@ -9,6 +9,7 @@ from tpustack.jobs import artifacts, table, waiting
 from tpustack.jobs.runners import why_waiting
 from tpustack.jobs.stop import stop as stop_job
 from tpustack.jobs.submit import again
+from tpustack.jobs.vertex.submit import hand_over
 
 Json = dict[str, Any]
 
@@ -41,5 +42,5 @@ def stop(queue: Queue, name: str) -> Json:
 
 def resubmit(queue: Queue, name: str) -> Json:
     """Run a job once more. Raises as `shown` does."""
-    new = again(queue, waiting.read(queue, name), None)
+    new = hand_over(queue, again(queue, waiting.read(queue, name), None))
     return {"name": new.name, "state": new.state}

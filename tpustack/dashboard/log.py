@@ -44,7 +44,7 @@ class Follower:
             StoreError: the bucket refuses.
         """
         # All of its log is in the bucket before it is said to be over.
-        job = waiting.read(self._queue, self._name)
+        job = waiting.read(self._queue, self._name, ask=False)
         pieces = list(self._queue.store.items(layout.logs(self._name), behind=self._behind))
         said = list(self._texts(pieces))
         if job.is_over:

@@ -18,6 +18,7 @@ from tpustack.jobs.stop import stop as stop_job
 from tpustack.jobs.submit import again
 from tpustack.jobs.submit_command import command as submit_command
 from tpustack.jobs.sweep import command as sweeps
+from tpustack.jobs.vertex.submit import hand_over
 
 
 @click.group("job")
@@ -149,7 +150,7 @@ def resubmit(
     """Run a job once more, with the same files and options."""
     queue = open_queue(stack, bucket, submits=True)
     with explained(queue):
-        new = again(queue, waiting.read(queue, job), name)
+        new = hand_over(queue, again(queue, waiting.read(queue, job), name))
     click.echo(json.dumps({"name": new.name, "state": new.state}) if as_json else new.name)
 
 

@@ -17,22 +17,35 @@ _PJRT_ONLY = ("jax", "pytorch")
 _NEEDS = "roles/storage.objectUser on it"
 
 
-def open_queue(stack: str | None, bucket: str | None, *, submits: bool = False) -> Queue:
+def open_queue(
+    stack: str | None, bucket: str | None, *, submits: bool = False, managed: bool = False
+) -> Queue:
     """Return the queue of a stack or a bucket.
 
     Args:
         stack: a stack's name.
         bucket: gs://BUCKET.
         submits: whether the stack must be one that runs jobs.
+        managed: whether it must be one whose jobs Vertex AI runs.
 
     Raises:
         UsageError: neither or both are given, or the stack runs no jobs.
     """
     if (stack is None) == (bucket is None):
         raise UsageError("give either --stack NAME or --bucket gs://BUCKET")
-    name = _of_stack(stack, submits=submits) if stack is not None else bucket_of(str(bucket))
-    google = Google()
-    return Queue(Store(name, google.exchange), lambda line: click.echo(line, err=True))
+    if managed and stack is None:
+        raise UsageError("--on vertex needs --stack NAME, whose account and network the job gets")
+    name = (
+        _of_stack(stack, submits=submits, managed=managed)
+        if stack is not None
+        else bucket_of(str(bucket))
+    )
+    return Queue(Store(name, google().exchange), lambda line: click.echo(line, err=True))
+
+
+def google() -> Google:
+    """Return the caller's way to Google."""
+    return Google()
 
 
 @contextlib.contextmanager
@@ -67,13 +80,18 @@ def why_without_tpu(stack: str | None, framework: str) -> str | None:
     )
 
 
-def _of_stack(stack: str, *, submits: bool) -> str:
+def _of_stack(stack: str, *, submits: bool, managed: bool) -> str:
     from infra.names import names_of
     from tpustack.stacks.files import load, require_file
 
     require_file(stack)
     settings = load(stack)
-    if submits and not settings.jobs.enabled:
+    if managed and settings.jobs.vertex is None:
+        raise UsageError(
+            f"jobs.vertex: (not set) for the stack {stack}, so that Vertex AI has no account to "
+            "run jobs as. Set `tpu-stack:jobs: {vertex: {}}` in its file and run `pulumi up`"
+        )
+    if submits and not managed and not settings.jobs.enabled:
         raise UsageError(
             f"jobs.enabled: (not set) for the stack {stack}, whose machine runs one training. Set "
             "`tpu-stack:jobs: {enabled: true}` in its file and run `pulumi up`"

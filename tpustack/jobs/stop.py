@@ -8,6 +8,7 @@ from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import Job
 from tpustack.jobs import waiting
 from tpustack.jobs.submit import who
+from tpustack.jobs.vertex import follow as vertex
 
 
 def stop(queue: Queue, name: str) -> Job:
@@ -16,10 +17,12 @@ def stop(queue: Queue, name: str) -> Job:
     Raises:
         UsageError: there is no such job.
         StoreError: the bucket refuses.
+        TpustackError: Vertex AI refuses.
     """
-    waiting.read(queue, name)
+    before = waiting.read(queue, name)
     changed = queue.change(
         name, lambda there: None if there.is_over else there.stopping(time.time(), who())
     )
     queue.ring()
+    vertex.stop(before)
     return changed or waiting.read(queue, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -12,25 +13,41 @@ from tpustack.jobs import arguments, spec_options
 from tpustack.jobs.place import explained, open_queue, why_without_tpu
 from tpustack.jobs.runners import why_waiting
 from tpustack.jobs.submit import submit
+from tpustack.jobs.vertex.place import place_of
+from tpustack.jobs.vertex.submit import hand_over
 
 
 @click.command("submit")
 @arguments.place
 @spec_options.declared
 @click.option("--name", help="The job's name; by default one from its content.")
+@click.option("--on", type=click.Choice(("stack", "vertex")), default="stack", help="Who runs it.")
+@click.option("--tpu", help="On vertex: the TPU's type; by default the stack's.")
+@click.option("--image", help="On vertex: the container; by default one for the framework.")
 @options.as_json("job")
 def command(
-    stack: str | None, bucket: str | None, name: str | None, as_json: bool, **given: Any
+    stack: str | None,
+    bucket: str | None,
+    name: str | None,
+    on: str,
+    tpu: str | None,
+    image: str | None,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """Put a job into the queue of a stack, and say its name.
 
     The machine runs it as soon as the TPU is free; this computer may be turned off meanwhile.
+    With --on vertex, Vertex AI runs it on a TPU of its own.
     """
-    queue = open_queue(stack, bucket, submits=True)
+    managed = on == "vertex"
+    queue = open_queue(stack, bucket, submits=True, managed=managed)
     wanted = spec_options.Given(**given)
-    with wanted.described(name) as (spec, source), explained(queue):
-        job = submit(queue, spec, name, source.archive)
-        warnings = [why_waiting(queue), why_without_tpu(stack, spec.framework)]
+    vertex = place_of(stack, tpu, image, wanted, managed=managed)
+    with wanted.described(name) as (described, source), explained(queue):
+        spec = dataclasses.replace(described, vertex=vertex)
+        job = hand_over(queue, submit(queue, spec, name, source.archive))
+        warnings = [] if managed else [why_waiting(queue), why_without_tpu(stack, spec.framework)]
     for warning in filter(None, warnings):
         click.echo(f"warning: {warning}", err=True)
     click.echo(json.dumps({"name": job.name, "state": job.state}) if as_json else job.name)

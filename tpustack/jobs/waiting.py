@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 
@@ -10,12 +11,19 @@ from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import Job
 from infra.startup.agent.jobs.store import Item
 from tpustack.errors import TpustackError, UsageError
+from tpustack.jobs.vertex.follow import refreshed
 
 _LOOK = 1.0
+# Vertex AI knows more than the record only of what never ran, or was killed.
+_ASK_EVERY = 10
 
 
-def read(queue: Queue, name: str) -> Job:
-    """Return a job. Raises UsageError if there is none."""
+def read(queue: Queue, name: str, *, ask: bool = True) -> Job:
+    """Return a job, after asking Vertex AI about one that it runs.
+
+    Raises:
+        UsageError: there is none.
+    """
     if not layout.NAME.fullmatch(name):
         raise UsageError(f"{name!r} is no job name. `tpustack job list` names them")
     job = queue.read(name)
@@ -23,7 +31,7 @@ def read(queue: Queue, name: str) -> Job:
         raise UsageError(
             f"there is no job {name} in gs://{queue.store.bucket}. `tpustack job list` names them"
         )
-    return job
+    return refreshed(queue, job) if ask else job
 
 
 def wait(
@@ -35,7 +43,8 @@ def wait(
 ) -> Job:
     """Return a job once it is over. Raises TpustackError after `timeout` seconds."""
     deadline = now() + timeout if timeout is not None else None
-    while not (job := read(queue, name)).is_over:
+    looks = itertools.count()
+    while not (job := read(queue, name, ask=next(looks) % _ASK_EVERY == 0)).is_over:
         if deadline is not None and now() >= deadline:
             raise TpustackError(f"{name} is still {job.state} after {timeout:g} s")
         sleep(_LOOK)
@@ -51,9 +60,9 @@ def log(queue: Queue, name: str) -> Iterator[bytes]:
 def follow(queue: Queue, name: str, sleep: Callable[[float], None] = time.sleep) -> Iterator[bytes]:
     """Yield what a job writes until it is over."""
     seen = ""
-    while True:
+    for look in itertools.count():
         # All of its log is in the bucket before it is said to be over.
-        is_over = read(queue, name).is_over
+        is_over = read(queue, name, ask=look % _ASK_EVERY == 0).is_over
         for item in queue.store.items(layout.logs(name), behind=seen):
             seen = item.path
             yield _content(queue, item)

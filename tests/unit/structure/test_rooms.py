@@ -47,6 +47,7 @@ MAY_IMPORT = {
         "infra.names",
         "infra.queued.known",
         # The agent and the command line know a job by the same words.
+        "infra.startup.agent.bundle",
         "infra.startup.agent.jobs",
         "tpu_training.compile",
         "tpu_training.errors",

@@ -1,0 +1,32 @@
+"""Declares what Vertex AI needs to run a stack's jobs."""
+
+from __future__ import annotations
+
+from infra.apis import IAM_API, PROJECTS_API, VERTEX_API
+from infra.components.bucket import Bucket
+from infra.components.managed_training import ManagedTraining, ManagedTrainingArgs
+from infra.components.services import ProjectServices
+from infra.names import Names
+from infra.settings import StackSettings
+
+
+def declare_training(
+    settings: StackSettings,
+    names: Names,
+    services: ProjectServices,
+    bucket: Bucket,
+    read_only: str | None,
+) -> None:
+    """Declare managed training, if the stack has it; jobs don't change the object `read_only`."""
+    vertex = settings.jobs.vertex
+    if vertex is None:
+        return
+    args = ManagedTrainingArgs(
+        project=settings.project,
+        account_id=names.managed_account,
+        bucket=bucket,
+        read_only=read_only,
+        submitters=vertex.submitters,
+        requires=tuple(services.enabled[api] for api in (VERTEX_API, IAM_API, PROJECTS_API)),
+    )
+    ManagedTraining("managed-training", args)

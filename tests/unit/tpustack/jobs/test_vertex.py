@@ -1,0 +1,277 @@
+"""`tpustack job submit --on vertex`: what goes to Vertex AI, how it ends, what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from infra.startup.agent.jobs.queue import Queue
+from infra.startup.agent.jobs.record import Job
+from localcloud.app import LocalCloud
+from localcloud.core import enablement, projects
+from localcloud.core.hooks import machine_powered_off
+from localcloud.testing import Client
+from tests.unit.localcloud.fake_machines import FakeMachines
+from tests.unit.tpustack.conftest import Done, Run
+from tests.unit.tpustack.jobs.conftest import BUCKET
+from tpustack.cloud.google import Google
+
+PROJECT = projects.DEFAULT_PROJECT
+EMAIL = f"tpu-stack-dev-vx@{PROJECT}.iam.gserviceaccount.com"
+API = "aiplatform.googleapis.com"
+JOBS = f"us-central1-{API}/v1/projects/{PROJECT}/locations/us-central1/customJobs"
+STACK = """config:
+  gcp:project: {project}
+  tpu-stack:zone: us-central1-b
+  tpu-stack:bucket: {{name: {bucket}, create: false}}
+  tpu-stack:jobs: {jobs}
+"""
+VERTEX: dict[str, object] = {"vertex": {}}
+
+
+def stack(project: Path, jobs: object) -> None:
+    """Let the stack dev have the tests' bucket and these settings of jobs."""
+    text = STACK.format(project=PROJECT, bucket=BUCKET, jobs=json.dumps(jobs))
+    (project / "stacks" / "Pulumi.dev.yaml").write_text(text)
+
+
+def grant(client: Client, member: str, *roles: str) -> None:
+    manager = f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}"
+    policy = client.post(f"{manager}:getIamPolicy")
+    policy["bindings"] += [{"role": role, "members": [member]} for role in roles]
+    client.post(f"{manager}:setIamPolicy", {"policy": policy})
+
+
+@pytest.fixture
+def deployed(cloud: LocalCloud, client: Client, project: Path) -> Path:
+    """What `pulumi up` makes of a stack with managed training."""
+    enablement.enable(cloud.cloud, PROJECT, (API, "iam.googleapis.com"))
+    accounts = f"iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts"
+    client.post(accounts, {"accountId": "tpu-stack-dev-vx"})
+    grant(client, f"serviceAccount:{EMAIL}", "roles/storage.objectUser")
+    stack(project, VERTEX)
+    return project
+
+
+@pytest.fixture
+def submit(run: Run, queue: Queue, deployed: Path) -> Run:
+    """`tpustack job submit --on vertex` for the stack dev."""
+
+    def command(*arguments: str) -> Done:
+        return run("job", "submit", "--on", "vertex", "--stack", "dev", *arguments)
+
+    return command
+
+
+@pytest.fixture
+def machines(cloud: LocalCloud) -> FakeMachines:
+    """Containers that are only written down."""
+    fake = FakeMachines()
+    cloud.cloud.machines = fake
+    return fake
+
+
+def read(queue: Queue, name: str) -> Job:
+    job = queue.read(name)
+    assert job is not None
+    return job
+
+
+@pytest.mark.server
+def test_a_job_is_followed_to_its_exit_code_with_the_same_commands(
+    submit: Run, job: Run, client: Client, folder: Path
+) -> None:
+    (folder / "main.py").write_text(
+        "import os, sys\n"
+        "print('tpu', os.environ['TPU_NAME'], os.environ['JOB_DIR'], sys.argv[1], flush=True)\n"
+        "open(os.environ['ARTIFACTS_DIR'] + '/made.txt', 'w').write('made')\n"
+        "sys.exit(3)\n"
+    )
+    first = ("--command", "python main.py 42", "--dir", str(folder), "--name", "first")
+    done = submit(*first, "--framework", "tensorflow")
+    assert (done.code, done.out, done.err) == (0, "first\n", "")
+    assert job("wait", "first", "--timeout", "60s").code == 3
+    followed = job("logs", "first", "--follow")
+    assert (followed.code, followed.out) == (3, "tpu local gs://a-bucket/jobs/first 42\n")
+    (made,) = json.loads(job("artifacts", "first", "--json").out)
+    assert (made["name"], made["bytes"]) == ("artifacts/made.txt", 4)
+    shown = job("show", "first").out
+    assert "first: failed (exit code 3)" in shown
+    assert "runs on    v2-8 of Vertex AI in us-central1, projects/" in shown
+
+    # One that runs is stopped with what it has left so far.
+    assert submit("--command", "echo up; sleep 600", "--name", "long").code == 0
+    custom_job = json.loads(job("show", "long", "--json").out)["custom_job"]
+    until(lambda: "up\n" in job("logs", "long").out)
+    assert job("stop", "long").out == "long is stopping\n"
+    assert job("wait", "long", "--timeout", "60s").code == 143
+    url = f"us-central1-{API}/v1/{custom_job}"
+    until(lambda: "endTime" in client.get(url))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    from tests.unit.localcloud.machines.conftest import until as wait
+
+    wait(condition, seconds=60.0)
+
+
+def test_the_request_is_the_worker_pool_that_google_documents(
+    submit: Run, client: Client, queue: Queue, machines: FakeMachines, deployed: Path
+) -> None:
+    network = "projects/123456789012/global/networks/peered"
+    stack(deployed, {"vertex": {"region": "us-west4", "network": network}})
+    more = ("--tpu", "v5litepod-4", "--image", "eu.gcr.io/mine/jax:1", "--preemptions", "0")
+    assert submit("--command", "true", "--name", "one", "--framework", "jax", *more).code == 0
+    (made,) = client.get(JOBS.replace("us-central1", "us-west4"))["customJobs"]
+    (pool,) = made["jobSpec"]["workerPoolSpecs"]
+    assert pool["machineSpec"] == {"machineType": "ct5lp-hightpu-4t", "tpuTopology": "2x2"}
+    assert pool["containerSpec"]["imageUri"] == "eu.gcr.io/mine/jax:1"
+    assert made["jobSpec"]["serviceAccount"] == EMAIL
+    assert made["jobSpec"]["network"] == network
+    assert made["jobSpec"]["scheduling"] == {"disableRetries": True}
+    assert read(queue, "one").custom_job == made["name"]
+
+
+def test_one_that_has_not_begun_is_cancelled_at_once(
+    submit: Run, job: Run, client: Client, machines: FakeMachines
+) -> None:
+    assert submit("--command", "true", "--name", "one").code == 0
+    assert job("stop", "one").out == "one is stopped\n"
+    (made,) = client.get(JOBS)["customJobs"]
+    assert made["state"] == "JOB_STATE_CANCELLED"
+    assert job("wait", "one").code == 143
+
+
+def test_what_vertex_ai_alone_knows_ends_the_job(
+    submit: Run, job: Run, cloud: LocalCloud, queue: Queue, machines: FakeMachines
+) -> None:
+    zones = {f"us-central1-{letter}": ["*"] for letter in "abcf"}
+    cloud.cloud.store.put("setting", "stockout", zones)
+    assert submit("--command", "true", "--name", "poor").code == 0
+    said = job("wait", "poor")
+    assert said.code == 1
+    assert "Resources are insufficient in region: us-central1" in said.out
+    assert "another region by jobs.vertex.region" in said.out
+
+
+def test_a_container_that_was_killed_too_often_ends_the_job(
+    submit: Run, job: Run, cloud: LocalCloud, machines: FakeMachines
+) -> None:
+    assert submit("--command", "true", "--name", "killed", "--preemptions", "0").code == 0
+    (key,) = machines.specs
+    machine_powered_off.run(cloud.cloud, key)
+    said = job("show", "killed")
+    assert "killed: failed (Vertex AI: The replica workerpool0-0 exited" in said.out
+
+
+def test_who_has_the_bucket_alone_reads_the_job(
+    submit: Run, job: Run, cloud: LocalCloud, client: Client, machines: FakeMachines,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    assert submit("--command", "true", "--name", "one").code == 0
+    grant(client, "user:ada@x.org", "roles/storage.objectViewer")
+    ada = Client(cloud, "user:ada@x.org")
+    monkeypatch.setattr("tpustack.jobs.place.Google", lambda: Google(ada.session))
+    assert "one: queued" in job("show", "one").out
+
+
+def test_a_second_run_goes_to_vertex_ai_too_and_the_stacks_runner_leaves_both_alone(
+    submit: Run, job: Run, client: Client, machines: FakeMachines
+) -> None:
+    assert submit("--command", "true", "--name", "one").code == 0
+    assert job("resubmit", "one").out == "one-r2\n"
+    assert len(client.get(JOBS)["customJobs"]) == 2
+    assert [row["place"] for row in json.loads(job("list", "--json").out)] == [None, None]
+
+
+REFUSALS = {
+    "v4": (("--tpu", "v4-8"), "--tpu: Vertex AI runs no job of ours on v4-8"),
+    "image": (
+        ("--tpu", "v5litepod-4", "--framework", "tensorflow"),
+        "--image: Google has no container with tensorflow for v5litepod-4",
+    ),
+    "after": (("--priority", "1"), "not with --on vertex"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_what_vertex_ai_can_not_do_is_said_before_anything_is_uploaded(
+    submit: Run, queue: Queue, case: str
+) -> None:
+    arguments, says = REFUSALS[case]
+    done = submit("--command", "true", *arguments)
+    assert done.code == 2
+    assert says in done.err
+    assert list(queue.store.items("")) == []
+
+
+def test_a_stack_without_managed_training_and_a_bucket_alone_are_refused(
+    submit: Run, run: Run, job: Run, deployed: Path
+) -> None:
+    stack(deployed, {"enabled": True})
+    assert "jobs.vertex: (not set) for the stack dev" in submit("--command", "true").err
+    assert "--on vertex needs --stack" in job("submit", "--on", "vertex", "--command", "true").err
+    stray = run("job", "submit", "--stack", "dev", "--command", "true", "--tpu", "v2-8")
+    assert "--tpu: only with --on vertex" in stray.err
+
+
+def disabled(cloud: LocalCloud, client: Client, project: Path) -> None:
+    cloud.cloud.store.delete(enablement.ENABLED, enablement.key(PROJECT, API))
+
+
+def no_quota(cloud: LocalCloud, client: Client, project: Path) -> None:
+    cloud.cloud.store.put("setting", "quota", {"custom_model_training_tpu_v2": 0})
+
+
+def no_account(cloud: LocalCloud, client: Client, project: Path) -> None:
+    client.delete(f"iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts/{EMAIL}")
+
+
+def other_region(cloud: LocalCloud, client: Client, project: Path) -> None:
+    stack(project, {"vertex": {"region": "us-west2"}})
+
+
+CURES = {
+    disabled: "aiplatform.googleapis.com is disabled in tpu-stack-local. `pulumi up`",
+    no_quota: f"Ask for {API}/custom_model_training_tpu_v2 on the page",
+    no_account: f"there is no account {EMAIL}. `pulumi up` makes it",
+    other_region: "us-west2 may have no such TPU. Set jobs.vertex.region",
+}
+
+
+@pytest.mark.parametrize("wrong", CURES, ids=lambda wrong: wrong.__name__)
+def test_a_refusal_is_one_message_with_its_cure_and_nothing_is_queued(
+    submit: Run, queue: Queue, cloud: LocalCloud, client: Client, deployed: Path, wrong: object,
+) -> None:  # fmt: skip
+    assert callable(wrong)
+    wrong(cloud, client, deployed)
+    done = submit("--command", "true", "--name", "one")
+    assert done.code == 1
+    assert CURES[wrong] in done.err
+    assert "Nothing was queued" in done.err
+    assert queue.summaries() == {}
+
+
+@pytest.mark.parametrize(
+    ("roles", "says"),
+    [
+        (("roles/storage.objectUser",), "Ask for roles/aiplatform.user"),
+        (
+            ("roles/storage.objectUser", "roles/aiplatform.user"),
+            f"you may not run jobs as {EMAIL}. Ask for roles/iam.serviceAccountUser",
+        ),
+    ],
+)
+def test_who_may_not_submit_is_told_which_role_is_missing(
+    submit: Run, queue: Queue, cloud: LocalCloud, client: Client, roles: tuple[str, ...], says: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    grant(client, "user:ada@x.org", *roles)
+    ada = Client(cloud, "user:ada@x.org")
+    monkeypatch.setattr("tpustack.jobs.place.Google", lambda: Google(ada.session))
+    done = submit("--command", "true", "--name", "one")
+    assert says in done.err
+    assert queue.summaries() == {}

@@ -1,0 +1,1 @@
+"""Managed training: jobs that Vertex AI runs on TPUs of its own, as custom jobs."""

@@ -1,0 +1,104 @@
+"""Hand a job of the queue over to Vertex AI, as a custom job with one container."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+from typing import Any
+
+from infra.catalog.vertex import managed_tpus
+from infra.startup.agent.bundle import program
+from infra.startup.agent.jobs import layout
+from infra.startup.agent.jobs.queue import Queue
+from infra.startup.agent.jobs.record import Job
+from infra.startup.agent.jobs.store import Conflict
+from tpustack.errors import TpustackError
+from tpustack.jobs.place import google
+from tpustack.jobs.vertex.api import CustomJobs
+
+# What the container begins with: the agent, by its digest, as the account that it runs as.
+_BOOT = """import hashlib, json, os, sys, tempfile, urllib.request
+bucket, digest, job = sys.argv[1:]
+def read(url, **headers):
+    request = urllib.request.Request(url, headers=headers)
+    return urllib.request.urlopen(request, timeout=60).read()
+account = "http://metadata.google.internal/computeMetadata/v1/instance/service-accounts/default"
+token = json.loads(read(account + "/token", **{"Metadata-Flavor": "Google"}))["access_token"]
+archive = "https://storage.googleapis.com/storage/v1/b/%s/o/archives%%2F%s?alt=media"
+program = read(archive % (bucket, digest), Authorization="Bearer " + token)
+if hashlib.sha256(program).hexdigest() != digest:
+    sys.exit("the agent in the bucket is not what was uploaded")
+path = os.path.join(tempfile.mkdtemp(), "agent.py")
+with open(path, "wb") as file:
+    file.write(program)
+os.execv(sys.executable, [sys.executable, path, "managed", bucket, job])
+"""
+_LONGEST_LABEL = 63
+
+
+def hand_over(queue: Queue, job: Job) -> Job:
+    """Have Vertex AI run a queued job that is meant for it; return the job.
+
+    Raises:
+        TpustackError: Vertex AI does not take it; then it is no longer queued.
+        StoreError: the bucket refuses.
+    """
+    where = job.spec.vertex
+    if not where:
+        return job
+    digest = _upload_agent(queue)
+    body = custom_job(job, queue.store.bucket, digest)
+    try:
+        jobs = CustomJobs(google(), where["project"], where["region"])
+        name = jobs.create(body, managed_tpus()[where["tpu"]].quota)
+    except TpustackError:
+        _withdraw(queue, job)
+        raise
+    named = queue.change(job.name, lambda there: dataclasses.replace(there, custom_job=name))
+    return named or job
+
+
+def custom_job(job: Job, bucket: str, agent: str) -> dict[str, Any]:
+    """Return a job as Vertex AI takes it; `agent` is the agent's SHA-256 in the bucket."""
+    where = job.spec.vertex
+    container = {
+        "imageUri": where["image"],
+        "command": ["python3", "-c", _BOOT],
+        "args": [bucket, agent, job.name],
+    }
+    pool = {
+        "machineSpec": dict(managed_tpus()[where["tpu"]].machine),
+        "replicaCount": "1",
+        "containerSpec": container,
+    }
+    spec: dict[str, Any] = {
+        "workerPoolSpecs": [pool],
+        "serviceAccount": where["account"],
+        "baseOutputDirectory": {"outputUriPrefix": f"gs://{bucket}/{layout.folder(job.name)}"},
+        "scheduling": {"disableRetries": job.spec.preemptions == 0},
+    }
+    if where.get("network"):
+        spec["network"] = where["network"]
+    label = job.name.replace(".", "-")[:_LONGEST_LABEL]
+    return {"displayName": job.name, "jobSpec": spec, "labels": {"tpu-stack-job": label}}
+
+
+def _upload_agent(queue: Queue) -> str:
+    """Bring the agent into the bucket unless it is there; return its digest."""
+    content = program().encode()
+    digest = hashlib.sha256(content).hexdigest()
+    path = layout.archive(digest)
+    if queue.store.look(path) is None:
+        # Somebody may have just uploaded the same.
+        with contextlib.suppress(Conflict):
+            queue.store.upload(path, io.BytesIO(content), len(content), generation=0)
+    return digest
+
+
+def _withdraw(queue: Queue, job: Job) -> None:
+    """Take back the record of a job that nobody runs."""
+    found = queue.store.look(layout.record(job.name))
+    if found is not None:
+        queue.store.delete(layout.record(job.name), found.generation)
