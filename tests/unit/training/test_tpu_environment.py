@@ -204,3 +204,15 @@ def test_the_metadata_server_is_asked_only_where_there_are_chips(tmp_path: Path)
     (chip / "vendor").write_text("0x1ae0")
     (chip / "device").write_text("0x005e")
     assert slice_of(tmp_path) == Slice(1, ("10.0.0.1", "10.0.0.2"))
+
+
+def test_pauses_of_a_bucket_that_fails_are_short_unless_the_user_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    delay, retries = "GCS_RETRY_CONFIG_MAX_DELAY_TIME_US", "GCS_RETRY_CONFIG_MAX_RETRIES"
+    monkeypatch.setenv(delay, "5")
+    monkeypatch.setenv(retries, "")
+    monkeypatch.delenv(retries)
+    monkeypatch.setattr(start, "find_machine", lambda: CPU)
+    start.prepare_tensorflow(None, trains=False)
+    assert (os.environ[delay], os.environ[retries]) == ("5", "25")
