@@ -13,7 +13,7 @@ SOURCES := infra bootstrap training/tpu_training localcloud/localcloud tpustack 
 # Every command starts a Python; where its modules are compiled anew each time, that takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-deploy toolchain demo chaos test unit oldest newest next lint format docs catalog site bench wheel release sbom audit secrets lock clean
+.PHONY: help setup setup-deploy toolchain demo chaos test unit oldest newest next frameworks lint format docs catalog site bench wheel release sbom audit secrets lock clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -69,15 +69,18 @@ next: setup  ## Test and type-check infra/ with the next generation of Google's 
 	  --exclude-dir=agent tests/unit/infra)
 	@.venv-next/bin/python -m mypy --config-file mypy-next.ini infra
 
+frameworks: setup  ## Run the examples of all frameworks (their environments take 8 GB, once)
+	@$(PY) -m pytest -m frameworks tests/integration/test_frameworks.py
+
 lint: setup  ## Run ruff, the strict type checker and the structure checks
-	@$(PY) -m ruff check $(SOURCES)
-	@$(PY) -m ruff format --check $(SOURCES)
+	@$(PY) -m ruff check $(SOURCES) examples
+	@$(PY) -m ruff format --check $(SOURCES) examples
 	@$(PY) -m mypy $(SOURCES)
 	@$(PY) -m pytest -q tests/unit/structure
 
 format: setup  ## Format the code
-	@$(PY) -m ruff check --fix $(SOURCES)
-	@$(PY) -m ruff format $(SOURCES)
+	@$(PY) -m ruff check --fix $(SOURCES) examples
+	@$(PY) -m ruff format $(SOURCES) examples
 
 docs: setup  ## Write docs/settings.md and docs/troubleshooting.md anew from what they describe
 	@$(PY) -m tpustack settings --markdown > docs/settings.md

@@ -1,8 +1,9 @@
 """Pin what the start-up scripts install as root, with hashes: `make lock`.
 
-Writes infra/startup/locks/PACKAGE-VERSION.txt, which pip installs with --require-hashes. Without
-arguments it pins anew what lies there; for another release, run
-`.venv/bin/python tools/lock_machines.py tensorflow-cpu==2.22.0`.
+Writes infra/startup/locks/PACKAGE-VERSION.txt and, from their requirements.in, the examples'
+requirements.txt, which pip installs with --require-hashes. Without arguments it pins anew what lies
+there. For another release run `.venv/bin/python tools/lock_machines.py tensorflow-cpu==2.22.0`,
+for an example `.venv/bin/python tools/lock_machines.py examples/jax`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -37,20 +39,27 @@ _PLATFORMS = [
 ]
 
 
-def main(pins: list[str]) -> int:
-    """Write a lock for each pin, such as `tensorflow-cpu==2.19.1`; return the exit code."""
+def main(asked: list[str]) -> int:
+    """Write a lock for each pin, such as `tensorflow-cpu==2.19.1`, and each example's folder."""
     there = sorted("==".join(path.stem.rsplit("-", 1)) for path in LOCKS.glob("*.txt"))
-    for pin in pins or there:
-        path = LOCKS / f"{pin.replace('==', '-')}.txt"
-        path.write_text("\n".join(_lock(pin)) + "\n", encoding="utf-8")
-        print(f"wrote {path.relative_to(LOCKS.parent)}")
+    examples = sorted(str(path.parent) for path in Path("examples").glob("*/requirements.in"))
+    for one in asked or [*there, *examples]:
+        if "==" in one:
+            path = LOCKS / f"{one.replace('==', '-')}.txt"
+            lines = _lock([one, *_BESIDE], without_libtpu=_lacks_libtpu(one))
+        else:
+            path = Path(one) / "requirements.txt"
+            wanted = path.with_suffix(".in").read_text(encoding="utf-8")
+            lines = _lock(wanted.splitlines(), without_libtpu=False)
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        print(f"wrote {path.parent.name}/{path.name}")
     return 0
 
 
-def _lock(pin: str) -> Iterator[str]:
+def _lock(wanted: Sequence[str], *, without_libtpu: bool) -> Iterator[str]:
     """Yield the lines of a lock: requirements with the hashes of their wheels for a machine."""
-    end, packages = _resolved(pin)
-    usual = next(one.get("marker") for one in packages if pin.startswith(f"{one['name']}=="))
+    end, packages = _resolved(wanted, without_libtpu=without_libtpu)
+    ((usual, _),) = Counter(one.get("marker", "") for one in packages).most_common(1)
     yield "# Written by `make lock`: wheels for Linux on x86-64, Python 3.10 and newer."
     for one in packages:
         marker = one.get("marker", "")
@@ -63,15 +72,15 @@ def _lock(pin: str) -> Iterator[str]:
         yield " \\\n".join([f"{one['name']}=={one['version']}{when}", *hashes])
 
 
-def _resolved(pin: str) -> tuple[int, list[dict[str, Any]]]:
-    """Return the packages that a pin needs, and the minor version of Python where support ends."""
+def _resolved(wanted: Sequence[str], *, without_libtpu: bool) -> tuple[int, list[dict[str, Any]]]:
+    """Return the packages that are needed, and the minor version of Python where support ends."""
     for end in _ENDS:
-        done = _compile(pin, end)
+        done = _compile(wanted, end, without_libtpu=without_libtpu)
         if done.returncode == 0:
             # In the standard library from Python 3.11 on.
             toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
             return end, toml.loads(done.stdout)["packages"]
-    raise SystemExit(f"error: {pin} cannot be resolved:\n{done.stderr}")
+    raise SystemExit(f"error: {wanted[0]} cannot be resolved:\n{done.stderr}")
 
 
 def _lacks_libtpu(pin: str) -> bool:
@@ -81,19 +90,21 @@ def _lacks_libtpu(pin: str) -> bool:
     return release is not None and release.wheels is not None
 
 
-def _compile(pin: str, end: int) -> subprocess.CompletedProcess[str]:
+def _compile(
+    wanted: Sequence[str], end: int, *, without_libtpu: bool
+) -> subprocess.CompletedProcess[str]:
     python = f"python_full_version < '3.{end}'"
     with tempfile.TemporaryDirectory() as folder:
         project = f'[tool.uv]\nenvironments = ["{_MACHINE} and {python}"]\n'
         (Path(folder) / "pyproject.toml").write_text(project, encoding="utf-8")
         command = [str(_UV), "pip", "compile", "--quiet", "--universal", "--only-binary", ":all:"]
         command += ["--python-version", f"3.{_OLDEST}", "--format", "pylock.toml", "-"]
-        if _lacks_libtpu(pin):
+        if without_libtpu:
             (Path(folder) / "without.txt").write_text(_NEVER, encoding="utf-8")
             command += ["--override", "without.txt"]
         return subprocess.run(
             command,
-            input="\n".join([pin, *_BESIDE]),
+            input="\n".join(wanted),
             cwd=folder,
             capture_output=True,
             text=True,

@@ -58,24 +58,17 @@ def variables(job: str, number: int, bucket: str, spec: Spec, tpu: Tpu) -> dict[
 def _of_framework(framework: str, tpu: Tpu) -> Mapping[str, str]:
     """Return how a framework is told of the TPU.
 
-    PJRT drives chips of its own machine only, so beside a TPU there is the CPU. PyTorch/XLA up to
-    1.13 reached a TPU by gRPC (XRT), which `XRT_TPU_CONFIG` is for.
+    PJRT drives chips of its own machine only: beside a TPU there is the CPU. PyTorch/XLA before 2.1
+    reaches a TPU by gRPC (XRT) if `XRT_TPU_CONFIG` names it, but not where `PJRT_DEVICE` is set,
+    which counts first; later ones take the CPU by themselves if neither chips nor it are there.
     """
+    device = "TPU" if tpu.is_here else "CPU"
     if framework == "tensorflow" and tpu.is_here:
         # What TensorFlow calls the TPU of its own machine.
-        return {"PJRT_DEVICE": "TPU", "TPU_NAME": "local"}
-    if framework == "pytorch":
-        workers = "|".join(
-            f"tpu_worker;{index};{host}:{tpu.port}" for index, host in enumerate(tpu.hosts)
-        )
-        return {"PJRT_DEVICE": "TPU" if tpu.is_here else "CPU", "XRT_TPU_CONFIG": workers}
+        return {"PJRT_DEVICE": device, "TPU_NAME": "local"}
+    if framework == "pytorch" and not tpu.is_here:
+        workers = enumerate(f"{host}:{tpu.port}" for host in tpu.hosts)
+        return {"XRT_TPU_CONFIG": "|".join(f"tpu_worker;{index};{at}" for index, at in workers)}
     if framework == "jax":
-        return (
-            {"PJRT_DEVICE": "TPU", "JAX_PLATFORMS": "tpu,cpu"}
-            if tpu.is_here
-            else {
-                "PJRT_DEVICE": "CPU",
-                "JAX_PLATFORMS": "cpu",
-            }
-        )
-    return {"PJRT_DEVICE": "TPU"}
+        return {"PJRT_DEVICE": device, "JAX_PLATFORMS": "tpu,cpu" if tpu.is_here else "cpu"}
+    return {"PJRT_DEVICE": device}

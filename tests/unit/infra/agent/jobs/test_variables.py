@@ -20,7 +20,8 @@ def of(tpu: Tpu, framework: str, **env: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("tpu", "framework", "expected"),
     [
-        (BESIDE, "none", {"PJRT_DEVICE": "TPU", "TPU_NAME": "t"}),
+        (BESIDE, "none", {"PJRT_DEVICE": "CPU", "TPU_NAME": "t"}),
+        (HERE, "none", {"PJRT_DEVICE": "TPU", "TPU_NAME": "t"}),
         (BESIDE, "tensorflow", {"TPU_NAME": "t"}),
         (HERE, "tensorflow", {"TPU_NAME": "local"}),
         # PJRT drives chips of its own machine only.
@@ -29,10 +30,7 @@ def of(tpu: Tpu, framework: str, **env: str) -> dict[str, str]:
         (
             BESIDE,
             "pytorch",
-            {
-                "PJRT_DEVICE": "CPU",
-                "XRT_TPU_CONFIG": "tpu_worker;0;10.0.0.2:8470|tpu_worker;1;10.0.0.3:8470",
-            },
+            {"XRT_TPU_CONFIG": "tpu_worker;0;10.0.0.2:8470|tpu_worker;1;10.0.0.3:8470"},
         ),
         (HERE, "pytorch", {"PJRT_DEVICE": "TPU"}),
     ],
@@ -41,6 +39,11 @@ def test_a_framework_is_told_of_the_tpu_in_its_own_way(
     tpu: Tpu, framework: str, expected: dict[str, str]
 ) -> None:
     assert expected.items() <= of(tpu, framework).items()
+
+
+def test_old_pytorch_is_told_of_one_runtime_since_the_other_would_count_first() -> None:
+    assert "PJRT_DEVICE" not in of(BESIDE, "pytorch")
+    assert "XRT_TPU_CONFIG" not in of(HERE, "pytorch")
 
 
 def test_every_job_knows_where_it_is_and_where_its_things_belong() -> None:
