@@ -40,7 +40,12 @@ def first(found: Sequence[Source], count: int) -> list[dict[str, Any]]:
                 break
         return said
 
-    return asyncio.run(read())
+    # asyncio.run would leave this thread without a loop, which tests of Pulumi's programs need.
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(read())
+    finally:
+        loop.close()
 
 
 def test_a_bucket_alone_tells_its_jobs_tpus_and_trainings(
