@@ -16,7 +16,7 @@ from . import forms
 from .causes import Cause, cause_of
 from .declaration import PATH, Declaration, read_declaration
 from .forms import Seen
-from .google import TPU, Bucket, Call, Json, Place, message
+from .google import TPU, Bucket, Call, Json, Place, message, seconds
 from .memory import Memory
 
 _ILL = ("UNHEALTHY_TENSORFLOW", "TIMEOUT")
@@ -24,6 +24,8 @@ _ILL = ("UNHEALTHY_TENSORFLOW", "TIMEOUT")
 _FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 600.0
 # So long a TPU may be ill before it is made anew, and a new one may need until it answers.
 _PATIENCE, _FIRST_PATIENCE = 300.0, 1200.0
+# So long the creation of a TPU may take that is not in a queue, where nobody knows.
+_NEVER_READY = 3600.0
 # What takes longer than most, such as a queue, is not looked at all the time.
 _HURRY = 900.0
 
@@ -104,8 +106,18 @@ class Recovery:
             self._take_down(name, seen, seen.kind, f"it is {seen.state}", budgets)
         elif seen.phase == "ready":
             self._ready(name, seen, budgets)
+        elif seen.state == "CREATING" and seen.nodes:
+            self._creating(name, seen, budgets)
         elif seen.phase == "unknown":
             self._say_once(name, f"{name} is in the unknown state {seen.state}: left alone")
+
+    def _creating(self, name: str, seen: Seen, budgets: Mapping[str, int]) -> None:
+        """Begin anew with a creation of this agent's that does not end; another's is theirs."""
+        if name not in self._memory.remaking or not seen.created:
+            return
+        if self._world.now() - seconds(seen.created) >= _NEVER_READY:
+            why = f"it is still CREATING after {_NEVER_READY / 60:.0f} minutes"
+            self._take_down(name, seen, "failure", why, budgets)
 
     def _ready(self, name: str, seen: Seen, budgets: Mapping[str, int]) -> None:
         entry = self._memory.remaking.pop(name, None)

@@ -154,6 +154,32 @@ def test_a_tpu_that_is_preempted_while_it_is_created_is_made_anew_once_more(
     assert state(google) == "READY"
 
 
+def test_a_creation_that_does_not_end_is_begun_anew_after_an_hour(
+    agent: Agent, google: Client
+) -> None:
+    """It counts as a failure; one that this agent has not begun is left alone."""
+    stuck = True
+    call = agent.call
+
+    def unfinished(method: str, url: str, body: str | None) -> tuple[int, Json]:
+        status, answer = call(method, url, body)
+        if stuck and method == "GET" and answer.get("state") == "READY":
+            answer["state"] = "CREATING"
+        return status, answer
+
+    agent.call = unfinished
+    agent.looks(2 * 3600)
+    assert agent.lines == []
+    preempt(agent)
+    agent.looks(3600)
+    assert len(agent.lines) == 1
+    agent.looks(600)
+    assert agent.lines[1:] == ["t is deleted and made anew: it is still CREATING after 60 minutes"]
+    stuck = False
+    agent.looks(600)
+    assert agent.lines[-1].startswith("t is back after")
+
+
 @pytest.mark.parametrize(
     ("setting", "value", "said"),
     [
