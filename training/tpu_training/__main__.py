@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Sequence
 
 from tpu_training.commands.cli import parse, prepare
+from tpu_training.data.retries import set_retries
 from tpu_training.errors import Interrupted, TrainingError
 from tpu_training.job.hang_timer import HangTimer
 from tpu_training.job.job import Job
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in given
     # A model file imports TensorFlow while the command line is parsed.
     _set_up_logging(debug)
+    set_retries(os.environ)
     try:
         prepare(given)
         command = parse(given)
