@@ -78,6 +78,15 @@ def cause_in_words(code: int, cause: str, *, memory_full: bool) -> str:
     return "killed" if code < 0 or code > 128 else "unknown"
 
 
+def is_repeated(cause: str, before: str, *, further: bool) -> bool:
+    """Return whether a failure is the one before over again.
+
+    A disk that was full for a while in one week and in the next is none: the trainer got further. A
+    TPU that is bad may let it do steps each time.
+    """
+    return cause == before and (cause in _OF_THE_HOSTS or not further)
+
+
 @dataclass(frozen=True)
 class TpuState:
     """What keeps a TPU from work: nothing, when `ending` is None.

@@ -23,6 +23,7 @@ class Record:
         not_before: when the next start may be, in seconds since the epoch.
         fruitless: starts in a row without a finished step.
         cause, in_a_row: how the last failure was called, and how often in a row.
+        step: which step the trainer had done then; -1 for none.
         renew: why the TPU has to be made anew before the next start; empty if it need not.
         hung: the last start that was ended because it hung.
         oom_kills: what the kernel had killed for want of memory before the last start.
@@ -37,6 +38,7 @@ class Record:
     fruitless: int = 0
     cause: str = ""
     in_a_row: int = 0
+    step: int = -1
     renew: str = ""
     hung: int = 0
     oom_kills: int = 0

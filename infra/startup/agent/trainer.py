@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .child import Child
-from .endings import Ending, TpuState, cause_in_words, ending_of
+from .endings import Ending, TpuState, cause_in_words, ending_of, is_repeated
 from .record import read_record, save_record
 
 OUTCOME, PULSE = "TPU_TRAINING_OUTCOME", "TPU_TRAINING_PULSE"
@@ -148,13 +148,13 @@ class Trainer:
             self._child.send(signal.SIGTERM)
             self._kill_at = time.monotonic() + _GRACE
 
-    def _pulse(self) -> tuple[float, bool]:
-        """Return until when the trainer must have given another sign, and if it did a step."""
+    def _pulse(self) -> tuple[float, int]:
+        """Return until when the trainer must have given another sign, and its step; -1: none."""
         try:
             deadline, step = (self._folder / "pulse").read_text().split()
-            return float(deadline), int(step) >= 0
+            return float(deadline), int(step)
         except (OSError, ValueError):
-            return 0.0, False
+            return 0.0, -1
 
     def _ended(self) -> None:
         """Deal with an end, once."""
@@ -191,8 +191,10 @@ class Trainer:
         memory_full = self._around.oom_kills() > record.oom_kills
         if code not in (0, 2, 75):
             name = cause_in_words(code, cause, memory_full=memory_full)
-            record.in_a_row = record.in_a_row + 1 if name == record.cause else 1
-            record.cause = name
+            step = self._pulse()[1]
+            again = is_repeated(name, record.cause, further=step > record.step)
+            record.in_a_row = record.in_a_row + 1 if again else 1
+            record.cause, record.step = name, step
         recovered = self._around.budgets() is not None
         count = record.in_a_row
         return ending_of(code, cause, memory_full=memory_full, in_a_row=count, recovered=recovered)
@@ -216,7 +218,7 @@ class Trainer:
                 f"({ending.kind}) in a day is spent; raise the stack's recovery budget",
                 message,
             )
-        elif ending.action == "wait" and not (budgets and self._pulse()[1]):
+        elif ending.action == "wait" and not (budgets and self._pulse()[1] >= 0):
             record.waiting = True
             self._say_once(message)
         else:
@@ -238,7 +240,7 @@ class Trainer:
         """
         record = self._record
         saved = ending.cause == "saved"
-        record.fruitless = 0 if saved or self._pulse()[1] else record.fruitless + 1
+        record.fruitless = 0 if saved or self._pulse()[1] >= 0 else record.fruitless + 1
         pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(record.fruitless, 10))
         pause = _RARELY if ending.action == "rarely" else pause
         if saved and self._going_down():

@@ -79,6 +79,8 @@ TEXTS = [
     ("not-writable", "PermissionDeniedError: /m/checkpoints; Permission denied"),
     ("no-tpu-found", "NotFoundError: TPUs not found in the cluster. Failed in initialization"),
     ("disk-full", "/tmp/m/x.tempstate; No space left on device"),
+    # TensorFlow's client of buckets writes each file to the local disk first.
+    ("disk-full", "InternalError: Could not write to the internal temporary file."),
     # TensorFlow's type for ENOSPC is the one for a device's full memory.
     ("disk-full", "ResourceExhaustedError: /m/ckpt-1.data; No space left on device"),
     # Words of Google's in public issues: magic-modules#7297, skypilot#4579, marin#3200,

@@ -182,6 +182,16 @@ def test_what_another_start_does_not_mend_is_given_up_after_three(world: World, 
     assert world.last() == f"the trainer is not started again: exit code 1, {cause}: m"
 
 
+def test_a_failure_that_lets_the_trainer_get_further_each_time_is_not_given_up(
+    world: World,
+) -> None:
+    done = 'wc -l <starts | { read n; echo "0 $((n > 4 ? 4 : n))" >"$TPU_TRAINING_PULSE"; }\n'
+    world.order(done + OUTCOME.format(1, "disk-full") + "exit 1")
+    world.until(lambda: "not started again" in " ".join(world.said))
+    # Four times further, then twice more at the same step.
+    assert world.starts() == 6
+
+
 @pytest.mark.parametrize("cause", ["version-mismatch", "permission", "api-disabled"])
 def test_what_a_person_mends_elsewhere_is_tried_rarely(world: World, cause: str) -> None:
     world.order(OUTCOME.format(1, cause) + "exit 1")
