@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -70,7 +71,9 @@ class Cloud:
         if method == "DELETE":
             self.delete()
             return 200, {}
-        return 200, {"state": state, "createTime": str(len(self.lives)), **BODY}
+        asked = time.gmtime(self.lives[-1].asked)
+        created = time.strftime("%Y-%m-%dT%H:%M:%SZ", asked)
+        return 200, {"state": state, "createTime": created, **BODY}
 
     def _object(self, method: str, url: str, body: str | None) -> tuple[int, Json]:
         parts = urllib.parse.urlsplit(url)
