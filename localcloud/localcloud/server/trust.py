@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import os
 import re
 import ssl
 from collections.abc import Iterator, Mapping
@@ -92,6 +93,8 @@ def _files(environment: Mapping[str, str]) -> Iterator[Path]:
     for text in [*named, system.openssl_cafile, *_SYSTEMS, certifi.where()]:
         path = Path(text) if text else None
         if path and path.is_dir():
-            yield from (file for file in sorted(path.iterdir()) if file.is_file())
+            with os.scandir(path) as entries:
+                found = sorted(entry.path for entry in entries if entry.is_file())
+            yield from map(Path, found)
         elif path and path.is_file():
             yield path
