@@ -52,6 +52,7 @@ class Page:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.call("Page.navigate", url=url)
+        self.wait("document.readyState === 'complete'")
 
     def value(self, expression: str) -> Any:
         """Return what JavaScript makes of an expression, waited for. Raises RuntimeError."""

@@ -40,6 +40,7 @@ _SECONDS = {
     "endpoint": 120,
     "localcloud": 15,
     "jobs": 300,
+    "dashboard": 60,
     "killpoints": 1500,
     "keras": 300,
     "checkpoint": 120,

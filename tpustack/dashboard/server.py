@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Sequence
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from tpustack.cloud.google import Google
 from tpustack.dashboard.app import Application
@@ -30,11 +31,18 @@ def serve(places: Sequence[Place], port: int, say: Callable[[str], None]) -> Non
     Raises:
         TpustackError: the port is taken, or there are no credentials.
     """
-    listener = listen(port)
-    port, token = listener.getsockname()[1], secrets.token_urlsafe(32)
-    app = Guard(Application(places, Google()).asgi, port, token)
+    google = Google()
+    with listen(port) as listener:
+        token = secrets.token_urlsafe(32)
+        app = Application(places, google).asgi
+        say(address(listener, token))
+        server(app, listener, token).run(sockets=[listener])
+
+
+def server(app: ASGIApp, listener: socket.socket, token: str) -> uvicorn.Server:
+    """Return what serves an application on a socket to who knows the token."""
     config = uvicorn.Config(
-        app,
+        Guard(app, listener.getsockname()[1], token),
         access_log=False,
         lifespan="off",
         log_level="error",
@@ -43,9 +51,12 @@ def serve(places: Sequence[Place], port: int, say: Callable[[str], None]) -> Non
         timeout_graceful_shutdown=_PATIENCE,
         ws="none",
     )
-    say(f"http://{_LOOPBACK}:{port}/#token={token}")
-    with listener:
-        uvicorn.Server(config).run(sockets=[listener])
+    return uvicorn.Server(config)
+
+
+def address(listener: socket.socket, token: str) -> str:
+    """Return the address that opens the page."""
+    return f"http://{_LOOPBACK}:{listener.getsockname()[1]}/#token={token}"
 
 
 def listen(port: int) -> socket.socket:

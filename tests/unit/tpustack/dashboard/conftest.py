@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from infra.names import names_of
+from infra.settings.parse import parse
 from infra.startup.agent.jobs import layout
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import Job, Spec
@@ -24,6 +26,7 @@ from tpustack.dashboard.guard import Guard
 from tpustack.dashboard.places import Place
 
 BUCKET, TOKEN, PORT = "a-bucket", "the-token", 8000
+ZONE = "us-central1-b"
 Json = dict[str, Any]
 
 
@@ -93,6 +96,21 @@ def write(queue: Queue) -> Write:
         offsets[job] = offset + len(text)
 
     return piece
+
+
+def a_stack(name: str) -> Place:
+    settings = parse({"gcp:project": projects.DEFAULT_PROJECT, "tpu-stack:zone": ZONE}, name)
+    return Place(name, names_of(settings, name).bucket, settings)
+
+
+def make_tpu(client: Client, name: str) -> None:
+    """A TPU that Google may take."""
+    project = projects.DEFAULT_PROJECT
+    services = f"serviceusage.googleapis.com/v1/projects/{project}/services"
+    client.post(f"{services}/tpu.googleapis.com:enable", {})
+    nodes = f"tpu.googleapis.com/v2/projects/{project}/locations/{ZONE}/nodes"
+    body = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-ubuntu2204-base"}
+    client.post(nodes, {**body, "schedulingConfig": {"spot": True}}, nodeId=name)
 
 
 def lines(text: str) -> list[Json]:

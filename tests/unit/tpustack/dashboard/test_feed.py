@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from infra.names import names_of
-from infra.settings.parse import parse
 from infra.startup.agent.jobs.queue import Queue
 from localcloud.admin.breakage import preemptions
 from localcloud.core import projects
 from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Run
+from tests.unit.tpustack.dashboard.conftest import ZONE, a_stack, make_tpu
 from tpustack.cloud.google import Google
 from tpustack.dashboard.export import taken, write
 from tpustack.dashboard.feed import feed
@@ -24,8 +23,6 @@ from tpustack.dashboard.places import Place, places
 from tpustack.dashboard.sources import Source, sources
 from tpustack.dashboard.tpus import of_zone
 from tpustack.errors import TpustackError, UsageError
-
-ZONE = "us-central1-b"
 
 
 def first(found: Sequence[Source], count: int) -> list[dict[str, Any]]:
@@ -75,20 +72,10 @@ def test_what_can_not_be_read_is_told_and_hides_nothing_else() -> None:
     assert (said["a"]["problem"], said["b"]["data"]) == ("you may not", [{"name": "x"}])
 
 
-def stack(name: str) -> Place:
-    settings = parse({"gcp:project": projects.DEFAULT_PROJECT, "tpu-stack:zone": ZONE}, name)
-    return Place(name, names_of(settings, name).bucket, settings)
-
-
 def test_a_preempted_tpu_and_one_that_is_not_there_say_so(client: Client, google: Google) -> None:
     project = projects.DEFAULT_PROJECT
-    services = f"serviceusage.googleapis.com/v1/projects/{project}/services"
-    client.post(f"{services}/tpu.googleapis.com:enable", {})
-    body = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-ubuntu2204-base"}
-    body_spot: dict[str, Any] = {**body, "schedulingConfig": {"spot": True}}
-    nodes = f"tpu.googleapis.com/v2/projects/{project}/locations/{ZONE}/nodes"
-    client.post(nodes, body_spot, nodeId="a")
-    wanted = {"a": stack("dev"), "b": stack("prod")}
+    make_tpu(client, "a")
+    wanted = {"a": a_stack("dev"), "b": a_stack("prod")}
     before = of_zone(google, (project, ZONE), wanted)
     assert [(row["name"], row["place"], row["state"]) for row in before] == [
         ("a", "dev", "READY"),

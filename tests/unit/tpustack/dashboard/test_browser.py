@@ -1,0 +1,224 @@
+"""The page in a real browser, where one is installed: hostile text, fast logs, a phone."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.browser import Page, browsing, find_browser
+from infra.names import names_of
+from infra.startup.agent.jobs.queue import Queue
+from infra.startup.agent.jobs.record import Job, Spec
+from localcloud.admin.breakage import preemptions
+from localcloud.testing import Client
+from tests.unit.tpustack.dashboard.conftest import TOKEN, Write, a_stack, make_tpu
+from tpustack.cloud.google import Google
+from tpustack.dashboard.app import Application
+from tpustack.dashboard.export import write as export
+from tpustack.dashboard.places import Place
+from tpustack.dashboard.server import address, listen, server
+
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.skipif(find_browser() is None, reason="no Chromium is installed"),
+    pytest.mark.xdist_group("browser"),
+]
+HOSTILE = "<img src=x onerror=document.title='won'>"
+BUTTONS = "[...document.querySelectorAll('#jobs-rows button')]"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Page]:
+    with browsing() as page:
+        yield page
+
+
+@contextlib.contextmanager
+def running(places: Sequence[Place], google: Google) -> Iterator[str]:
+    """The dashboard on a real port."""
+    with listen(0) as listener:
+        made = server(Application(places, google).asgi, listener, TOKEN)
+        thread = threading.Thread(target=made.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield address(listener, TOKEN)
+        finally:
+            made.should_exit = True
+            thread.join()
+
+
+@pytest.fixture
+def url(queue: Queue, google: Google, place: Place) -> Iterator[str]:
+    with running([place], google) as found:
+        yield found
+
+
+@pytest.fixture
+def shown(browser: Page, url: str) -> Page:
+    """The page with its jobs."""
+    browser.open("about:blank")
+    browser.open(url)
+    browser.wait("document.querySelectorAll('#jobs-rows tr').length >= 2")
+    return browser
+
+
+def opened(page: Page, job: str) -> None:
+    page.value(f"{BUTTONS}.find((button) => button.textContent === '{job}').click()")
+    page.wait("document.querySelector('#job').open")
+
+
+def test_without_the_token_the_page_says_how_to_get_in(browser: Page, url: str) -> None:
+    browser.open("about:blank")
+    browser.open(url.partition("#")[0])
+    browser.wait("document.querySelector('#alert')?.textContent.includes('open the address')")
+
+
+def test_hostile_names_commands_and_lines_stay_text(
+    shown: Page, queue: Queue, write: Write
+) -> None:
+    spec = Spec(HOSTILE, env={HOSTILE: "x"}, source=HOSTILE)
+    queue.add(Job("hostile", "3", spec, time.time(), by=HOSTILE, reason=HOSTILE))
+    write("hostile", f"{HOSTILE}\n\x1b[31mred\x1b[0m\nold\rnew\n\x07\u202etrick\n".encode())
+    shown.wait("document.querySelectorAll('#jobs-rows tr').length === 3")
+    opened(shown, "hostile")
+    shown.wait("document.querySelector('#log').textContent.includes('trick')")
+    shown.wait("document.querySelector('#job-facts').textContent.includes('onerror')")
+    log = shown.value("document.querySelector('#log').textContent")
+    assert f"{HOSTILE}\nred\nnew\n\ufffd\ufffdtrick" in log
+    assert shown.value("document.querySelectorAll('img').length") == 0
+    assert shown.value("document.title") == "tpu-stack"
+
+
+MARKUP = st.text(st.sampled_from("<>&\"'`/=!-[]{}abisvgon \x00\n\u2028é")) | st.text()
+
+
+@settings(max_examples=40)
+@given(st.lists(MARKUP, min_size=1, max_size=20))
+def test_no_text_becomes_an_element_or_gets_lost(browser: Page, texts: list[str]) -> None:
+    # Half a pair of surrogates has no JSON that both ends write the same way.
+    texts = [text.encode(errors="replace").decode() for text in texts]
+    made = browser.value(
+        f"""(async () => {{
+          const {{ h, cell }} = await import("/dom.js");
+          return {json.dumps(texts)}.map((text) => {{
+            const made = cell(text, h("b", {{ title: text }}, text));
+            return [made.textContent, made.querySelectorAll("*").length];
+          }});
+        }})()"""
+    )
+    assert made == [[text, 1] for text in texts]
+
+
+def test_a_fast_log_is_bounded_and_stands_still_while_somebody_reads(
+    shown: Page, write: Write
+) -> None:
+    count = 0
+
+    def second() -> None:
+        nonlocal count
+        rows = [f"row {number}" for number in range(count, count + 3000)]
+        count += len(rows)
+        write("runs", ("\n".join(rows) + "\n" + "x" * 1_000_000 + "\n").encode())
+
+    for _ in range(2):
+        second()
+    opened(shown, "runs")
+    shown.wait("document.querySelector('#log').textContent.includes('row 5999')")
+    assert shown.value("document.querySelector('#log').textContent.split('\\n').length") <= 2300
+    assert "(1,000,000 characters)" in shown.value("document.querySelector('#log').textContent")
+    shown.value("document.querySelector('#log').scrollTop = 0")
+    shown.wait("!document.querySelector('#log-follow').hidden")
+    before = shown.value("document.querySelector('#log').textContent")
+    second()
+    shown.wait("document.querySelector('#log-follow').textContent.startsWith('Go on, ')")
+    assert shown.value("document.querySelector('#log').textContent") == before
+    shown.value("document.querySelector('#log-follow').click()")
+    shown.wait("document.querySelector('#log').textContent.includes('row 8999')")
+
+
+def test_a_preemption_appears_by_itself(
+    browser: Page, client: Client, queue: Queue, google: Google
+) -> None:
+    stack = a_stack("dev")
+    tpu = names_of(stack.settings, "dev").tpu if stack.settings else ""
+    make_tpu(client, tpu)
+    with running([stack], google) as url:
+        browser.open(url)
+        browser.wait("document.querySelector('#tpus-rows .state')?.textContent === 'READY'")
+        for preempt in preemptions(client.local_cloud.cloud, tpu):
+            preempt()
+        news = f"TPU {tpu}: READY → PREEMPTED"
+        browser.wait(f"document.querySelector('#news').textContent.includes('{news}')")
+        assert browser.value("document.querySelector('#tpus-rows .state').textContent") == (
+            "PREEMPTED"
+        )
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_on_a_phone_nothing_is_wider_than_the_screen(shown: Page, url: str, dark: bool) -> None:
+    shown.open("about:blank")
+    shown.open(url, width=360, height=740, dark=dark)
+    shown.wait("document.querySelectorAll('#jobs-rows tr').length >= 2")
+    assert shown.value("document.documentElement.scrollWidth") <= 360
+    paper = shown.value("getComputedStyle(document.body).backgroundColor")
+    assert paper == ("rgb(20, 23, 27)" if dark else "rgb(255, 255, 255)")
+    opened(shown, "runs")
+    assert shown.value("document.querySelector('#job').scrollWidth") <= 360
+
+
+def test_a_job_is_found_and_opened_by_keyboard(shown: Page) -> None:
+    shown.press("/")
+    for letter in "waits":
+        shown.press(letter)
+    shown.wait("document.querySelectorAll('#jobs-rows tr').length === 1")
+    for _ in range(2):
+        shown.press("Tab")
+    assert shown.value("document.activeElement.textContent") == "waits"
+    shown.press("Enter")
+    shown.wait("document.querySelector('#job').open")
+    shown.press("Escape")
+    shown.wait("!document.querySelector('#job').open")
+    assert shown.value("document.activeElement.textContent") == "waits"
+
+
+def test_an_export_is_shown_by_any_web_server(
+    browser: Page,
+    queue: Queue,
+    google: Google,
+    place: Place,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tpustack.dashboard.export.Google", lambda: google)
+    export([place], tmp_path)
+    with served(tmp_path) as url:
+        browser.open(url)
+        browser.wait("document.querySelectorAll('#jobs-rows tr').length === 2")
+        assert "as it was on" in browser.value("document.querySelector('#link').textContent")
+        opened(browser, "runs")
+        assert browser.value("document.querySelector('#job-stop').checkVisibility()") is False
+    assert browser.errors == []
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Any web server."""
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as site:
+        thread = threading.Thread(target=site.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{site.server_address[1]}/"
+        finally:
+            site.shutdown()
+            thread.join()
