@@ -22,7 +22,6 @@ _BY_KIND = {
     BUCKET: "buckets",
     BUDGET: "budgets",
     CHANNEL: "notification channels",
-    JOB: "custom jobs",
     TOPIC: "topics",
     SECRET: "secrets",
     NODE: "tpu nodes",
@@ -57,6 +56,10 @@ def names(cloud: Cloud) -> dict[str, list[str]]:
         # Rings and keys can't be deleted, not even on Google: what costs is a version in use.
         if version["state"] in ("ENABLED", "DISABLED"):
             found.setdefault("kms key versions", []).append(key)
+    for key, job in cloud.store.items(JOB):
+        # One that has ended stays in the list, and costs nothing.
+        if "endTime" not in job:
+            found.setdefault("custom jobs", []).append(key)
     for key in cloud.store.keys(COMPUTE):
         if not _comes_with_compute(key):
             found.setdefault(key.split("/")[-2], []).append(key)

@@ -78,7 +78,9 @@ def why_failed(error: dict[str, Any], region: str) -> str:
         return f"{said} (no capacity: another region by jobs.vertex.region, or later)"
     if "mage" in said and ("pull" in said or "ound" in said):
         return f"{said} (--image: one that Vertex AI's service agent may read)"
-    return f"{said} (region {region})" if "quota" in said else said
+    if "quota" in said:
+        return f"{said} (ask for more in {region} on the page IAM & Admin > Quotas)"
+    return said
 
 
 def _message(content: bytes) -> str:

@@ -13,7 +13,7 @@ from infra.startup.agent.bundle import program
 from infra.startup.agent.jobs import layout
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import Job
-from infra.startup.agent.jobs.store import Conflict
+from infra.startup.agent.jobs.store import Conflict, StoreError
 from tpustack.errors import TpustackError
 from tpustack.jobs.place import google
 from tpustack.jobs.vertex.api import CustomJobs
@@ -48,12 +48,11 @@ def hand_over(queue: Queue, job: Job) -> Job:
     where = job.spec.vertex
     if not where:
         return job
-    digest = _upload_agent(queue)
-    body = custom_job(job, queue.store.bucket, digest)
     try:
+        body = custom_job(job, queue.store.bucket, _upload_agent(queue))
         jobs = CustomJobs(google(), where["project"], where["region"])
         name = jobs.create(body, managed_tpus()[where["tpu"]].quota)
-    except TpustackError:
+    except (TpustackError, StoreError):
         _withdraw(queue, job)
         raise
     named = queue.change(job.name, lambda there: dataclasses.replace(there, custom_job=name))
