@@ -10,6 +10,7 @@ import click
 
 from tpustack import options
 from tpustack.jobs import arguments, spec_options
+from tpustack.jobs.on_demand import OnDemand
 from tpustack.jobs.place import explained, open_queue, why_without_tpu
 from tpustack.jobs.runners import why_waiting
 from tpustack.jobs.submit import submit
@@ -24,6 +25,13 @@ from tpustack.jobs.vertex.submit import hand_over
 @click.option("--on", type=click.Choice(("stack", "vertex")), default="stack", help="Who runs it.")
 @click.option("--tpu", help="On vertex: the TPU's type; by default the stack's.")
 @click.option("--image", help="On vertex: the container; by default one for the framework.")
+@click.option(
+    "--idle-stop",
+    type=click.IntRange(1, 10080),
+    metavar="MINUTES",
+    help="Take the TPU down once nothing has run for so long.",
+)
+@click.option("--create", is_flag=True, help="Run `pulumi up` first if the stack is down.")
 @options.as_json("job")
 def command(
     stack: str | None,
@@ -32,6 +40,8 @@ def command(
     on: str,
     tpu: str | None,
     image: str | None,
+    idle_stop: int | None,
+    create: bool,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -44,10 +54,20 @@ def command(
     queue = open_queue(stack, bucket, submits=True, managed=managed)
     wanted = spec_options.Given(**given)
     vertex = place_of(stack, tpu, image, wanted, managed=managed)
+    on_demand = OnDemand(stack, idle_stop, create=create, managed=managed)
     with wanted.described(name) as (described, source), explained(queue):
         spec = dataclasses.replace(described, vertex=vertex)
+        on_demand.prepare(queue, _say)
         job = hand_over(queue, submit(queue, spec, name, source.archive))
-        warnings = [] if managed else [why_waiting(queue), why_without_tpu(stack, spec.framework)]
+        warnings = (
+            [] if managed else [on_demand.finish(queue), why_without_tpu(stack, spec.framework)]
+        )
+        # A machine that was just made takes a while until it looks.
+        warnings += [] if managed or create else [why_waiting(queue)]
     for warning in filter(None, warnings):
-        click.echo(f"warning: {warning}", err=True)
+        _say(f"warning: {warning}")
     click.echo(json.dumps({"name": job.name, "state": job.state}) if as_json else job.name)
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)

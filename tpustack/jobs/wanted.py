@@ -93,6 +93,11 @@ def _of_command(command: str, source: Source) -> Iterator[str]:
     if not command.strip():
         yield '--command: it is empty. Give one like "python main.py"'
         return
+    if why := in_text(command.encode()):
+        yield (
+            f"--command: it must not go into the bucket: {why}. Let the job get it from Secret "
+            "Manager"
+        )
     try:
         words = shlex.split(command, comments=True)
     except ValueError as error:

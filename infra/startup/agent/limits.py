@@ -20,6 +20,7 @@ from .google import (
     timestamp,
     version,
 )
+from .jobs.layout import IDLE_STOP
 
 
 class LimitEnforcer:
@@ -48,18 +49,20 @@ class LimitEnforcer:
         self._now, self._say = now, say
         self._bucket = Bucket(call, place.bucket)
         self._busy = now()
+        self._asked: Json | None = None
 
     def look(self, limits: Mapping[str, Any]) -> bool:
         """Do one round. Return True once a TPU was deleted because its time was up."""
         nodes = [node for name in limits["tpus"] if (node := self._node(name)) is not None]
-        if self._training() or not any(node["state"] == "READY" for node in nodes):
-            # What is being made, preempted or stopped is not idle; it counts from READY on.
-            self._busy = self._now()
+        # What is being made, preempted or stopped is not idle; it counts from READY on.
+        busy = self._training() or not any(node["state"] == "READY" for node in nodes)
+        if busy:
+            self._busy, self._asked = self._now(), None
         over = [node for node in nodes if self._is_over(node, limits.get("timeToLiveHours"))]
         if over:
             self._delete(over, f"its {limits['timeToLiveHours']:g} hours are over")
-        elif self._is_idle(limits.get("idleMinutes")):
-            why = f"nothing has trained for {limits['idleMinutes']:g} minutes"
+        elif not busy and self._is_idle(minutes := self._idle_minutes(limits)):
+            why = f"nothing has trained for {minutes:g} minutes"
             ready = [node for node in nodes if node["state"] == "READY"]
             stays = [node for node in ready if _can_be_stopped(node)]
             for node in stays:
@@ -87,6 +90,16 @@ class LimitEnforcer:
         if hours is None or node["state"] in ("CREATING", "DELETING"):
             return False
         return self._now() >= seconds(node["createTime"]) + hours * 3600
+
+    def _idle_minutes(self, limits: Mapping[str, Any]) -> float | None:
+        """Return the shorter one of what the stack says and what the last job was sent with."""
+        if self._asked is None:
+            # Whoever asks for another time sends a job along.
+            self._asked = self._bucket.read(IDLE_STOP) or {}
+        found = (limits.get("idleMinutes"), self._asked.get("minutes"))
+        return min(
+            (one for one in found if isinstance(one, int | float) and one >= 1), default=None
+        )
 
     def _is_idle(self, minutes: float | None) -> bool:
         if minutes is None or self._now() < self._busy + minutes * 60:

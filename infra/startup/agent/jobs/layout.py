@@ -3,6 +3,7 @@
 queue/NAME.json              what a job is and what has become of it (record.py)
 bell                         written after each change that the runner should see at once
 runners/TPU.json             the lease of the machine that runs jobs on a TPU (lease.py)
+idle-stop.json               after how many minutes without a job the TPU is taken down (limits.py)
 messages/ends/NAME           written once people have been told that the job has ended (messages.py)
 messages/since               since when they are told
 archives/SHA256              what a job brings along: a folder as .tar.gz, or a wheel
@@ -19,6 +20,7 @@ import re
 
 QUEUE = "queue/"
 BELL = "bell"
+IDLE_STOP = "idle-stop.json"
 MESSAGES = "messages/ends/"
 TOLD_SINCE = "messages/since"
 NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")

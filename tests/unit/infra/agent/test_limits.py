@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -73,6 +74,25 @@ def test_a_tpu_is_stopped_once_nothing_has_trained_for_so_long(
     assert notes(google) == ["t.txt"]
     watch.looks(limits, 2 * HOUR)
     assert len(watch.lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "asked", "minutes"),
+    [(None, 20, 20), (30, 20, 20), (30, 60, 30), (30, 0, 30), (30, "soon", 30)],
+)
+def test_the_last_job_may_ask_for_a_shorter_time(
+    google: Client, watch: Watch, given: int | None, asked: object, minutes: int
+) -> None:
+    google.post(f"{TPU}/nodes", VM, nodeId="t")
+    upload = "https://storage.googleapis.com/upload/storage/v1/b/a-bucket/o"
+    wish = json.dumps({"minutes": asked})
+    watch.call("POST", f"{upload}?uploadType=media&name=idle-stop.json", wish)
+    limits = ONE | ({"idleMinutes": given} if given else {})
+    watch.looks(limits, (minutes - 1) * MINUTE)
+    assert state(google) == "READY"
+    watch.looks(limits, MINUTE)
+    assert state(google) == "STOPPED"
+    assert watch.lines == [f"t is stopped: nothing has trained for {minutes} minutes"]
 
 
 def test_a_stopped_tpu_is_started_for_the_next_job(google: Client, watch: Watch) -> None:

@@ -11,7 +11,10 @@ import pytest
 from infra.startup.agent.jobs import layout
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import Job, Outcome, Spec
+from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Run
+from tpustack.cloud.google import Google
+from tpustack.jobs import command
 from tpustack.jobs.waiting import log
 
 
@@ -143,3 +146,30 @@ def test_a_damaged_record_hides_no_other_job(job: Run, filled: Queue) -> None:
     assert "torn" in job("list").out
     assert "queue/torn.json is left alone: no record of a job" in job("show", "torn").err
     assert job("show", "first").code == 0
+
+
+@pytest.mark.parametrize("verb", ["list", "show x", "logs x", "stop x", "wait x", "artifacts x"])
+def test_every_command_says_what_a_bucket_without_permission_or_without_a_stack_lacks(
+    run: Run, queue: Queue, client: Client, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    gone = run("job", *verb.split(), "--bucket", "gs://no-such-bucket")
+    assert gone.code == 2
+    assert "there is no bucket gs://no-such-bucket: the stack is down" in gone.err
+    nobody = client.as_member("user:eve@example.com")
+    monkeypatch.setattr("tpustack.jobs.place.Google", lambda: Google(nobody.session))
+    denied = run("job", *verb.split(), "--bucket", "gs://a-bucket")
+    assert denied.code == 1
+    assert "ask for roles/storage.objectUser on it" in denied.err
+    assert "Traceback" not in denied.err + gone.err
+
+
+def test_a_log_of_bytes_and_of_a_line_of_a_megabyte_is_whole_in_both_forms(
+    filled: Queue,
+) -> None:
+    text = b"\xff\x00\n" + b"x" * (1 << 20) + b"\nend"
+    for offset in range(0, len(text), 400_000):
+        piece = layout.piece("bad", 1, offset)
+        filled.store.write(piece, text[offset : offset + 400_000])
+    assert b"".join(log(filled, "bad")) == text
+    lines = [json.loads(line)["line"] for line in command._as_lines(log(filled, "bad"))]
+    assert lines == ["\\xff\x00", "x" * (1 << 20), "end"]

@@ -1,0 +1,147 @@
+"""A stack that is down is brought up for a job, and taken down when nothing runs any more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from infra.names import names_of
+from infra.startup.agent.jobs import layout
+from infra.startup.agent.jobs.queue import Queue
+from localcloud.app import LocalCloud
+from localcloud.core import enablement, projects
+from localcloud.services.tpu.api import NODE
+from localcloud.testing import Client
+from tests.unit.tpustack.conftest import Done, Run
+from tpustack.cloud.google import Google
+from tpustack.errors import UsageError
+from tpustack.jobs.on_demand import OnDemand
+from tpustack.stacks.files import load
+
+LIMITS = "\n  tpu-stack:limits: {idleMinutes: 30}"
+
+
+class Engine:
+    """An engine whose `up` makes the machine that looks after the queue."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.did: list[str] = []
+        self._queue = queue
+
+    def select(self, stack: str) -> Engine:
+        self.did.append(f"select {stack}")
+        return self
+
+    def refresh(self, line: Callable[[str], None]) -> None:
+        self.did.append("refresh")
+
+    def up(self, line: Callable[[str], None]) -> None:
+        line("the engine's output")
+        self.did.append(f"up with {len(self._queue.summaries())} jobs")
+
+
+@pytest.fixture
+def engine(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    made = Engine(queue)
+    monkeypatch.setattr("tpustack.jobs.on_demand.users_own", lambda: made)
+    return made
+
+
+@pytest.fixture
+def submit(
+    run: Run, client: Client, queue: Queue, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Done]:
+    """Submits to a stack whose bucket is the queue's."""
+    monkeypatch.chdir(project)
+    monkeypatch.setattr("tpustack.jobs.on_demand.Google", lambda: Google(client.session))
+
+    def command(*arguments: str, limits: str = LIMITS) -> Done:
+        file = project / "stacks" / "Pulumi.local.yaml"
+        text = file.read_text()
+        bucket = f"tpu-stack:bucket: {{name: {queue.store.bucket}}}"
+        more = f"{bucket}\n  tpu-stack:jobs: {{enabled: true}}{limits}"
+        file.write_text(text.replace("tpu-stack:bucket:\n    forceDestroy: true", more))
+        return run("job", "submit", "-c", "true", "--stack", "local", *arguments)
+
+    return command
+
+
+@pytest.fixture
+def machine(queue: Queue) -> None:
+    """One that looks after the queue."""
+    queue.store.write(layout.lease("t"), b"", summary={"name": "m"})
+
+
+@pytest.fixture
+def tpu(cloud: LocalCloud, submit: Callable[..., Done]) -> str:
+    """The stack's TPU is there."""
+    enablement.enable(cloud.cloud, projects.DEFAULT_PROJECT, ("tpu.googleapis.com",))
+    settings = load("local")
+    short = names_of(settings, "local").tpu
+    name = f"projects/{settings.project}/locations/{settings.zone}/nodes/{short}"
+    cloud.cloud.store.put(NODE, name, {"name": name, "state": "STOPPED"})
+    return name
+
+
+def test_a_stack_that_is_down_is_brought_up_before_the_job_is_queued(
+    submit: Callable[..., Done], engine: Engine
+) -> None:
+    done = submit("--create")
+    assert done.code == 0, done.err
+    assert engine.did == ["select local", "refresh", "up with 0 jobs"]
+    assert "pulumi up for the stack local: no machine runs the jobs" in done.err
+    assert "warning" not in done.err
+
+
+def test_a_stack_that_is_up_is_left_alone(
+    submit: Callable[..., Done], engine: Engine, machine: None, tpu: str
+) -> None:
+    done = submit("--create")
+    assert (done.code, engine.did, done.err) == (0, [], "")
+
+
+def test_a_tpu_that_a_limit_has_deleted_is_made_anew(
+    submit: Callable[..., Done], engine: Engine, machine: None, tpu: str, cloud: LocalCloud
+) -> None:
+    cloud.cloud.store.delete(NODE, tpu)
+    assert "is gone" in submit("--create").err
+    assert engine.did[1:] == ["refresh", "up with 0 jobs"]
+
+
+def test_wrong_input_makes_nothing(submit: Callable[..., Done], engine: Engine) -> None:
+    assert submit("--create", "--env", "1X=2").code == 2
+    assert engine.did == []
+
+
+def test_when_to_take_the_tpu_down_goes_along(
+    submit: Callable[..., Done], queue: Queue, machine: None
+) -> None:
+    assert submit("--idle-stop", "15").code == 0
+    found = queue.store.read(layout.IDLE_STOP)
+    assert found is not None
+    assert json.loads(found[0]) == {"minutes": 15}
+
+
+def test_a_machine_that_may_not_take_its_tpu_down_is_not_asked_to(
+    submit: Callable[..., Done], queue: Queue
+) -> None:
+    done = submit("--idle-stop", "15", limits="")
+    assert done.code == 2
+    assert "--idle-stop: the machine of the stack local may not take its TPU down" in done.err
+    assert queue.summaries() == {}
+
+
+def test_a_stack_that_nothing_takes_down_again_is_told(
+    submit: Callable[..., Done], engine: Engine
+) -> None:
+    done = submit("--create", limits="")
+    assert "warning: nothing takes the TPU of the stack local down after the job" in done.err
+
+
+@pytest.mark.parametrize(("idle_stop", "create"), [(15, False), (None, True)])
+def test_a_job_of_vertex_takes_no_stacks_tpu(idle_stop: int | None, create: bool) -> None:
+    with pytest.raises(UsageError, match="Vertex AI makes its own TPU"):
+        OnDemand("dev", idle_stop, create=create, managed=True)
