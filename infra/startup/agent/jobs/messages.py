@@ -86,8 +86,8 @@ class Messages:
                 self._complain(f"a message could not be sent, trying again: {error}")
                 sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
-                while not news.empty():
-                    jobs = news.get()
+                with contextlib.suppress(queue.Empty):
+                    jobs = news.get_nowait()
 
     def _complain(self, text: str) -> None:
         if text != self._failed:
@@ -97,12 +97,19 @@ class Messages:
 
 def start(messages: Messages) -> Callable[[Summaries], None]:
     """Start a thread that sends; return what it is told of the queue, which never waits."""
-    news: queue.Queue[Summaries] = queue.Queue()
+    news: queue.Queue[Summaries] = queue.Queue(1)
     thread = threading.Thread(
         target=messages.keep, args=(news, time.sleep), name="messages", daemon=True
     )
     thread.start()
-    return news.put
+    return lambda jobs: replace(news, jobs)
+
+
+def replace(news: queue.Queue[Summaries], jobs: Summaries) -> None:
+    """Put a list into a queue of one place, for its only writer: the newest has all there is."""
+    with contextlib.suppress(queue.Empty):
+        news.get_nowait()
+    news.put_nowait(jobs)
 
 
 def text_of(name: str, job: Mapping[str, Any], bucket: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from infra.startup.agent.google import Json
-from infra.startup.agent.jobs.messages import Messages, text_of
+from infra.startup.agent.jobs.messages import Messages, replace, text_of
 from infra.startup.agent.webhook import WebhookError, body, post, quietly, secret_url, teller
 
 from .hook import Hook
@@ -128,6 +128,14 @@ def test_a_webhook_that_fails_is_asked_less_and_less_and_the_newest_list_counts(
         thread.join(0.01)
     assert pauses == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]
     assert said == ["a message could not be sent, trying again: HTTP status 500"]
+
+
+def test_lists_that_nobody_reads_do_not_pile_up() -> None:
+    news: queue.Queue[Any] = queue.Queue(1)
+    for number in range(3):
+        replace(news, {str(number): ended()})
+    assert list(news.get_nowait()) == ["2"]
+    assert news.empty()
 
 
 @pytest.mark.parametrize(
