@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from infra.settings import StackSettings
 
 _NOT_FOUND = 404
+_NEW = "it has no bucket yet"
 
 
 class OnDemand:
@@ -48,8 +49,9 @@ class OnDemand:
             return
         say(f"pulumi up for the stack {self._stack}: {why}")
         engine = users_own().select(self._stack)
-        # What a limit has taken down is still in the state.
-        engine.refresh(say)
+        if why != _NEW:
+            # What a limit has taken down is still in the state.
+            engine.refresh(say)
         engine.up(say)
 
     def finish(self, queue: Queue) -> str | None:
@@ -85,7 +87,7 @@ class OnDemand:
         except StoreError as error:
             if error.status != _NOT_FOUND:
                 raise
-            return "it has no bucket yet"
+            return _NEW
 
     def _why_without_tpu(self) -> str | None:
         """Return that a limit, or somebody, has deleted the TPU."""

@@ -58,11 +58,11 @@ def submit(
     monkeypatch.chdir(project)
     monkeypatch.setattr("tpustack.jobs.on_demand.Google", lambda: Google(client.session))
 
-    def command(*arguments: str, limits: str = LIMITS) -> Done:
+    def command(*arguments: str, limits: str = LIMITS, bucket: str = "") -> Done:
         file = project / "stacks" / "Pulumi.local.yaml"
         text = file.read_text()
-        bucket = f"tpu-stack:bucket: {{name: {queue.store.bucket}}}"
-        more = f"{bucket}\n  tpu-stack:jobs: {{enabled: true}}{limits}"
+        named = f"tpu-stack:bucket: {{name: {bucket or queue.store.bucket}}}"
+        more = f"{named}\n  tpu-stack:jobs: {{enabled: true}}{limits}"
         file.write_text(text.replace("tpu-stack:bucket:\n    forceDestroy: true", more))
         return run("job", "submit", "-c", "true", "--stack", "local", *arguments)
 
@@ -94,6 +94,14 @@ def test_a_stack_that_is_down_is_brought_up_before_the_job_is_queued(
     assert engine.did == ["select local", "refresh", "up with 0 jobs"]
     assert "pulumi up for the stack local: no machine runs the jobs" in done.err
     assert "warning" not in done.err
+
+
+def test_a_stack_that_was_never_up_is_not_refreshed(
+    submit: Callable[..., Done], engine: Engine, project: Path
+) -> None:
+    done = submit("--create", bucket="there-is-none-yet")
+    assert "pulumi up for the stack local: it has no bucket yet" in done.err
+    assert engine.did == ["select local", "up with 0 jobs"]
 
 
 def test_a_stack_that_is_up_is_left_alone(
