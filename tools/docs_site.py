@@ -28,7 +28,7 @@ PAGES = (
     "training/docs/*.md",
     "training/recipes/*.md",
 )
-PICTURES = ("docs/*.svg", "training/recipes/*.png")
+PICTURES = ("docs/*.svg", "docs/*.png", "training/recipes/*.png")
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
 LANGUAGES = {".py": "python", ".sh": "bash", ".yaml": "yaml", ".yml": "yaml", ".go": "go"}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import secrets
 import socket
 from collections.abc import Callable, Sequence
@@ -51,6 +53,8 @@ def server(app: ASGIApp, listener: socket.socket, token: str) -> uvicorn.Server:
         timeout_graceful_shutdown=_PATIENCE,
         ws="none",
     )
+    # The configuration makes the logger anew.
+    logging.getLogger("uvicorn.error").addFilter(_is_told)
     return uvicorn.Server(config)
 
 
@@ -65,6 +69,8 @@ def listen(port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((_LOOPBACK, port))
+        # From here on nobody is refused, although it takes a moment until somebody answers.
+        listener.listen()
     except OSError as error:
         listener.close()
         raise TpustackError(
@@ -72,3 +78,9 @@ def listen(port: int) -> socket.socket:
             "any free one is taken"
         ) from None
     return listener
+
+
+def _is_told(record: logging.LogRecord) -> bool:
+    """Return whether somebody should hear of it: that streams are cut at the end is no error."""
+    cut = record.exc_info is not None and record.exc_info[0] is asyncio.CancelledError
+    return not cut and "timeout graceful shutdown" not in str(record.msg)

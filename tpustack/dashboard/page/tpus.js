@@ -16,8 +16,8 @@ export function showTpus(messages, all) {
   last = [messages, all];
   const tpus = [...messages.values()].flatMap((message) => message.data.map((tpu) => ({ place: message.place, ...tpu })));
   for (const tpu of tpus) watch("TPU", tpu.name, tpu.state);
-  const there = tpus.filter((tpu) => tpu.state !== "ABSENT");
-  $("tpus-count").textContent = tpus.length ? `${there.length} of ${tpus.length} are there` : "";
+  const good = tpus.filter((tpu) => kind(tpu.state) === "good");
+  $("tpus-count").textContent = tpus.length ? `${good.length} of ${tpus.length} ready` : "";
   $("tpus-empty").hidden = tpus.length > 0;
   $("tpus-rows").closest("table").hidden = tpus.length === 0;
   problems($("tpus-problems"), [...messages.values()].map((message) => [message.place, message.problem]));

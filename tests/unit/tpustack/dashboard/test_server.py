@@ -1,0 +1,54 @@
+"""Where the dashboard listens."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+import requests
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from tpustack.dashboard.server import address, listen, server
+from tpustack.errors import TpustackError
+
+
+def test_whoever_opens_the_address_at_once_is_not_refused_and_it_is_of_this_machine_alone() -> None:
+    with listen(0) as listener:
+        host, port = listener.getsockname()
+        assert host == "127.0.0.1"
+        assert address(listener, "secret") == f"http://127.0.0.1:{port}/#token=secret"
+        with socket.create_connection((host, port), timeout=10):
+            pass
+
+
+def test_a_port_that_is_taken_is_one_message() -> None:
+    with listen(0) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(TpustackError, match=f"--port={port}: 127.0.0.1:{port} can't be had"):
+            listen(port)
+
+
+def test_the_end_cuts_streams_without_a_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    async def endless(scope: Scope, receive: Receive, send: Send) -> None:
+        async def lines() -> AsyncIterator[bytes]:
+            while True:
+                yield b"line\n"
+                await asyncio.sleep(0.01)
+
+        await StreamingResponse(lines())(scope, receive, send)
+
+    with listen(0) as listener:
+        running = server(endless, listener, "token")
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
+        thread.start()
+        url = address(listener, "").partition("#")[0]
+        with requests.get(url, stream=True, timeout=30) as stream:
+            received = stream.iter_lines()
+            assert next(received) == b"line"
+            running.should_exit = True
+            thread.join()
+    assert capfd.readouterr().err == ""
