@@ -50,7 +50,7 @@ _SECONDS = {
     "compile": 60,
     "compiled": 1000,
     "shuffle": 20,
-    "rates": 2400,
+    "rates": 1800,
     "steps": 180,
     "month": 5,
     "kill_to_step": 300,
