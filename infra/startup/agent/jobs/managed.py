@@ -135,6 +135,8 @@ class Managed:
         job = self._queue.read(current.job.name)
         if job is None or job.stop or job.is_over:
             current.attempt.end("stopped")
+        elif len(job.tries) != len(current.job.tries):
+            current.attempt.end("preempted", "another container runs the job by now")
 
     def _content(self, job: Job) -> dict[str, object]:
         number, bucket = job.tries[-1].number, self._store.bucket

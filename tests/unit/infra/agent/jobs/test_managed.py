@@ -6,6 +6,7 @@ import fcntl
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -19,6 +20,12 @@ pytestmark = pytest.mark.skipif(not Path("/proc").exists(), reason="needs Linux"
 WHERE = {"tpu": "v2-8", "region": "us-central1"}
 CONFIG = '{"project": "tenant", "zone": "us-central1-b", "tpu_node_name": "node"}'
 ENVIRONMENT = {"TPU_CONFIG": CONFIG, "CLOUD_ML_JOB_ID": "42"}
+
+
+@pytest.fixture(autouse=True)
+def looks_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at the record at each step."""
+    monkeypatch.setattr("infra.startup.agent.jobs.managed._LOOK", 0.0)
 
 
 @pytest.fixture
@@ -61,6 +68,26 @@ def ends_with(*codes: int) -> Callable[[Attempt], None]:
     return start
 
 
+class Running:
+    """Tries that run until they are to end."""
+
+    def __init__(self) -> None:
+        self.attempts: list[Attempt] = []
+        self._locks: list[IO[str]] = []
+
+    def begin(self, attempt: Attempt) -> None:
+        """Hold the lock, as a supervisor does while it lives."""
+        lock = (attempt.folder / "lock").open("w")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        self.attempts.append(attempt)
+        self._locks.append(lock)
+
+    def end_if_wanted(self) -> None:
+        """End the last one as it is told to."""
+        if (why := self.attempts[-1].is_to_end()) is not None:
+            self.attempts[-1].finish(why)
+
+
 def test_a_job_is_run_to_its_exit_code_within_its_budget_of_failures(
     store: MemoryStore, queue: Queue, tmp_path: Path
 ) -> None:
@@ -101,25 +128,35 @@ def test_a_container_that_is_taken_away_says_so_and_starts_nothing_more(
     store: MemoryStore, queue: Queue, tmp_path: Path
 ) -> None:
     added(queue)
-    attempts: list[Attempt] = []
-
-    def begin(attempt: Attempt) -> None:
-        attempts.append(attempt)
-        lock = (attempt.folder / "lock").open("w")
-        locks.append(lock)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-
-    locks: list[object] = []
+    running = Running()
 
     def sleep(_: float) -> None:
         managed.take_away()
-        if (why := attempts[0].is_to_end()) is not None:
-            attempts[0].finish(why)
+        running.end_if_wanted()
 
-    managed = container(store, tmp_path, begin, sleep)
+    managed = container(store, tmp_path, running.begin, sleep)
     assert managed.run("one") == 1
     job = read(queue)
-    assert (job.state, job.tries[0].why, len(attempts)) == ("queued", "preempted", 1)
+    assert (job.state, job.tries[0].why, len(running.attempts)) == ("queued", "preempted", 1)
+
+
+def test_a_container_that_was_replaced_ends_its_try_and_leaves_the_record_alone(
+    store: MemoryStore, queue: Queue, tmp_path: Path
+) -> None:
+    added(queue)
+    running = Running()
+
+    def sleep(_: float) -> None:
+        if len(read(queue).tries) == 1:
+            replaced = Outcome("preempted", None, "its machine went")
+            queue.change("one", lambda job: job.after_try(replaced, 3.0))
+            queue.change("one", lambda job: job.started("43", "new", "vertex", 4.0))
+        running.end_if_wanted()
+
+    container(store, tmp_path, running.begin, sleep).run("one")
+    job = read(queue)
+    assert (job.state, job.tries[-1].machine, job.tries[-1].ended) == ("running", "new", None)
+    assert len(running.attempts) == 1
 
 
 def test_the_tpu_is_the_containers_own_and_what_vertex_ai_sets_is_kept(
