@@ -12,11 +12,13 @@ from typing import Any
 from tpustack.project import root
 from tpustack.recovery import ids
 
-# Google names the first two itself. An API stays enabled, and the last only waits for a TPU.
+# Google names the first two itself. An API stays enabled, as does the account that it acts as, and
+# the last only waits for a TPU.
 NOT_FOUND = {
     "gcp:billing/budget:Budget",
     "gcp:monitoring/notificationChannel:NotificationChannel",
     "gcp:projects/service:Service",
+    "gcp:projects/serviceIdentity:ServiceIdentity",
     "pulumi-python:dynamic/tpu:QueuedNode",
 }
 
