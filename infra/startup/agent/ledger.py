@@ -50,7 +50,7 @@ class Ledger:
         # The TPUs of queued resources and of creations, by their names.
         self._requests: dict[str, set[str]] = {}
         self._creations: dict[str, str] = {}
-        self._path, self._written, self._changed = "", 0.0, False
+        self._path, self._written, self._changed, self._refused = "", 0.0, False, ""
 
     def listening(self, call: Call, removal: str) -> Call:
         """Return `call`, listened to; a TPU that it deletes is in the state `removal` from then."""
@@ -140,8 +140,13 @@ class Ledger:
         try:
             self._bucket.write(self._path, json.dumps(content) + "\n")
         except OSError as error:
-            # The next change or sign of life brings it.
-            self._say(f"the ledger is not written: {error}")
+            # The next answer of Google's brings it.
+            self._changed = True
+            if self._refused != str(error):
+                self._say(f"the ledger is not written: {error}")
+            self._refused = str(error)
+        else:
+            self._refused = ""
 
 
 def _asked_for(request: Json) -> set[str]:
