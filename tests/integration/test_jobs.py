@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,6 +22,19 @@ sys.exit(3)
 """
 TPUSTACK = (sys.executable, "-m", "tpustack")
 SECONDS = 120
+
+
+# What Jupyter would run, and the last figure as a picture.
+NOTEBOOK = """
+import json, pathlib, sys
+names = {}
+for cell in json.loads(pathlib.Path(sys.argv[1]).read_text())["cells"]:
+    if cell["cell_type"] == "code":
+        exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
+names["figure"].savefig(sys.argv[2])
+print("losses", *(row["loss"] for row in names["result"].history))
+"""
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def ignore(line: str) -> None:
@@ -66,3 +80,49 @@ def test_a_job_goes_from_a_folder_to_its_exit_code_and_the_state_knows_no_differ
     assert engine.up(ignore).changed == 0
     engine.destroy(ignore)
     assert cloud.status()["resources"] == before
+
+
+def test_an_example_and_the_notebook_train_on_the_tpu_of_the_local_cloud(
+    deploy: Callable[..., Stack], cloud: LocalCloudCommand, project: Path, tmp_path: Path
+) -> None:
+    engine = deploy(jobs={"enabled": True})
+    bucket = engine.up(ignore).outputs["bucket_url"]
+    # What `tpustack local env` looks for in a checkout: the engine's tools and the stacks' state.
+    (project / "tools").symlink_to(EXAMPLES.parent / "tools")
+    (project / ".state").symlink_to(tmp_path / "state")
+    picture = tmp_path / "curve.png"
+
+    def said(*command: str | Path, **variables: str) -> str:
+        done = subprocess.run(
+            command,
+            cwd=project,
+            env={**os.environ, **variables, "MPLBACKEND": "Agg"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    def job(verb: str, *words: str | Path) -> str:
+        return said(*TPUSTACK, "job", verb, *words, "--bucket", bucket, **cloud.environment())
+
+    line = ("--command", "python main.py", "--dir", EXAMPLES / "tensorflow", "--name", "example")
+    job("submit", *line, "--framework", "tensorflow")
+    log = job("logs", "example", "--follow")
+    # The local cloud's TPU is eight logical devices of another process.
+    assert re.search("^devices: 8 x ", log, re.M)
+    assert float(re.findall(r"^accuracy: ([\d.]+)$", log, re.M)[-1]) > 0.9
+
+    notebook = EXAMPLES / "notebook" / "curve.ipynb"
+    run = (sys.executable, "-c", NOTEBOOK, notebook, picture)
+    words = said(*run, LOCALCLOUD_HOME=str(cloud.home), STACK="local")
+    assert "replicas=8" in words
+    losses = [float(loss) for loss in words.splitlines()[-1].removeprefix("losses ").split()]
+    assert len(losses) > 10
+    assert losses[-1] < losses[0] / 4
+    assert picture.stat().st_size > 10_000
+    engine.destroy(ignore)
