@@ -20,6 +20,7 @@ print("from", os.path.relpath(sys.prefix, os.environ["ARTIFACTS_DIR"]), flush=Tr
 open(os.path.join(os.environ["ARTIFACTS_DIR"], "made.txt"), "w").write("made")
 sys.exit(3)
 """
+REPOSITORY = Path(__file__).parents[2]
 TPUSTACK = (sys.executable, "-m", "tpustack")
 SECONDS = 120
 
@@ -42,19 +43,27 @@ def ignore(line: str) -> None:
 
 
 def test_a_job_goes_from_a_folder_to_its_exit_code_and_the_state_knows_no_difference(
-    deploy: Callable[..., Stack], cloud: LocalCloudCommand, tmp_path: Path
+    deploy: Callable[..., Stack],
+    cloud: LocalCloudCommand,
+    project: Path,
+    environment: dict[str, str],
+    tmp_path: Path,
 ) -> None:
     before = cloud.status()["resources"]
-    engine = deploy(jobs={"enabled": True})
-    outputs = engine.up(ignore).outputs
+    engine = deploy(jobs={"enabled": True}, limits={"idleMinutes": 60})
+    # What finds the engine.
+    (project / "tools").symlink_to(REPOSITORY / "tools")
     folder = tmp_path / "work"
     folder.mkdir()
     (folder / "main.py").write_text(MAIN)
 
-    def job(verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def job(
+        verb: str, *arguments: str, at: tuple[str, ...] = ("--stack", "local")
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*TPUSTACK, "job", verb, *arguments, "--bucket", outputs["bucket_url"]],
-            env={**os.environ, **cloud.environment()},
+            [*TPUSTACK, "job", verb, *arguments, *at],
+            cwd=project,
+            env={**os.environ, **environment},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -64,16 +73,20 @@ def test_a_job_goes_from_a_folder_to_its_exit_code_and_the_state_knows_no_differ
 
     submitted = job(
         *("submit", "--command", "python main.py 42", "--dir", str(folder), "--name", "first"),
-        *("--framework", "tensorflow"),
+        *("--framework", "tensorflow", "--create", "--idle-stop", "30"),
     )
     assert submitted.returncode == 0, submitted.stderr
+    assert "pulumi up for the stack local: it has no bucket yet" in submitted.stderr
+    outputs = engine.outputs()
     followed = job("logs", "first", "--follow")
     assert followed.returncode == 3, followed.stderr
     assert f"argument 42 url {outputs['tpu_endpoint']}\nfrom ../venv\n" in followed.stdout
-    (made,) = json.loads(job("artifacts", "first", "--json").stdout)
+    bucket = ("--bucket", outputs["bucket_url"])
+    (made,) = json.loads(job("artifacts", "first", "--json", at=bucket).stdout)
     assert (made["name"], made["bytes"]) == ("artifacts/made.txt", 4)
 
-    assert job("submit", "--command", "sleep 600", "--name", "long").returncode == 0
+    second = job("submit", "--command", "sleep 600", "--name", "long", "--create")
+    assert (second.returncode, second.stderr) == (0, "")
     assert job("stop", "long").returncode == 0
     assert job("wait", "long", "--timeout", "1m").returncode == 143
 
