@@ -28,7 +28,7 @@ trainer = Trainer(folder, Surroundings(
     now=lambda: time.time() * 100, say=lambda text: None, chance=lambda: 0.0,
     tpu=lambda: TpuState(None), renew=lambda why: None, going_down=lambda: False,
     budgets=lambda: None, finish=lambda path: (folder / "finished").touch(), environment=dict,
-    oom_kills=lambda: 0,
+    arguments=list, oom_kills=lambda: 0,
 ))
 print(flush=True)
 while not (folder / "finished").exists():

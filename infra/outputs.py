@@ -26,7 +26,8 @@ OUTPUTS: Mapping[str, str] = {
     "tpu_endpoints": "grpc://IP:PORT of every worker, in worker order, slice by slice",
     "tpu_name": "Name of the TPU (the first slice), by which the training looks its endpoint up",
     "tpu_names": "Names of all slices",
-    "tpu_zone": "Zone of the TPU",
+    "tpu_zone": "Zone of the TPU, at the last update",
+    "tpu_zones": "Zones that the TPU may be in, in the order in which they are tried",
     "vm_name": "Name of the VM",
     "vm_zone": "Zone of the VM",
 }
@@ -54,7 +55,8 @@ def export(
         "tpu_endpoints": tpu.endpoints,
         "tpu_name": tpu.name,
         "tpu_names": tpu.names,
-        "tpu_zone": settings.zone,
+        "tpu_zone": tpu.zone,
+        "tpu_zones": list(settings.tpu_zones),
         "vm_name": vm.name,
         "vm_zone": settings.zone,
     }

@@ -61,6 +61,7 @@ from infra.checks.vm import (
     check_shielded,
     check_vm_capacity,
 )
+from infra.checks.zones import check_fallback_zones
 from infra.settings import StackSettings
 from infra.settings.problems import UNSET, Problem, SettingsError
 
@@ -103,6 +104,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     check_without_queue,
     check_queue,
     check_flex_start,
+    check_fallback_zones,
     check_recovery,
     check_data_disks,
     check_tags,

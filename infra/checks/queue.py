@@ -126,8 +126,11 @@ def warn_about_flex_start(settings: StackSettings, context: Context) -> Iterator
     accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
     if settings.tpu.capacity is not Capacity.FLEX_START or accelerator is None:
         return
-    if accelerator.flex_start and settings.zone not in accelerator.flex_start:
+    for zone in settings.tpu_zones if accelerator.flex_start else ():
+        if zone in accelerator.flex_start:
+            continue
+        setting = "zone" if zone == settings.zone else "tpu.queued.fallbackZones"
         yield (
-            f'zone: "{settings.zone}" is none of those in which Google names flex-start for '
+            f'{setting}: "{zone}" is none of those in which Google names flex-start for '
             f"{accelerator.family} ({', '.join(accelerator.flex_start)}); it may have added some"
         )

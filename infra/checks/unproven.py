@@ -43,9 +43,12 @@ def unlisted(settings: StackSettings, context: Context) -> Iterator[Unlisted]:
         if not accelerator.listed:
             known = tuple(catalog.accelerators)
             yield Unlisted("tpu.acceleratorType", accelerator.name, known, url)
-        if zone not in accelerator.zones:
-            known = tuple(f"{accelerator.name} in {other}" for other in accelerator.zones)
-            yield Unlisted("zone", f"{accelerator.name} in {zone}", known, url)
+        known = tuple(f"{accelerator.name} in {other}" for other in accelerator.zones)
+        for other in settings.tpu_zones:
+            if other not in accelerator.zones:
+                setting = "zone" if other == zone else "tpu.queued.fallbackZones"
+                there = url.replace(f"/{zone}/", f"/{other}/")
+                yield Unlisted(setting, f"{accelerator.name} in {other}", known, there)
     runtime = catalog.runtime(settings.tpu.runtime_version or "")
     if runtime and not runtime.listed:
         url = f"{tpus}/runtimeVersions/{runtime.name}"

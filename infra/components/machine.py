@@ -27,6 +27,8 @@ JOBS = "training-jobs"
 """The metadata that says that a machine runs the jobs of the queue."""
 WEBHOOK = "jobs-webhook"
 """The metadata that names the secret with a webhook's URL, and never the URL."""
+ZONES = "tpu-zones"
+"""The metadata with all zones that the TPU may be in, where there are several."""
 _PREFIX = "training-"
 _STARTUP = Path(__file__).parent.parent / "startup"
 
@@ -94,7 +96,8 @@ def agent_metadata(settings: StackSettings, names: Names) -> dict[str, pulumi.In
     jobs = {JOBS: "true"} if settings.jobs.enabled else {}
     webhook = settings.jobs.webhook
     told = {WEBHOOK: f"projects/{settings.project}/secrets/{webhook}"} if webhook else {}
-    return {**limits, **jobs, **told}
+    zones = {ZONES: ",".join(settings.tpu_zones)} if len(settings.tpu_zones) > 1 else {}
+    return {**limits, **jobs, **told, **zones}
 
 
 def _limits(settings: StackSettings, names: Names) -> dict[str, pulumi.Input[str]]:
@@ -111,6 +114,7 @@ def _limits(settings: StackSettings, names: Names) -> dict[str, pulumi.Input[str
         "recovery": budgets if recovery.enabled else None,
         # The TPUs of a request in the queue are lost and made anew together.
         "request": names.tpu if recovery.enabled and settings.tpu.queue else None,
+        "zoneMinutes": settings.tpu.queue.minutes_in_zone if settings.tpu.queue else None,
     }
     return {LIMITS: json.dumps({key: value for key, value in said.items() if value is not None})}
 

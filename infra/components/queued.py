@@ -11,7 +11,8 @@ from infra.components import mark
 from infra.components.declaration import declare_tpus
 from infra.components.tpu import Tpu, TpuArgs, given, node_body
 from infra.queued.node import QueuedNode
-from infra.queued.request import QueuedRequest, body_of
+from infra.queued.request import QueuedRequest
+from infra.queued.walk import body_of
 from infra.settings.tpu import Capacity, QueueSettings, TpuSettings, Workload
 
 _HOUR = 3600
@@ -34,7 +35,12 @@ class QueuedTpu(Tpu):
         if pulumi.runtime.is_dry_run():
             pulumi.log.info(_said(args, queue), resource=self)
         disks = self.data_disks(args)
-        where = {"project": args.project, "zone": args.zone, "name": args.name}
+        where = {
+            "project": args.project,
+            "zone": args.zone,
+            "name": args.name,
+            **given("fallbackZones", list(queue.fallback_zones)),
+        }
         spec = {
             "parent": f"projects/{args.project}/locations/{args.zone}",
             **_names(args, queue),
@@ -48,7 +54,12 @@ class QueuedTpu(Tpu):
         }
         entry = QueuedRequest(
             "tpu",
-            {**where, **asked, **given("deleteMinutes", tpu.timeouts.delete_minutes)},
+            {
+                **where,
+                **asked,
+                **given("deleteMinutes", tpu.timeouts.delete_minutes),
+                **given("zoneMinutes", queue.minutes_in_zone),
+            },
             pulumi.ResourceOptions.merge(
                 opts,
                 pulumi.ResourceOptions(depends_on=disks.made, ignore_changes=mark.KEPT_LABEL),
@@ -61,6 +72,7 @@ class QueuedTpu(Tpu):
                 **where,
                 **several,
                 "requested": entry.created,
+                **({"at": entry.at} if queue.fallback_zones else {}),
                 "waitMinutes": queue.wait_minutes,
             },
             pulumi.ResourceOptions(parent=self, delete_before_replace=True),
@@ -70,6 +82,8 @@ class QueuedTpu(Tpu):
             declare_tpus(args.declared_in, {args.name: body}, [entry, ready], self)
         self.name = pulumi.Output.from_input(args.names[0])
         self.names = pulumi.Output.from_input(list(args.names))
+        if queue.fallback_zones:
+            self.zone = entry.at
         self.endpoints = ready.endpoints.apply(
             lambda workers: [
                 f"grpc://{worker['ipAddress']}:{worker['port'] or args.grpc_port}"

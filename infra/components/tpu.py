@@ -50,6 +50,8 @@ class Tpu(pulumi.ComponentResource):
     """Name of the first slice."""
     names: pulumi.Output[list[str]]
     """Names of all slices."""
+    zone: pulumi.Output[str]
+    """Zone of all slices, at the last update or refresh."""
     endpoints: pulumi.Output[list[str]]
     """`grpc://IP:PORT` of every worker, worker 0 of the first slice first, slice by slice."""
 
@@ -64,6 +66,7 @@ class Tpu(pulumi.ComponentResource):
             depends_on=list(args.requires),
             custom_timeouts=custom_timeouts(args.settings.timeouts),
         )
+        self.zone = pulumi.Output.from_input(args.zone)
         self.declare(args, own)
         self.register_outputs({"name": self.name, "names": self.names, "endpoints": self.endpoints})
 

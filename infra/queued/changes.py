@@ -7,10 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from infra.queued.api import Json
+from infra.queued.state import place
 from infra.startup.agent.declaration import MARK
+from infra.startup.agent.forms import in_zone
 
 # Metadata that is no reason for another TPU; it differs between releases, limits and prices.
-_NO_REASON = ("startup-script", "tensorflow-lock", "watchdog", "limits", "cost-note")
+_NO_REASON = (
+    *("startup-script", "tensorflow-lock", "watchdog", "limits", "cost-note"),
+    "tpu-zones",
+)
 
 
 def asked(props: Mapping[str, Any], key: str) -> Any:
@@ -42,7 +47,8 @@ def is_the_same(props: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
     spec = (entry.get("tpu", {}).get("nodeSpec") or [{}])[0]
     mark = props["labels"].get(MARK)
     ours = bool(mark) and spec.get("node", {}).get("labels", {}).get(MARK) == mark
-    return ours and _covers(entry, asked(props, "request"))
+    wanted = asked(props, "request")
+    return ours and _covers(entry, in_zone(wanted, place(props)) if props.get("at") else wanted)
 
 
 def _covers(found: Any, wanted: Any) -> bool:
@@ -58,7 +64,7 @@ def _covers(found: Any, wanted: Any) -> bool:
 def _flat(props: Mapping[str, Any]) -> Json:
     request = asked(props, "request")
     (spec,) = request["tpu"]["nodeSpec"]
-    where = {key: props[key] for key in ("project", "zone", "name")}
+    where = {key: props.get(key) for key in ("project", "zone", "name", "fallbackZones")}
     rest = {key: value for key, value in request.items() if key != "tpu"}
     names = {key: value for key, value in spec.items() if key != "node"}
     return {**where, **rest, **names, **spec["node"]}

@@ -9,7 +9,8 @@ import pulumi
 from pulumi import dynamic
 
 from infra.queued.api import Json, TpuApi, TpuResourceProvider
-from infra.queued.state import loss, lost, place, say, standing
+from infra.queued.state import entry_name, loss, lost, say, standing
+from infra.queued.zones import locate, may_move
 
 
 class QueuedNodeProvider(TpuResourceProvider):
@@ -22,15 +23,17 @@ class QueuedNodeProvider(TpuResourceProvider):
             for key in ("project", "zone", "name", "nodes", "requested")
             if _olds.get(key) != _news.get(key)
         ]
-        changed = _olds.get("waitMinutes") != _news.get("waitMinutes")
+        changed = any(_olds.get(key) != _news.get(key) for key in ("waitMinutes", "fallbackZones"))
         return dynamic.DiffResult(
             changes=bool(replaces) or changed, replaces=replaces, delete_before_replace=True
         )
 
     def create(self, props: dict[str, Any]) -> dynamic.CreateResult:
         """Wait until all TPU VMs are READY."""
-        ready = await_ready(TpuApi(), props)
-        return dynamic.CreateResult(ready[0]["name"], {**props, "endpoints": _endpoints(ready)})
+        api = TpuApi()
+        there, _ = locate(api, props)
+        ready = await_ready(api, there)
+        return dynamic.CreateResult(ready[0]["name"], {**there, "endpoints": _endpoints(ready)})
 
     def read(self, id_: str, props: dict[str, Any]) -> dynamic.ReadResult:
         """Read the TPU VMs; there are none if Google has taken one away.
@@ -39,19 +42,20 @@ class QueuedNodeProvider(TpuResourceProvider):
         now, and are no reason for others.
         """
         api = TpuApi()
-        found = standing(api, props)
-        if lost(props, found):
+        there, entry = locate(api, props)
+        found = standing(api, there)
+        if lost(there, found):
             return dynamic.ReadResult("", {})
-        entry = api.get(f"{place(props)}/queuedResources/{props['name']}") or {}
-        requested = entry.get("createTime", props["requested"])
-        read = {**props, "requested": requested, "endpoints": _endpoints(found)}
+        requested = (entry or {}).get("createTime", props["requested"])
+        read = {**there, "requested": requested, "endpoints": _endpoints(found)}
         return dynamic.ReadResult(id_, read)
 
     def update(
         self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]
     ) -> dynamic.UpdateResult:
-        """Note the new time to wait."""
-        return dynamic.UpdateResult({**_news, "endpoints": _olds["endpoints"]})
+        """Note the new time to wait, and the zones."""
+        at = {"at": _olds.get("at", _olds["zone"])} if may_move(_news) else {}
+        return dynamic.UpdateResult({**_news, **at, "endpoints": _olds["endpoints"]})
 
 
 class QueuedNode(dynamic.Resource, module="tpu", name="QueuedNode"):
@@ -73,13 +77,12 @@ def await_ready(api: TpuApi, props: Mapping[str, Any]) -> list[Json]:
     Raises RuntimeError if the request fails or the time is up, with the cure.
     """
     name, minutes = props["name"], props["waitMinutes"]
-    entry_name = f"{place(props)}/queuedResources/{name}"
     said = ""
     ready: list[Json] = []
 
     def over() -> bool:
         nonlocal said, ready
-        entry = api.get(entry_name)
+        entry = api.get(entry_name(props))
         if entry is None:
             raise RuntimeError(f"{name} is not in the queue any more. Run `pulumi up`.")
         if lost := loss(api, props, entry):

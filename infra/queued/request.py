@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,14 +9,14 @@ import pulumi
 from pulumi import dynamic
 
 from infra.queued.api import Json, TpuApi, TpuApiError, TpuResourceProvider
-from infra.queued.changes import asked, is_the_same, why
-from infra.queued.state import loss, names, place, say, standing
+from infra.queued.changes import asked, why
+from infra.queued.state import entry_name, loss, names, place, say, standing
+from infra.queued.walk import queue, remove
+from infra.queued.zones import id_of, locate, may_move, zones_of
 
 _IDENTITY = ("project", "zone", "name", "request")
-_CHANGEABLE = ("labels", "queueing", "deleteMinutes")
-_DELETE_MINUTES = 30.0
+_CHANGEABLE = ("labels", "queueing", "deleteMinutes", "fallbackZones", "zoneMinutes")
 _UPDATE_MINUTES = 10.0
-_DELETE_PLAIN = "pulumi destroy --target-dependents --target '**:V2Vm::**'"
 
 
 class QueuedRequestProvider(TpuResourceProvider):
@@ -25,8 +24,10 @@ class QueuedRequestProvider(TpuResourceProvider):
 
     def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> dynamic.DiffResult:
         """Replace the request for another one, or if Google has given it up."""
-        lost = _olds.get("loss") or _lost_by_now(_id, _olds)
+        lost = _olds.get("loss") or _lost_by_now(_olds)
         replaces = [key for key in _IDENTITY if asked(_olds, key) != asked(_news, key)]
+        if _olds.get("at", _olds["zone"]) not in zones_of(_news):
+            replaces.append("fallbackZones")
         if lost:
             replaces.append("loss")
         changed = any(_olds.get(key) != _news.get(key) for key in _CHANGEABLE)
@@ -43,34 +44,23 @@ class QueuedRequestProvider(TpuResourceProvider):
         Only the agent may have queued the same again, with this stack's mark, just before.
         """
         api = TpuApi()
-        name = f"{place(props)}/queuedResources/{props['name']}"
-        # By this number Google knows a call that is repeated because its answer was lost.
-        query = {"queuedResourceId": props["name"], "requestId": str(uuid.uuid4())}
-        try:
-            operation = api.post(f"{place(props)}/queuedResources", body_of(props), query)
-            api.finish(operation, _UPDATE_MINUTES)
-        except TpuApiError as error:
-            there = api.get(name) if error.status == 409 else None
-            if there is None or not is_the_same(props, there) or loss(api, props, there):
-                plain = error.status == 409 and there is None
-                raise (_plain(props) if plain else _explained(error, props)) from None
-            say(f"{props['name']} is in the queue already: the agent has queued it again")
-        entry = api.get(name)
+        there = queue(api, props)
+        entry = api.get(entry_name(there))
         if entry is None:
-            raise RuntimeError(f"{name} was queued, and somebody has deleted it since")
-        return dynamic.CreateResult(name, _outputs(api, props, entry))
+            raise RuntimeError(f"{entry_name(there)} was queued, and somebody has deleted it since")
+        return dynamic.CreateResult(id_of(props), _outputs(api, there, entry))
 
     def read(self, id_: str, props: dict[str, Any]) -> dynamic.ReadResult:
         """Read what became of a request: it is gone, over, or as it should be."""
         api = TpuApi()
-        entry = api.get(id_)
+        there, entry = locate(api, props)
         if entry is None:
             return dynamic.ReadResult("", {})
-        found = [node.get("labels", {}) for node in standing(api, props) if node]
+        found = [node.get("labels", {}) for node in standing(api, there) if node]
         found = found or [_asked_labels(entry, props)]
         # One TPU VM with others is enough to see that somebody has changed them.
         labels = next((seen for seen in found if seen != props["labels"]), props["labels"])
-        return dynamic.ReadResult(id_, _outputs(api, props, entry) | {"labels": labels})
+        return dynamic.ReadResult(id_, _outputs(api, there, entry) | {"labels": labels})
 
     def update(
         self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]
@@ -78,41 +68,27 @@ class QueuedRequestProvider(TpuResourceProvider):
         """Change labels in place. A new deadline counts for the next request."""
         api = TpuApi()
         if _olds.get("labels") != _news["labels"]:
-            if not all(standing(api, _news)):
+            there, _ = locate(api, _olds)
+            if not all(standing(api, there)):
                 raise RuntimeError(
                     f"{_news['name']} still waits in the queue, and Google changes no labels there."
                     " Wait until it is READY, or take the change back."
                 )
             changes = [
                 api.patch(node, {"labels": _news["labels"]}, {"updateMask": "labels"})
-                for node in (f"{place(_news)}/nodes/{name}" for name in names(_news))
+                for node in (f"{place(there)}/nodes/{name}" for name in names(_news))
             ]
             for operation in changes:
                 api.finish(operation, _UPDATE_MINUTES)
         kept = {key: _olds[key] for key in ("created", "loss") if key in _olds}
-        return dynamic.UpdateResult(dict(_news) | kept)
+        at = {"at": _olds.get("at", _olds["zone"])} if may_move(_news) else {}
+        return dynamic.UpdateResult(dict(_news) | kept | at)
 
     def delete(self, _id: str, _props: dict[str, Any]) -> None:
         """Delete a request in any state along with its TPU VMs, and wait until all are gone."""
         api = TpuApi()
         say(f"deleting {_props['name']} from the queue, along with the TPU VMs that it became")
-
-        def gone() -> bool:
-            entry = api.get(_id)
-            if entry is None:
-                return True
-            if entry.get("state", {}).get("state") != "DELETING":
-                try:
-                    api.delete(_id, {"force": "true"})
-                except TpuApiError as error:
-                    # Between two states Google refuses even this; it passes.
-                    if error.reason not in ("FAILED_PRECONDITION", "ABORTED"):
-                        raise
-                return api.get(_id) is None
-            return False
-
-        minutes = float(_props.get("deleteMinutes") or _DELETE_MINUTES)
-        api.wait(gone, minutes, f"the deletion of {_id}")
+        remove(api, _props)
 
 
 class QueuedRequest(dynamic.Resource, module="tpu", name="QueuedResource"):
@@ -123,35 +99,26 @@ class QueuedRequest(dynamic.Resource, module="tpu", name="QueuedResource"):
 
     created: pulumi.Output[str]
     """When it was put into the queue: another one for another request."""
+    at: pulumi.Output[str]
+    """The zone that it is in, if it may be in several."""
 
     def __init__(
         self, name: str, props: Mapping[str, Any], opts: pulumi.ResourceOptions | None = None
     ) -> None:
         computed: Json = {"created": None, "loss": None}
+        if may_move(props):
+            computed["at"] = None
         super().__init__(QueuedRequestProvider(), name, {**props, **computed}, opts)
 
 
-def _lost_by_now(name: str, props: Mapping[str, Any]) -> str:
+def _lost_by_now(props: Mapping[str, Any]) -> str:
     """Say what has become of a request since the state was written; empty if nobody may look."""
     try:
         api = TpuApi()
-        entry = api.get(name)
-        return "it is gone" if entry is None else loss(api, props, entry)
+        there, entry = locate(api, props)
+        return "it is gone" if entry is None else loss(api, there, entry)
     except TpuApiError:
         return ""
-
-
-def body_of(props: Mapping[str, Any]) -> Json:
-    """Return a request as the API takes it."""
-    body: Json = {**props["request"]}
-    (spec,) = body["tpu"]["nodeSpec"]
-    spec = {**spec, "node": {**spec["node"], "labels": props["labels"]}}
-    if several := spec.get("multiNodeParams"):
-        spec["multiNodeParams"] = {**several, "nodeCount": int(several["nodeCount"])}
-    body["tpu"] = {"nodeSpec": [spec]}
-    if props["queueing"]:
-        body["queueingPolicy"] = props["queueing"]
-    return body
 
 
 def _outputs(api: TpuApi, props: Mapping[str, Any], entry: Json) -> Json:
@@ -162,23 +129,3 @@ def _asked_labels(entry: Json, props: Mapping[str, Any]) -> Json:
     """Return the labels that a request asks for, whose TPU VMs do not stand yet."""
     specs = entry.get("tpu", {}).get("nodeSpec", [])
     return dict(specs[0]["node"].get("labels", props["labels"])) if specs else props["labels"]
-
-
-def _plain(props: Mapping[str, Any]) -> Exception:
-    return RuntimeError(
-        f"{props['name']} exists already as a TPU VM that does not come from the queue. "
-        f"Delete it (`{_DELETE_PLAIN}` if this stack has made it), then run `pulumi up` "
-        "again; or keep it with tpu.queued: {enabled: false}."
-    )
-
-
-def _explained(error: TpuApiError, props: Mapping[str, Any]) -> Exception:
-    name, zone = props["name"], props["zone"]
-    if error.status != 409:
-        return RuntimeError(f"Google does not queue {name}: {error}")
-    return RuntimeError(
-        f"{place(props)}/queuedResources/{name} exists already, and this stack does not know of "
-        "it. If a colleague's stack made it, set another `owner` or `namePrefix`. If an update of "
-        "this stack was killed, run `tpustack recover`. If nobody needs it, delete it: `gcloud "
-        f"compute tpus queued-resources delete {name} --zone={zone} --force`."
-    )

@@ -20,8 +20,13 @@ def say(message: str) -> None:
 
 
 def place(props: Mapping[str, Any]) -> str:
-    """Return the parent of a request and its TPU VMs."""
-    return f"projects/{props['project']}/locations/{props['zone']}"
+    """Return the parent of a request and its TPU VMs: where they are, as far as it is known."""
+    return f"projects/{props['project']}/locations/{props.get('at') or props['zone']}"
+
+
+def entry_name(props: Mapping[str, Any]) -> str:
+    """Return the full name of a request where it is."""
+    return f"{place(props)}/queuedResources/{props['name']}"
 
 
 def names(props: Mapping[str, Any]) -> list[str]:

@@ -82,6 +82,12 @@ class StackSettings(Section):
         return off and self.vm.managed is None and self.training.run_on is RunOn.VM
 
     @property
+    def tpu_zones(self) -> tuple[str, ...]:
+        """Return the zones that the TPU may be in, in the order in which they are tried."""
+        queue = self.tpu.queue
+        return (self.zone, *(queue.fallback_zones if queue else ()))
+
+    @property
     def region(self) -> str:
         """Region of the zone (`us-central1` of `us-central1-b`)."""
         return self.zone.rpartition("-")[0]

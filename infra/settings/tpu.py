@@ -8,6 +8,7 @@ from infra.settings.base import Section, StrEnum, Text
 from infra.settings.disks import DataDisk
 from infra.settings.timeouts import Minutes, Timeouts
 
+_ZONE_MINUTES = 15.0
 FULL_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 
@@ -45,6 +46,15 @@ class QueueSettings(Section):
     """How many minutes `pulumi up` waits for the TPU (1 to 10080). Then it fails; the request keeps
     its place, and the next `pulumi up` goes on waiting.
     """
+    fallback_zones: tuple[Text, ...] = ()
+    """Further zones of the same region to queue in, one after the other, when `zone` has no
+    capacity: both by `pulumi up` and, with `recovery.enabled`, by the VM. VM and bucket stay.
+    """
+    zone_minutes: float | None = Field(default=None, ge=0.1, le=7 * 24 * 60)
+    """How many minutes a request waits in a zone before it goes on to the next one (0.1 to 10080;
+    15 if it is not set). Its place in the queue of the zone is given up. With
+    `tpu.queued.fallbackZones` only.
+    """
     valid_until: AwareDatetime | None = None
     """When Google gives up the request, for example 2026-12-31T18:00:00Z. Without it, the request
     queues for as long as it takes.
@@ -71,6 +81,11 @@ class QueueSettings(Section):
     """How Google maintains several slices: throughput (all at once, for a training that needs all
     of them) or availability (one after the other). With more than one of `tpu.slices` only.
     """
+
+    @property
+    def minutes_in_zone(self) -> float | None:
+        """Return how long a request waits in a zone; None where there is only one."""
+        return (self.zone_minutes or _ZONE_MINUTES) if self.fallback_zones else None
 
 
 class TimeoutSettings(Timeouts):

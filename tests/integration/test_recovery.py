@@ -19,10 +19,12 @@ from click.testing import CliRunner
 
 from tpu_training.goodput.ledger import File, Ledger, read
 from tpu_training.goodput.tpus import Span
+from tpustack.cloud.google import Google
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.commands import recover
 from tpustack.engine.stack import Stack
 from tpustack.recovery import loop
+from tpustack.recovery.taken import lost
 
 from .imports import enable
 
@@ -69,6 +71,14 @@ def ledger_of(google: requests.Session, job: str) -> Ledger:
     return ledger
 
 
+def assert_that_nothing_differs(pulumi: Callable[..., subprocess.Popen[str]], stack: str) -> None:
+    run = pulumi("preview", "--refresh", "--json", stack=stack)
+    said, _ = run.communicate(timeout=120)
+    assert run.returncode == 0, said
+    steps = {(step["op"], step["urn"]) for step in json.loads(said)["steps"]}
+    assert {op for op, _ in steps} <= {"same", "refresh"}, steps
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_a_preempted_tpu_comes_back_without_a_person_and_the_state_knows_no_difference(
     deploy: Callable[..., Stack],
@@ -110,11 +120,7 @@ def test_a_preempted_tpu_comes_back_without_a_person_and_the_state_knows_no_diff
     wait(lambda: bool(causes_of_loss()), "the ledger's word of it")
     assert causes_of_loss() <= {"PREEMPTED", "SUSPENDED"}
 
-    run = pulumi("preview", "--refresh", "--json", stack=stack)
-    said, _ = run.communicate(timeout=120)
-    assert run.returncode == 0, said
-    steps = {(step["op"], step["urn"]) for step in json.loads(said)["steps"]}
-    assert {op for op, _ in steps} <= {"same", "refresh"}, steps
+    assert_that_nothing_differs(pulumi, stack)
     changes = engine.refresh(ignore)
     assert set(changes) <= {"same", "update"}, changes
     assert engine.up(ignore).changed == 0
@@ -123,6 +129,49 @@ def test_a_preempted_tpu_comes_back_without_a_person_and_the_state_knows_no_diff
     if form != "classic":
         assert cloud.status()["resources"] == before
     assert there() == {}
+
+
+def test_a_tpu_moves_to_where_there_is_capacity_and_the_stack_knows_where_it_is(
+    deploy: Callable[..., Stack],
+    google: requests.Session,
+    cloud: LocalCloudCommand,
+    pulumi: Callable[..., subprocess.Popen[str]],
+) -> None:
+    first, second = "us-central1-b", "us-central1-c"
+
+    def sells(zone: str) -> None:
+        cloud.run("faults", "stockout", zone, "none")
+        (other,) = {first, second} - {zone}
+        cloud.run("faults", "stockout", other, "v2-8")
+
+    def ready_in(zone: str) -> bool:
+        nodes = google.get(NODES.replace(first, zone)).json().get("nodes", [])
+        return [node["state"] for node in nodes] == ["READY"]
+
+    before = cloud.status()["resources"]
+    queued = {"fallbackZones": [second], "zoneMinutes": 0.1}
+    tpu = {**POD, "capacity": "spot", "queued": queued}
+    engine = deploy(recovery={"enabled": True}, tpu=tpu)
+    try:
+        sells(second)
+        made = engine.up(ignore).outputs
+        assert (made["tpu_zone"], made["tpu_zones"]) == (second, [first, second])
+        assert ready_in(second)
+        assert_that_nothing_differs(pulumi, "local")
+        sells(first)
+        cloud.run("faults", "preempt", made["tpu_name"])
+        wait(lambda: ready_in(first), "another TPU")
+    finally:
+        for zone in (first, second):
+            cloud.run("faults", "stockout", zone, "none")
+    assert lost(Google(google), made) == {}, "it is found where it is before the state knows"
+    assert_that_nothing_differs(pulumi, "local")
+    engine.refresh(ignore)
+    again = engine.up(ignore)
+    assert again.changed == 0
+    assert again.outputs["tpu_zone"] == first
+    engine.destroy(ignore)
+    assert cloud.status()["resources"] == before
 
 
 Recover = Callable[..., str]

@@ -19,6 +19,7 @@ from tpustack.chaos.outcome import Outcome
 from tpustack.chaos.timeline import Scenario, Timeline
 from tpustack.cloud.google import Google
 from tpustack.cloud.local import LocalCloudCommand
+from tpustack.cloud.tpu import look_up
 from tpustack.demo.processes import Watch, end_children
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
@@ -174,10 +175,11 @@ class Chaos:
 
     def _endpoint(self, outputs: dict[str, Any]) -> str:
         """Return where the TPU serves now: it may have been made anew."""
-        place_of = f"projects/{outputs['project']}/locations/{outputs['tpu_zone']}"
-        url = f"https://tpu.googleapis.com/v2/{place_of}/nodes/{outputs['tpu_name']}"
         deadline = time.monotonic() + _SILENCE
-        while (node := Google().get(url))["state"] != "READY" and time.monotonic() < deadline:
+        while True:
+            _, node = look_up(Google(), outputs, outputs["tpu_name"])
+            if node["state"] == "READY" or time.monotonic() >= deadline:
+                break
             time.sleep(1)
         worker = node["networkEndpoints"][0]
         return f"grpc://{worker['ipAddress']}:{worker['port']}"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from infra.names import names_of
 from infra.startup.agent.jobs.lease import DURATION
 from infra.startup.agent.jobs.store import Store
-from tpustack.cloud.google import Google
+from tpustack.cloud.google import Google, NotFound
+from tpustack.cloud.tpu import look_up
 from tpustack.dashboard.places import Place
 
 Json = dict[str, Any]
@@ -33,7 +35,10 @@ def by_zone(places: Iterable[Place]) -> dict[Zone, dict[str, Place]]:
 def of_zone(google: Google, zone: Zone, wanted: Mapping[str, Place]) -> list[Json]:
     """Return the TPUs of a zone that stacks should have. Raises TpustackError."""
     there = {node["name"].rpartition("/")[2]: node for node in _nodes(google, zone)}
-    return [_row(name, place, zone, there.get(name)) for name, place in sorted(wanted.items())]
+    return [
+        _row(name, place, zone, there[name]) if name in there else _absent(google, name, place)
+        for name, place in sorted(wanted.items())
+    ]
 
 
 def of_bucket(store: Store) -> list[Json]:
@@ -50,6 +55,18 @@ def of_bucket(store: Store) -> list[Json]:
 
 def _nodes(google: Google, zone: Zone) -> Iterator[Json]:
     return google.pages(_NODES.format(*zone), "nodes")
+
+
+def _absent(google: Google, name: str, place: Place) -> Json:
+    """Return the row of a TPU that is not in its stack's first zone; it may be in another."""
+    settings = place.settings
+    assert settings is not None, "only stacks have TPUs"
+    project, zone, node = settings.project, settings.zone, None
+    if len(settings.tpu_zones) > 1:
+        outputs = {"project": project, "tpu_zone": zone, "tpu_zones": settings.tpu_zones}
+        with suppress(NotFound):
+            zone, node = look_up(google, outputs, name)
+    return _row(name, place, (project, zone), node)
 
 
 def _row(name: str, place: Place, zone: Zone, node: Mapping[str, Any] | None) -> Json:

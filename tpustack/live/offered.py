@@ -21,8 +21,10 @@ def accelerator_type(asked: Asked) -> Iterator[Finding]:
     if not is_enabled(asked, TPU_API):
         yield not_enabled("TPU type", TPU_API)
         return
-    offered = _offered(asked, "v2", "acceleratorTypes", "type")
-    yield _in_zone("TPU type", wanted, offered, asked, "tpu.acceleratorType or zone")
+    for zone in asked.settings.tpu_zones:
+        offered = _offered(asked, zone, "v2", "acceleratorTypes", "type")
+        setting = f"tpu.acceleratorType or {_setting(asked, zone)}"
+        yield _in_zone("TPU type", wanted, offered, asked, zone, setting)
 
 
 def software(asked: Asked) -> Iterator[Finding]:
@@ -31,13 +33,15 @@ def software(asked: Asked) -> Iterator[Finding]:
     if not is_enabled(asked, TPU_API):
         yield not_enabled("TPU software", TPU_API)
     elif asked.settings.architecture is Architecture.NODE:
-        offered = _offered(asked, "v1", "tensorflowVersions", "version")
+        zone = asked.settings.zone
+        offered = _offered(asked, zone, "v1", "tensorflowVersions", "version")
         wanted = tpu.tensorflow_version or ""
-        yield _in_zone("TPU software", wanted, offered, asked, "tpu.tensorflowVersion")
+        yield _in_zone("TPU software", wanted, offered, asked, zone, "tpu.tensorflowVersion")
     else:
-        offered = _offered(asked, "v2", "runtimeVersions", "version")
         wanted = tpu.runtime_version or ""
-        yield _in_zone("TPU software", wanted, offered, asked, "tpu.runtimeVersion")
+        for zone in asked.settings.tpu_zones:
+            offered = _offered(asked, zone, "v2", "runtimeVersions", "version")
+            yield _in_zone("TPU software", wanted, offered, asked, zone, "tpu.runtimeVersion")
 
 
 def machine_type(asked: Asked) -> Iterator[Finding]:
@@ -61,21 +65,25 @@ def machine_type(asked: Asked) -> Iterator[Finding]:
         yield Finding("machine type", OK, f"{zone} has {wanted} with {gib:g} GiB")
 
 
-def _offered(asked: Asked, version: str, collection: str, field: str) -> list[str]:
-    url = _TPU.format(version, asked.project, asked.settings.zone, collection)
+def _offered(asked: Asked, zone: str, version: str, collection: str, field: str) -> list[str]:
+    url = _TPU.format(version, asked.project, zone, collection)
     try:
         return [str(one[field]) for one in asked.google.pages(url, collection, {"pageSize": 500})]
     except NotFound:
         return []
 
 
+def _setting(asked: Asked, zone: str) -> str:
+    return "zone" if zone == asked.settings.zone else "tpu.queued.fallbackZones"
+
+
 def _in_zone(
-    about: str, wanted: str, offered: Iterable[str], asked: Asked, setting: str
+    about: str, wanted: str, offered: Iterable[str], asked: Asked, zone: str, setting: str
 ) -> Finding:
-    known, zone = list(offered), asked.settings.zone
+    known = list(offered)
     if wanted in known:
         return Finding(about, OK, f"{zone} has {wanted}")
     if not known:
-        return Finding(about, WRONG, f"{zone} offers no TPUs", "Set zone to another one")
+        return Finding(about, WRONG, f"{zone} offers no TPUs", f"Change {_setting(asked, zone)}")
     said = f"{zone} has no {wanted}"
     return Finding(about, WRONG, said, f"Change {setting}. {nearest(wanted, known)}")

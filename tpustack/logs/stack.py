@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tpustack.cloud.google import Google
+from tpustack.cloud.tpu import look_up
 from tpustack.errors import TpustackError
 from tpustack.logs.serial import INSTANCE, port_url
 
-_NODE = "https://tpu.googleapis.com/v2/projects/{}/locations/{}/nodes/{}"
 _HEALTHY = ("", "HEALTHY", "HEALTH_UNSPECIFIED")
 
 
@@ -22,8 +22,7 @@ def texts(google: Google, outputs: Mapping[str, Any]) -> Iterator[tuple[str, str
     """
     project = outputs["project"]
     vm = (project, outputs["vm_zone"], outputs["vm_name"])
-    tpu = (project, outputs["tpu_zone"], outputs["tpu_name"])
-    yield f"TPU {tpu[2]}", _said(lambda: _tpu(google, *tpu))
+    yield f"TPU {outputs['tpu_name']}", _said(lambda: _tpu(google, outputs))
     yield f"VM {vm[2]}", _said(lambda: _vm(google, *vm))
     yield f"serial port of {vm[2]}", _said(lambda: _serial(google, *vm))
 
@@ -35,8 +34,9 @@ def _said(read: Callable[[], str]) -> str:
         return f"error: {error}"
 
 
-def _tpu(google: Google, project: str, zone: str, name: str) -> str:
-    node = google.get(_NODE.format(project, zone, name))
+def _tpu(google: Google, outputs: Mapping[str, Any]) -> str:
+    name = outputs["tpu_name"]
+    zone, node = look_up(google, outputs, name)
     said = [f"the TPU {name} in {zone} is {node.get('state')}"]
     if (health := node.get("health", "")) not in _HEALTHY:
         said.append(f"the TPU's health is {health}: {node.get('healthDescription', '')}")

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tpustack.cloud.google import Google, NotFound
+from tpustack.cloud.tpu import look_up
 
-_NODE = "https://tpu.googleapis.com/v2/projects/{}/locations/{}/nodes/{}"
 _INSTANCE = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instances/{}"
 _VM = "gcp:compute/instance:Instance"
 _GONE = ("PREEMPTED", "TERMINATED")
@@ -32,9 +32,8 @@ def lost(google: Google, outputs: Mapping[str, Any]) -> dict[str, str]:
     """
     found = {}
     for name in outputs["tpu_names"]:
-        url = _NODE.format(outputs["project"], outputs["tpu_zone"], name)
         try:
-            state = google.get(url).get("state", "")
+            state = look_up(google, outputs, name)[1].get("state", "")
         except NotFound:
             state = "gone"
         if state in (*_GONE, "gone"):

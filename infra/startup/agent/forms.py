@@ -6,7 +6,7 @@ with all its TPU VMs: Google gives all of them or none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +24,13 @@ _NODES = {
 }
 _REQUESTS = {
     **dict.fromkeys(("SUSPENDED", "FAILED"), "lost"),
-    **dict.fromkeys(("ACCEPTED", "WAITING_FOR_RESOURCES", "CREATING", "PROVISIONING"), "passing"),
-    **dict.fromkeys(("SUSPENDING", "DELETING"), "passing"),
+    **dict.fromkeys(("ACCEPTED", "WAITING_FOR_RESOURCES"), "waiting"),
+    **dict.fromkeys(("CREATING", "PROVISIONING", "SUSPENDING", "DELETING"), "passing"),
     "ACTIVE": "ready",
 }
-_SHORTAGES = ("stock-out", "quota")
+_ILL = ("UNHEALTHY_TENSORFLOW", "TIMEOUT")
+SHORTAGES = ("stock-out", "quota")
+"""Causes that another zone may not have."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,14 @@ class Seen:
     """What is there, in one of the forms.
 
     Attributes:
-        phase: lost, ready, passing or unknown.
+        phase: lost, ready, waiting for capacity, passing or unknown.
         state: Google's own word for it, and why, if Google says so.
         kind: what its loss counts as: preemption, failure, or shortage, which no budget bounds.
         created: when it was created.
         labels: with the mark of the stack that has made it.
         nodes: the TPUs whose workers have to answer.
         address: what the call that deletes it names.
+        zone: where it is.
     """
 
     phase: str
@@ -52,6 +55,7 @@ class Seen:
     labels: Json
     nodes: tuple[Json, ...]
     address: str
+    zone: str
 
 
 def node(place: Place, call: Call, name: str) -> Seen | None:
@@ -68,6 +72,7 @@ def node(place: Place, call: Call, name: str) -> Seen | None:
         labels=found.get("labels", {}),
         nodes=(found,),
         address=f"{TPU}{version(found)}/{place.node(name)}",
+        zone=place.zone,
     )
 
 
@@ -91,6 +96,7 @@ def request(place: Place, call: Call, name: str, tpus: Sequence[str]) -> Seen | 
         labels=labels_of(found),
         nodes=nodes,
         address=f"{TPU}{path}?force=true",
+        zone=place.zone,
     )
 
 
@@ -104,9 +110,38 @@ def creation(place: Place, name: str, body: Json, labels: Json) -> tuple[str, Js
         labels: those of the one before. Google's provider adds some, which only that one knew.
     """
     if "tpu" in body:
-        return f"{TPU}{_QUEUE}/{place.parent}/queuedResources?queuedResourceId={name}", body
+        url = f"{TPU}{_QUEUE}/{place.parent}/queuedResources?queuedResourceId={name}"
+        return url, in_zone(body, place.parent)
     api = "v1" if "tensorflowVersion" in body else "v2"
     return f"{TPU}{api}/{place.parent}/nodes?nodeId={name}", {**body, "labels": labels}
+
+
+def why_ill(seen: Seen, silent: Callable[[str, int], str | None]) -> str | None:
+    """Return why a READY TPU does not work; its health may be missing (tensorflow/tpu#590).
+
+    Args:
+        seen: what is there.
+        silent: why no gRPC server answers at (host, port); None if one does.
+    """
+    for node in seen.nodes:
+        if node.get("health") in _ILL:
+            return f"its health is {node['health']}"
+        for worker in node.get("networkEndpoints", ()):
+            host, port = worker.get("ipAddress"), int(worker.get("port") or 8470)
+            if host and (why := silent(host, port)):
+                return f"{host}:{port} does not answer ({why})"
+    return None
+
+
+def in_zone(request: Json, parent: str) -> Json:
+    """Return a request as it is made in a place: its TPUs are there, and their machines know it."""
+    specs = []
+    for spec in request["tpu"]["nodeSpec"]:
+        node = dict(spec["node"])
+        if "tpu-zone" in node.get("metadata", {}):
+            node["metadata"] = {**node["metadata"], "tpu-zone": parent.rpartition("/")[2]}
+        specs.append({**spec, "parent": parent, "node": node})
+    return {**request, "tpu": {**request["tpu"], "nodeSpec": specs}}
 
 
 def labels_of(body: Json) -> Json:
@@ -124,7 +159,7 @@ def _state_of(found: Json) -> tuple[str, str, str]:
     failed = said.get("failedData", {}).get("error")
     shown = f"{state} ({message({'error': failed})})" if failed else state
     kind = "failure" if state == "FAILED" else "preemption"
-    if failed and cause_of(failed.get("code", 0), {"error": failed}).name in _SHORTAGES:
+    if failed and cause_of(failed.get("code", 0), {"error": failed}).name in SHORTAGES:
         kind = "shortage"
     return shown, _REQUESTS.get(state, "unknown"), kind
 

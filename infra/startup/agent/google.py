@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import urllib.parse
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -19,11 +19,23 @@ STORAGE = "https://storage.googleapis.com/"
 
 @dataclass(frozen=True)
 class Place:
-    """Where the TPUs and the traces of training are; `bucket` has no gs:// before its name."""
+    """Where the TPUs and the traces of training are; `bucket` has no gs:// before its name.
+
+    Attributes:
+        zone: the zone in which they are, or that the stack prefers.
+        further: the zones in which TPUs out of the queue may be instead, as the stack says now.
+    """
 
     project: str
     zone: str
     bucket: str
+    further: Callable[[], Sequence[str]] = tuple
+
+    def everywhere(self) -> Iterator[Place]:
+        """Yield all places in which the TPUs may be."""
+        yield self
+        for zone in self.further():
+            yield replace(self, zone=zone)
 
     @property
     def parent(self) -> str:
@@ -33,6 +45,16 @@ class Place:
     def node(self, name: str) -> str:
         """Return the full name of a TPU."""
         return f"{self.parent}/nodes/{name}"
+
+
+def look_up(place: Place, call: Call, name: str) -> tuple[Place, int, Json]:
+    """Return where a TPU is, and Google's answer; it is 404 if the TPU is in none of the zones."""
+    status, found = 404, Json()
+    for here in place.everywhere():
+        status, found = call("GET", f"{TPU}v2/{here.node(name)}", None)
+        if status != 404:
+            return here, status, found
+    return place, status, found
 
 
 class Bucket:

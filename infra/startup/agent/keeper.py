@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from .causes import cause_of
 from .endings import TpuState, tpu_state
-from .google import TPU, Json, Place
+from .google import Json, Place, look_up
 from .limits import LimitEnforcer
 from .machine import Machine
 from .recovery import Recovery
@@ -74,7 +74,12 @@ class Keeper:
             # Also after a look that fails: at first the machine's grants may not count yet.
             self._seconds = _RECOVERY_SECONDS
             with self._recovering:
-                self.recovery.look(limits["tpus"], limits["recovery"], limits.get("request"))
+                self.recovery.look(
+                    limits["tpus"],
+                    limits["recovery"],
+                    limits.get("request"),
+                    limits.get("zoneMinutes", 0.0),
+                )
                 if self.recovery.hurries:
                     self._seconds = _MAKING_SECONDS
         return self.enforcer.look(limits) and bool(limits.get("turnOff"))
@@ -111,7 +116,7 @@ class Keeper:
     def _tpu_state(self) -> TpuState:
         recovered = self.budgets() is not None
         for name in self._machine.tpus():
-            status, node = self._machine.call("GET", f"{TPU}v2/{self.place.node(name)}", None)
+            _, status, node = look_up(self.place, self._machine.call, name)
             if status not in (200, 404):
                 raise OSError(f"{cause_of(status, node)}, HTTP status {status} for {name}")
             state = str(node.get("state")) if status == 200 else None

@@ -47,6 +47,7 @@ class Ledger:
         self._machine = socket.gethostname()
         self._states: dict[str, tuple[str, str]] = {}
         self._events: list[Json] = []
+        self._paths: dict[str, str] = {}
         # The TPUs of queued resources and of creations, by their names.
         self._requests: dict[str, set[str]] = {}
         self._creations: dict[str, str] = {}
@@ -68,7 +69,7 @@ class Ledger:
         query = parse_qs(parts.query)
         node = _NODE.search(parts.path)
         if method == "GET" and node:
-            self._looked_up(node[1], status, answer)
+            self._looked_up(node[1], parts.path, status, answer)
         elif method == "GET" and "/queuedResources/" in parts.path and status == 200:
             self._looked_up_request(answer)
         elif method == "DELETE" and status in (200, 400, 409):
@@ -88,7 +89,11 @@ class Ledger:
             self._is(self._creations[answer["name"]], *_refused(code, answer))
         self._keep()
 
-    def _looked_up(self, tpu: str, status: int, node: Json) -> None:
+    def _looked_up(self, tpu: str, path: str, status: int, node: Json) -> None:
+        if status == 200:
+            self._paths[tpu] = path
+        elif self._paths.get(tpu, path) != path:
+            return  # It was asked for in another zone than it was in, which says nothing.
         known, cause = self._known(tpu)
         state = str(node.get("state")) if status == 200 else "gone"
         if request := node.get("queuedResource"):

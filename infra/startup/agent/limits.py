@@ -14,6 +14,7 @@ from .google import (
     Json,
     Place,
     is_queued,
+    look_up,
     message,
     seconds,
     short_name,
@@ -77,11 +78,11 @@ class LimitEnforcer:
             node = self._node(name)
             if node is not None and node["state"] == "STOPPED":
                 self._say(f"starting {name}, which was stopped")
-                self._act("POST", f"{version(node)}/{self._place.node(name)}:start", "{}")
+                self._act("POST", f"{version(node)}/{node['name']}:start", "{}")
         return True
 
     def _node(self, name: str) -> Json | None:
-        status, node = self._call("GET", f"{TPU}v2/{self._place.node(name)}", None)
+        _, status, node = look_up(self._place, self._call, name)
         if status not in (200, 404):
             raise OSError(f"HTTP status {status} for {name}: {message(node)}")
         return node if status == 200 else None
@@ -126,7 +127,7 @@ class LimitEnforcer:
 
     def _stop(self, node: Json, why: str) -> None:
         self._note(node, "stopped", why)
-        self._act("POST", f"{version(node)}/{self._place.node(short_name(node))}:stop", "{}")
+        self._act("POST", f"{version(node)}/{node['name']}:stop", "{}")
 
     def _delete(self, nodes: list[Json], why: str) -> None:
         for node in nodes:
@@ -136,7 +137,7 @@ class LimitEnforcer:
             self._act("DELETE", f"v2/{queued}?force=true", None)
         for node in nodes:
             if not is_queued(node):
-                self._act("DELETE", f"{version(node)}/{self._place.node(short_name(node))}", None)
+                self._act("DELETE", f"{version(node)}/{node['name']}", None)
 
     def _act(self, method: str, path: str, body: str | None) -> None:
         status, answer = self._call(method, TPU + path, body)

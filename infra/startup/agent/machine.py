@@ -67,6 +67,15 @@ class Machine:
         names = self.optional("tpu-names") or self.attribute("tpu-name")
         return names.split(",")
 
+    def further_zones(self) -> list[str]:
+        """Return the zones in which the TPUs may be beside the first; none for most stacks."""
+        return (self.optional("tpu-zones") or "").split(",")[1:]
+
+    def trainer_arguments(self) -> list[str]:
+        """Return what tells the trainer in which zones to look for its TPU, if it may move."""
+        zones = self.optional("tpu-zones")
+        return [f"--tpu-zone={zones}"] if zones else []
+
     def trainer_environment(self) -> dict[str, str]:
         """Return what changes with the stack without another boot."""
         note = self.optional("cost-note")

@@ -55,7 +55,8 @@ def main() -> None:
 
 def _keeper(machine: Machine) -> Keeper:
     bucket = machine.attribute("bucket-url").removeprefix("gs://")
-    place = Place(machine.attribute("tpu-project"), machine.attribute("tpu-zone"), bucket)
+    project, zone = machine.attribute("tpu-project"), machine.attribute("tpu-zone")
+    place = Place(project, zone, bucket, machine.further_zones)
     ledger = Ledger(Bucket(machine.call, bucket), machine.attribute("training-job"), time.time, say)
     limited, recovered = (
         ledger.listening(machine.call, removal) for removal in ("stopped", "recovering")
@@ -84,6 +85,7 @@ def _trainer(machine: Machine, keeper: Keeper) -> Trainer:
         budgets=keeper.budgets,
         finish=finish,
         environment=machine.trainer_environment,
+        arguments=machine.trainer_arguments,
         oom_kills=oom_kills,
     )
     trainer = Trainer(_FOLDER / "trainer", around)

@@ -3,7 +3,9 @@
 Each look does one step for each TPU and never waits. What to do follows from what the API and the
 bucket say, so that the agent may be killed at any point. It acts only within what the stack
 declares: a TPU that somebody else has deleted, or that is not the stack's, is left alone. A request
-in the queue is made anew as a whole, so that it goes back into the queue with all its TPUs.
+in the queue is made anew as a whole, so that it goes back into the queue with all its TPUs. Where
+the stack names further zones, it goes on to the next one when there is no capacity, once it is gone
+from the one before: there are never two.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from .declaration import PATH, Declaration, read_declaration
 from .forms import Seen
 from .google import TPU, Bucket, Call, Json, Place, message, seconds
 from .memory import Memory
+from .zones import Zones, has_waited
 
-_ILL = ("UNHEALTHY_TENSORFLOW", "TIMEOUT")
 # Between two tries to make a TPU, doubled each time, with half of it left to chance.
 _FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 600.0
 # So long a TPU may be ill before it is made anew, and a new one may need until it answers.
@@ -54,12 +56,17 @@ class Recovery:
         self._place, self._call, self._world = place, call, world
         self._bucket = Bucket(call, place.bucket)
         self._memory = Memory(self._bucket, world.now, world.say)
+        self._zones = Zones(place, call)
         self._ill: dict[str, float] = {}
         self._answered: set[str] = set()
         self._said: dict[str, str] = {}
 
     def look(
-        self, names: Sequence[str], budgets: Mapping[str, int], request: str | None = None
+        self,
+        names: Sequence[str],
+        budgets: Mapping[str, int],
+        request: str | None = None,
+        zone_minutes: float = 0.0,
     ) -> None:
         """Do one step for each TPU. Raises OSError if Google does not answer.
 
@@ -67,8 +74,12 @@ class Recovery:
             names: the TPUs.
             budgets: how many losses of each kind a day may have.
             request: the request in the queue that all of them come from.
+            zone_minutes: how long it waits in a zone before it goes on to the next one.
         """
-        for name, seen in self._seen(names, request):
+        if request is not None:
+            self._look_at_request(request, names, budgets, zone_minutes)
+            return
+        for name, seen in self._seen(names, None):
             self._look_at(name, seen, budgets)
 
     def renew(
@@ -85,7 +96,7 @@ class Recovery:
 
     def _seen(self, names: Sequence[str], request: str | None) -> Iterator[tuple[str, Seen | None]]:
         if request is not None:
-            yield request, forms.request(self._place, self._call, request, names)
+            yield request, self._zones.find(request, names, self._memory.remaking.get(request))[0]
             return
         for name in names:
             yield name, forms.node(self._place, self._call, name)
@@ -98,6 +109,31 @@ class Recovery:
             entry["notBefore"] <= now < entry["since"] + _HURRY
             for entry in self._memory.remaking.values()
         )
+
+    def _look_at_request(
+        self, name: str, tpus: Sequence[str], budgets: Mapping[str, int], minutes: float
+    ) -> None:
+        entry = self._memory.remaking.get(name)
+        seen, others = self._zones.find(name, tpus, entry)
+        stacks = next((other for other in others if self._is_ours(name, other)), None)
+        if stacks is not None:
+            self._yield_to(stacks, name, seen)
+        elif entry and seen and has_waited(seen, self._world.now(), minutes):
+            why = f"it has waited in {seen.zone} for {minutes:g} minutes"
+            self._take_down(name, seen, "shortage", why, budgets)
+        else:
+            self._look_at(name, seen, budgets)
+
+    def _yield_to(self, stacks: Seen, name: str, own: Seen | None) -> None:
+        """Leave a request to the stack, which has made it in another zone at the same time."""
+        if own is None or not self._is_ours(name, own):
+            self._leave(name, f"{name} is left to the stack, which has made it in {stacks.zone}")
+            return
+        self._delete(name, own)
+
+    def _is_ours(self, name: str, seen: Seen) -> bool:
+        declared = self._declared(name)
+        return declared is not None and declared.owns(name, seen.labels)
 
     def _look_at(self, name: str, seen: Seen | None, budgets: Mapping[str, int]) -> None:
         if seen is None:
@@ -127,7 +163,7 @@ class Recovery:
             self._ill.pop(name, None)
             self._answered.discard(name)
             self._say_once(name, f"{name} is back after {took:.0f} s")
-        why = self._why_ill(seen)
+        why = forms.why_ill(seen, self._world.silent)
         if why is None:
             self._answered.add(name)
             self._ill.pop(name, None)
@@ -136,17 +172,6 @@ class Recovery:
         patience = _PATIENCE if name in self._answered else _FIRST_PATIENCE
         if self._world.now() - since >= patience:
             self._take_down(name, seen, "failure", f"it is READY, but {why}", budgets)
-
-    def _why_ill(self, seen: Seen) -> str | None:
-        """Return why a READY TPU does not work; its health may be missing (tensorflow/tpu#590)."""
-        for node in seen.nodes:
-            if node.get("health") in _ILL:
-                return f"its health is {node['health']}"
-            for worker in node.get("networkEndpoints", ()):
-                host, port = worker.get("ipAddress"), int(worker.get("port") or 8470)
-                if host and (why := self._world.silent(host, port)):
-                    return f"{host}:{port} does not answer ({why})"
-        return None
 
     def _take_down(
         self, name: str, seen: Seen, kind: str, why: str, budgets: Mapping[str, int]
@@ -179,9 +204,15 @@ class Recovery:
                 # What is lost again before it was READY comes back more slowly each time.
                 "tries": entry["tries"] + 1 if entry else 0,
                 "notBefore": self._world.now() + self._pause(entry["tries"]) if entry else 0.0,
+                "zone": seen.zone,
+                # Only once it is gone from there.
+                "leaves": kind == "shortage",
             }
             self._memory.save()
         self._say_once(name, f"{name} is deleted and made anew: {why}")
+        self._delete(name, seen)
+
+    def _delete(self, name: str, seen: Seen) -> None:
         status, answer = self._call("DELETE", seen.address, None)
         # 400 and 409: it is being deleted already, or an operation on it still runs.
         if status not in (200, 400, 404, 409):
@@ -198,7 +229,11 @@ class Recovery:
         if declared is None or declared.digest(name) != entry["declared"]:
             self._leave(name, f"{name} is left to the stack, which has changed meanwhile")
             return
-        url, body = forms.creation(self._place, name, declared.tpus[name], entry["labels"])
+        if entry.get("leaves"):
+            entry["zone"], entry["leaves"] = self._zones.after(self._zones.place(entry).zone), False
+            self._memory.save()
+        place = self._zones.place(entry)
+        url, body = forms.creation(place, name, declared.tpus[name], entry["labels"])
         status, answer = self._call("POST", url, json.dumps(body))
         if status == 200:
             entry["operation"] = answer.get("name")
@@ -232,13 +267,17 @@ class Recovery:
         pause = self._pause(entry["tries"])
         entry["tries"] += 1
         entry["cause"] = str(cause)
+        entry["leaves"] = cause.name in forms.SHORTAGES
         # Where a person has to act first, it is enough to look rarely.
         entry["notBefore"] = self._world.now() + (pause if cause.passes else _LONGEST_PAUSE)
         self._memory.save()
-        self._say_once(name, f"{name} is not made yet: {cause}")
+        where = f" in {self._zones.place(entry).zone}" if len(self._zones.names) > 1 else ""
+        self._say_once(name, f"{name} is not made yet{where}: {cause}")
 
     def _pause(self, tries: int) -> float:
-        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(tries, 10))
+        """Return a pause, which grows with each round through the zones."""
+        rounds = tries // len(self._zones.names)
+        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(rounds, 10))
         return pause * (0.5 + 0.5 * self._world.chance())
 
     def _declared(self, name: str) -> Declaration | None:

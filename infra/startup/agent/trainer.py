@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ class Surroundings:
         budgets: failures and preemptions a day; None where nobody set any.
         finish: marks the job as finished, given where. Raises OSError.
         environment: more for the trainer's environment. Raises OSError.
+        arguments: more for its command line, which counts before what is there. Raises OSError.
         oom_kills: how many processes the kernel has killed for want of memory.
     """
 
@@ -55,6 +56,7 @@ class Surroundings:
     budgets: Callable[[], Mapping[str, int] | None]
     finish: Callable[[str], None]
     environment: Callable[[], Mapping[str, str]]
+    arguments: Callable[[], Sequence[str]]
     oom_kills: Callable[[], int]
 
 
@@ -121,7 +123,7 @@ class Trainer:
         return order
 
     def _start(self, order: Mapping[str, Any]) -> None:
-        more = self._around.environment()
+        more, command = self._around.environment(), [*order["command"], *self._around.arguments()]
         for name in ("outcome.json", "pulse"):
             (self._folder / name).unlink(missing_ok=True)
         record = self._record
@@ -131,7 +133,7 @@ class Trainer:
         files = {OUTCOME: str(self._folder / "outcome.json"), PULSE: str(self._folder / "pulse")}
         environment = {**os.environ, **order["environment"], **more, **files}
         self._late, self._kill_at, self._said = 0, None, ""
-        self.running = self._child.start(record.number, order["command"], environment)
+        self.running = self._child.start(record.number, command, environment)
 
     def _watch(self) -> None:
         """End a trainer that is late by its own word: it says how long its next step may take."""

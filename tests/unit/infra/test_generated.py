@@ -131,6 +131,8 @@ NOT_ASKED = {
     "owner": "a part of every name, of which namePrefix is the whole beginning",
     "enableApis": "the local cloud of these tests has all of them",
     "tpu.queued.waitMinutes": "the program's own patience",
+    "tpu.queued.fallbackZones": "other zones, which test_recovery.py and agent/test_zones.py have",
+    "tpu.queued.zoneMinutes": "the program's own patience",
     "tpu.timeouts.createMinutes": "the engine's patience",
     "tpu.timeouts.updateMinutes": "the engine's patience",
     "tpu.timeouts.deleteMinutes": "the engine's patience",

@@ -18,7 +18,8 @@ from infra.queued import request as request_module
 from infra.queued.api import TpuApi, TpuApiError
 from infra.queued.known import UnknownProviderError, provider_of
 from infra.queued.node import QueuedNodeProvider
-from infra.queued.request import QueuedRequestProvider, body_of
+from infra.queued.request import QueuedRequestProvider
+from infra.queued.walk import body_of
 
 PLACE = "projects/some-project/locations/us-central1-b"
 ENTRY = f"{PLACE}/queuedResources/a-tpu"

@@ -136,6 +136,61 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "europe-west4-a or asia-east1-c for it; us-central1-a has v2-32, v2-128, v2-256, v2-512.",
     ),
     (
+        "further zones that the TPU can't go to",
+        config(
+            tpu={
+                **VM,
+                "queued": {
+                    "fallbackZones": [
+                        *("us-central1-a", "us-central1-b", "us-central1-c"),
+                        *("europe-west4-a", "us-central1-c"),
+                    ]
+                },
+            }
+        ),
+        'tpu.queued.fallbackZones: ["us-central1-a", "us-central1-b", "us-central1-c", '
+        '"europe-west4-a", "us-central1-c"] can\'t be used: us-central1-a offers no v2-8; '
+        "us-central1-b is the stack's zone already; europe-west4-a is not in us-central1, where "
+        "the bucket and the network are; us-central1-c is there twice. Use us-central1-c or "
+        "us-central1-f.",
+    ),
+    (
+        "further zones without the queue",
+        config(
+            tpu={
+                **VM,
+                "capacity": "spot",
+                "queued": {"enabled": False, "fallbackZones": ["us-central1-c"]},
+            }
+        ),
+        'tpu.queued.fallbackZones: ["us-central1-c"] contradicts tpu.queued.enabled: only a TPU '
+        "out of the queue moves. Remove one.",
+    ),
+    (
+        "further zones for what is in one zone",
+        config(
+            tpu={
+                **VM,
+                "capacity": "reserved",
+                "queued": {"reservation": "ours", "fallbackZones": ["us-central1-c"]},
+            }
+        ),
+        'tpu.queued.fallbackZones: ["us-central1-c"] contradicts tpu.queued.reservation, which is '
+        "in one zone. Remove one.",
+    ),
+    (
+        "further zones for data disks",
+        disks({"source": DISK, "mode": "read-only"}, queued={"fallbackZones": ["us-central1-c"]}),
+        'tpu.queued.fallbackZones: ["us-central1-c"] contradicts tpu.dataDisks, which are in one '
+        "zone. Remove one, or read the bucket.",
+    ),
+    (
+        "minutes for a zone where there is only one",
+        config(tpu={**VM, "queued": {"zoneMinutes": 5}}),
+        "tpu.queued.zoneMinutes: 5.0 is for a TPU that may be in several zones. Set "
+        "tpu.queued.fallbackZones, or remove it.",
+    ),
+    (
         "a zone without TPUs",
         config(zone="mars-north1-a"),
         'zone: "mars-north1-a" has no TPUs. Use us-south1-a, asia-northeast1-b or us-central1-a.',
@@ -203,8 +258,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "a queue that is no group",
         config(tpu={**VM, "queued": True}),
         "tpu.queued: true is not a group of settings. Use {}, or set below it: enabled, "
-        "waitMinutes, validUntil, reservation, reservationBound, runHours, guaranteedHours, "
-        "workload.",
+        "waitMinutes, fallbackZones, zoneMinutes, validUntil, reservation, reservationBound, "
+        "runHours, guaranteedHours, workload.",
     ),
     (
         "a queue that nobody waits for",

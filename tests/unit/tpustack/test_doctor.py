@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tpu_training.errors.catalog import KnownError, known_errors
-from tpustack.errors import TpustackError
+from tpustack.cloud.google import NotFound
 from tpustack.logs import stack as stack_logs
 from tpustack.logs.diagnosis import diagnose
 
@@ -236,7 +236,7 @@ class FakeGoogle:
         for end, answer in self.answers.items():
             if url.endswith(end):
                 return {} if (parameters or {}).get("start") else answer
-        raise TpustackError(f"{url} answers 404: not found")
+        raise NotFound(f"{url} answers 404: not found")
 
 
 OUTPUTS = {
@@ -269,6 +269,15 @@ def test_a_stack_is_looked_into(change: dict[str, dict[str, Any]], expected: lis
     diagnoses = [diagnose(source, text) for source, text in texts]
     assert [found.known.id for one in diagnoses for found in one.findings] == expected
     assert not any(one.unknown for one in diagnoses)
+
+
+def test_a_tpu_is_looked_up_in_all_zones_in_which_it_may_be() -> None:
+    google = FakeGoogle({"us-central1-f/nodes/tpu": {"state": "READY"}})
+    zones = {"tpu_zones": ["us-central1-b", "us-central1-c", "us-central1-f"]}
+    (_, text), *_ = stack_logs.texts(google, OUTPUTS | zones)  # type: ignore[arg-type]
+    assert text == "the TPU tpu in us-central1-f is READY"
+    (_, text), *_ = stack_logs.texts(FakeGoogle({}), OUTPUTS | zones)  # type: ignore[arg-type]
+    assert ids(text) == ["tpu-missing"]
 
 
 def test_what_google_refuses_is_a_finding_too() -> None:

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from tpu_training.cluster.endpoint import cloud_tpu
-from tpu_training.cluster.endpoint.cloud_tpu import CloudTpuApi, DeniedForNow, NotYet, Tpu, TpuName
+from tpu_training.cluster.endpoint.cloud_tpu import (
+    CloudTpuApi,
+    DeniedForNow,
+    NotThere,
+    NotYet,
+    Tpu,
+    TpuName,
+)
 from tpu_training.cluster.endpoint.credentials import MetadataTokens
 from tpu_training.cluster.endpoint.lookup import complete_name, wait_until_ready
 from tpu_training.cluster.endpoint.metadata import MetadataServer
@@ -107,6 +114,21 @@ def test_an_unhealthy_tpu_is_used_with_a_warning(caplog: pytest.LogCaptureFixtur
     assert "UNHEALTHY_MAINTENANCE" in caplog.text
 
 
+def test_a_tpu_that_may_move_is_looked_for_in_one_zone_after_the_other() -> None:
+    class Zones(Scripted):
+        def get(self, name: TpuName) -> Tpu:
+            if name.zone != "us-central1-c":
+                raise NotThere("not here")
+            return super().get(name)
+
+    names = TpuName("p", "us-central1-b, us-central1-c,us-central1-f", "my-tpu")
+    api = Zones(state("CREATING"), READY)
+    assert wait_until_ready(api, names, api.wait) == READY
+    gone = Zones(NotThere("not here either"))
+    with pytest.raises(EndpointError, match=r"no TPU my-tpu in zone us-central1-b, us-.*-f of"):
+        wait_until_ready(gone, names, gone.wait)
+
+
 class Server:
     """An HTTP server whose answers are set by path; remembers the requests."""
 
@@ -175,7 +197,7 @@ def details(reason: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("status", "content", "kind", "words"),
     [
-        (404, {}, NotYet, "no TPU my-tpu in zone us-central1-b of project p"),
+        (404, {}, NotThere, "no TPU my-tpu in zone us-central1-b of project p"),
         (429, {"error": {"message": "slow"}}, NotYet, r"429 \(slow\)"),
         (503, "", NotYet, "503"),
         (401, {}, AccessError, "credentials"),

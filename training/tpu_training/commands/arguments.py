@@ -26,7 +26,8 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
         "this machine",
     )
     parser.add_argument(
-        "--tpu-zone", help="zone of a TPU given by name (default: TPU_ZONE, or the VM's)"
+        "--tpu-zone",
+        help="zone of a TPU given by name, or several with commas (default: TPU_ZONE, or the VM's)",
     )
     parser.add_argument(
         "--tpu-project",

@@ -83,7 +83,8 @@ def _run_jobs(program: Path, *, is_here: bool) -> None:
 
 def _runner(machine: Machine, folder: Path, program: Path, *, is_here: bool) -> Runner:
     bucket = machine.attribute("bucket-url").removeprefix("gs://")
-    place = Place(machine.attribute("tpu-project"), machine.attribute("tpu-zone"), bucket)
+    project, zone = machine.attribute("tpu-project"), machine.attribute("tpu-zone")
+    place = Place(project, zone, bucket, machine.further_zones)
     me = Holder(machine.entry("id"), machine.entry("name"))
     tpu = machine.attribute("tpu-name")
     tpus = Tpus(place, tpu, machine.call, is_here=is_here)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..google import TPU, Call, Json, Place, message, version
+from ..google import TPU, Call, Json, Place, look_up, message, version
 from .variables import Tpu
 
 _GONE = ("PREEMPTED", "TERMINATED", "DELETING")
@@ -24,7 +24,7 @@ class Tpus:
 
     def ready(self) -> Tpu | None:
         """Return the TPU; None if it can't be used now, and `why_not`. Raises OSError."""
-        node = self._node()
+        here, node = self._node()
         state = str(node.get("state")) if node else "gone"
         if node is None or state != "READY":
             self.why_not = f"the TPU {self._name} is {state}"
@@ -32,7 +32,7 @@ class Tpus:
         ends = node.get("networkEndpoints") or []
         return Tpu(
             name=self._name,
-            zone=self._place.zone,
+            zone=here.zone,
             project=self._place.project,
             hosts=tuple(str(end["ipAddress"]) for end in ends if end.get("ipAddress")),
             created=str(node.get("createTime", "")),
@@ -42,7 +42,7 @@ class Tpus:
 
     def why_lost(self, created: str) -> str | None:
         """Return why the TPU that was made at that time is gone; None if it is there."""
-        node = self._node()
+        _, node = self._node()
         if node is None:
             return f"the TPU {self._name} is gone"
         if node.get("state") in _GONE:
@@ -53,15 +53,15 @@ class Tpus:
 
     def wake(self) -> None:
         """Start a TPU that was stopped because nothing ran. Raises OSError."""
-        node = self._node()
+        here, node = self._node()
         if node is not None and node.get("state") == "STOPPED":
-            url = f"{TPU}{version(node)}/{self._place.node(self._name)}:start"
+            url = f"{TPU}{version(node)}/{here.node(self._name)}:start"
             status, answer = self._call("POST", url, "{}")
             if status >= 300:
                 raise OSError(f"{self._name} can't be started: {message(answer)}")
 
-    def _node(self) -> Json | None:
-        status, node = self._call("GET", f"{TPU}v2/{self._place.node(self._name)}", None)
+    def _node(self) -> tuple[Place, Json | None]:
+        here, status, node = look_up(self._place, self._call, self._name)
         if status not in (200, 404):
             raise OSError(f"HTTP status {status} for {self._name}: {message(node)}")
-        return node if status == 200 else None
+        return here, node if status == 200 else None

@@ -31,6 +31,7 @@ class World:
         self.tpu = READY
         self.budgets: Mapping[str, int] | None = None
         self.oom_kills = 0
+        self.arguments: list[str] = []
         self.going_down = False
         self.around = Surroundings(
             now=lambda: self.time,
@@ -42,6 +43,7 @@ class World:
             budgets=lambda: self.budgets,
             finish=self.finished.append,
             environment=lambda: {"TPU_TRAINING_COST_NOTE": "$1"},
+            arguments=lambda: self.arguments,
             oom_kills=lambda: self.oom_kills,
         )
         self.trainer = Trainer(folder, self.around)
@@ -89,6 +91,14 @@ def test_nothing_is_started_before_it_is_ordered(world: World) -> None:
     world.order("exit 0")
     world.until(lambda: world.starts() == 1)
     assert (world.folder / "starts").read_text() == "n $1\n"
+
+
+def test_each_start_is_told_the_zones_of_now_after_those_of_its_order(world: World) -> None:
+    world.order('echo "$0" >>zones; exit 75')
+    world.until(lambda: world.starts() == 1)
+    world.arguments = ["--tpu-zone=b,c"]
+    world.until(lambda: world.starts() == 2)
+    world.until(lambda: (world.folder / "zones").read_text().endswith("--tpu-zone=b,c\n"))
 
 
 def test_a_finished_job_is_marked_and_not_repeated(world: World) -> None:

@@ -98,17 +98,18 @@ def write(queue: Queue) -> Write:
     return piece
 
 
-def a_stack(name: str) -> Place:
-    settings = parse({"gcp:project": projects.DEFAULT_PROJECT, "tpu-stack:zone": ZONE}, name)
+def a_stack(name: str, **tpu: object) -> Place:
+    config = {"gcp:project": projects.DEFAULT_PROJECT, "tpu-stack:zone": ZONE, "tpu-stack:tpu": tpu}
+    settings = parse(config, name)
     return Place(name, names_of(settings, name).bucket, settings)
 
 
-def make_tpu(client: Client, name: str) -> None:
+def make_tpu(client: Client, name: str, zone: str = ZONE) -> None:
     """A TPU that Google may take."""
     project = projects.DEFAULT_PROJECT
     services = f"serviceusage.googleapis.com/v1/projects/{project}/services"
     client.post(f"{services}/tpu.googleapis.com:enable", {})
-    nodes = f"tpu.googleapis.com/v2/projects/{project}/locations/{ZONE}/nodes"
+    nodes = f"tpu.googleapis.com/v2/projects/{project}/locations/{zone}/nodes"
     body = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-ubuntu2204-base"}
     client.post(nodes, {**body, "schedulingConfig": {"spot": True}}, nodeId=name)
 

@@ -4,11 +4,12 @@ API v2 knows TPU VMs; only v1 may know a classic TPU node.
 Reference: https://cloud.google.com/tpu/docs/reference/rest
 """
 
+import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 import requests
 
@@ -26,17 +27,27 @@ class NotYet(EndpointError):
     """The API may answer later: not found, 429, 5xx, connection lost."""
 
 
+class NotThere(NotYet):
+    """The zone has no such TPU."""
+
+
 class DeniedForNow(AccessError):
     """A 403 that goes away once a new role or a newly enabled API has propagated."""
 
 
 @dataclass(frozen=True)
 class TpuName:
-    """A TPU's full name."""
+    """A TPU's full name. It may be in one of several zones, with commas between them."""
 
     project: str
     zone: str
     name: str
+
+    @property
+    def in_each_zone(self) -> tuple["TpuName", ...]:
+        """The name in one zone after the other."""
+        zones = self.zone.split(",")
+        return tuple(TpuName(self.project, zone.strip(), self.name) for zone in zones)
 
     def __str__(self) -> str:
         """Return the resource's path in the API."""
@@ -66,6 +77,13 @@ class Tpu:
             health=node.get("health", ""),
             tensorflow=version[1] if version else None,
         )
+
+
+class TpuReader(Protocol):
+    """The part of the Cloud TPU API that a look-up needs."""
+
+    def get(self, name: TpuName) -> Tpu:
+        """Return the TPU; raise as CloudTpuApi.get does."""
 
 
 class CloudTpuApi:
@@ -99,12 +117,24 @@ class CloudTpuApi:
             raise NotYet(f"the Cloud TPU API does not answer ({error})") from error
 
 
+def look_for(api: TpuReader, name: TpuName) -> Tpu:
+    """Return the TPU in the first of its zones that has it; raises as CloudTpuApi.get does."""
+    for one in name.in_each_zone:
+        with contextlib.suppress(NotThere):
+            return api.get(one)
+    raise NotThere(_nowhere(name))
+
+
+def _nowhere(name: TpuName) -> str:
+    return f"there is no TPU {name.name} in zone {name.zone} of project {name.project}"
+
+
 def _error_of(answer: requests.Response, name: TpuName) -> EndpointError | AccessError:
     """Translate an error answer into an error that names the cure."""
     status = answer.status_code
     message, reasons = _message_and_reasons(answer)
     if status == HTTPStatus.NOT_FOUND:
-        return NotYet(f"there is no TPU {name.name} in zone {name.zone} of project {name.project}")
+        return NotThere(_nowhere(name))
     if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return NotYet(f"the Cloud TPU API answers {status} ({message})")
     if status == HTTPStatus.UNAUTHORIZED:

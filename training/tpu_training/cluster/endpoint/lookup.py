@@ -2,9 +2,16 @@
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
-from tpu_training.cluster.endpoint.cloud_tpu import CloudTpuApi, DeniedForNow, NotYet, Tpu, TpuName
+from tpu_training.cluster.endpoint.cloud_tpu import (
+    CloudTpuApi,
+    DeniedForNow,
+    NotYet,
+    Tpu,
+    TpuName,
+    TpuReader,
+    look_for,
+)
 from tpu_training.cluster.endpoint.credentials import application_default_tokens
 from tpu_training.cluster.endpoint.metadata import MetadataServer
 from tpu_training.cluster.endpoint.target import Addresses, LocalTpu, NamedTpu, NoTpu, Target
@@ -31,13 +38,6 @@ logger = logging.getLogger(__name__)
 
 class Lost(TpuStateError):
     """Google took the TPU away. The agent, or a person, may make it anew."""
-
-
-class TpuReader(Protocol):
-    """The part of the Cloud TPU API that this module needs."""
-
-    def get(self, name: TpuName) -> Tpu:
-        """Return the TPU; raise as CloudTpuApi.get does."""
 
 
 def resolve(
@@ -110,7 +110,7 @@ def wait_until_ready(
     problem: Exception | None = None
     for attempt in wait.attempts():
         try:
-            return _ready(api.get(name), name)
+            return _ready(look_for(api, name), name)
         except (NotYet, DeniedForNow, Lost) as error:
             if not isinstance(error, NotYet) and attempt.elapsed >= _GRACE_SECONDS:
                 raise
