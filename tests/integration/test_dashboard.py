@@ -1,0 +1,80 @@
+"""The dashboard of a stack in a real browser: what a person sees, and does with it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.browser import Page, browsing, find_browser
+from tpustack.cloud.local import LocalCloudCommand
+from tpustack.engine.stack import Stack
+
+TPUSTACK = (sys.executable, "-m", "tpustack")
+COUNTS = 'for i in $(seq 600); do echo "line $i <b>bold</b>"; sleep 0.1; done'
+
+pytestmark = pytest.mark.skipif(find_browser() is None, reason="no Chromium is installed")
+
+
+def ignore(line: str) -> None:
+    """The engine's output is not what this test looks at."""
+
+
+@pytest.fixture
+def address(deploy: Callable[..., Stack], cloud: LocalCloudCommand, project: Path) -> Iterator[str]:
+    """A stack that runs jobs, one of which writes, and its dashboard."""
+    outputs = deploy(jobs={"enabled": True}).up(ignore).outputs
+    environment = {**os.environ, **cloud.environment()}
+    submit = ["job", "submit", "--command", COUNTS, "--name", "counts"]
+    submit += ["--bucket", outputs["bucket_url"]]
+    subprocess.run([*TPUSTACK, *submit], env=environment, check=True, timeout=60)
+    with subprocess.Popen(
+        [*TPUSTACK, "dashboard", "--stack", "local"],
+        cwd=project,
+        env={**environment, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as dashboard:
+        assert dashboard.stdout is not None
+        yield dashboard.stdout.readline().strip()
+        dashboard.terminate()
+
+
+def text(page: Page, selector: str) -> str:
+    return str(page.value(f"document.querySelector({selector!r}).textContent"))
+
+
+def test_a_person_sees_a_log_live_stops_the_job_and_hears_of_a_preemption(
+    address: str, cloud: LocalCloudCommand
+) -> None:
+    with browsing() as page:
+        page.open(address)
+        page.wait("document.querySelector('#jobs-rows .state')?.textContent === 'running'")
+        page.wait("document.querySelector('#tpus-rows .state')?.textContent === 'READY'")
+        assert page.value("location.hash") == ""
+
+        page.value("document.querySelector('#jobs-rows button').click()")
+        page.wait("document.querySelector('#log').textContent.includes('line 3 <b>bold</b>')")
+        last = int(text(page, "#log").rpartition("line ")[2].split()[0])
+        page.wait(f"document.querySelector('#log').textContent.includes('line {last + 5} ')")
+        assert page.value("document.querySelectorAll('#log b').length") == 0
+
+        # Stop, by keyboard: it wants a second press.
+        page.value("document.querySelector('#job-stop').focus()")
+        page.press("Enter")
+        assert text(page, "#job-stop") == "Stop for good?"
+        page.press("Enter")
+        page.wait("document.querySelector('#job-state').textContent === 'stopped (143)'")
+        page.wait("document.querySelector('#log-state').textContent.startsWith('ended: stopped')")
+        page.press("Escape")
+        page.wait("!document.querySelector('#job').open")
+
+        tpu = text(page, "#tpus-rows b")
+        cloud.run("faults", "preempt", tpu)
+        page.wait(f"document.querySelector('#news').textContent.includes('TPU {tpu}: READY → ')")
+        assert page.errors == []
