@@ -5,10 +5,14 @@ import logging
 import socket
 import threading
 from collections.abc import Iterator
+from typing import ClassVar
 
 import pytest
 
+from tpu_training.cluster.endpoint.cloud_tpu import NotYet, Tpu, TpuName
+from tpu_training.cluster.endpoint.lookup import addresses_of
 from tpu_training.cluster.endpoint.probe import wait_for_workers, why_silent
+from tpu_training.cluster.endpoint.target import Addresses
 from tpu_training.cluster.endpoint.wait import Wait
 from tpu_training.errors import EndpointError
 
@@ -59,7 +63,7 @@ def test_an_endpoint_where_nobody_listens_is_an_error_after_a_message_each_try(
     listener.close()
     time = VirtualTime()
     with caplog.at_level(logging.INFO), pytest.raises(EndpointError) as caught:
-        wait_for_workers([address], time.wait(tries=2, interval=1.0))
+        wait_for_workers(Addresses((address,), "--tpu"), time.wait(tries=2, interval=1.0))
     assert f"grpc://{address} (connection refused) after 2 s" in str(caught.value)
     assert caught.value.exit_code == 1
     assert [record.getMessage().count(address) for record in caplog.records] == [1] * 4
@@ -101,6 +105,41 @@ def test_an_endpoint_that_comes_up_late_is_found(listener: socket.socket) -> Non
             servers.append(socket.create_server((host, int(port))))
             threading.Thread(target=serve, daemon=True).start()
 
-    wait_for_workers([address], Wait(40, 1.0, time.clock, sleep_and_start))
+    workers = Addresses((address,), "--tpu")
+    assert wait_for_workers(workers, Wait(40, 1.0, time.clock, sleep_and_start)) == workers
     assert 3 <= time.now < 6
     servers[0].close()
+
+
+def test_a_tpu_that_is_made_anew_meanwhile_is_found_at_its_new_address(
+    listener: socket.socket,
+) -> None:
+    """One that died is still READY for a while, at an address where nobody answers any more."""
+    with socket.create_server(("127.0.0.1", 0)) as died:
+        old = Tpu("READY", (address_of(died),), "HEALTHY", "2.19.1")
+    new = Tpu("READY", (address_of(listener),), "HEALTHY", "2.19.1")
+
+    class Api:
+        answers: ClassVar[list[Tpu | NotYet]] = [
+            old,
+            NotYet("not there"),
+            Tpu("CREATING", (), "", None),
+        ]
+
+        def get(self, name: TpuName) -> Tpu:
+            answer = self.answers.pop(0) if self.answers else new
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1024)
+            connection.sendall(b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+
+    threading.Thread(target=serve, daemon=True).start()
+    workers = addresses_of(Api(), TpuName("p", "us-central1-b", "my-tpu"), old, "--tpu=my-tpu")
+    found = wait_for_workers(workers, VirtualTime().wait(tries=40, interval=10.0))
+    assert found.addresses == new.addresses
+    assert found.source == "--tpu=my-tpu"

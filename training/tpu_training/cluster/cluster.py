@@ -73,8 +73,7 @@ def connect(target: Addresses | LocalTpu | NoTpu, wait: Wait, local_devices: int
     """Wait for `target` and connect to it; log the chosen strategy and the reason in one line."""
     if isinstance(target, Addresses):
         _warn_of_other_version(target)
-        wait_for_workers(target.addresses, wait)
-        cluster, reason = _connect_remote(target)
+        cluster, reason = _connect_remote(wait_for_workers(target, wait))
     elif isinstance(target, LocalTpu):
         cluster, reason = _use_local_tpu(), target.reason
     else:

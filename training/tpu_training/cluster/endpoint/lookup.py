@@ -1,5 +1,6 @@
 """Resolve a TPU's name to its workers' addresses, once it is READY."""
 
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -50,8 +51,24 @@ def resolve(
     if not isinstance(target, NamedTpu):
         return target
     name = complete_name(target, MetadataServer.from_environment())
-    tpu = wait_until_ready(CloudTpuApi(application_default_tokens()), name, wait, meanwhile)
-    return Addresses(tpu.addresses, f"{target.source}={target.name}", tpu.tensorflow)
+    api = CloudTpuApi(application_default_tokens())
+    tpu = wait_until_ready(api, name, wait, meanwhile)
+    return addresses_of(api, name, tpu, f"{target.source}={target.name}")
+
+
+def addresses_of(api: TpuReader, name: TpuName, tpu: Tpu, source: str) -> Addresses:
+    """Return the addresses of `tpu`, which look its name up again whenever they are asked to.
+
+    They stay the same while that finds no TPU that is READY.
+    """
+
+    def look_up() -> Addresses:
+        with contextlib.suppress(NotYet, DeniedForNow, Lost):
+            return addresses_of(api, name, _ready(look_for(api, name), name), source)
+        return here
+
+    here = Addresses(tpu.addresses, source, tpu.tensorflow, look_up)
+    return here
 
 
 def choose_local(

@@ -6,8 +6,8 @@ every worker is probed first.
 
 import logging
 import socket
-from collections.abc import Sequence
 
+from tpu_training.cluster.endpoint.target import Addresses
 from tpu_training.cluster.endpoint.wait import Wait
 from tpu_training.errors import EndpointError
 
@@ -22,17 +22,23 @@ _TIMEOUT_SECONDS = 5.0
 logger = logging.getLogger(__name__)
 
 
-def wait_for_workers(addresses: Sequence[str], wait: Wait) -> None:
-    """Return once every `host:port` answers as a gRPC server; log each unsuccessful try.
+def wait_for_workers(workers: Addresses, wait: Wait) -> Addresses:
+    """Return the workers once each answers as a gRPC server; log each unsuccessful try.
+
+    Before each further try a named TPU is looked up again: one that died is still READY for a
+    while, and the one that is made in its place has other addresses.
 
     Raises:
         EndpointError: At the deadline.
+        TpuStateError: The TPU got into a state that waiting does not change.
     """
     silent: dict[str, str] = {}
     for attempt in wait.attempts():
-        silent = {a: reason for a in addresses if (reason := why_silent(a))}
+        if silent and workers.look_up:
+            workers = workers.look_up()
+        silent = {a: reason for a in workers.addresses if (reason := why_silent(a))}
         if not silent:
-            return
+            return workers
         logger.info("endpoint: waiting for %s (%s)", _describe(silent), attempt)
     raise EndpointError(
         f"no gRPC server answers at {_describe(silent)} after {wait.deadline:.0f} s: check that "

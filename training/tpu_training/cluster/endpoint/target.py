@@ -8,8 +8,8 @@ resolver reads neither TPU_GRPC_URL nor COLAB_TPU_ADDR.
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from tpu_training.errors import InputError
 
@@ -28,12 +28,14 @@ VARIABLES = ("TPU_GRPC_URL", "TPU_NAME", "TPU_CONFIG", *_ADDRESS_VARIABLES)
 class Addresses:
     """The workers' `host:port` in worker order, and the setting that named them.
 
-    `tensorflow` is their version as reported by the Cloud TPU API, if it was asked.
+    `tensorflow` is their version as reported by the Cloud TPU API, if it was asked. `look_up` asks
+    it again: a TPU that was made anew has other addresses.
     """
 
     addresses: tuple[str, ...]
     source: str
     tensorflow: str | None = None
+    look_up: "Callable[[], Addresses] | None" = field(default=None, compare=False, repr=False)
 
     @property
     def url(self) -> str:
