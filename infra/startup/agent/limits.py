@@ -97,10 +97,11 @@ class LimitEnforcer:
         if self._asked is None:
             # Whoever asks for another time sends a job along.
             self._asked = self._bucket.read(IDLE_STOP) or {}
-        found = (limits.get("idleMinutes"), self._asked.get("minutes"))
-        return min(
-            (one for one in found if isinstance(one, int | float) and one >= 1), default=None
-        )
+        asked = self._asked.get("minutes")
+        # Whoever may submit jobs may write that object; the stack's own limit was checked.
+        sound = isinstance(asked, int | float) and asked >= 1
+        found = (limits.get("idleMinutes"), asked if sound else None)
+        return min((minutes for minutes in found if minutes is not None), default=None)
 
     def _is_idle(self, minutes: float | None) -> bool:
         if minutes is None or self._now() < self._busy + minutes * 60:

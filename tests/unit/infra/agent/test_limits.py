@@ -95,6 +95,15 @@ def test_the_last_job_may_ask_for_a_shorter_time(
     assert watch.lines == [f"t is stopped: nothing has trained for {minutes} minutes"]
 
 
+def test_what_the_machine_itself_says_may_be_less_than_a_minute(
+    google: Client, watch: Watch
+) -> None:
+    """The stack's settings allow no such limit, the machine's metadata do."""
+    google.post(f"{TPU}/nodes", VM, nodeId="t")
+    watch.looks(ONE | {"idleMinutes": 0.01}, MINUTE)
+    assert state(google) == "STOPPED"
+
+
 def test_a_stopped_tpu_is_started_for_the_next_job(google: Client, watch: Watch) -> None:
     google.post(f"{TPU}/nodes", VM, nodeId="t")
     google.post(f"{TPU}/nodes/t:stop", {})
