@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tpustack import project
 
 SECONDS = 600
@@ -35,6 +37,7 @@ def test_a_wrong_scenario_starts_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "chaos").exists()
 
 
+@pytest.mark.soak
 def test_a_job_lives_through_twenty_faults_as_if_there_were_none(tmp_path: Path) -> None:
     """All its steps, the same loss to the bit, a whole ledger, and nothing that is left over."""
     done = chaos(*SOAK, "--folder", str(tmp_path / "chaos"))
