@@ -12,7 +12,7 @@ from localcloud.services.billing.api import BUDGET
 from localcloud.services.compute.api import STORE as COMPUTE
 from localcloud.services.iam.federation import POOL, PROVIDER
 from localcloud.services.kms.api import VERSION as KEY_VERSION
-from localcloud.services.monitoring.channels import CHANNEL
+from localcloud.services.monitoring.channels import CHANNEL, POLICY
 from localcloud.services.pubsub.topics import TOPIC
 from localcloud.services.secretmanager.secrets import SECRET
 from localcloud.services.storage.records import BUCKET, live_kind
@@ -22,6 +22,7 @@ _BY_KIND = {
     BUCKET: "buckets",
     BUDGET: "budgets",
     CHANNEL: "notification channels",
+    POLICY: "alerting policies",
     TOPIC: "topics",
     SECRET: "secrets",
     NODE: "tpu nodes",

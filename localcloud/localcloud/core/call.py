@@ -106,6 +106,14 @@ class Call:
         values = self.request.query.get(name)
         return values[-1] if values else default
 
+    def mask(self) -> list[str]:
+        """Return what the update mask names; nothing if it was not sent."""
+        return [path for path in self.arg("updateMask").split(",") if path]
+
+    def sent(self, fields: Iterable[str]) -> Json:
+        """Return those of the fields that the body has."""
+        return {field: self.body[field] for field in fields if field in self.body}
+
     def flag(self, name: str) -> bool:
         """Return a boolean query parameter."""
         return self.arg(name).lower() == "true"

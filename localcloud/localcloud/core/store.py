@@ -56,6 +56,13 @@ class Store:
             raise missing
         return record
 
+    def add(self, kind: str, key: str, record: Record, taken: Exception) -> None:
+        """Create the record; raise `taken` when there is one."""
+        with self._lock:
+            if key in self._records.get(kind, {}):
+                raise taken
+            self.put(kind, key, record)
+
     def put(self, kind: str, key: str, record: Record) -> None:
         """Create or replace the record."""
         value = json.dumps(record, separators=(",", ":"))

@@ -15,6 +15,8 @@ from localcloud.cli.scenarios.kinds import KINDS
 
 LATEST = 7 * 24 * 3600.0
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+# As in Compose files: such keys are for other programs that read the file.
+_OTHERS = "x-"
 _TIMES = ("at", "when", "after", "for")
 
 
@@ -61,7 +63,8 @@ def read(path: Path) -> list[Event]:
         raise ScenarioError(f"{path}: {error}") from None
     if not isinstance(content, dict) or not isinstance(content.get("events"), list):
         raise ScenarioError(f"{path}: expected a list under `events`")
-    wrong = [f"unknown {name!r}; there is `events`" for name in content.keys() - {"events"}]
+    own = (name for name in content if not str(name).startswith(_OTHERS))
+    wrong = [f"unknown {name!r}; there is `events`" for name in own if name != "events"]
     events = []
     for number, raw in enumerate(content["events"], 1):
         event, problems = _event(raw)

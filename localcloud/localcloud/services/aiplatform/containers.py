@@ -1,4 +1,7 @@
-"""The container of a job: a machine that runs its command, with the job's account."""
+"""The containers of a job: a machine for each host of its TPU, with the job's account.
+
+The job's machine is worker 0, whose end is the job's; the others go with it.
+"""
 
 from __future__ import annotations
 
@@ -68,17 +71,31 @@ def run(cloud: Cloud, name: str) -> None:
     now = rfc3339(cloud.clock.now())
     changed = {"state": "JOB_STATE_RUNNING", "startTime": now, "updateTime": now}
     cloud.store.put(JOB, name, record | changed)
-    cloud.machines.boot(_machine(name, record, pools.zones(region, pool)[0], pool))
+    zone = pools.zones(region, pool)[0]
+    for worker in range(pool.hosts):
+        cloud.machines.boot(_machine(name, record, zone, pool, worker))
 
 
 def halt(cloud: Cloud, name: str) -> None:
-    """End a job's container; its files stay."""
-    cloud.machines.halt(name, grace=_GRACE)
+    """End a job's containers; their files stay."""
+    for key in _keys(cloud, name):
+        cloud.machines.halt(key, grace=_GRACE)
 
 
 def remove(cloud: Cloud, name: str) -> None:
-    """Delete a job's container."""
-    cloud.machines.remove(name)
+    """Delete a job's containers."""
+    for key in _keys(cloud, name):
+        cloud.machines.remove(key)
+
+
+def _keys(cloud: Cloud, name: str) -> list[str]:
+    """Return the keys of a job's machines, worker 0 first."""
+    hosts = pools.pool_of((cloud.store.get(JOB, name) or {})["jobSpec"]).hosts
+    return [_key(name, worker) for worker in range(hosts)]
+
+
+def _key(name: str, worker: int) -> str:
+    return f"{name}/workers/{worker}" if worker else name
 
 
 def finish(cloud: Cloud, name: str, state: str, error: Json | None = None) -> None:
@@ -97,6 +114,8 @@ def _ended(cloud: Cloud, key: str) -> None:
     record = cloud.store.get(JOB, key)
     if record is None or record["state"] != "JOB_STATE_RUNNING":
         return
+    for other in _keys(cloud, key)[1:]:
+        cloud.machines.halt(other, grace=_GRACE)
     code = cloud.machines.guest_attributes(key).get(_CODE)
     if code == "0":
         finish(cloud, key, "JOB_STATE_SUCCEEDED")
@@ -114,19 +133,22 @@ def _may_restart(record: Record) -> bool:
     return not forbidden and record.get("_restarts", 0) < _RESTARTS
 
 
-def _machine(name: str, record: Record, zone: str, pool: pools.Pool) -> MachineSpec:
+def _machine(name: str, record: Record, zone: str, pool: pools.Pool, worker: int) -> MachineSpec:
     _, project, _, _, _, number = name.split("/")
     spec = record["jobSpec"]
     container = spec["workerPoolSpecs"][0]["containerSpec"]
     command = shlex.join([*container["command"], *container.get("args", [])])
     variables = _variables(project, zone, number, container)
+    if pool.hosts > 1:
+        # What Kubernetes Engine sets there; Google's page on training says nothing of it.
+        variables["TPU_WORKER_ID"] = str(worker)
     exports = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in variables.items())
     return MachineSpec(
-        key=name,
+        key=_key(name, worker),
         project=project,
         zone=zone,
-        name=f"training-workerpool0-{number}-0",
-        number=int(number),
+        name=f"training-workerpool0-{number}-{worker}",
+        number=int(number) + worker,
         machine_type=pool.machine_type,
         attributes={
             "startup-script": exports + _SCRIPT.format(command=command, code=_CODE),

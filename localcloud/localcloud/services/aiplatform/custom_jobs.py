@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from localcloud.core import accounts
 from localcloud.core.call import Call, Json
@@ -26,7 +27,7 @@ from localcloud.services.paging import page
 _KEPT = ("displayName", "jobSpec", "labels")
 _LONGEST_NAME = 128
 _LABEL = re.compile(r"[a-z0-9_-]{0,64}")
-_FILTER = re.compile(r'(state|display_name|displayName)\s*=\s*"?([^"\s]+)"?')
+_FILTER = re.compile(r'(state|display_name|displayName)\s*(!?=)\s*"?([^"\s]+)"?')
 
 
 @JOBS.method("create")
@@ -55,34 +56,37 @@ def get(cloud: Cloud, call: Call) -> Json:
 
 @JOBS.method("list")
 def list_(cloud: Cloud, call: Call) -> Json:
-    """List a region's jobs, the newest first; all, or by `state=` or `display_name=`."""
+    """List a region's jobs, the newest first; all, or those that a filter leaves."""
     found = cloud.store.items(JOB, f"{place(call)}/customJobs/")
     views = [_view(name, record) for name, record in found]
     views.sort(key=lambda view: str(view["createTime"]), reverse=True)
     if call.arg("readMask"):
         raise ApiError(501, "the local cloud has no readMask for custom jobs")
     if wanted := call.arg("filter"):
-        compared = _FILTER.fullmatch(wanted.strip())
-        if compared is None:
-            raise ApiError(501, f"the local cloud filters custom jobs by state=, not {wanted!r}")
-        field = "state" if compared[1] == "state" else "displayName"
-        views = [view for view in views if view[field] == compared[2]]
+        terms = [_term(text) for text in wanted.split(" AND ")]
+        views = [view for view in views if all(fits(view) for fits in terms)]
     return page(call, "customJobs", views)
 
 
 @JOBS.method("cancel")
 def cancel(cloud: Cloud, call: Call) -> Json:
-    """End a job's container; one that has ended stays as it is."""
+    """Begin to end a job's container; one that has ended stays as it is."""
     name = job_name(call)
     with cloud.store.locked():
         record = load(cloud, name)
-        if "endTime" in record:
+        if "endTime" in record or record["state"] == "JOB_STATE_CANCELLING":
             return {}
         cloud.store.put(JOB, name, record | {"state": "JOB_STATE_CANCELLING"})
+    work = Work("aiplatform.job.cancel", {"name": name}, cloud.seconds("tpu.delete"))
+    cloud.operations.start(f"aiplatform-internal/cancel/{name}", work)
+    return {}
+
+
+@effect("aiplatform.job.cancel")
+def _cancelled(cloud: Cloud, name: str) -> None:
     containers.halt(cloud, name)
     error = {"code": 1, "message": "CANCELED"}
     containers.finish(cloud, name, "JOB_STATE_CANCELLED", error)
-    return {}
 
 
 @JOBS.method("delete")
@@ -103,8 +107,17 @@ def _forget(cloud: Cloud, name: str) -> None:
     cloud.store.delete(JOB, name)
 
 
+def _term(text: str) -> Callable[[Json], bool]:
+    """Return whether a job is as one comparison of a filter says."""
+    compared = _FILTER.fullmatch(text.strip())
+    if compared is None:
+        raise ApiError(501, f"the local cloud filters custom jobs by state and name, not {text!r}")
+    field = "state" if compared[1] == "state" else "displayName"
+    return lambda view: (view[field] == compared[3]) == (compared[2] == "=")
+
+
 def _checked(cloud: Cloud, call: Call) -> Record:
-    record: Record = {field: call.body[field] for field in _KEPT if field in call.body}
+    record: Record = call.sent(_KEPT)
     title, spec = record.get("displayName", ""), record.get("jobSpec", {})
     if not 0 < len(title) <= _LONGEST_NAME:
         raise invalid(f"display_name must have 1 to {_LONGEST_NAME} characters.")

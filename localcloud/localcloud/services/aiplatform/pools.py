@@ -1,8 +1,11 @@
 """The worker pool of a job with a TPU: which there are, where, and what they count against.
 
+A slice of several hosts is one replica, too: its machines follow from machine type and topology.
+
 Source: docs.cloud.google.com/gemini-enterprise-agent-platform/machine-learning/training/
 configure-compute#tpu. The metrics of quotas are those in users' reports (`…_tpu_v2`) and in
-Google's own notebooks (`…_tpu_v3`, `…_tpu_v5e`); that of v6e is inferred.
+Google's own notebooks (`…_tpu_v3`, `…_tpu_v5e`); that of v6e is inferred, as are those of spot TPUs
+from spot GPUs' (`…_preemptible_nvidia_t4_gpus`). Spot: …/machine-learning/predictions/use-spot-vms.
 """
 
 from __future__ import annotations
@@ -21,21 +24,28 @@ _MACHINES = {
     **{f"ct5lp-hightpu-{chips}t": "v5litepod" for chips in (1, 4, 8)},
     **{f"ct6e-standard-{chips}t": "v6e" for chips in (1, 4, 8)},
 }
+_STANDARD, _SPOT = "STANDARD", "SPOT"
+_UNSPECIFIED = "STRATEGY_UNSPECIFIED"
+# The machine that slices of several hosts are made of.
+_OF_SLICES = "ct5lp-hightpu-4t"
 _METRICS = {"v2": "tpu_v2", "v3": "tpu_v3", "v5litepod": "tpu_v5e", "v6e": "tpu_v6e"}
 _ENDED = ("JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED", "JOB_STATE_EXPIRED")
 
 
 @dataclass(frozen=True)
 class Pool:
-    """A TPU as Cloud TPU names it, and the machine type of its host."""
+    """A TPU as Cloud TPU names it, the machine type of its hosts, and how many these are."""
 
     accelerator: catalog.Accelerator
     machine_type: str
+    hosts: int = 1
+    spot: bool = False
 
     @property
     def metric(self) -> str:
         """The quota that it counts against."""
-        return f"custom_model_training_{_METRICS[self.accelerator.generation]}"
+        spot = "preemptible_" if self.spot else ""
+        return f"custom_model_training_{spot}{_METRICS[self.accelerator.generation]}"
 
 
 def pool_of(spec: Json) -> Pool:
@@ -53,10 +63,23 @@ def pool_of(spec: Json) -> Pool:
         raise ApiError(501, f"the local cloud runs custom jobs on TPUs, not on {name!r}")
     if len(pools) > 1 or str(pools[0].get("replicaCount", "1")) != "1":
         raise invalid("A job with TPUs must have a single worker pool with one replica.")
-    found = _classic(machine) if name == "cloud-tpu" else _of_topology(machine, name)
-    if found.hosts > 1:
-        raise ApiError(501, f"the local cloud runs custom jobs on one host, not on {found.name}")
-    return Pool(found, name)
+    spot = _is_spot(spec)
+    if name != "cloud-tpu":
+        pool = _of_topology(machine, name, spot=spot)
+    elif (found := _classic(machine)).hosts > 1:
+        raise ApiError(501, f"the local cloud runs no custom job on {found.name}")
+    else:
+        pool = Pool(found, name, spot=spot)
+    if pool.spot and pool.hosts > 1:
+        raise invalid("Spot VMs are not supported with TPU Pods.")
+    return pool
+
+
+def _is_spot(spec: Json) -> bool:
+    strategy = spec.get("scheduling", {}).get("strategy", _STANDARD)
+    if strategy not in (_STANDARD, _SPOT, _UNSPECIFIED):
+        raise ApiError(501, f"the local cloud gives no capacity by the strategy {strategy}")
+    return bool(strategy == _SPOT)
 
 
 def _classic(machine: Json) -> catalog.Accelerator:
@@ -67,13 +90,14 @@ def _classic(machine: Json) -> catalog.Accelerator:
     return found
 
 
-def _of_topology(machine: Json, name: str) -> catalog.Accelerator:
+def _of_topology(machine: Json, name: str, *, spot: bool) -> Pool:
     topology = machine.get("tpuTopology", "")
     chips = int(name.rpartition("-")[2].rstrip("t"))
     for found in catalog.accelerators().values():
         fits = found.generation == _MACHINES[name] and found.topology == topology
-        if fits and found.size >= chips:
-            return found
+        hosts = max(1, found.size // chips)
+        if fits and found.size >= chips and (hosts == 1 or name == _OF_SLICES):
+            return Pool(found, name, hosts, spot)
     raise invalid(f"Machine type {name} does not support the TPU topology {topology!r}.")
 
 
@@ -111,7 +135,8 @@ def in_stock(cloud: Cloud, region: str, pool: Pool) -> bool:
 
 def metrics() -> set[str]:
     """Return the quotas that there are."""
-    return {f"custom_model_training_{name}" for name in _METRICS.values()}
+    kinds = ("", "preemptible_")
+    return {f"custom_model_training_{kind}{name}" for name in _METRICS.values() for kind in kinds}
 
 
 def _size(pool: Pool) -> int:

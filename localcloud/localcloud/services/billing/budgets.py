@@ -51,7 +51,7 @@ def patch(cloud: Cloud, call: Call) -> Json:
         record = _load(cloud, call)
         if call.body.get("etag", record["etag"]) != record["etag"]:
             raise ApiError(409, "The budget's etag is stale.", status="ABORTED")
-        mask = [path for path in call.arg("updateMask").split(",") if path]
+        mask = call.mask()
         for path in mask or list(call.body):
             _take_over(record, call.body, path.split("."))
         return _put(cloud, call, record["name"], record)

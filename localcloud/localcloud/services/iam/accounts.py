@@ -93,13 +93,8 @@ def create(cloud: Cloud, call: Call) -> Json:
         "_created": cloud.clock.now(),
         **{key: sent[key] for key in ("displayName", "description") if sent.get(key)},
     }
-    with cloud.store.locked():
-        if cloud.store.get(ACCOUNT, name) is not None:
-            raise ApiError(
-                409,
-                f"Service account {account_id} already exists within project projects/{project}.",
-            )
-        cloud.store.put(ACCOUNT, name, record)
+    said = f"Service account {account_id} already exists within project projects/{project}."
+    cloud.store.add(ACCOUNT, name, record, ApiError(409, said))
     return _view(record)
 
 

@@ -152,11 +152,8 @@ def _create(
     key = f"{parent}/{short}"
     record = {"name": public_name(key), "state": "ACTIVE"}
     record |= {field: call.body[field] for field in kept if call.body.get(field)}
-    with cloud.store.locked():
-        if cloud.store.get(kind, key) is not None:
-            # Also a deleted one: its id is free again only after thirty days.
-            raise ApiError(409, "Requested entity already exists")
-        cloud.store.put(kind, key, record)
+    # Taken also by a deleted one: its id is free again only after thirty days.
+    cloud.store.add(kind, key, record, ApiError(409, "Requested entity already exists"))
     return _done(cloud, key, record)
 
 

@@ -179,7 +179,7 @@ def list_(cloud: Cloud, call: Call) -> Json:
 @API.method("projects.roles.patch", permission="iam.roles.update")
 def patch(cloud: Cloud, call: Call) -> Json:
     """Change a role."""
-    mask = [field for field in call.arg("updateMask").split(",") if field] or list(_FIELDS)
+    mask = call.mask() or list(_FIELDS)
     _check_permissions(call.body)
     record = _find(cloud, call)
     if record.get("deleted"):

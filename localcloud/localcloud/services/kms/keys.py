@@ -51,9 +51,7 @@ def create(cloud: Cloud, call: Call) -> Json:
     }
     _check_rotation(record)
     with cloud.store.locked():
-        if cloud.store.get(KEY, name) is not None:
-            raise ApiError(409, f"CryptoKey {name} already exists.")
-        cloud.store.put(KEY, name, record)
+        cloud.store.add(KEY, name, record, ApiError(409, f"CryptoKey {name} already exists."))
         if not call.flag("skipInitialVersionCreation"):
             versions.add(cloud, record, primary=True)
     return view(cloud, name)
@@ -80,7 +78,7 @@ def list_(cloud: Cloud, call: Call) -> Json:
 @KEYS.method("patch", verb="update")
 def patch(cloud: Cloud, call: Call) -> Json:
     """Change what the mask names; a field that is not sent is taken away."""
-    mask = [field for field in call.arg("updateMask").split(",") if field]
+    mask = call.mask()
     if not mask or not _PATCHABLE.issuperset(mask):
         raise invalid(f"updateMask {mask} must name some of {', '.join(sorted(_PATCHABLE))}.")
     with cloud.store.locked():

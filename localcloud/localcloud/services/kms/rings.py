@@ -17,10 +17,7 @@ def create(cloud: Cloud, call: Call) -> Json:
     check_id("keyRingId", call.arg("keyRingId"))
     name = f"{location(call)}/keyRings/{call.arg('keyRingId')}"
     record = {"name": name, "createTime": rfc3339(cloud.clock.now())}
-    with cloud.store.locked():
-        if cloud.store.get(RING, name) is not None:
-            raise ApiError(409, f"KeyRing {name} already exists.")
-        cloud.store.put(RING, name, record)
+    cloud.store.add(RING, name, record, ApiError(409, f"KeyRing {name} already exists."))
     return record
 
 

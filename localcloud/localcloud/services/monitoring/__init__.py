@@ -1,1 +1,1 @@
-"""The Cloud Monitoring API: notification channels."""
+"""The Cloud Monitoring API: notification channels, and alerting policies on log entries."""

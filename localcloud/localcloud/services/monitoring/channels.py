@@ -1,4 +1,4 @@
-"""Notification channels: to whom an alert goes. Nothing is sent to them here."""
+"""Notification channels: to whom an alert goes. What is sent to them goes nowhere."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from localcloud.services.paging import page
 API = Api("monitoring", ("v3",))
 CHANNEL = "notification-channel"
 """The store's kind of channels, by `projects/P/notificationChannels/NUMBER`."""
+POLICY = "alert-policy"
+"""The store's kind of alerting policies, by `projects/P/alertPolicies/NUMBER`."""
 _CHANNELS = Collection(API, "projects.notificationChannels", "monitoring.notificationChannels")
 _LABEL = {"email": "email_address", "pubsub": "topic"}
 _EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
@@ -24,7 +26,7 @@ _FIELDS = ("type", "displayName", "description", "labels", "userLabels", "enable
 def create(cloud: Cloud, call: Call) -> Json:
     """Create a channel."""
     name = f"projects/{call.project}/notificationChannels/{cloud.operations.number()}"
-    return _put(cloud, {"name": name, "enabled": True, **_sent(call)})
+    return _put(cloud, {"name": name, "enabled": True, **call.sent(_FIELDS)})
 
 
 @_CHANNELS.method("get")
@@ -43,18 +45,26 @@ def list_(cloud: Cloud, call: Call) -> Json:
 @_CHANNELS.method("patch", verb="update")
 def patch(cloud: Cloud, call: Call) -> Json:
     """Change a channel, but not its type."""
-    record, sent = _load(cloud, call), _sent(call)
+    record, sent = _load(cloud, call), call.sent(_FIELDS)
     if sent.get("type", record["type"]) != record["type"]:
         raise invalid("Field type is immutable.")
-    mask = [field for field in call.arg("updateMask").split(",") if field]
+    mask = call.mask()
     changed = {field: sent[field] for field in mask or sent if field in sent}
     return _put(cloud, record | changed)
 
 
 @_CHANNELS.method("delete")
 def delete(cloud: Cloud, call: Call) -> Json:
-    """Delete a channel."""
-    cloud.store.delete(CHANNEL, _load(cloud, call)["name"])
+    """Delete a channel that no policy tells; with `force` take it out of those that do."""
+    name = _load(cloud, call)["name"]
+    with cloud.store.locked():
+        for key, policy in cloud.store.items(POLICY, f"projects/{call.project}/"):
+            if name in (told := policy.get("notificationChannels", [])):
+                if call.arg("force") != "true":
+                    raise invalid(f"Channel {name} is used by the alerting policy {key}.")
+                policy["notificationChannels"] = [other for other in told if other != name]
+                cloud.store.put(POLICY, key, policy)
+        cloud.store.delete(CHANNEL, name)
     return {}
 
 
@@ -63,10 +73,6 @@ def _load(cloud: Cloud, call: Call) -> Record:
     name = f"projects/{call.project}/notificationChannels/{number}"
     missing = ApiError(404, f"Cannot find channel with channel_id={number}.")
     return cloud.store.load(CHANNEL, name, missing)
-
-
-def _sent(call: Call) -> Json:
-    return {field: call.body[field] for field in _FIELDS if field in call.body}
 
 
 def _put(cloud: Cloud, record: Record) -> Json:

@@ -31,10 +31,8 @@ def create(cloud: Cloud, call: Call) -> Json:
     name = f"{place(call)}/connectivityTests/{test_id}"
     now = rfc3339(cloud.clock.now())
     record = _checked(call.body) | {"name": name, "displayName": test_id, "createTime": now}
-    with cloud.store.locked():
-        if cloud.store.get(TEST, name) is not None:
-            raise ApiError(409, f"Resource '{name}' already exists")
-        cloud.store.put(TEST, name, record | {"updateTime": now})
+    taken = ApiError(409, f"Resource '{name}' already exists")
+    cloud.store.add(TEST, name, record | {"updateTime": now}, taken)
     return _run(cloud, call, name, "create")
 
 
@@ -63,7 +61,7 @@ def rerun(cloud: Cloud, call: Call) -> Json:
 def patch(cloud: Cloud, call: Call) -> Json:
     """Change a test's question, and answer the new one."""
     name = test_name(call)
-    fields = [_camel(field) for field in call.arg("updateMask").split(",") if field]
+    fields = [_camel(field) for field in call.mask()]
     wrong = sorted(set(fields) - set(_KEPT))
     if wrong or not fields:
         raise invalid(f"update_mask: {call.arg('updateMask')!r} must name of {', '.join(_KEPT)}.")

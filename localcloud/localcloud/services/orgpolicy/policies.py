@@ -36,10 +36,8 @@ def create(cloud: Cloud, call: Call) -> Json:
     if not _CONSTRAINT.fullmatch(constraint):
         raise invalid(f"The constraint {constraint!r} is not a valid constraint name.")
     key = f"projects/{call.project}/policies/{constraint}"
-    with cloud.store.locked():
-        if cloud.store.get(POLICY, key) is not None:
-            raise ApiError(409, f"Requested entity already exists: {key}")
-        cloud.store.put(POLICY, key, call.body.get("spec", {}))
+    taken = ApiError(409, f"Requested entity already exists: {key}")
+    cloud.store.add(POLICY, key, call.body.get("spec", {}), taken)
     return _view(call, constraint, call.body.get("spec", {}))
 
 

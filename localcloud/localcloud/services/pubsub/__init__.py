@@ -1,1 +1,1 @@
-"""The Pub/Sub API: topics and their policies. There are no subscriptions, and no messages."""
+"""The Pub/Sub API: topics and their policies. Messages are taken, and nobody gets them."""

@@ -18,6 +18,8 @@ API = Api("pubsub", ("v1",))
 TOPIC = "pubsub-topic"
 """The store's kind of topics, by `projects/P/topics/T`."""
 _ID = re.compile(r"(?!goog)[A-Za-z][\w.~+%-]{2,254}", re.ASCII)
+# https://cloud.google.com/pubsub/quotas
+_MOST_MESSAGES = 1000
 _FIELDS = ("labels", "messageRetentionDuration", "messageStoragePolicy")
 
 
@@ -41,12 +43,10 @@ def create(cloud: Cloud, call: Call) -> Json:
         raise invalid(f"Invalid resource name given (name={name}).")
     if others := sorted(set(call.body) - {*_FIELDS, "name"}):
         raise ApiError(501, f"the local cloud does not implement topics' {', '.join(others)}")
-    record = {"name": name} | {field: call.body[field] for field in _FIELDS if field in call.body}
-    with cloud.store.locked():
-        if cloud.store.get(TOPIC, name) is not None:
-            short = call.params["topicsId"]
-            raise ApiError(409, f"Resource already exists in the project (resource={short}).")
-        cloud.store.put(TOPIC, name, record)
+    record = {"name": name} | call.sent(_FIELDS)
+    short = call.params["topicsId"]
+    taken = ApiError(409, f"Resource already exists in the project (resource={short}).")
+    cloud.store.add(TOPIC, name, record, taken)
     return record
 
 
@@ -88,6 +88,18 @@ def delete(cloud: Cloud, call: Call) -> Json:
     cloud.store.delete(TOPIC, name)
     cloud.store.delete(POLICY, name)
     return {}
+
+
+@_TOPICS.method("publish")
+def publish(cloud: Cloud, call: Call) -> Json:
+    """Take messages. Without a subscription nobody gets them, here as on Google."""
+    _load(cloud, call)
+    messages = call.body.get("messages", [])
+    if not 0 < len(messages) <= _MOST_MESSAGES:
+        raise invalid(f"The value for messages must be from 1 to {_MOST_MESSAGES}.")
+    if not all(message.get("data") or message.get("attributes") for message in messages):
+        raise invalid("One or more messages in the publish request is empty.")
+    return {"messageIds": [str(cloud.operations.number()) for _ in messages]}
 
 
 policies.serve(_TOPICS, lambda cloud, call: str(_load(cloud, call)["name"]))

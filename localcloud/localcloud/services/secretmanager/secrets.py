@@ -52,11 +52,8 @@ def create(cloud: Cloud, call: Call) -> Json:
     if not call.body.get("replication"):
         raise invalid("Secret.replication is required")
     record = {"name": name, "createTime": rfc3339(cloud.clock.now())}
-    record |= {field: call.body[field] for field in _FIELDS if field in call.body}
-    with cloud.store.locked():
-        if cloud.store.get(SECRET, name) is not None:
-            raise ApiError(409, f"Secret [{name}] already exists.")
-        cloud.store.put(SECRET, name, record)
+    record |= call.sent(_FIELDS)
+    cloud.store.add(SECRET, name, record, ApiError(409, f"Secret [{name}] already exists."))
     return record
 
 

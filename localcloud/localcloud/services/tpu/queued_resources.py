@@ -37,7 +37,7 @@ def create_queued_resource(cloud: Cloud, call: Call) -> Json:
     now = cloud.clock.now()
     after, until = _interval(call.body.get("queueingPolicy", {}), now)
     record: Record = {
-        **{key: call.body[key] for key in _KEPT if key in call.body},
+        **call.sent(_KEPT),
         "name": name,
         "createTime": rfc3339(now),
         "state": {"state": "ACCEPTED", "acceptedData": {}, "stateInitiator": "SERVICE"},

@@ -96,7 +96,7 @@ def _disk_urls(project: str, attached: list[Json]) -> list[str]:
 def patch_node(cloud: Cloud, call: Call) -> Json:
     """Change a TPU VM's description, labels, tags, metadata or data disks."""
     name = node_name(call)
-    fields = [_camel(field) for field in call.arg("updateMask").split(",") if field]
+    fields = [_camel(field) for field in call.mask()]
     wrong = [field for field in fields if field not in _CHANGEABLE]
     if wrong or not fields:
         raise invalid(

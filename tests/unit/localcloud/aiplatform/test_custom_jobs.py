@@ -110,6 +110,8 @@ def test_a_job_is_cancelled_before_it_is_deleted(
     job = api.post(JOBS, body())
     api.delete(at(job), status=400)
     assert api.post(f"{at(job)}:cancel", {}) == {}
+    assert api.get(at(job))["state"] == "JOB_STATE_CANCELLING"
+    api.post(f"{at(job)}:cancel", {})
     clock.advance(120)
     assert api.get(at(job))["state"] == "JOB_STATE_CANCELLED"
     assert machines.specs == {}
@@ -132,6 +134,8 @@ def test_the_list_has_the_newest_first_and_filters(
     assert names() == [second["name"], first["name"]]
     assert names(filter='state="JOB_STATE_PENDING"') == [second["name"]]
     assert names(filter='display_name="b"') == [second["name"]]
+    assert names(filter='state!="JOB_STATE_PENDING" AND state!="x"') == [first["name"]]
+    assert names(filter='state!="JOB_STATE_PENDING" AND display_name="b"') == []
     api.get(JOBS, status=501, filter="labels.a=b")
 
 
@@ -139,7 +143,9 @@ def test_the_list_has_the_newest_first_and_filters(
     ("machine", "status", "says"),
     [
         (V2 | {"acceleratorCount": 4}, 400, "does not support 4 accelerators of TPU_V2"),
-        (V2 | {"acceleratorCount": 32}, 501, "not on v2-32"),
+        (V2 | {"acceleratorCount": 32}, 501, "no custom job on v2-32"),
+        ({"machineType": "ct5lp-hightpu-8t", "tpuTopology": "4x4"}, 400, "topology '4x4'"),
+        ({"machineType": "ct6e-standard-4t", "tpuTopology": "4x4"}, 400, "topology '4x4'"),
         ({"machineType": "ct5lp-hightpu-4t", "tpuTopology": "3x3"}, 400, "topology '3x3'"),
         ({"machineType": "ct6e-standard-1t", "tpuTopology": "1x1"}, 200, ""),
         ({"machineType": "ct5lp-hightpu-4t", "tpuTopology": "2x2"}, 200, ""),
@@ -152,6 +158,35 @@ def test_machines_are_those_that_google_documents(
 ) -> None:
     answer = api.post(JOBS, body(machine), status=status)
     assert says in str(answer)
+
+
+def test_each_host_of_a_slice_has_a_container_and_worker_0_ends_the_job(
+    api: Client, clock: VirtualClock, machines: FakeMachines, ends: Ends
+) -> None:
+    slice_ = {"machineType": "ct5lp-hightpu-4t", "tpuTopology": "4x4"}
+    job = api.post(JOBS, body(slice_))
+    clock.advance(120)
+    scripts = [one.attributes["startup-script"] for one in machines.specs.values()]
+    assert ["export TPU_WORKER_ID=3\n" in one for one in scripts] == [False, False, False, True]
+    assert len({one.name for one in machines.specs.values()}) == 4
+    machine_powered_off.run(api.local_cloud.cloud, f"{key_of(job)}/workers/1")
+    assert api.get(at(job))["state"] == "JOB_STATE_RUNNING"
+    assert ends(job, "0")["state"] == "JOB_STATE_SUCCEEDED"
+    api.delete(at(job))
+    assert machines.specs == {}
+
+
+def test_spot_has_a_quota_of_its_own_and_no_slices_of_several_hosts(
+    api: Client, cloud: Cloud, machines: FakeMachines
+) -> None:
+    spot = {"strategy": "SPOT"}
+    cloud.store.put("setting", "quota", {"custom_model_training_preemptible_tpu_v2": 0})
+    api.post(JOBS, body())
+    refused = api.post(JOBS, body(scheduling=spot), status=429)
+    assert "custom_model_training_preemptible_tpu_v2" in str(refused)
+    slice_ = {"machineType": "ct5lp-hightpu-4t", "tpuTopology": "4x4"}
+    assert "TPU Pods" in str(api.post(JOBS, body(slice_, scheduling=spot), status=400))
+    api.post(JOBS, body(scheduling={"strategy": "FLEX_START"}), status=501)
 
 
 def test_a_region_without_the_tpu_another_regions_host_and_a_full_quota_are_refused(

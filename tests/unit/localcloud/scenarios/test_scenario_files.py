@@ -105,3 +105,9 @@ def test_what_is_no_scenario_is_refused(tmp_path: Path, text: str) -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match=r"missing\.yaml"):
         read(tmp_path / "missing.yaml")
+
+
+def test_keys_that_begin_with_x_are_for_other_programs(tmp_path: Path) -> None:
+    assert parsed(tmp_path, "x-stack: {tpu: {}}\nevents: []\n") == []
+    with pytest.raises(ScenarioError, match="unknown 'stack'; there is `events`"):
+        parsed(tmp_path, "stack: {}\nevents: []\n")

@@ -9,6 +9,7 @@ from localcloud.core.errors import ApiError
 from localcloud.services.storage import records
 from localcloud.services.storage.listing import Listing, Position, compile_glob
 from localcloud.services.storage.records import Version
+from tests.examples import examples
 from tests.unit.localcloud.storage.conftest import Bucket
 
 names = st.text(alphabet="ab/é", min_size=1, max_size=6)
@@ -45,7 +46,7 @@ def pages(wanted: Listing, keys: list[tuple[str, int]], size: int) -> list[Posit
         found += page
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(
     objects=st.sets(names, max_size=20),
     prefix=parts,
