@@ -114,6 +114,14 @@ def test_platforms_are_known_by_their_variables() -> None:
     assert find_platforms({}, PLAIN) == ()
 
 
+def test_a_job_of_a_stack_runs_on_no_platform_whose_variables_it_has() -> None:
+    environ = dict.fromkeys(("JOB_NAME", "JOB_TRY", "JOB_DIR", "TPU_GRPC_URL"), "x")
+    found = find_platforms({**environ, "TPU_WORKER_HOSTNAMES": "10.0.0.2"}, TPU_VM)
+    assert [platform.name for platform in found] == ["job of a stack", "TPU VM"]
+    found = find_platforms({"TPU_WORKER_HOSTNAMES": "10.0.0.2"}, PLAIN)
+    assert [platform.name for platform in found] == ["Google Kubernetes Engine with TPUs"]
+
+
 def test_the_chips_of_a_tpu_vm_are_counted_and_a_network_card_of_google_is_none(
     tmp_path: Path,
 ) -> None:

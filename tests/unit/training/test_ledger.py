@@ -134,6 +134,51 @@ def test_tensorboard_gets_the_parts_of_the_wall_time_of_all_starts(tmp_path: Pat
     assert last["goodput/lost"] == pytest.approx(0.5 * last["goodput/step"] * 100 / 119)
 
 
+def test_garbage_is_kept_aside_told_once_and_never_fatal(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "ledger"
+    folder.mkdir()
+    garbage = {"1.json": b"{", "2.json": b"\xff\xfe\x00", "tpus-1.json": b'{"events": 1}'}
+    for name, content in garbage.items():
+        (folder / name).write_bytes(content)
+    sound = Entry(0.0, 100.0, 0, 40, dict.fromkeys(PARTS, 0.0)).to_json()
+    (folder / "3.json").write_text(sound)
+    for told in (len(garbage), 0):
+        caplog.clear()
+        trainer = Trainer(str(tmp_path))
+        trainer.train(20, 90, 90)
+        trainer.ledger.finish()
+        assert caplog.text.count(" is garbage; it is kept as ") == told
+        assert trainer.summaries.values[90]["goodput/step"] > 0.0
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
+        "3.json": sound.encode(),
+        **{f"{name}.garbage": content for name, content in garbage.items()},
+    }
+    found = read_ledger(str(tmp_path))
+    assert found.broken == []
+    assert found.problems == [
+        f"{name}.garbage was kept aside; what it may have said is missing" for name in garbage
+    ]
+
+
+def test_garbage_that_cannot_be_renamed_is_left_where_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: str) -> None:
+        raise OSError("denied")
+
+    (tmp_path / "ledger").mkdir()
+    (tmp_path / "ledger" / "1.json").write_text("{")
+    monkeypatch.setattr("tpu_training.data.files.rename", denied)
+    trainer = Trainer(str(tmp_path))
+    trainer.train(0, 90, 90)
+    trainer.ledger.finish()
+    assert "1.json is garbage, and can't be renamed (denied)" in caplog.text
+    assert trainer.summaries.values[90]["goodput/step"] > 0.0
+    assert read_ledger(str(tmp_path)).broken == ["1.json"]
+
+
 def test_what_cannot_be_written_or_read_does_not_end_the_training(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+
+from tests.in_turn import Commands, run_in_turn
 
 # As if it were not installed: nothing finds it.
 WITHOUT_TENSORFLOW = """
@@ -21,8 +19,7 @@ class Hidden(PathFinder):
         return PathFinder.find_spec(name, path, target)
 
 sys.meta_path = [Hidden if finder is PathFinder else finder for finder in sys.meta_path]
-from tpu_training.__main__ import main
-sys.exit(main(sys.argv[1:]))
+from tpu_training.__main__ import main as run
 """
 MESSAGE = (
     "training failed: TensorFlow is not installed in this Python: pip install "
@@ -33,36 +30,32 @@ MESSAGE = (
 JOB = ("--data=d", "--model-dir=m")
 
 
-def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", WITHOUT_TENSORFLOW, *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+NEEDING = [
+    ["train", *JOB],
+    ["evaluate", "--tpu=a-tpu-that-nobody-looks-up", *JOB],
+    ["lr-range-test", "--no-plot", *JOB],
+    ["data", "inspect", "--data=d"],
+    ["export", "--model-dir=m", "--output=o"],
+    ["predict", "--saved-model=s", "--input=d", "--output=p.csv"],
+]
+NOT_NEEDING = [["--help"], ["train", "--help"], ["--version"]]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("train", *JOB),
-        ("evaluate", "--tpu=a-tpu-that-nobody-looks-up", *JOB),
-        ("lr-range-test", "--no-plot", *JOB),
-        ("data", "inspect", "--data=d"),
-        ("export", "--model-dir=m", "--output=o"),
-        ("predict", "--saved-model=s", "--input=d", "--output=p.csv"),
-    ],
-    ids=lambda arguments: arguments[0],
-)
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Commands:
+    folder = tmp_path_factory.mktemp("without")
+    return run_in_turn(WITHOUT_TENSORFLOW, [*NEEDING, *NOT_NEEDING], folder)
+
+
+@pytest.mark.parametrize("arguments", NEEDING, ids=lambda arguments: arguments[0])
 def test_without_tensorflow_a_command_names_the_extras_to_install(
-    arguments: tuple[str, ...], tmp_path: Path
+    arguments: list[str], done: Commands
 ) -> None:
-    done = run(*arguments, folder=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", MESSAGE)
+    ended = done[tuple(arguments)]
+    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", MESSAGE)
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("train", "--help"), ("--version",)])
-def test_help_and_version_need_no_tensorflow(arguments: tuple[str, ...], tmp_path: Path) -> None:
-    done = run(*arguments, folder=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+@pytest.mark.parametrize("arguments", NOT_NEEDING)
+def test_help_and_version_need_no_tensorflow(arguments: list[str], done: Commands) -> None:
+    ended = done[tuple(arguments)]
+    assert (ended.returncode, ended.stderr) == (0, "")

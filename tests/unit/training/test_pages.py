@@ -19,8 +19,13 @@ def read(page: Path) -> str:
     return page.read_text(encoding="utf-8").replace("\\\n", "")
 
 
+def needs(command: str) -> tuple[pytest.MarkDecorator, ...]:
+    """A model's file is loaded, with what it imports."""
+    return (pytest.mark.training,) if ".py" in command else ()
+
+
 COMMANDS = [
-    pytest.param(command, page, id=f"{page.stem}-{number}")
+    pytest.param(command, page, id=f"{page.stem}-{number}", marks=needs(command))
     for page in PAGES
     for number, command in enumerate(re.findall(r"^    tpu-training (.*)$", read(page), re.M))
 ]

@@ -20,6 +20,8 @@ class Snapshot:
         self._values: list[tf.Tensor] = []
         with tf.device(cluster.this_process):
             self.checkpoint = _copy_tree(checkpoint, self._originals, self._copies)
+        # Asked now: a value on a worker that died never says where it is, and lets no thread run.
+        self._on_accelerator = any("CPU" not in original.device for original in self._originals)
         self._read = tf.function(self._read_all)
 
     def take(self) -> bool:
@@ -30,7 +32,7 @@ class Snapshot:
         """
         with self._cluster.on_loop_device():
             finite, *self._values = self._read()
-        if any("CPU" not in value.device for value in self._values):
+        if self._on_accelerator:
             with tf.device(self._cluster.this_process):
                 self._values = [tf.identity(value) for value in self._values]
         return bool(finite)

@@ -21,6 +21,9 @@ _VARIABLES = {
     "Kubernetes": ("KUBERNETES_SERVICE_HOST",),
     "Paperspace": ("TPU_GRPC_URL",),
 }
+# A job of a stack's queue finds its TPU by the variables of other platforms, which are none here.
+_JOB = ("JOB_NAME", "JOB_TRY", "JOB_DIR")
+_OF_JOBS = ("TPU_WORKER_HOSTNAMES", "TPU_GRPC_URL")
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,12 @@ class Platform:
 def find_platforms(environ: Mapping[str, str], machine: Machine) -> tuple[Platform, ...]:
     """Return every platform with a trace here: one often runs on top of another."""
     found = []
+    is_job = all(environ.get(variable) for variable in _JOB)
+    if is_job:
+        found.append(Platform("job of a stack", ", ".join(_JOB)))
+    given = {name for name, value in environ.items() if value and not (is_job and name in _OF_JOBS)}
     for name, variables in _VARIABLES.items():
-        if seen := [variable for variable in variables if environ.get(variable)]:
+        if seen := [variable for variable in variables if variable in given]:
             found.append(Platform(name, ", ".join(seen)))
     if machine.tpu_chips:
         found.append(Platform("TPU VM", f"{machine.tpu_chips} TPU chips on the PCI bus"))

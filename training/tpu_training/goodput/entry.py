@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 FOLDER = "ledger"
+ASIDE = ".garbage"
+"""What a trainer adds to the name of a file of the ledger that is garbage."""
 # Before the first step, as job/start.py measures it, and from it on, as monitoring/step_times.py
 # does.
 BEFORE = ("load", "wait", "connect", "restore")

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tpu_training.goodput.entry import Entry, parse
+from tpu_training.goodput.entry import ASIDE, Entry, parse
 from tpu_training.goodput.tpus import PREFIX, Span, TpusFile, parse_tpus, spans
 
 # A clock that differs by less may be right: a file takes a moment to be written.
@@ -36,17 +36,20 @@ class Ledger:
         spans: What became of each TPU.
         broken: The names of files that are garbage.
         clocks: By how many seconds each machine's clock was slow; those that were right are not in.
+        aside: The names under which garbage was kept aside before.
     """
 
     entries: Sequence[Entry]
     spans: Sequence[Span]
     broken: Sequence[str]
     clocks: dict[str, float]
+    aside: Sequence[str] = ()
 
     @property
     def problems(self) -> list[str]:
         """What a person should know of the figures."""
         wrong = [f"{name} is no file of a ledger; it is left out" for name in self.broken]
+        wrong += [f"{name} was kept aside; what it may have said is missing" for name in self.aside]
         for machine, slow in self.clocks.items():
             way = "slow" if slow > 0 else "fast"
             wrong.append(
@@ -66,8 +69,11 @@ def read(files: Iterable[File]) -> Ledger:
     """Read a ledger's files; garbage is named and left out."""
     entries: list[Entry] = []
     tpus: list[TpusFile] = []
-    broken, clocks = [], dict[str, float]()
+    broken, aside, clocks = [], [], dict[str, float]()
     for file in sorted(files, key=lambda file: file.name):
+        if file.name.endswith(ASIDE):
+            aside.append(file.name)
+            continue
         if file.name.rpartition("/")[2].startswith(PREFIX):
             seen = parse_tpus(file.text)
             if seen:
@@ -79,7 +85,7 @@ def read(files: Iterable[File]) -> Ledger:
             entries.append(dataclasses.replace(entry, begin=entry.begin + slow))
             continue
         broken.append(file.name)
-    return Ledger(_completed(entries), spans(tpus), broken, clocks)
+    return Ledger(_completed(entries), spans(tpus), broken, clocks, aside)
 
 
 def _completed(entries: Iterable[Entry]) -> list[Entry]:

@@ -14,12 +14,14 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import NoReturn
 
 from tpu_training.errors import EXIT_FAILURE, EXIT_START_AGAIN
 from tpu_training.errors.catalog import find_known_error
 from tpu_training.job.supervision import Pulse, write_outcome
+from tpu_training.job.worker_watch import watching
 from tpu_training.loop.callbacks import Callback, LoopReport
 
 # A preempted VM has 30 seconds until it stops.
@@ -32,12 +34,18 @@ _BACKSTOP_SECONDS = 5.0
 _STDERR = 2
 
 
-def _end(message: str, code: int) -> NoReturn:
+def _end(message: str, code: int, cause: str = "hung") -> NoReturn:
     """Exit without clean-up, which would wait for the hanging thread."""
     print(message, file=sys.stderr, flush=True)
     sys.stdout.flush()
-    write_outcome(code, "hung" if code == EXIT_FAILURE else "", message)
+    write_outcome(code, cause if code == EXIT_FAILURE else "", message)
     os._exit(code)
+
+
+def _end_without_worker(why: str) -> NoReturn:
+    known = find_known_error("UnavailableError")
+    assert known
+    _end(f"training failed: {known.cause}: {known.cure} [{why}]", EXIT_FAILURE, known.id)
 
 
 class HangTimer(Callback):
@@ -76,6 +84,12 @@ class HangTimer(Callback):
         self._timeout = timeout
         self._set_deadline(first)
         self._ringer.send(b"\0")  # Wake the thread, which may be waiting without a deadline.
+
+    def watching(self, workers: Sequence[str]) -> AbstractContextManager[None]:
+        """End the process if one of the `workers` dies and TensorFlow does not notice."""
+        if not (self._installed and workers):
+            return nullcontext()
+        return watching(workers, _end_without_worker)
 
     def reset(self) -> None:
         """Record progress."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from tpu_training.data import files
 from tpu_training.goodput.account import Account, account
-from tpu_training.goodput.entry import FINISHED, FOLDER, PARTS, Entry
+from tpu_training.goodput.entry import ASIDE, FINISHED, FOLDER, PARTS, Entry
 from tpu_training.goodput.ledger import File, read
 from tpu_training.goodput.ledger import Ledger as WholeLedger
 from tpu_training.loop.callbacks import Callback, LoopReport
@@ -26,8 +26,15 @@ logger = logging.getLogger(__name__)
 def read_ledger(model_dir: str) -> WholeLedger:
     """Read the ledger in a model directory. Raises TensorFlow's errors, but not for garbage."""
     folder = f"{model_dir.rstrip('/')}/{FOLDER}"
-    names = [name for name in files.names(folder) if name.endswith(".json")]
-    return read(File(name, files.read_text(f"{folder}/{name}") or "") for name in names)
+    return read(
+        File(name, "" if name.endswith(ASIDE) else _text(f"{folder}/{name}"))
+        for name in files.names(folder)
+        if name.endswith((".json", ASIDE))
+    )
+
+
+def _text(path: str) -> str:
+    return files.read_bytes(path).decode("utf-8", errors="replace")
 
 
 class Ledger(Callback):
@@ -96,9 +103,20 @@ class Ledger(Callback):
     def _account_before(self) -> Account:
         """Account for all until now: this start's own seconds come later."""
         ledger = read_ledger(self._model_dir)
+        for name in ledger.broken:
+            self._keep_aside(f"{self._model_dir.rstrip('/')}/{FOLDER}/{name}")
         none = dict.fromkeys(PARTS, 0.0)
         own = Entry(self._begin, 0.0, self._first, self._first, none)
         return account(WholeLedger([*ledger.entries, own], ledger.spans, [], {}))
+
+    def _keep_aside(self, path: str) -> None:
+        """Rename garbage: it is told once, here, and no later start reads it again."""
+        try:
+            files.rename(path, path + ASIDE)
+        except Exception as error:
+            logger.warning("ledger: %s is garbage, and can't be renamed (%s)", path, error)
+        else:
+            logger.warning("ledger: %s is garbage; it is kept as %s%s", path, path, ASIDE)
 
     def _show(self, step: int) -> None:
         if self._reader.is_alive():

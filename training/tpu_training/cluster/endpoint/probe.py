@@ -15,6 +15,7 @@ from tpu_training.errors import EndpointError
 # own SETTINGS. A listener that is not a gRPC server, or is stuck, does not.
 _CLIENT_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _EMPTY_SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+_SETTINGS_ACKNOWLEDGED = b"\x00\x00\x00\x04\x01\x00\x00\x00\x00"
 _FRAME_HEADER_BYTES = 9
 _SETTINGS_TYPE = 4
 _TIMEOUT_SECONDS = 5.0
@@ -50,18 +51,34 @@ def wait_for_workers(workers: Addresses, wait: Wait) -> Addresses:
 
 def why_silent(address: str, timeout: float = _TIMEOUT_SECONDS) -> str | None:
     """Return None if a gRPC server answers at `host:port`, else the reason in a few words."""
-    host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host, int(port)), timeout=timeout) as connection:
-            connection.sendall(_CLIENT_PREFACE + _EMPTY_SETTINGS)
-            header = _read(connection, _FRAME_HEADER_BYTES)
+        greet(address, timeout).close()
     except TimeoutError:
         return f"no answer in {timeout:g} s"
     except OSError as error:
-        return (error.strerror or str(error)).lower()
-    if len(header) < _FRAME_HEADER_BYTES or header[3] != _SETTINGS_TYPE:
-        return "listens, but is not a gRPC server"
+        return error.strerror.lower() if error.strerror else str(error)
     return None
+
+
+def greet(address: str, timeout: float = _TIMEOUT_SECONDS) -> socket.socket:
+    """Return a connection to the gRPC server at `host:port`, which has answered.
+
+    Raises:
+        OSError: Nobody answers, or it is not a gRPC server.
+    """
+    host, _, port = address.rpartition(":")
+    connection = socket.create_connection((host, int(port)), timeout=timeout)
+    try:
+        connection.sendall(_CLIENT_PREFACE + _EMPTY_SETTINGS)
+        header = _read(connection, _FRAME_HEADER_BYTES)
+        if len(header) < _FRAME_HEADER_BYTES or header[3] != _SETTINGS_TYPE:
+            raise ConnectionError("listens, but is not a gRPC server")
+        # A server closes a connection whose client never acknowledges its settings.
+        connection.sendall(_SETTINGS_ACKNOWLEDGED)
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 def _read(connection: socket.socket, count: int) -> bytes:
