@@ -12,6 +12,7 @@ PROJECTS_API = "cloudresourcemanager.googleapis.com"
 KMS_API = "cloudkms.googleapis.com"
 BILLING_API = "cloudbilling.googleapis.com"
 BUDGETS_API = "billingbudgets.googleapis.com"
+LOGGING_API = "logging.googleapis.com"
 MONITORING_API = "monitoring.googleapis.com"
 PUBSUB_API = "pubsub.googleapis.com"
 SECRETS_API = "secretmanager.googleapis.com"
@@ -25,11 +26,13 @@ def apis_of(settings: StackSettings) -> tuple[str, ...]:
         apis.append(KMS_API)
     if settings.budget is not None:
         apis += [BILLING_API, BUDGETS_API]
-        if settings.budget.emails:
-            apis.append(MONITORING_API)
-        if settings.budget.own_topic:
-            apis.append(PUBSUB_API)
-    if settings.jobs.webhook is not None:
+    if settings.messages.emails:
+        apis.append(LOGGING_API)
+    if settings.messages.emails or (settings.budget and settings.budget.emails):
+        apis.append(MONITORING_API)
+    if settings.messages.pubsub_topic or (settings.budget and settings.budget.own_topic):
+        apis.append(PUBSUB_API)
+    if settings.messages.webhook is not None:
         apis.append(SECRETS_API)
     if settings.jobs.vertex is not None:
         apis.append(VERTEX_API)

@@ -57,7 +57,9 @@ _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
     "addresses that the budget tells": lambda s: bool(_budget(s).emails),
     "a topic that the budget tells": lambda s: _budget(s).pubsub_topic is not None,
     "a topic of its own": lambda s: _budget(s).own_topic is not None,
-    "messages": lambda s: s.jobs.webhook is not None,
+    "a webhook": lambda s: s.messages.webhook is not None,
+    "messages by e-mail": lambda s: bool(s.messages.emails),
+    "a topic of messages": lambda s: s.messages.pubsub_topic is not None,
 }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from infra.apis import IAM_API, PROJECTS_API, VERTEX_API
 from infra.components.bucket import Bucket
-from infra.components.managed_training import ManagedTraining, ManagedTrainingArgs
 from infra.components.services import ProjectServices
 from infra.names import Names
 from infra.settings import StackSettings
@@ -21,8 +20,12 @@ def declare_training(
     vertex = settings.jobs.vertex
     if vertex is None:
         return
+    # Google's clients take a while to load, for which only those who have such jobs should wait.
+    from infra.components.managed_training import ManagedTraining, ManagedTrainingArgs
+
     args = ManagedTrainingArgs(
         project=settings.project,
+        region=vertex.region or settings.region,
         account_id=names.managed_account,
         bucket=bucket,
         read_only=read_only,

@@ -14,6 +14,8 @@ from infra.settings import StackSettings
 
 MARK = "tpu-stack-mark"
 """The label by which a stack knows what it made itself (infra/components/mark.py)."""
+JOB_LABEL = "tpu-stack-job"
+"""The label of a custom job of Vertex AI that `tpustack job` has submitted."""
 MADE_FOR = "Made by tpu-stack for stack "
 """Beginning of the description of what has no labels; the mark is its end."""
 _FOLDER = "file://"
@@ -62,6 +64,10 @@ class Names:
     def limits_role(self) -> str:
         """Beginning of the id of the role that limits need; such ids have no hyphens."""
         return f"{self.prefix.replace('-', '_')}_limits"
+
+    def messages_log(self, project: str) -> str:
+        """Return the full name of the log whose entries are mailed."""
+        return f"projects/{project}/logs/{self.prefix}-messages"
 
     @property
     def network(self) -> str:

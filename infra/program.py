@@ -38,7 +38,7 @@ def declare(settings: StackSettings, context: Context) -> dict[str, pulumi.Input
     identity = stack.identity(services, bucket)
     declare_training(settings, context.names, services, bucket, stack.read_only)
     stack.limits(services, identity)
-    declare_messages(settings, identity, services)
+    declare_messages(settings, context.names, stack.labels, identity, services)
     network = stack.network(services, identity)
     tpu = stack.tpu(services, network, identity, bucket)
     vm = stack.vm(services, network, identity, bucket)

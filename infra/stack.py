@@ -269,7 +269,7 @@ class Builder:
         names = self.names.tpus(settings.tpu.slices)
         return {
             **machines.job_metadata(self.job(bucket), names, settings.zone, settings.project),
-            **machines.agent_metadata(settings, self.names),
+            **machines.agent_metadata(settings, self.context),
             machines.LOCK: lock_of(package, self.checked.trainer_tensorflow) or "none",
         }
 

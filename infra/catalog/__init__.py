@@ -9,8 +9,6 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from infra.catalog import unlisted
 from infra.catalog.model import (
     Accelerator,
@@ -24,9 +22,8 @@ from infra.catalog.model import (
 )
 from infra.catalog.packages import Packages
 from infra.catalog.prices import Prices
+from infra.catalog.tables import read
 
-# The C loader is some ten times as fast; wheels of PyYAML for a few platforms come without it.
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _RUNTIME_PREFIX = "tpu-vm-tf-"
 
 
@@ -172,7 +169,7 @@ class Catalog:
         return Prices(self._folder / "prices.yaml")
 
     def _read(self, table: str) -> Any:
-        return yaml.load((self._folder / f"{table}.yaml").read_text("utf-8"), Loader=_Loader)
+        return read(self._folder / f"{table}.yaml")
 
 
 def _sources(document: Mapping[str, Any]) -> dict[str, Source]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import yaml
-
 from infra.catalog.model import Release, Source
+from infra.catalog.tables import read
 
 VM_PACKAGE = "tensorflow-cpu"
 TPU_PACKAGE = "tensorflow-tpu"
@@ -22,7 +21,7 @@ class Packages:
     """The list in one file."""
 
     def __init__(self, path: Path) -> None:
-        document = yaml.safe_load(path.read_text("utf-8"))
+        document = read(path)
         sources = {
             key: Source(entry["url"], entry["date"]) for key, entry in document["sources"].items()
         }

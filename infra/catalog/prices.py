@@ -9,12 +9,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from infra.catalog.model import Accelerator, MachineType, Source
+from infra.catalog.tables import read_texts
 
-# Every scalar stays the text that the file has, so that no price passes through a float.
-_Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _SPOT = ("spot", "preemptible")
 
 
@@ -68,7 +65,8 @@ class Prices:
     """The price list in one file."""
 
     def __init__(self, path: Path) -> None:
-        document = yaml.load(path.read_text("utf-8"), Loader=_Loader)
+        # No price passes through a float.
+        document = read_texts(path)
         self._tpus: Sequence[Mapping[str, Any]] = document["tpus"]
         self._gpus: Sequence[Mapping[str, Any]] = document["gpus"]
         self._machines: Sequence[Mapping[str, Any]] = document["machines"]

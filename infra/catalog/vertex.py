@@ -8,38 +8,48 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
+from infra.catalog.tables import read
 
 _FILE = Path(__file__).parent / "vertex.yaml"
 
 
 @dataclass(frozen=True)
 class ManagedTpu:
-    """A TPU on one host.
+    """A TPU of a custom job.
 
     Attributes:
         machine: the machineSpec of a worker pool.
         quota: the metric that it counts against, without the API's name.
+        spot_quota: that of its spot capacity.
+        hosts: how many machines it has, each of which runs the container.
         tensorflow: Google's own container with TensorFlow for it; None if there is none.
     """
 
     machine: Mapping[str, Any]
     quota: str
+    spot_quota: str
+    hosts: int = 1
     tensorflow: str | None = None
 
 
 @lru_cache(maxsize=1)
 def managed_tpus() -> Mapping[str, ManagedTpu]:
     """Return the TPUs by their type, such as v2-8."""
-    return {name: ManagedTpu(**about) for name, about in _catalog()["tpus"].items()}
+    return {name: ManagedTpu(**about) for name, about in read(_FILE)["tpus"].items()}
+
+
+def why_not_offered(kind: str) -> str:
+    """Return why a type of TPU is not among them."""
+    reasons: Mapping[str, str] = read(_FILE)["notOffered"]
+    return reasons.get(kind.rpartition("-")[0], "there is no such TPU")
+
+
+def why_not_spot(tpu: ManagedTpu) -> str | None:
+    """Return why a TPU can't be a spot one; None if it can."""
+    spot = read(_FILE)["spot"]
+    return str(spot["why"]) if tpu.hosts > spot["mostHosts"] else None
 
 
 def plain_image() -> str:
     """Return the container for jobs that bring their framework along."""
-    return str(_catalog()["plainImage"])
-
-
-@lru_cache(maxsize=1)
-def _catalog() -> dict[str, Any]:
-    loaded: dict[str, Any] = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
-    return loaded
+    return str(read(_FILE)["plainImage"])

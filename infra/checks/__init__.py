@@ -12,7 +12,7 @@ from infra.checks.bucket import check_bucket, check_encryption, check_lifecycle,
 from infra.checks.budget import check_budget
 from infra.checks.context import Context
 from infra.checks.disks import check_data_disks
-from infra.checks.jobs import check_webhook
+from infra.checks.messages import check_messages
 from infra.checks.network import (
     check_cidr,
     check_network,
@@ -133,7 +133,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     check_wheel,
     check_data,
     check_job,
-    check_webhook,
+    check_messages,
 )
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from infra.checks.addresses import email_problems, is_topic
 from infra.checks.context import Context
 from infra.settings import StackSettings
 from infra.settings.problems import UNSET, Problem
 
 _ACCOUNT = re.compile(r"[0-9A-F]{6}-[0-9A-F]{6}-[0-9A-F]{6}")
 _CURRENCY = re.compile(r"[A-Z]{3}")
-_EMAIL = re.compile(r"[^@\s]+@[^@\s.]+(\.[^@\s.]+)+")
-_TOPIC = re.compile(r"(projects/[^/]+/topics/)?(?!goog)[A-Za-z][\w.~+%-]{2,254}", re.ASCII)
 # https://cloud.google.com/billing/docs/how-to/budgets-notification-recipients
 _MOST_EMAILS = 5
 
@@ -32,25 +31,16 @@ def check_budget(settings: StackSettings, context: Context) -> Iterator[Problem]
     forms = (
         ("billingAccount", budget.billing_account, _ACCOUNT, "billing account", _ACCOUNTS_CURE),
         ("currency", budget.currency, _CURRENCY, "currency", "Use a code like USD or EUR"),
-        ("pubsubTopic", budget.pubsub_topic, _TOPIC, "name of a topic", _TOPIC_CURE),
     )
     for name, value, form, what, cure in forms:
         if value is not None and not form.fullmatch(value):
             yield Problem(f"budget.{name}", value, f"is no {what}", cure)
-    for address in budget.emails:
-        if not _EMAIL.fullmatch(address):
-            yield Problem(
-                "budget.emails", address, "is no e-mail address", "Use one like me@example.com"
-            )
-    if len(set(budget.emails)) > _MOST_EMAILS:
+    if budget.pubsub_topic is not None and not is_topic(budget.pubsub_topic):
         yield Problem(
-            "budget.emails",
-            list(budget.emails),
-            f"are too many: a budget tells at most {_MOST_EMAILS} addresses",
-            "Use the address of a group",
+            "budget.pubsubTopic", budget.pubsub_topic, "is no name of a topic", _TOPIC_CURE
         )
+    yield from email_problems("budget.emails", budget.emails, _MOST_EMAILS, "a budget")
     for name, percents in (
-        ("emails", budget.emails),
         ("thresholds", budget.thresholds),
         ("forecastThresholds", budget.forecast_thresholds),
     ):

@@ -129,8 +129,8 @@ def warn_about_flex_start(settings: StackSettings, context: Context) -> Iterator
     for zone in settings.tpu_zones if accelerator.flex_start else ():
         if zone in accelerator.flex_start:
             continue
-        setting = "zone" if zone == settings.zone else "tpu.queued.fallbackZones"
+        named = f"{accelerator.family} ({', '.join(accelerator.flex_start)})"
         yield (
-            f'{setting}: "{zone}" is none of those in which Google names flex-start for '
-            f"{accelerator.family} ({', '.join(accelerator.flex_start)}); it may have added some"
+            f'{settings.setting_of(zone)}: "{zone}" is none of those in which Google names '
+            f"flex-start for {named}; it may have added some"
         )

@@ -46,7 +46,7 @@ def unlisted(settings: StackSettings, context: Context) -> Iterator[Unlisted]:
         known = tuple(f"{accelerator.name} in {other}" for other in accelerator.zones)
         for other in settings.tpu_zones:
             if other not in accelerator.zones:
-                setting = "zone" if other == zone else "tpu.queued.fallbackZones"
+                setting = settings.setting_of(other)
                 there = url.replace(f"/{zone}/", f"/{other}/")
                 yield Unlisted(setting, f"{accelerator.name} in {other}", known, there)
     runtime = catalog.runtime(settings.tpu.runtime_version or "")

@@ -54,13 +54,14 @@ def check_runtime(settings: StackSettings, context: Context) -> Iterator[Problem
     if runtime.serves_grpc:
         return
     if settings.training.run_on is RunOn.TPU:
-        if accelerator and accelerator.hosts > 1:
+        # Jobs of JAX and PyTorch run on each host, and take such runtimes alone.
+        if accelerator and accelerator.hosts > 1 and not settings.jobs.enabled:
             yield Problem(
                 "tpu.runtimeVersion",
                 name,
                 f"serves no gRPC, so that a trainer on worker 0 cannot use the other "
                 f"{accelerator.hosts - 1} hosts of a {accelerator.name}",
-                "Use a -pod runtime",
+                "Use a -pod runtime, or jobs.enabled for programs that run on each host",
             )
         return
     # The TPU VM's start-up script must serve gRPC for the VM. See startup/tpu_vm.sh.

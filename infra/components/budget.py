@@ -10,9 +10,8 @@ import pulumi_gcp as gcp
 
 from infra.apis import BILLING_API, BUDGETS_API, MONITORING_API, PROJECTS_API, PUBSUB_API
 from infra.components.billing import billing_provider
+from infra.components.channels import email_channels
 from infra.settings.budget import BudgetScope, BudgetSettings
-
-_EMAIL = "email"
 
 
 @dataclass(frozen=True)
@@ -87,17 +86,10 @@ class Budget(pulumi.ComponentResource):
 
     def _told(self, args: BudgetArgs) -> gcp.billing.BudgetAllUpdatesRuleArgs | None:
         settings = args.settings
-        channels = [
-            gcp.monitoring.NotificationChannel(
-                address,
-                project=args.project,
-                type=_EMAIL,
-                display_name=f"{args.name}: {address}",
-                labels={"email_address": address},
-                opts=self._after(args, MONITORING_API),
-            ).name
-            for address in settings.emails
-        ]
+        channels: list[pulumi.Output[str]] = []
+        if settings.emails:
+            after = self._after(args, MONITORING_API)
+            channels = email_channels(args.project, args.name, settings.emails, after)
         topic: pulumi.Input[str] | None = settings.pubsub_topic
         if settings.own_topic:
             topic = gcp.pubsub.Topic(

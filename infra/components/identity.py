@@ -103,9 +103,9 @@ def grant_bucket_to(
     email: pulumi.Input[str],
     parent: pulumi.Resource,
     read_only: str | None,
-) -> None:
+) -> list[pulumi.Resource]:
     """Let another identity use the bucket: a classic TPU node reads its data itself."""
-    for role, condition in _bucket_grants(bucket.name, read_only):
+    return [
         gcp.storage.BucketIAMMember(
             f"{name}-{role.rpartition('.')[2]}",
             bucket=bucket.name,
@@ -114,6 +114,8 @@ def grant_bucket_to(
             member=pulumi.Output.concat("serviceAccount:", email),
             opts=pulumi.ResourceOptions(parent=parent, deleted_with=bucket.deleted_with),
         )
+        for role, condition in _bucket_grants(bucket.name, read_only)
+    ]
 
 
 def _bucket_grants(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pulumi
 
+from infra.checks.context import Context
+from infra.cost.parts import of_stack
 from infra.cost.running import COST_NOTE
 from infra.names import Names
 from infra.settings import StackSettings
@@ -25,8 +27,8 @@ LIMITS = "limits"
 """The metadata with what the agent does beside running the trainer."""
 JOBS = "training-jobs"
 """The metadata that says that a machine runs the jobs of the queue."""
-WEBHOOK = "jobs-webhook"
-"""The metadata that names the secret with a webhook's URL, and never the URL."""
+MESSAGES = "messages"
+"""The metadata that says whom the agent tells: it names a secret, and never a webhook's URL."""
 ZONES = "tpu-zones"
 """The metadata with all zones that the TPU may be in, where there are several."""
 _PREFIX = "training-"
@@ -90,14 +92,12 @@ def startup_script(script: str) -> str:
     return "\n".join((_STARTUP / part).read_text("utf-8") for part in ("common.sh", script))
 
 
-def agent_metadata(settings: StackSettings, names: Names) -> dict[str, pulumi.Input[str]]:
+def agent_metadata(settings: StackSettings, context: Context) -> dict[str, pulumi.Input[str]]:
     """Return what the agent does beside running the trainer."""
-    limits = _limits(settings, names)
+    limits = _limits(settings, context.names)
     jobs = {JOBS: "true"} if settings.jobs.enabled else {}
-    webhook = settings.jobs.webhook
-    told = {WEBHOOK: f"projects/{settings.project}/secrets/{webhook}"} if webhook else {}
     zones = {ZONES: ",".join(settings.tpu_zones)} if len(settings.tpu_zones) > 1 else {}
-    return {**limits, **jobs, **told, **zones}
+    return {**limits, **jobs, **_messages(settings, context), **zones}
 
 
 def _limits(settings: StackSettings, names: Names) -> dict[str, pulumi.Input[str]]:
@@ -117,6 +117,27 @@ def _limits(settings: StackSettings, names: Names) -> dict[str, pulumi.Input[str
         "zoneMinutes": settings.tpu.queue.minutes_in_zone if settings.tpu.queue else None,
     }
     return {LIMITS: json.dumps({key: value for key, value in said.items() if value is not None})}
+
+
+def _messages(settings: StackSettings, context: Context) -> dict[str, pulumi.Input[str]]:
+    messages, parent = settings.messages, f"projects/{settings.project}"
+    if not messages.any:
+        return {}
+    said = {
+        "webhook": messages.webhook and f"{parent}/secrets/{messages.webhook}",
+        "topic": messages.pubsub_topic and f"{parent}/topics/{messages.pubsub_topic}",
+        "log": context.names.messages_log(settings.project) if messages.emails else None,
+        "cost": messages.cost_dollars and _ceiling(messages.cost_dollars, settings, context),
+    }
+    return {MESSAGES: json.dumps({key: value for key, value in said.items() if value})}
+
+
+def _ceiling(dollars: int, settings: StackSettings, context: Context) -> dict[str, float]:
+    """Return the ceiling, and what an hour costs with the TPU and without it."""
+    costs = of_stack(settings, context.stack, context.catalog)
+    rest = replace(costs, lines=tuple(line for line in costs.lines if line.part != "TPU"))
+    hours = {"hour": costs.configured.hour, "hourWithoutTpu": rest.configured.hour}
+    return {"dollars": dollars, **{name: float(hour) for name, hour in hours.items()}}
 
 
 def replace_for_another_job(metadata: Iterable[str]) -> pulumi.ResourceOptions:

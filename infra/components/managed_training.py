@@ -10,6 +10,7 @@ import pulumi_gcp as gcp
 from infra.components import mark
 from infra.components.bucket import Bucket
 from infra.components.identity import grant_bucket_to
+from infra.managed_jobs import ManagedJobs
 
 _SERVICE = "aiplatform.googleapis.com"
 _WRITER, _USER = "roles/logging.logWriter", "roles/aiplatform.user"
@@ -21,6 +22,7 @@ class ManagedTrainingArgs:
     """What to declare.
 
     Attributes:
+        region: in which jobs run.
         account_id: of the account that jobs run as: the part of its address before the @.
         bucket: the stack's, in which jobs and all that they leave lie.
         read_only: an object of the bucket that jobs may read, but not write or delete.
@@ -29,6 +31,7 @@ class ManagedTrainingArgs:
     """
 
     project: str
+    region: str
     account_id: str
     bucket: Bucket
     read_only: str | None
@@ -61,10 +64,16 @@ class ManagedTraining(pulumi.ComponentResource):
                 own, pulumi.ResourceOptions(ignore_changes=list(mark.KEPT_DESCRIPTION))
             ),
         )
-        grant_bucket_to("runner", args.bucket, account.email, self, args.read_only)
+        grants = grant_bucket_to("runner", args.bucket, account.email, self, args.read_only)
         member = pulumi.Output.concat("serviceAccount:", account.email)
-        gcp.projects.IAMMember(
+        writer = gcp.projects.IAMMember(
             "writer", project=args.project, role=_WRITER, member=member, opts=own
+        )
+        # What depends on others goes first: a job that is cancelled still writes its log's end.
+        ManagedJobs(
+            "jobs",
+            {"project": args.project, "region": args.region, "account": account.email},
+            pulumi.ResourceOptions(parent=self, depends_on=[*args.requires, *grants, writer]),
         )
         for submitter in args.submitters:
             gcp.projects.IAMMember(

@@ -6,8 +6,8 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from infra.queued.api import Json
 from infra.queued.state import place
+from infra.rest import Json
 from infra.startup.agent.declaration import MARK
 from infra.startup.agent.forms import in_zone
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pulumi import dynamic
 from pulumi.dynamic.dynamic import serialize_provider
 
+from infra.managed_jobs import ManagedJobsProvider
 from infra.queued.node import QueuedNodeProvider
 from infra.queued.request import QueuedRequestProvider
 
@@ -38,7 +39,7 @@ class UnknownProviderError(Exception):
 
 def known() -> dict[str, Provider]:
     """Return the providers by their pickles, in base64, as the state has them."""
-    ours = (QueuedRequestProvider, QueuedNodeProvider)
+    ours = (QueuedRequestProvider, QueuedNodeProvider, ManagedJobsProvider)
     return {**_EARLIER, **{serialize_provider(each()): each for each in ours}}
 
 

@@ -8,12 +8,13 @@ from typing import Any
 import pulumi
 from pulumi import dynamic
 
-from infra.queued.api import Json, TpuApi, TpuResourceProvider
-from infra.queued.state import entry_name, loss, lost, say, standing
+from infra.queued.api import TpuApi
+from infra.queued.state import entry_name, loss, lost, standing
 from infra.queued.zones import locate, may_move
+from infra.rest import ApiResourceProvider, Json, say
 
 
-class QueuedNodeProvider(TpuResourceProvider):
+class QueuedNodeProvider(ApiResourceProvider):
     """Waits for TPU VMs. The request creates and deletes them."""
 
     def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> dynamic.DiffResult:

@@ -8,18 +8,19 @@ from typing import Any
 import pulumi
 from pulumi import dynamic
 
-from infra.queued.api import Json, TpuApi, TpuApiError, TpuResourceProvider
+from infra.queued.api import TpuApi
 from infra.queued.changes import asked, why
-from infra.queued.state import entry_name, loss, names, place, say, standing
+from infra.queued.state import entry_name, loss, names, place, standing
 from infra.queued.walk import queue, remove
 from infra.queued.zones import id_of, locate, may_move, zones_of
+from infra.rest import ApiError, ApiResourceProvider, Json, say
 
 _IDENTITY = ("project", "zone", "name", "request")
 _CHANGEABLE = ("labels", "queueing", "deleteMinutes", "fallbackZones", "zoneMinutes")
 _UPDATE_MINUTES = 10.0
 
 
-class QueuedRequestProvider(TpuResourceProvider):
+class QueuedRequestProvider(ApiResourceProvider):
     """Makes, changes and deletes requests. Everything goes through the TPU API."""
 
     def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> dynamic.DiffResult:
@@ -117,7 +118,7 @@ def _lost_by_now(props: Mapping[str, Any]) -> str:
         api = TpuApi()
         there, entry = locate(api, props)
         return "it is gone" if entry is None else loss(api, there, entry)
-    except TpuApiError:
+    except ApiError:
         return ""
 
 

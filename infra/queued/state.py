@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
-from infra.queued.api import Json, TpuApi
+from infra.queued.api import TpuApi
+from infra.rest import Json
 
 OVER = ("FAILED", "SUSPENDED", "SUSPENDING", "DELETING")
 """States of a request that Google never takes up again; it holds its quota until it is deleted."""
 GONE = ("PREEMPTED", "TERMINATED")
 """States of a TPU VM that Google has taken away."""
-
-
-def say(message: str) -> None:
-    """Print a message, which the engine shows."""
-    print(message, file=sys.stdout, flush=True)
 
 
 def place(props: Mapping[str, Any]) -> str:

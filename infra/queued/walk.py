@@ -9,10 +9,11 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from infra.queued.api import Json, TpuApi, TpuApiError
+from infra.queued.api import TpuApi
 from infra.queued.changes import is_the_same
-from infra.queued.state import OVER, entry_name, loss, place, say
+from infra.queued.state import OVER, entry_name, loss, place
 from infra.queued.zones import Props, locate, may_move, zones_of
+from infra.rest import ApiError, Json, say
 from infra.startup.agent.causes import cause_of
 from infra.startup.agent.forms import SHORTAGES, in_zone
 
@@ -54,7 +55,7 @@ def remove(api: TpuApi, props: Props) -> None:
         if entry.get("state", {}).get("state") != "DELETING":
             try:
                 api.delete(entry_name(there), {"force": "true"})
-            except TpuApiError as error:
+            except ApiError as error:
                 # Between two states Google refuses even this; it passes.
                 if error.reason not in ("FAILED_PRECONDITION", "ABORTED"):
                     raise
@@ -112,7 +113,7 @@ def _post(api: TpuApi, props: Props) -> None:
     try:
         operation = api.post(f"{place(props)}/queuedResources", body, query)
         api.finish(operation, _OPERATION_MINUTES)
-    except TpuApiError as error:
+    except ApiError as error:
         there = api.get(entry_name(props)) if error.status == 409 else None
         if there is not None:
             _take_over(api, props, there)
@@ -132,7 +133,7 @@ class _Short(RuntimeError):
     """Google refuses a request for want of capacity or quota."""
 
 
-def _refused(error: TpuApiError, props: Props) -> RuntimeError:
+def _refused(error: ApiError, props: Props) -> RuntimeError:
     # An operation that failed has a code of its own.
     code = int(error.reason) if error.reason.isdigit() else error.status
     short = cause_of(code, {"error": {"message": str(error)}}).name in SHORTAGES

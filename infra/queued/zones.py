@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from infra.queued.api import Json, TpuApi
+from infra.queued.api import TpuApi
 from infra.queued.state import entry_name
+from infra.rest import Json
 from infra.startup.agent.declaration import MARK
 from infra.startup.agent.forms import labels_of
 

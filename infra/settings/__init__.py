@@ -11,6 +11,7 @@ from infra.settings.bucket import BucketSettings
 from infra.settings.budget import BudgetSettings
 from infra.settings.jobs import JobsSettings
 from infra.settings.limits import LimitsSettings
+from infra.settings.messages import MessagesSettings
 from infra.settings.network import NetworkSettings
 from infra.settings.recovery import RecoverySettings
 from infra.settings.tpu import Architecture, TpuSettings
@@ -57,6 +58,8 @@ class StackSettings(Section):
     """The training."""
     jobs: JobsSettings = JobsSettings()
     """Whether the stack runs the jobs of a queue in place of one training."""
+    messages: MessagesSettings = MessagesSettings()
+    """Whom the machine tells how jobs and trainings end."""
     limits: LimitsSettings = LimitsSettings()
     """When the TPU is taken down without a `pulumi destroy`."""
     recovery: RecoverySettings = RecoverySettings()
@@ -86,6 +89,10 @@ class StackSettings(Section):
         """Return the zones that the TPU may be in, in the order in which they are tried."""
         queue = self.tpu.queue
         return (self.zone, *(queue.fallback_zones if queue else ()))
+
+    def setting_of(self, zone: str) -> str:
+        """Return the setting that names one of the zones that the TPU may be in."""
+        return "zone" if zone == self.zone else "tpu.queued.fallbackZones"
 
     @property
     def region(self) -> str:

@@ -14,7 +14,7 @@
 #   watchdog                           the agent: runs the trainer, keeps limits
 #   limits                             when the TPU is taken down, and whether it is made anew
 #   training-jobs                      true: the jobs of the queue run in place of one training
-#   jobs-webhook                       the secret with the URL that is told how jobs end
+#   messages                           whom the agent tells how jobs and trainings end
 # A script may run at every boot: what is done already is not done again.
 set -euo pipefail
 

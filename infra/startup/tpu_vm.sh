@@ -32,6 +32,16 @@ is_further_slice() {
     ! attribute tpu-env | grep --quiet "^NODE_ID: '$(attribute tpu-name)'$"
 }
 
+# Runs what jobs worker 0 has all hosts of the slice run: programs that drive the chips of their own
+# host, as those of JAX and PyTorch do.
+follow_jobs() {
+  if [[ "$(attribute training-jobs || true)" == true ]]; then
+    require_scope
+    await_grants
+    start_jobs local
+  fi
+}
+
 # Runs the trainer on worker 0. With gRPC the whole slice is one TPU for it, as Google documents for
 # -pod runtimes; without, it drives the chips of its own host through libtpu.
 train_here() {
@@ -40,6 +50,7 @@ train_here() {
     [[ "$(attribute tpu-serves-grpc)" == true ]] || serve_grpc
   elif [[ "$(attribute agent-worker-number)" != 0 ]]; then
     log "worker 0 runs the trainer"
+    [[ "$(attribute tpu-serves-grpc)" == true ]] || follow_jobs
   elif [[ "$(attribute tpu-serves-grpc)" == true ]]; then
     start_training "$(attribute tpu-name)" \
       "TPU_NAME=$(attribute tpu-name)" "TPU_LOAD_LIBRARY=0"

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from .google import Json, message
 
-_INVALID, _EXHAUSTED = (3, 400), (8, 429)
+_INVALID, _EXHAUSTED = (3, 400, 5, 404), (8, 429)
 _DENIED, _UNAUTHENTICATED = (7, 403), (16, 401)
+# 'The field "TensorflowVersion" cannot be "2.4"' (tensorflow/tpu, issue 877); what Google says of
+# an unknown runtime, nobody here has seen.
+_VERSION = re.compile(r"(runtime|tensorflow|software)[ _]?version")
+# "Maximum number of CreateNode requests per minute" (marin-community/marin, pull 6198), and the
+# reason that Google's APIs have for it (google/api/error_reason.proto).
+_RATE = ("per minute", "rate_limit_exceeded")
+_OTHER_VERSION = (
+    "set tpu.runtimeVersion (tpu.tensorflowVersion of a classic node) to one that `tpustack check "
+    "--live` finds, and run `pulumi up`"
+)
 
 
 @dataclass(frozen=True)
@@ -33,17 +44,21 @@ class Cause:
 def cause_of(code: int, answer: Json) -> Cause:
     """Return what a refusal means; `code` is an HTTP status or that of an operation's error."""
     said = message(answer)
-    low = said.lower()
+    low, whole = said.lower(), str(answer).lower()
+    if code in _EXHAUSTED and any(word in whole for word in _RATE):
+        return Cause("too many calls", said)
     if "quota" in low and code in _EXHAUSTED:
         return Cause("quota", said, "ask Google for more, or delete what holds it")
     if "capacity" in low or code in _EXHAUSTED:
         return Cause("stock-out", said)
-    if "has not been used" in low or "is disabled" in low or "SERVICE_DISABLED" in str(answer):
+    if "has not been used" in low or "is disabled" in low or "service_disabled" in whole:
         return Cause("disabled API", said, "run `gcloud services enable tpu.googleapis.com`")
     if code in _DENIED:
         return Cause("permission", said, "run `pulumi up`, which grants what the agent needs")
     if code in _UNAUTHENTICATED:
         return Cause("credentials", said)
+    if code in _INVALID and _VERSION.search(low):
+        return Cause("version", said, _OTHER_VERSION, passes=False)
     if code in _INVALID:
         return Cause("invalid", said, "correct the stack and run `pulumi up`", passes=False)
     return Cause("unavailable", said)

@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 
-from .forms import labels_of
+from .forms import in_zone, labels_of
 from .google import Bucket, Json
 
 PATH = "agent/declaration.json"
@@ -41,6 +41,10 @@ def read_declaration(bucket: Bucket) -> Declaration | None:
 
 def _is_sound(body: object) -> bool:
     try:
-        return isinstance(body, dict) and isinstance(labels_of(body), dict)
+        if not isinstance(body, dict):
+            return False
+        if "tpu" in body:
+            in_zone(body, "")
+        return isinstance(labels_of(body), dict)
     except (AttributeError, KeyError, TypeError, ValueError):
         return False

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .causes import cause_of
-from .google import TPU, Call, Json, Place, message, version
+from .google import TPU, Call, Json, Place, message, state_of, version
 
 # The provider of the queue's resources asks by the same version (infra/queued/api.py).
 _QUEUE = "v2alpha1"
@@ -63,7 +63,7 @@ def node(place: Place, call: Call, name: str) -> Seen | None:
     found = _get(call, f"v2/{place.node(name)}", name)
     if found is None:
         return None
-    state = str(found["state"])
+    state = state_of(found)
     return Seen(
         phase=_NODES.get(state, "unknown"),
         state=state,
@@ -154,8 +154,8 @@ def labels_of(body: Json) -> Json:
 
 def _state_of(found: Json) -> tuple[str, str, str]:
     """Return the state of a request, its phase, and what its loss counts as."""
-    said = found.get("state", {})
-    state = str(said.get("state"))
+    said = found.get("state") or {}
+    state = state_of(said)
     failed = said.get("failedData", {}).get("error")
     shown = f"{state} ({message({'error': failed})})" if failed else state
     kind = "failure" if state == "FAILED" else "preemption"
@@ -168,7 +168,7 @@ def _worst(state: str, tpus: dict[str, Json | None]) -> tuple[str, str]:
     """Return the state and the phase of an ACTIVE request by those of its TPU VMs."""
     for phase in ("lost", "unknown", "passing"):
         for name, tpu in tpus.items():
-            own = str(tpu["state"]) if tpu else "gone"
+            own = state_of(tpu) if tpu else "gone"
             # One that is gone while its request is ACTIVE: somebody has deleted it, or it comes.
             if (_NODES.get(own, "unknown") if tpu else "passing") == phase:
                 return f"{state}, its TPU VM {name} {own}", phase
@@ -178,5 +178,5 @@ def _worst(state: str, tpus: dict[str, Json | None]) -> tuple[str, str]:
 def _get(call: Call, path: str, name: str) -> dict[str, Any] | None:
     status, found = call("GET", TPU + path, None)
     if status not in (200, 404):
-        raise OSError(f"HTTP status {status} for {name}: {message(found)}")
+        raise OSError(f"HTTP status {status} for {name}: {cause_of(status, found)}")
     return found if status == 200 else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,10 @@ Call = Callable[[str, str, "str | None"], tuple[int, Json]]
 
 TPU = "https://tpu.googleapis.com/"
 STORAGE = "https://storage.googleapis.com/"
+
+
+# Such as "[EID: 0x90dfdfda32f61e59]" (tensorflow/tpu, issue 877): the same refusal is told once.
+_NUMBER = re.compile(r" ?\[EID: \w+\]")
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,11 @@ def short_name(node: Json) -> str:
     return str(node["name"].rpartition("/")[2])
 
 
+def state_of(node: Json) -> str:
+    """Return a state; Google's JSON leaves the first of its states out, which is this one."""
+    return str(node.get("state") or "STATE_UNSPECIFIED")
+
+
 def is_queued(node: Json) -> bool:
     """Return whether a TPU came out of the queue."""
     return bool(node.get("queuedResource"))
@@ -126,6 +136,7 @@ def timestamp(now: float) -> str:
 
 
 def message(answer: Json) -> str:
-    """Return the message of an error."""
+    """Return the message of an error, without the number that Google gives each anew."""
     error = answer.get("error", {})
-    return str(error.get("message", "no message")) if isinstance(error, dict) else str(error)
+    said = str(error.get("message", "no message")) if isinstance(error, dict) else str(error)
+    return _NUMBER.sub("", said)

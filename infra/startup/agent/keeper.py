@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from .causes import cause_of
 from .endings import TpuState, tpu_state
-from .google import Json, Place, look_up
+from .google import Json, Place, look_up, state_of
 from .limits import LimitEnforcer
 from .machine import Machine
 from .recovery import Recovery
@@ -20,7 +20,7 @@ _RECOVERY_SECONDS = 10
 _MAKING_SECONDS = 1
 # So soon it notices the bell, which a wait for other limits does not hear.
 _BELL_SECONDS = 1
-_RETRY_SECONDS = 15
+_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 15.0, 120.0
 
 
 class Keeper:
@@ -49,6 +49,11 @@ class Keeper:
     def training(self) -> bool:
         """Return whether anything trains on this machine."""
         return self.trains() or self._machine.trains_otherwise()
+
+    def stands(self) -> bool:
+        """Return whether a TPU is READY, which costs its price. Raises OSError."""
+        found = (look_up(self.place, self._machine.call, name) for name in self._machine.tpus())
+        return any(status == 200 and node.get("state") == "READY" for _, status, node in found)
 
     def budgets(self) -> Mapping[str, int] | None:
         """Return failures and preemptions a day; None where lost TPUs are not made anew."""
@@ -102,6 +107,13 @@ class Keeper:
                 self.recovery.renew(limits["tpus"], limits["recovery"], limits.get("request"), why)
             self._bell.set()
 
+    def sleep(self) -> None:
+        """Let TPUs that a limit is about to delete come back for the next job. Raises OSError."""
+        limits = self._limits
+        if "recovery" in limits:
+            with self._recovering:
+                self.recovery.sleep(limits["tpus"], limits.get("request"))
+
     def tpu_state(self) -> TpuState:
         """Return what keeps the trainer's TPUs from work, and ring if that is new. Raises OSError.
 
@@ -119,7 +131,7 @@ class Keeper:
             _, status, node = look_up(self.place, self._machine.call, name)
             if status not in (200, 404):
                 raise OSError(f"{cause_of(status, node)}, HTTP status {status} for {name}")
-            state = str(node.get("state")) if status == 200 else None
+            state = state_of(node) if status == 200 else None
             found = tpu_state(name, state, str(node.get("health", "")), recovered=recovered)
             if found.ending is not None:
                 return found
@@ -127,9 +139,13 @@ class Keeper:
 
     def _until_it_works(self, step: Callable[[], bool]) -> bool:
         """Repeat a step until it works: grants may not count yet, a service may be unavailable."""
+        pause, said = _RETRY_SECONDS, ""
         while True:
             try:
                 return step()
             except OSError as error:
-                self._say(f"trying again: {error}")
-                time.sleep(_RETRY_SECONDS * random.uniform(0.5, 1.0))
+                if said != str(error):
+                    said = str(error)
+                    self._say(f"trying again: {said}")
+                time.sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(_LONGEST_RETRY_SECONDS, 2.0 * pause)

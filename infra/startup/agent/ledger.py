@@ -14,7 +14,7 @@ from collections.abc import Callable
 from urllib.parse import parse_qs, urlsplit
 
 from .causes import cause_of
-from .google import TPU, Bucket, Call, Json, message, timestamp
+from .google import TPU, Bucket, Call, Json, message, state_of, timestamp
 
 # A sign of life: how long the last state is known to have held when the machine is killed.
 _SIGN_SECONDS = 300.0
@@ -71,7 +71,7 @@ class Ledger:
         if method == "GET" and node:
             self._looked_up(node[1], parts.path, status, answer)
         elif method == "GET" and "/queuedResources/" in parts.path and status == 200:
-            self._looked_up_request(answer)
+            self._looked_up_request(parts.path.rpartition("/")[2], answer)
         elif method == "DELETE" and status in (200, 400, 409):
             request = parts.path.rpartition("/")[2]
             for tpu in {node[1]} if node else self._requests.get(request, ()):
@@ -95,7 +95,7 @@ class Ledger:
         elif self._paths.get(tpu, path) != path:
             return  # It was asked for in another zone than it was in, which says nothing.
         known, cause = self._known(tpu)
-        state = str(node.get("state")) if status == 200 else "gone"
+        state = state_of(node) if status == 200 else "gone"
         if request := node.get("queuedResource"):
             self._requests.setdefault(request.rpartition("/")[2], set()).add(tpu)
         if state in _NODES:
@@ -106,9 +106,9 @@ class Ledger:
         elif state in ("DELETING", "gone") and known == "ready":
             self._is(tpu, "absent", "")
 
-    def _looked_up_request(self, request: Json) -> None:
-        state = str(request.get("state", {}).get("state"))
-        tpus = self._requests.setdefault(request["name"].rpartition("/")[2], set())
+    def _looked_up_request(self, name: str, request: Json) -> None:
+        state = state_of(request.get("state") or {})
+        tpus = self._requests.setdefault(name, set())
         tpus |= _asked_for(request)
         for tpu in tpus if state in _REQUESTS else ():
             # The TPU itself says why it was lost, and both are looked up in turns.

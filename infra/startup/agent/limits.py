@@ -18,6 +18,7 @@ from .google import (
     message,
     seconds,
     short_name,
+    state_of,
     timestamp,
     version,
 )
@@ -34,6 +35,7 @@ class LimitEnforcer:
         now: seconds since the epoch.
         say: writes a line to the journal and the serial port.
         tell: tells people elsewhere, and never fails.
+        sleep: is called before what nothing runs on is deleted. Raises OSError.
     """
 
     def __init__(
@@ -44,8 +46,9 @@ class LimitEnforcer:
         now: Callable[[], float],
         say: Callable[[str], None],
         tell: Callable[[str], None] = lambda text: None,
+        sleep: Callable[[], None] = lambda: None,
     ) -> None:
-        self._tell = tell
+        self._tell, self._sleep = tell, sleep
         self._place, self._call, self._training = place, call, training
         self._now, self._say = now, say
         self._bucket = Bucket(call, place.bucket)
@@ -56,7 +59,7 @@ class LimitEnforcer:
         """Do one round. Return True once a TPU was deleted because its time was up."""
         nodes = [node for name in limits["tpus"] if (node := self._node(name)) is not None]
         # What is being made, preempted or stopped is not idle; it counts from READY on.
-        busy = self._training() or not any(node["state"] == "READY" for node in nodes)
+        busy = self._training() or not any(state_of(node) == "READY" for node in nodes)
         if busy:
             self._busy, self._asked = self._now(), None
         over = [node for node in nodes if self._is_over(node, limits.get("timeToLiveHours"))]
@@ -64,11 +67,13 @@ class LimitEnforcer:
             self._delete(over, f"its {limits['timeToLiveHours']:g} hours are over")
         elif not busy and self._is_idle(minutes := self._idle_minutes(limits)):
             why = f"nothing has trained for {minutes:g} minutes"
-            ready = [node for node in nodes if node["state"] == "READY"]
+            ready = [node for node in nodes if state_of(node) == "READY"]
             stays = [node for node in ready if _can_be_stopped(node)]
             for node in stays:
                 self._stop(node, why)
-            self._delete([node for node in ready if node not in stays], why)
+            if gone := [node for node in ready if node not in stays]:
+                self._sleep()
+                self._delete(gone, why)
             self._busy = self._now()
         return bool(over)
 
@@ -76,7 +81,7 @@ class LimitEnforcer:
         """Start TPUs that were stopped: there is something to train. Return True when done."""
         for name in limits["tpus"]:
             node = self._node(name)
-            if node is not None and node["state"] == "STOPPED":
+            if node is not None and state_of(node) == "STOPPED":
                 self._say(f"starting {name}, which was stopped")
                 self._act("POST", f"{version(node)}/{node['name']}:start", "{}")
         return True
@@ -88,9 +93,10 @@ class LimitEnforcer:
         return node if status == 200 else None
 
     def _is_over(self, node: Json, hours: float | None) -> bool:
-        if hours is None or node["state"] in ("CREATING", "DELETING"):
+        made = node.get("createTime")
+        if hours is None or not made or state_of(node) in ("CREATING", "DELETING"):
             return False
-        return self._now() >= seconds(node["createTime"]) + hours * 3600
+        return self._now() >= seconds(made) + hours * 3600
 
     def _idle_minutes(self, limits: Mapping[str, Any]) -> float | None:
         """Return the shorter one of what the stack says and what the last job was sent with."""

@@ -11,12 +11,12 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-from .google import TPU, Json, parse
+from .google import STORAGE, Json, parse
 from .jobs.attempt import any_running
 
 _METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/"
 _CALL_SECONDS = 60
-_NOT_FOUND = 404
+_NOT_FOUND, _BAD_GATEWAY = 404, 502
 _JOBS = Path(sys.argv[0]).parent / "jobs"
 
 
@@ -48,13 +48,13 @@ class Machine:
     def call(self, method: str, url: str, body: str | None) -> tuple[int, Json]:
         """Call Google as the machine's account."""
         token = json.loads(self._metadata("service-accounts/default/token")[0])["access_token"]
-        content = "application/json" if url.startswith(TPU) else "text/plain"
+        content = "text/plain" if url.startswith(STORAGE) else "application/json"
         headers = {"Authorization": f"Bearer {token}", "Content-Type": content}
         data = None if body is None else body.encode()
         request = urllib.request.Request(url, data=data, headers=headers, method=method)
         try:
             with self._opener.open(request, timeout=_CALL_SECONDS) as response:
-                return response.status, parse(response.read())
+                return _sound(url, response.status, parse(response.read()))
         except urllib.error.HTTPError as error:
             return error.code, parse(error.read())
 
@@ -109,6 +109,13 @@ class Machine:
         request = urllib.request.Request(_METADATA + path, headers={"Metadata-Flavor": "Google"})
         with self._opener.open(request, timeout=2 * _CALL_SECONDS) as response:
             return response.read().decode(), response.headers.get("ETag", "")
+
+
+def _sound(url: str, status: int, answer: Json) -> tuple[int, Json]:
+    """Take garbage of an API, such as a page of some proxy's, for a failure."""
+    if not url.startswith(STORAGE) and answer.get("garbage"):
+        return _BAD_GATEWAY, {"error": {"message": "the answer is no JSON object"}}
+    return status, answer
 
 
 def oom_kills() -> int:

@@ -16,18 +16,22 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from .ceiling import Ceiling
 from .google import Bucket, Place
 from .jobs import main as jobs
 from .keeper import Keeper
 from .ledger import Ledger
 from .limits import LimitEnforcer
 from .machine import Machine, oom_kills
+from .messages import senders, wanted
+from .outbox import Outbox
 from .probe import why_silent
-from .recovery import Recovery, World
+from .recovery import Recovery
 from .trainer import Surroundings, Trainer
-from .webhook import quietly, teller
+from .world import World
 
 _FOLDER = Path(sys.argv[0]).parent
+_TELL_SECONDS = 60.0
 
 
 def say(text: str) -> None:
@@ -46,14 +50,40 @@ def main() -> None:
         jobs.run(sys.argv)
         return
     machine = Machine()
-    keeper = _keeper(machine)
+    outbox = Outbox(
+        _FOLDER / "outbox", senders(machine.optional, machine.call), time.time, say_of_trainer
+    )
+    keeper = _keeper(machine, outbox)
     if sys.argv[1:] == ["wake"]:
         keeper.wake()
         return
-    _run(_trainer(machine, keeper), keeper)
+    tell = _teller(machine, keeper, outbox)
+    threading.Thread(target=lambda: _or_die(tell), name="messages", daemon=True).start()
+    _run(_trainer(machine, keeper, outbox), keeper)
 
 
-def _keeper(machine: Machine) -> Keeper:
+def _teller(machine: Machine, keeper: Keeper, outbox: Outbox) -> Callable[[], None]:
+    """Return what tells whatever waits to be told, and of the ceiling, for ever."""
+    name = keeper.place.bucket
+    bucket = Bucket(machine.call, name)
+    ceiling = Ceiling(
+        bucket, keeper.stands, time.time, lambda text: outbox.tell(f"{text}\ngs://{name}")
+    )
+
+    def tell() -> None:
+        while True:
+            outbox.flush()
+            try:
+                if cost := wanted(machine.optional).get("cost"):
+                    ceiling.look(cost)
+            except Exception as error:  # Of whatever kind: a sum is not worth an agent.
+                say(f"what is spent is not known now: {error}")
+            time.sleep(_TELL_SECONDS)
+
+    return tell
+
+
+def _keeper(machine: Machine, outbox: Outbox) -> Keeper:
     bucket = machine.attribute("bucket-url").removeprefix("gs://")
     project, zone = machine.attribute("tpu-project"), machine.attribute("tpu-zone")
     place = Place(project, zone, bucket, machine.further_zones)
@@ -61,23 +91,30 @@ def _keeper(machine: Machine) -> Keeper:
     limited, recovered = (
         ledger.listening(machine.call, removal) for removal in ("stopped", "recovering")
     )
-    world = World(time.time, say, why_silent, random.random)
+    world = World(time.time, say, why_silent, random.random, outbox.tell)
     keeper = Keeper(machine, place, say)
-    tell = quietly(teller(machine.optional, machine.call), say)
-    keeper.enforcer = LimitEnforcer(place, limited, keeper.training, time.time, say, tell)
+    keeper.enforcer = LimitEnforcer(
+        place, limited, keeper.training, time.time, say, outbox.tell, keeper.sleep
+    )
     keeper.recovery = Recovery(place, recovered, world)
     return keeper
 
 
-def _trainer(machine: Machine, keeper: Keeper) -> Trainer:
+def _trainer(machine: Machine, keeper: Keeper, outbox: Outbox) -> Trainer:
     bucket = Bucket(machine.call, keeper.place.bucket)
 
     def finish(path: str) -> None:
         bucket.write(path, f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}\n")
 
+    job = machine.attribute("training-job")
+
+    def tell(text: str) -> None:
+        outbox.tell(f"the training {job} {text}\ngs://{keeper.place.bucket}/jobs/{job}")
+
     around = Surroundings(
         now=time.time,
         say=say_of_trainer,
+        tell=tell,
         chance=random.random,
         tpu=keeper.tpu_state,
         renew=keeper.renew,

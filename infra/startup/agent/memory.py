@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+from .forms import Seen
 from .google import Bucket, Json, timestamp
+from .jobs.layout import WANTED
 
 _PATH = "agent/state.json"
 _DAY = 86400.0
@@ -32,16 +34,51 @@ class Memory:
 
     def today(self, kind: str) -> int:
         """Return how many events of a kind, `preemption` or `failure`, the last day has seen."""
-        begin = self._now() - _DAY
-        return sum(
-            1 for event in self._load()["events"] if event["kind"] == kind and event["at"] > begin
-        )
+        # What lies in the future was written by a clock that was wrong.
+        end, events = self._now(), self._load()["events"]
+        return sum(e["kind"] == kind and end - _DAY < e["at"] <= end for e in events)
 
     def add(self, kind: str, name: str, cause: str) -> None:
         """Add an event; `save` keeps it."""
         event = {"at": self._now(), "kind": kind, "tpu": name, "cause": cause}
         content = self._load()
         content["events"] = [*content["events"], event][-_KEPT_EVENTS:]
+
+    def entry(self, seen: Seen, declared: str, why: str) -> Json:
+        """Return what is to be known of a TPU that is there now, and is to be made anew.
+
+        `declared` is the digest of what the stack declares of it.
+        """
+        return {
+            "since": self._now(),
+            "cause": why,
+            "created": seen.created,
+            "labels": seen.labels,
+            "declared": declared,
+            "operation": None,
+            "tries": 0,
+            "notBefore": 0.0,
+            "zone": seen.zone,
+        }
+
+    def sleep(self, name: str, seen: Seen, declared: str) -> None:
+        """Note what a limit deletes next; `save` keeps it."""
+        entry = self.entry(seen, declared, "nothing ran on it")
+        self.remaking[name] = {**entry, "asleep": self._now()}
+
+    def wakes(self, entry: Json) -> bool:
+        """Return whether a job has wanted a TPU since a limit deleted it, and note that it has.
+
+        Raises:
+            OSError: if the bucket does not answer.
+        """
+        wanted = (self._bucket.read(WANTED) or {}).get("at")
+        if not isinstance(wanted, int | float) or wanted <= entry["asleep"]:
+            return False
+        del entry["asleep"]
+        entry["since"] = self._now()
+        self.save()
+        return True
 
     def save(self) -> None:
         """Write everything. Raises OSError, after which it is read again."""
@@ -65,10 +102,23 @@ def _is_sound(content: Json) -> bool:
     remaking, events = content.get("remaking"), content.get("events")
     return (
         isinstance(remaking, dict)
-        and all(isinstance(entry, dict) and entry.keys() >= _KNOWN for entry in remaking.values())
+        and all(_is_known(entry) for entry in remaking.values())
         and isinstance(events, list)
-        and all(isinstance(event, dict) and {"at", "kind"} <= event.keys() for event in events)
+        and all(isinstance(e, dict) and "kind" in e and _is_number(e.get("at")) for e in events)
     )
+
+
+def _is_known(entry: object) -> bool:
+    return (
+        isinstance(entry, dict)
+        and entry.keys() >= _KNOWN
+        and all(_is_number(entry.get(n, 0.0)) for n in ("since", "tries", "notBefore", "asleep"))
+        and isinstance(entry["labels"], dict)
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)
 
 
 _KNOWN = {"since", "cause", "created", "labels", "declared", "operation", "tries", "notBefore"}

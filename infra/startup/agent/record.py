@@ -46,7 +46,7 @@ class Record:
 
     def today(self, kind: str, now: float) -> int:
         """Return how many events of a kind the last day has seen."""
-        return sum(1 for at, what in self.events if what == kind and at > now - _DAY)
+        return sum(what == kind and now - _DAY < at <= now for at, what in self.events)
 
     def add(self, kind: str, now: float) -> None:
         """Add an event, and forget those of other days."""

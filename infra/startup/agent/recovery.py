@@ -11,16 +11,16 @@ from the one before: there are never two.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 
 from . import forms
 from .causes import Cause, cause_of
 from .declaration import PATH, Declaration, read_declaration
 from .forms import Seen
-from .google import TPU, Bucket, Call, Json, Place, message, seconds
+from .google import TPU, Bucket, Call, Json, Place
 from .memory import Memory
-from .zones import Zones, has_waited
+from .world import World
+from .zones import Zones, has_lasted, has_waited
 
 # Between two tries to make a TPU, doubled each time, with half of it left to chance.
 _FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 600.0
@@ -30,23 +30,7 @@ _PATIENCE, _FIRST_PATIENCE = 300.0, 1200.0
 _NEVER_READY = 3600.0
 # What takes longer than most, such as a queue, is not looked at all the time.
 _HURRY = 900.0
-
-
-@dataclass(frozen=True)
-class World:
-    """What the agent needs beside Google, which tests replace.
-
-    Attributes:
-        now: seconds since the epoch.
-        say: writes a line to the journal and the serial port.
-        silent: why no gRPC server answers at (host, port); None if one does.
-        chance: a number from 0 to 1.
-    """
-
-    now: Callable[[], float]
-    say: Callable[[str], None]
-    silent: Callable[[str, int], str | None]
-    chance: Callable[[], float]
+_NOT_OURS = "{} is not this stack's (its mark differs): left alone"
 
 
 class Recovery:
@@ -87,12 +71,23 @@ class Recovery:
     ) -> None:
         """Make anew what is READY and does not work, by another's word; it counts as a failure.
 
-        Raises:
-            OSError: if Google does not answer. It may be repeated.
+        Raises OSError if Google does not answer. It may be repeated.
         """
         for name, seen in self._seen(names, request):
             if seen is not None and seen.phase == "ready":
                 self._take_down(name, seen, "failure", f"it is READY, but {why}", budgets)
+
+    def sleep(self, names: Sequence[str], request: str | None) -> None:
+        """Remember what a limit deletes next, to make it anew once a job wants it.
+
+        Raises:
+            OSError: if Google does not answer. It may be repeated.
+        """
+        for name, seen in self._seen(names, request):
+            declared = self._declared(name)
+            if seen and declared and declared.owns(name, seen.labels):
+                self._memory.sleep(name, seen, declared.digest(name))
+        self._memory.save()
 
     def _seen(self, names: Sequence[str], request: str | None) -> Iterator[tuple[str, Seen | None]]:
         if request is not None:
@@ -106,7 +101,7 @@ class Recovery:
         """Whether Google is deleting or making a TPU, which may be over any moment."""
         now = self._world.now()
         return any(
-            entry["notBefore"] <= now < entry["since"] + _HURRY
+            "asleep" not in entry and entry["notBefore"] <= now < entry["since"] + _HURRY
             for entry in self._memory.remaking.values()
         )
 
@@ -118,7 +113,7 @@ class Recovery:
         stacks = next((other for other in others if self._is_ours(name, other)), None)
         if stacks is not None:
             self._yield_to(stacks, name, seen)
-        elif entry and seen and has_waited(seen, self._world.now(), minutes):
+        elif entry and seen and has_waited(seen, entry, self._world.now(), minutes):
             why = f"it has waited in {seen.zone} for {minutes:g} minutes"
             self._take_down(name, seen, "shortage", why, budgets)
         else:
@@ -149,9 +144,8 @@ class Recovery:
 
     def _creating(self, name: str, seen: Seen, budgets: Mapping[str, int]) -> None:
         """Begin anew with a creation of this agent's that does not end; another's is theirs."""
-        if name not in self._memory.remaking or not seen.created:
-            return
-        if self._world.now() - seconds(seen.created) >= _NEVER_READY:
+        entry = self._memory.remaking.get(name)
+        if entry and has_lasted(seen, entry, self._world.now(), _NEVER_READY):
             why = f"it is still CREATING after {_NEVER_READY / 60:.0f} minutes"
             self._take_down(name, seen, "failure", why, budgets)
 
@@ -162,7 +156,9 @@ class Recovery:
             self._memory.save()
             self._ill.pop(name, None)
             self._answered.discard(name)
-            self._say_once(name, f"{name} is back after {took:.0f} s")
+            if "asleep" not in entry:
+                back = f"{name} is back after {took:.0f} s"
+                self._say_once(name, back if self._is_ours(name, seen) else _NOT_OURS.format(name))
         why = forms.why_ill(seen, self._world.silent)
         if why is None:
             self._answered.add(name)
@@ -181,48 +177,52 @@ class Recovery:
         if declared is None:
             return
         if not declared.owns(name, seen.labels):
-            self._say_once(name, f"{name} is not this stack's (its mark differs): left alone")
+            self._say_once(name, _NOT_OURS.format(name))
             return
         entry = self._memory.remaking.get(name)
         if entry is None or entry["created"] != seen.created:
             if kind in budgets and self._memory.today(kind) >= budgets[kind]:
-                self._say_once(
-                    name,
-                    f"{name} is given up: {why}, and it was the last of {budgets[kind]} of its "
-                    f"kind ({kind}) in a day. Raise the stack's recovery budget, or run "
-                    "`tpustack recover`",
-                )
+                self._give_up(name, why, kind, budgets[kind])
                 return
             self._memory.add(kind, name, why)
-            self._memory.remaking[name] = {
-                "since": entry["since"] if entry else self._world.now(),
-                "cause": why,
-                "created": seen.created,
-                "labels": seen.labels,
-                "declared": declared.digest(name),
-                "operation": None,
+            new = self._memory.entry(seen, declared.digest(name), why)
+            if entry:
                 # What is lost again before it was READY comes back more slowly each time.
-                "tries": entry["tries"] + 1 if entry else 0,
-                "notBefore": self._world.now() + self._pause(entry["tries"]) if entry else 0.0,
-                "zone": seen.zone,
-                # Only once it is gone from there.
-                "leaves": kind == "shortage",
-            }
+                new |= {"since": entry["since"], "tries": entry["tries"] + 1}
+                new["notBefore"] = self._world.now() + self._pause(entry["tries"])
+            # Only once it is gone from there. What Google fails, it may give elsewhere.
+            new["leaves"] = kind == "shortage" or kind == seen.kind == "failure"
+            self._memory.remaking[name] = new
             self._memory.save()
         self._say_once(name, f"{name} is deleted and made anew: {why}")
         self._delete(name, seen)
+
+    def _give_up(self, name: str, why: str, kind: str, budget: int) -> None:
+        text = (
+            f"{name} is given up: {why}, and it was the last of {budget} of its kind ({kind}) in a "
+            "day. Raise the stack's recovery budget, or run `tpustack recover`"
+        )
+        if self._said.get(name) != text:
+            self._world.tell(f"{text}\ngs://{self._place.bucket}")
+        self._say_once(name, text)
 
     def _delete(self, name: str, seen: Seen) -> None:
         status, answer = self._call("DELETE", seen.address, None)
         # 400 and 409: it is being deleted already, or an operation on it still runs.
         if status not in (200, 400, 404, 409):
-            raise OSError(f"HTTP status {status} for the deletion of {name}: {message(answer)}")
+            raise OSError(f"deleting {name}: HTTP status {status}, {cause_of(status, answer)}")
 
     def _missing(self, name: str) -> None:
         """Create a TPU that this agent has deleted; another's deletion counts as meant."""
         entry = self._memory.remaking.get(name)
-        if entry is None or self._world.now() < entry["notBefore"]:
+        # A pause that is longer than any was left by a clock that was wrong.
+        left = entry["notBefore"] - self._world.now() if entry else 0.0
+        if entry is None or 0.0 < left <= _LONGEST_PAUSE:
             return
+        if "asleep" in entry:
+            if not self._memory.wakes(entry):
+                return
+            self._say_once(name, f"{name} is made anew: a job waits for it")
         if entry["operation"] and not self._is_over(name, entry):
             return
         declared = self._declared(name)
@@ -236,7 +236,7 @@ class Recovery:
         url, body = forms.creation(place, name, declared.tpus[name], entry["labels"])
         status, answer = self._call("POST", url, json.dumps(body))
         if status == 200:
-            entry["operation"] = answer.get("name")
+            entry["operation"], entry["made"] = answer.get("name"), self._world.now()
             self._memory.save()
         elif status != 409:  # Somebody has made it meanwhile: the next look shows it.
             self._put_off(name, entry, cause_of(status, answer))
@@ -245,14 +245,15 @@ class Recovery:
         """Return whether a creation that has brought nothing is over, and may be tried again."""
         status, operation = self._call("GET", f"{TPU}v2/{entry['operation']}", None)
         if status not in (200, 404):
-            raise OSError(f"HTTP status {status} for {entry['operation']}: {message(operation)}")
+            said = cause_of(status, operation)
+            raise OSError(f"{entry['operation']}: HTTP status {status}, {said}")
         if status == 200 and not operation.get("done"):
             return False
         if status == 200 and not operation.get("error"):
             # It was there: a request in the queue may be deleted hours before it brings a TPU.
             self._leave(name, f"{name} was made anew, and somebody has deleted it: left alone")
             return False
-        entry["operation"] = None
+        entry["operation"] = entry["made"] = None
         if status == 404:
             return True
         self._put_off(name, entry, cause_of(operation["error"].get("code", 0), operation))
@@ -264,14 +265,16 @@ class Recovery:
         self._say_once(name, why)
 
     def _put_off(self, name: str, entry: Json, cause: Cause) -> None:
-        pause = self._pause(entry["tries"])
+        pause, several = self._pause(entry["tries"]), len(self._zones.names) > 1
         entry["tries"] += 1
         entry["cause"] = str(cause)
-        entry["leaves"] = cause.name in forms.SHORTAGES
+        # What one zone lacks, such as a runtime, another may have.
+        entry["leaves"] = cause.name in forms.SHORTAGES or not cause.passes
         # Where a person has to act first, it is enough to look rarely.
-        entry["notBefore"] = self._world.now() + (pause if cause.passes else _LONGEST_PAUSE)
+        pause = pause if cause.passes or several else _LONGEST_PAUSE
+        entry["notBefore"] = self._world.now() + pause
         self._memory.save()
-        where = f" in {self._zones.place(entry).zone}" if len(self._zones.names) > 1 else ""
+        where = f" in {self._zones.place(entry).zone}" if several else ""
         self._say_once(name, f"{name} is not made yet{where}: {cause}")
 
     def _pause(self, tries: int) -> float:

@@ -36,6 +36,7 @@ class Surroundings:
     Attributes:
         now: seconds since the epoch.
         say: writes a line to the journal and the serial port.
+        tell: tells people elsewhere how the training has ended; it never fails.
         chance: a number from 0 to 1.
         tpu: what keeps the TPUs from work. Raises OSError.
         renew: makes the TPUs anew, given why, where that is allowed. Raises OSError.
@@ -49,6 +50,7 @@ class Surroundings:
 
     now: Callable[[], float]
     say: Callable[[str], None]
+    tell: Callable[[str], None]
     chance: Callable[[], float]
     tpu: Callable[[], TpuState]
     renew: Callable[[str], None]
@@ -103,8 +105,9 @@ class Trainer:
         order = None if record.over else self._order()
         if order is None:
             return _LOOK if not record.number else _IDLE
-        if now < record.not_before:
-            return min(_WAIT, record.not_before - now)
+        # A pause that is longer than any was left by a clock that was wrong.
+        if 0.0 < (left := record.not_before - now) <= _RARELY:
+            return min(_WAIT, left)
         if record.renew:
             self._around.renew(record.renew)
             record.renew = ""
@@ -207,6 +210,7 @@ class Trainer:
             order = self._order()
             if order is not None:
                 self._around.finish(order["finished"])
+                self._around.tell(f"has finished{_after(record.number)}")
             record.over = True
             return
         if ending.kind:
@@ -227,12 +231,16 @@ class Trainer:
             if ending.action == "renew":
                 record.renew = f"its trainer ended {record.in_a_row} times in a row: {ending.cause}"
                 record.waiting = True
+            if ending.action == "rarely" and record.in_a_row == 1:
+                more = f": {message}" if message else ""
+                self._around.tell(f"waits until somebody mends it ({ending.cause}){more}")
             self._put_off(code, ending)
 
     def _give_up(self, why: str, message: str) -> None:
         self._record.over = True
         more = f": {message}" if message else ""
         self._around.say(f"the trainer is not started again: {why}{more}")
+        self._around.tell(f"has failed{_after(self._record.number)}: {why}{more}")
 
     def _put_off(self, code: int, ending: Ending) -> None:
         """Let a pause grow while no step is done, half of it left to chance.
@@ -269,3 +277,7 @@ class Trainer:
         if self._said != text:
             self._said = text
             self._around.say(text)
+
+
+def _after(starts: int) -> str:
+    return f" after {starts} starts" if starts > 1 else ""

@@ -14,7 +14,6 @@ import json
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from http.client import HTTPException
 from ipaddress import ip_address
 from typing import Any
@@ -22,7 +21,6 @@ from urllib.parse import urlsplit
 
 from .google import Call, message
 
-_ATTRIBUTE = "jobs-webhook"
 _SECRETS = "https://secretmanager.googleapis.com/v1/"
 _SECONDS = 10.0
 _DISCORD = ("discord.com", "discordapp.com")
@@ -30,15 +28,15 @@ _DISCORD = ("discord.com", "discordapp.com")
 _LONGEST = 1900
 
 
-class WebhookError(Exception):
-    """A webhook could not be told; the message never has its URL."""
+class MessageError(Exception):
+    """Somebody could not be told; the message never has a webhook's URL."""
 
 
 def secret_url(call: Call, secret: str) -> str:
-    """Return the URL that a secret holds, by its full name. Raises WebhookError or OSError."""
+    """Return the URL that a secret holds, by its full name. Raises MessageError or OSError."""
     status, answer = call("GET", f"{_SECRETS}{secret}/versions/latest:access", None)
     if status != 200:
-        raise WebhookError(f"{secret} can't be read: HTTP status {status}: {message(answer)}")
+        raise MessageError(f"{secret} can't be read: HTTP status {status}: {message(answer)}")
     try:
         url = base64.b64decode(answer["payload"]["data"]).decode("ascii").strip()
         parts = urlsplit(url)
@@ -47,7 +45,7 @@ def secret_url(call: Call, secret: str) -> str:
     except (KeyError, TypeError, ValueError, binascii.Error):
         is_sound = False
     if not is_sound:
-        raise WebhookError(f"{secret} holds no https:// URL")
+        raise MessageError(f"{secret} holds no https:// URL")
     return url
 
 
@@ -75,7 +73,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def post(url: str, text: str) -> None:
-    """Tell a webhook a text. Raises WebhookError."""
+    """Tell a webhook a text. Raises MessageError."""
     data = json.dumps(body(url, text)).encode()
     headers = {"Content-Type": "application/json", "User-Agent": "tpu-stack"}
     request = urllib.request.Request(url, data=data, headers=headers, method="POST")
@@ -84,38 +82,6 @@ def post(url: str, text: str) -> None:
         with urllib.request.build_opener(https, _NoRedirects).open(request, timeout=_SECONDS):
             pass
     except urllib.error.HTTPError as error:
-        raise WebhookError(f"the webhook answers with HTTP status {error.code}") from None
+        raise MessageError(f"the webhook answers with HTTP status {error.code}") from None
     except (OSError, HTTPException, ValueError) as error:
-        raise WebhookError(f"the webhook can't be told: {type(error).__name__}") from None
-
-
-def teller(
-    attribute: Callable[[str], str | None], call: Call
-) -> Callable[[], Callable[[str], None] | None]:
-    """Return what looks whether a webhook is to be told, and returns what tells it a text.
-
-    Args:
-        attribute: returns a metadata value of the machine, or None.
-        call: calls Google as the machine's account.
-    """
-
-    def look() -> Callable[[str], None] | None:
-        secret = attribute(_ATTRIBUTE)
-        return None if secret is None else lambda text: post(secret_url(call, secret), text)
-
-    return look
-
-
-def quietly(
-    look: Callable[[], Callable[[str], None] | None], say: Callable[[str], None]
-) -> Callable[[str], None]:
-    """Return what tells a text once, and only says it if that fails."""
-
-    def tell(text: str) -> None:
-        try:
-            if (send := look()) is not None:
-                send(text)
-        except (OSError, WebhookError) as error:
-            say(f"a message could not be sent: {error}")
-
-    return tell
+        raise MessageError(f"the webhook can't be told: {type(error).__name__}") from None

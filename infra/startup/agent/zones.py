@@ -56,8 +56,17 @@ class Zones:
         return found, others
 
 
-def has_waited(seen: Seen | None, now: float, minutes: float) -> bool:
+def has_waited(seen: Seen, entry: Json, now: float, minutes: float) -> bool:
     """Return whether a request has waited so long for capacity; 0 minutes are without an end."""
-    if seen is None or seen.phase != "waiting" or not seen.created or not minutes:
-        return False
-    return now - seconds(seen.created) >= minutes * 60
+    return bool(minutes) and seen.phase == "waiting" and has_lasted(seen, entry, now, minutes * 60)
+
+
+def has_lasted(seen: Seen, entry: Json, now: float, limit: float) -> bool:
+    """Return whether what is being made was begun so many seconds ago.
+
+    The agent's own clock may differ from Google's: it counts from its own word of when it began.
+    """
+    made: float | None = entry.get("made")
+    if made is None and seen.created:
+        made = seconds(seen.created)
+    return made is not None and now - made >= limit

@@ -124,8 +124,8 @@ class Engine(pulumi_mocks.Mocks):
 
     def dynamic(self, name: str) -> dict[str, Any]:
         """The inputs of the one resource of this project's own that is called so."""
-        kind = f"pulumi-python:dynamic/tpu:{name}"
-        (resource,) = (resource for resource in self.resources if resource.kind == kind)
+        own = [one for one in self.resources if one.kind.startswith("pulumi-python:dynamic/")]
+        (resource,) = (one for one in own if one.kind.endswith(f":{name}"))
         return resource.inputs
 
     def one(self, kind: str) -> dict[str, Any]:

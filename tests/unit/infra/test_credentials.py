@@ -12,7 +12,8 @@ from pulumi import dynamic
 
 from infra import enabled
 from infra.credentials import Given, given, of_program, session
-from infra.queued.api import TpuApi, TpuApiError, TpuResourceProvider
+from infra.queued.api import TpuApi
+from infra.rest import Api, ApiError, ApiResourceProvider
 from localcloud.app import LocalCloud
 from localcloud.core.cloud import DEVELOPER
 from localcloud.core.projects import DEFAULT_PROJECT
@@ -35,7 +36,7 @@ def nothing_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(TpuApi, "configured", {})
+    monkeypatch.setattr(Api, "configured", {})
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_another_quota_project_of_the_default_credentials_keeps_nobody_from_the_
     # The local cloud refuses that project where it is sent after all.
     monkeypatch.setenv("USER_PROJECT_OVERRIDE", "true")
     monkeypatch.setenv("GOOGLE_BILLING_PROJECT", "elsewhere")
-    with pytest.raises(TpuApiError, match="permission to use project elsewhere"):
+    with pytest.raises(ApiError, match="permission to use project elsewhere"):
         TpuApi().list_all(NODES, "queuedResources")
 
 
@@ -165,14 +166,14 @@ def test_an_account_is_acted_as_by_the_queue_with_the_stacks_own_configuration(
     }
     assert whose(given(configured)) == email
     request = dynamic.ConfigureRequest(cast(Any, configured))
-    TpuResourceProvider().configure(request)
-    with pytest.raises(TpuApiError, match=f"tpu.queuedResources.list.* {email}"):
+    ApiResourceProvider().configure(request)
+    with pytest.raises(ApiError, match=f"tpu.queuedResources.list.* {email}"):
         TpuApi().list_all(NODES, "queuedResources")
 
 
 def test_credentials_that_are_none_are_one_message_of_the_queue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(TpuApi, "configured", {"gcp:credentials": "no-such-file.json"})
-    with pytest.raises(TpuApiError, match=r"gcp:credentials .* is neither JSON nor a file"):
+    monkeypatch.setattr(Api, "configured", {"gcp:credentials": "no-such-file.json"})
+    with pytest.raises(ApiError, match=r"gcp:credentials .* is neither JSON nor a file"):
         TpuApi()

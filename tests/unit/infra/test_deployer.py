@@ -73,14 +73,20 @@ def test_what_is_of_the_billing_account_is_in_no_role_of_the_project() -> None:
         {"bucket": {"encryption": {}}, "vm": {"opsAgent": True}},
         {"limits": {"idleMinutes": 60, "role": "tpu_stack_limits"}},
         {"limits": {"role": "tpu_stack_limits"}, "recovery": {"enabled": True}},
-        {"jobs": {"enabled": True, "webhook": "tpu-webhook"}},
+        {"messages": {"webhook": "tpu-webhook", "pubsubTopic": "tpu-messages"}},
     ],
 )
 def test_the_roles_that_a_stack_gives_are_those_on_the_list(
     run: Run, settings: dict[str, Any]
 ) -> None:
     engine, _ = run(config(**settings))
-    kinds = ("IAMMember", "BucketIAMMember", "CryptoKeyIAMMember", "SecretIamMember")
+    kinds = (
+        "IAMMember",
+        "BucketIAMMember",
+        "CryptoKeyIAMMember",
+        "SecretIamMember",
+        "TopicIAMMember",
+    )
     given = {one.inputs["role"] for kind in kinds for one in engine.of(kind)}
     own = {"projects/some-project/roles/tpu_stack_limits"} if "limits" in settings else set()
     assert given == {*of(**settings).grants, *own}

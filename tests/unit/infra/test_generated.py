@@ -1,4 +1,4 @@
-"""Ten thousand stacks by chance: no traceback, and Google refuses what the checks refuse."""
+"""Stacks by chance, ten thousand in all: no traceback; Google refuses what the checks refuse."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from infra.settings import StackSettings
 from infra.settings.parse import parse
 from infra.settings.problems import Problem, SettingsError
 from infra.settings.reference import all_settings
+from tests.examples import examples
 
 from .calls import Call
 from .generate import stack
 from .machine_calls import calls
 from .replay import Google
 
-PARTS, OF_EACH = 10, 1000
+PARTS, OF_EACH = 10, examples(1000)
 # What Google itself refuses, by setting (`*` is any number) and the beginning of the reason; the
 # other rules are this project's own (what the trainer needs, what costs without use), and no cloud
 # knows them.
@@ -144,7 +145,10 @@ NOT_ASKED = {
     "bucket.forceDestroy": "the engine's, on destroy",
     "bucket.protect": "the engine's, on destroy",
     "jobs.enabled": "a text in the machine's metadata",
-    "jobs.webhook": "a secret that is there already, as test_resources.py has it",
+    "messages.webhook": "a secret that is there already, as test_resources.py has it",
+    "messages.costDollars": "a number for the machine",
+    "messages.emails": "an alert and its channels, which test_bucket_and_budget.py has",
+    "messages.pubsubTopic": "a topic and a grant, which test_bucket_and_budget.py has",
     "jobs.vertex": "an account and its grants, which test_managed_training.py has",
     "jobs.vertex.region": "a text in a request of `tpustack job submit`",
     "jobs.vertex.network": "a text in a request of `tpustack job submit`",
@@ -162,7 +166,7 @@ NOT_ASKED = {
 
 def test_every_setting_is_asked_of_google_by_chance_or_named_with_a_reason() -> None:
     made: set[str] = set()
-    for seed in range(OF_EACH):
+    for seed in range(1000):
         made |= set(paths(stack(Random(seed)), ""))
     known = {setting.path for setting in all_settings()}
     assert (made - {"gcp:project"}) & NOT_ASKED.keys() == set()

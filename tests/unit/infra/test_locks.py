@@ -6,7 +6,6 @@ import hashlib
 import os
 import re
 import subprocess
-import sys
 import venv
 import zipfile
 from pathlib import Path
@@ -91,7 +90,7 @@ def install(
     folder: Path, lock: str | None, wheels: Path | None = None
 ) -> tuple[int, str, set[str]]:
     """Run the script's own function with pip; the exit code, what it said, what it installed."""
-    pytest.importorskip("pip", reason="`make next` makes an environment without pip")
+    pip = pytest.importorskip("pip", reason="`make next` makes an environment without pip")
     told = {"tensorflow-lock": lock, "training-wheels": wheels}
     for name, text in told.items():
         if text is not None:
@@ -99,23 +98,24 @@ def install(
     base = folder / "home" / "tpu-stack"
     base.mkdir(parents=True)
     venv.create(folder / "got")
+    (packages,) = folder.glob("got/lib/*/site-packages")
+    # With --python, pip would start itself a second time.
+    (packages / "pip").symlink_to(Path(pip.__file__).parent)
     shared, _ = startup_script("vm.sh").split("# The VM: ", 1)
     script = f"""{shared}
 attribute() {{ cat "{folder}/$1" 2>/dev/null; }}
-PYTHON={sys.executable}
+PYTHON={folder}/got/bin/python
 install_tensorflow tensorflow==9.9
 """
     offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "PIP_NO_CACHE_DIR": "1"}
     done = subprocess.run(
         ["bash", "-c", script],
-        env=os.environ
-        | offline
-        | {"HOME": str(base.parent), "PIP_PYTHON": str(folder / "got/bin/python")},
+        env=os.environ | offline | {"HOME": str(base.parent)},
         capture_output=True,
         text=True,
         check=False,
     )
-    found = {path.stem for path in folder.glob("got/lib/*/site-packages/*.py")}
+    found = {path.stem for path in packages.glob("*.py")}
     return done.returncode, done.stdout + done.stderr, found
 
 

@@ -14,6 +14,7 @@ from infra.checks import find_problems
 from infra.settings import StackSettings
 from infra.settings.parse import parse
 from infra.settings.problems import Problem, SettingsError
+from tests.examples import examples
 
 from .conftest import config, context_of
 
@@ -68,7 +69,7 @@ NAMES = st.sampled_from(sorted(StackSettings.model_json_schema()["properties"]))
 
 
 @given(st.dictionaries(NAMES, VALUES, max_size=6))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_any_settings_are_parsed_or_refused_with_whole_sentences(values: dict[str, object]) -> None:
     keys: dict[str, object] = {f"tpu-stack:{name}": value for name, value in values.items()}
     problems: tuple[Problem, ...] = ()
@@ -95,7 +96,7 @@ def test_any_settings_are_parsed_or_refused_with_whole_sentences(values: dict[st
     capacity=st.sampled_from(["on-demand", "spot", "preemptible", "reserved"]),
     run_on=st.sampled_from(["vm", "tpu"]),
 )
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_checks_never_fail_and_always_say_what_would_be_right(
     zone: str,
     accelerator: str,
@@ -137,7 +138,7 @@ def test_checks_never_fail_and_always_say_what_would_be_right(
 
 
 @given(bucket=BUCKETS, budget=st.none() | BUDGETS)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_any_bucket_and_budget_are_right_or_refused_saying_what_would_be(
     bucket: dict[str, object], budget: dict[str, object] | None
 ) -> None:
@@ -176,7 +177,7 @@ def cidr_is_refused(accelerator: str, block: str, subnet: IPv4Network) -> bool:
 
 
 @given(st.sampled_from(sorted(NODES)), blocks, blocks)
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_a_block_is_accepted_exactly_if_it_is_private_large_enough_and_free(
     accelerator: str, block: IPv4Network, subnet: IPv4Network
 ) -> None:
@@ -197,7 +198,7 @@ def test_a_block_is_accepted_exactly_if_it_is_private_large_enough_and_free(
 
 
 @given(blocks, st.integers(min_value=1, max_value=2**20))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_a_block_that_does_not_begin_at_its_first_address_is_refused(
     block: IPv4Network, offset: int
 ) -> None:

@@ -13,13 +13,15 @@ import pytest
 import requests
 from pulumi.dynamic.dynamic import serialize_provider
 
+from infra.managed_jobs import ManagedJobsProvider
 from infra.queued import node as node_module
 from infra.queued import request as request_module
-from infra.queued.api import TpuApi, TpuApiError
+from infra.queued.api import TpuApi
 from infra.queued.known import UnknownProviderError, provider_of
 from infra.queued.node import QueuedNodeProvider
 from infra.queued.request import QueuedRequestProvider
 from infra.queued.walk import body_of
+from infra.rest import ApiError
 
 PLACE = "projects/some-project/locations/us-central1-b"
 ENTRY = f"{PLACE}/queuedResources/a-tpu"
@@ -224,7 +226,7 @@ def test_what_passes_is_tried_again_and_a_refusal_is_not(google: Google) -> None
 
 def test_a_service_that_stays_away_is_an_error_in_the_end(google: Google) -> None:
     google.refusals = [(503, "UNAVAILABLE", "later")] * 100
-    with pytest.raises(TpuApiError, match="later"):
+    with pytest.raises(ApiError, match="later"):
         QueuedRequestProvider().read(ENTRY, ASKED)
     assert google.now < 60
 
@@ -472,7 +474,7 @@ def test_the_state_of_this_and_of_an_earlier_release_finds_its_provider() -> Non
         b"\x8c\x12QueueEntryProvider\x94\x93\x94)\x81\x94."
     )
     assert type(provider_of(earlier)) is QueuedRequestProvider
-    for provider in (QueuedRequestProvider, QueuedNodeProvider):
+    for provider in (QueuedRequestProvider, QueuedNodeProvider, ManagedJobsProvider):
         written = base64.b64decode(serialize_provider(provider()))
         assert type(provider_of(written)) is provider
 

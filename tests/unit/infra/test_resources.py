@@ -403,14 +403,46 @@ def test_a_role_made_again_in_a_later_week_has_another_id(day: datetime, week_of
 
 
 def test_the_machine_may_read_the_secret_of_a_webhook_and_is_told_its_name(run: Run) -> None:
-    engine, _ = run(config(jobs={"enabled": True, "webhook": "tpu-webhook"}))
+    engine, _ = run(config(messages={"webhook": "tpu-webhook"}))
     grant = engine.one("SecretIamMember")
     assert grant["secretId"] == "tpu-webhook"
     assert grant["role"] == "roles/secretmanager.secretAccessor"
     name = "projects/some-project/secrets/tpu-webhook"
-    assert engine.one("Instance")["metadata"]["jobs-webhook"] == name
+    assert json.loads(engine.one("Instance")["metadata"]["messages"]) == {"webhook": name}
     apis = {one.inputs["service"] for one in engine.of("Service")}
     assert "secretmanager.googleapis.com" in apis
+
+
+def test_the_machine_may_publish_to_its_own_topic_alone(run: Run) -> None:
+    engine, _ = run(config(messages={"pubsubTopic": "tpu-messages"}))
+    assert engine.one("Topic")["name"] == "tpu-messages"
+    grant = engine.one("TopicIAMMember")
+    assert (grant["topic"], grant["role"]) == ("tpu-messages", "roles/pubsub.publisher")
+    assert grant["member"].startswith("serviceAccount:")
+    said = json.loads(engine.one("Instance")["metadata"]["messages"])
+    assert said == {"topic": "projects/some-project/topics/tpu-messages"}
+
+
+def test_what_the_machine_writes_to_the_log_of_messages_is_mailed(run: Run) -> None:
+    engine, _ = run(config(messages={"emails": ["a@example.com", "b@example.com"]}))
+    told = [one.inputs["labels"]["email_address"] for one in engine.of("NotificationChannel")]
+    assert told == ["a@example.com", "b@example.com"]
+    policy = engine.one("AlertPolicy")
+    assert len(policy["notificationChannels"]) == 2
+    (condition,) = policy["conditions"]
+    said = json.loads(engine.one("Instance")["metadata"]["messages"])
+    matched = condition["conditionMatchedLog"]
+    assert matched["filter"] == f'logName="{said["log"]}"'
+    for part, extractor in matched["labelExtractors"].items():
+        assert extractor == f"EXTRACT(jsonPayload.{part})"
+        assert f"${{log.extracted_label.{part}}}" in policy["documentation"].values()
+
+
+def test_the_machine_knows_what_an_hour_costs_where_it_tells_of_a_ceiling(run: Run) -> None:
+    engine, _ = run(config(messages={"webhook": "w", "costDollars": 500}))
+    cost = json.loads(engine.one("Instance")["metadata"]["messages"])["cost"]
+    assert cost["dollars"] == 500
+    assert cost["hour"] > cost["hourWithoutTpu"] > 0
 
 
 def test_a_stack_that_runs_jobs_gives_its_machine_the_agent_and_no_further_right(run: Run) -> None:

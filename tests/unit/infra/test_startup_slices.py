@@ -14,6 +14,9 @@ from infra.components.machine import startup_script
 STUBS = """
 attribute() { [[ -v METADATA_OF[$1] ]] && printf '%s' "${METADATA_OF[$1]}"; }
 start_training() { echo "trains on $1"; }
+start_jobs() { echo "runs jobs on $1"; }
+require_scope() { :; }
+await_grants() { :; }
 ensure_tensorflow() { PYTHON=python3; }
 systemd-run() { echo "serves"; }
 """
@@ -35,6 +38,11 @@ SLICES = "t-0,t-1"
 def test_worker_0_of_the_first_slice_trains(
     node: str, worker: str, slices: str, grpc: str, done: str, tmp_path: Path
 ) -> None:
+    assert booted(node, worker, slices, grpc, tmp_path) == done
+
+
+def booted(node: str, worker: str, slices: str, grpc: str, home: Path, jobs: str = "") -> str:
+    """Run the script of a host; return what it starts."""
     metadata = {
         "agent-worker-number": worker,
         "tpu-env": f"ACCELERATOR_TYPE: 'v2-8'\nNODE_ID: '{node}'\nWORKER_ID: '{worker}'\n",
@@ -43,6 +51,7 @@ def test_worker_0_of_the_first_slice_trains(
         "tpu-serves-grpc": grpc,
         "training-tensorflow": "2.18.0",
         **({"tpu-names": slices} if slices else {}),
+        **({"training-jobs": jobs} if jobs else {}),
     }
     values = " ".join(f"[{key}]={shlex.quote(value)}" for key, value in metadata.items())
     shared, own = startup_script("tpu_vm.sh").split("# Every host of a TPU VM", 1)
@@ -52,8 +61,23 @@ def test_worker_0_of_the_first_slice_trains(
         capture_output=True,
         text=True,
         check=False,
-        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
     )
     assert run.returncode == 0, run.stderr
     said = [line for line in run.stdout.splitlines() if not line.startswith("tpu-stack:")]
-    assert said == ([done] if done else [])
+    return said[0] if said else ""
+
+
+@pytest.mark.parametrize(
+    ("worker", "grpc", "jobs", "done"),
+    [
+        ("3", "false", "true", "runs jobs on local"),
+        # TensorFlow drives all hosts from worker 0.
+        ("3", "true", "true", ""),
+        ("3", "false", "", ""),
+    ],
+)
+def test_the_other_hosts_run_jobs_where_programs_drive_the_chips_of_their_own_host(
+    worker: str, grpc: str, jobs: str, done: str, tmp_path: Path
+) -> None:
+    assert booted("t", worker, "", grpc, tmp_path, jobs) == done

@@ -717,7 +717,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
             training={"runOn": "tpu"},
         ),
         'tpu.runtimeVersion: "tpu-vm-tf-2.18.0-se" serves no gRPC, so that a trainer on worker 0 '
-        "cannot use the other 3 hosts of a v3-32. Use a -pod runtime.",
+        "cannot use the other 3 hosts of a v3-32. Use a -pod runtime, or jobs.enabled for programs "
+        "that run on each host.",
     ),
     (
         "a runtime without TensorFlow",
@@ -1166,10 +1167,27 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "projects/PROJECT/topics/NAME of one that is there.",
     ),
     (
-        "a webhook that is told of jobs where none run",
-        config(jobs={"webhook": "tpu-webhook"}),
-        'jobs.webhook: "tpu-webhook" is told how jobs end, but this stack runs none. Set '
-        "jobs.enabled: true, or remove it.",
+        "messages to what is no address",
+        config(messages={"emails": ["ada"]}),
+        'messages.emails: "ada" is no e-mail address. Use one like me@example.com.',
+    ),
+    (
+        "messages to somebody else's topic",
+        config(messages={"pubsubTopic": "projects/p/topics/t"}),
+        'messages.pubsubTopic: "projects/p/topics/t" is no name of a topic. Use the name of a '
+        "topic to make, like tpu-messages.",
+    ),
+    (
+        "one topic made twice",
+        config(messages={"pubsubTopic": "tpu"}, budget={"amount": 5, "pubsubTopic": "tpu"}),
+        'messages.pubsubTopic: "tpu" is the topic of the budget, too. Use another name, since the '
+        "stack makes both.",
+    ),
+    (
+        "a ceiling that nobody is told of",
+        config(messages={"costDollars": 500}),
+        "messages.costDollars: 500 is told nobody. Set messages.emails, messages.webhook or "
+        "messages.pubsubTopic, or remove it.",
     ),
 ]
 
@@ -1190,6 +1208,16 @@ def test_a_wrong_stack_is_refused_with_one_message(
     settings: dict[str, Any], message: str, root: Path
 ) -> None:
     assert refusals(settings, root) == [message]
+
+
+def test_a_slice_without_grpc_is_for_jobs_that_run_on_each_host(root: Path) -> None:
+    settings = config(
+        zone="europe-west4-a",
+        tpu={"acceleratorType": "v3-32", "runtimeVersion": "tpu-vm-tf-2.18.0-se"},
+        training={"runOn": "tpu"},
+        jobs={"enabled": True},
+    )
+    assert refusals(settings, root) == []
 
 
 def test_an_empty_data_directory_is_refused(root: Path) -> None:

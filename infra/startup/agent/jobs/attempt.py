@@ -100,10 +100,10 @@ class Attempt:
         except (OSError, ValueError):
             return None
 
-    def end(self, why: str, said: str = "") -> None:
+    def end(self, why: str, said: str = "", code: int | None = None) -> None:
         """Have the supervisor end the try; the first reason counts."""
         if not (self.folder / "end").exists():
-            write(self.folder / "end", json.dumps({"why": why, "said": said}))
+            write(self.folder / "end", json.dumps(vars(Outcome(why, code, said))))
 
     def is_to_end(self) -> Outcome | None:
         """Return why the try is to end, or None."""

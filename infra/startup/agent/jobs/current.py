@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from . import hosts
 from .attempt import Attempt
 from .record import Job, Outcome
 from .shipping import Shipping
 from .store import Store
 
 _TPU_LOOK = 10.0
+_HOSTS_LOOK = 5.0
 
 
 class Current:
@@ -22,7 +24,8 @@ class Current:
         self.job = job
         self.attempt = Attempt(folder / f"{job.name}-{number}")
         self.shipping = Shipping(store, self.attempt.log, job.name, number)
-        self._tpu_look = 0.0
+        self._tpu_look = self._hosts_look = 0.0
+        self._store = store
         self._beat: float | None = None
 
     def outcome(self) -> Outcome | None:
@@ -44,6 +47,16 @@ class Current:
         self._tpu_look = now + _TPU_LOOK
         if why := why_lost(self.created):
             self.attempt.end("preempted", why)
+
+    def follow_hosts(self, now: float) -> None:
+        """End it if it failed on another host, at a look from time to time. Raises StoreError."""
+        if now < self._hosts_look:
+            return
+        self._hosts_look = now + _HOSTS_LOOK
+        if not self.attempt.content().get("on_all_hosts"):
+            return
+        if failed := hosts.failure(self._store, self.job):
+            self.attempt.end(failed.why, failed.said, failed.code)
 
     def beat(self, renewed: float) -> None:
         """Tell the supervisor when the machine last had the TPU for sure."""

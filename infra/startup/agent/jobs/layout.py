@@ -3,13 +3,18 @@
 queue/NAME.json              what a job is and what has become of it (record.py)
 bell                         written after each change that the runner should see at once
 runners/TPU.json             the lease of the machine that runs jobs on a TPU (lease.py)
+slices/TPU.json              which try runs on all hosts of a TPU (hosts.py)
+agent/wanted.json            when a job has found the TPU gone, which is made anew for it then
+                             (recovery.py)
 idle-stop.json               after how many minutes without a job the TPU is taken down (limits.py)
-messages/ends/NAME           written once people have been told that the job has ended (messages.py)
-messages/since               since when they are told
+messages/KIND/ends/NAME      written once those of a kind (a webhook, a topic, a log that is mailed)
+                             have been told that the job has ended (messages.py)
+messages/KIND/since          since when they are told
 archives/SHA256              what a job brings along: a folder as .tar.gz, or a wheel
 jobs/NAME/                   JOB_DIR: what the job writes itself
 jobs/NAME/model/             MODEL_DIR
 jobs/NAME/artifacts/PATH     the files that a job left in ARTIFACTS_DIR
+jobs/NAME/hosts/TRY/N.json   how a try ended on host N of a slice, and N.log: what it wrote there
 jobs/NAME/logs/TRY/OFFSET    what it wrote, in pieces: bytes of a try from an offset on
 data/                        DATA_DIR, the stack's data set
 """
@@ -20,9 +25,8 @@ import re
 
 QUEUE = "queue/"
 BELL = "bell"
+WANTED = "agent/wanted.json"
 IDLE_STOP = "idle-stop.json"
-MESSAGES = "messages/ends/"
-TOLD_SINCE = "messages/since"
 NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 """What a job may be called: it is part of names in the bucket and on the machine."""
 _SUFFIX = ".json"
@@ -43,9 +47,19 @@ def lease(tpu: str) -> str:
     return f"runners/{tpu}.json"
 
 
-def told(job: str) -> str:
-    """Return where it stands that people have been told of a job's end."""
-    return f"{MESSAGES}{job}"
+def on_all_hosts(tpu: str) -> str:
+    """Return where it stands which try runs on all hosts of a TPU."""
+    return f"slices/{tpu}.json"
+
+
+def told(kind: str, job: str = "") -> str:
+    """Return where it stands that those of a kind have been told of a job's end, or of any."""
+    return f"messages/{kind}/ends/{job}"
+
+
+def told_since(kind: str) -> str:
+    """Return where it stands since when those of a kind are told."""
+    return f"messages/{kind}/since"
 
 
 def archive(sha256: str) -> str:
@@ -61,6 +75,11 @@ def folder(job: str) -> str:
 def artifacts(job: str) -> str:
     """Return the folder of the files that a job left."""
     return f"{folder(job)}artifacts/"
+
+
+def hosts(job: str, number: int) -> str:
+    """Return the folder of what hosts but worker 0 tell of a try."""
+    return f"{folder(job)}hosts/{number:04}/"
 
 
 def logs(job: str, number: int | None = None) -> str:

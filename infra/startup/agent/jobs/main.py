@@ -6,6 +6,7 @@ In a container of Vertex AI, run one job there (`managed BUCKET JOB`).
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import random
 import sys
@@ -15,9 +16,11 @@ from pathlib import Path
 
 from ..google import Place
 from ..machine import Machine
-from ..webhook import teller
-from . import managed, messages
+from ..messages import senders
+from . import layout, managed, messages
 from .attempt import Attempt
+from .container import World as HostWorld
+from .hosts import Host
 from .lease import Holder
 from .messages import Messages
 from .runner import Runner, World
@@ -66,7 +69,13 @@ def _run_jobs(program: Path, *, is_here: bool) -> None:
     # Two runners on one machine would have one lease.
     lock = os.open(folder / "lock", os.O_CREAT | os.O_WRONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    runner = _runner(machine, folder, program, is_here=is_here)
+    # libtpu and JAX take a host's number from there, too (JAX: _src/clusters/cloud_tpu_cluster.py).
+    number = int(machine.optional("agent-worker-number") or 0) if is_here else 0
+    runner = (
+        _host(machine, folder, program, number)
+        if number
+        else _runner(machine, folder, program, is_here=is_here)
+    )
     said = ""
     say("waiting for jobs")
     while True:
@@ -81,20 +90,42 @@ def _run_jobs(program: Path, *, is_here: bool) -> None:
         time.sleep(pause)
 
 
-def _runner(machine: Machine, folder: Path, program: Path, *, is_here: bool) -> Runner:
+def _place(machine: Machine) -> Place:
     bucket = machine.attribute("bucket-url").removeprefix("gs://")
     project, zone = machine.attribute("tpu-project"), machine.attribute("tpu-zone")
-    place = Place(project, zone, bucket, machine.further_zones)
-    me = Holder(machine.entry("id"), machine.entry("name"))
-    tpu = machine.attribute("tpu-name")
-    tpus = Tpus(place, tpu, machine.call, is_here=is_here)
+    return Place(project, zone, bucket, machine.further_zones)
+
+
+def _host(machine: Machine, folder: Path, program: Path, number: int) -> Host:
+    """Return what runs jobs on another host of a slice than worker 0."""
+    place, tpu = _place(machine), machine.attribute("tpu-name")
+    tpus = Tpus(place, tpu, machine.call, lambda: None, is_here=True)
 
     def start(attempt: Attempt) -> None:
         attempt.start(program)
 
+    world = HostWorld(os.environ, start, time.sleep, time.time, say)
+    store = Store(place.bucket, Transport(machine.entry))
+    return Host(store, tpu, number, tpus.ready, folder, world)
+
+
+def _runner(machine: Machine, folder: Path, program: Path, *, is_here: bool) -> Runner:
+    place = _place(machine)
+    bucket = place.bucket
+    me = Holder(machine.entry("id"), machine.entry("name"))
+    tpu = machine.attribute("tpu-name")
     store = Store(bucket, Transport(machine.entry))
+
+    def want() -> None:
+        store.write(layout.WANTED, json.dumps({"at": time.time()}).encode())
+
+    tpus = Tpus(place, tpu, machine.call, want, is_here=is_here)
+
+    def start(attempt: Attempt) -> None:
+        attempt.start(program)
+
     # In a thread of its own, which no call of the runner's shall wait for.
     apart = Store(bucket, Transport(machine.entry))
-    tell = Messages(apart, teller(machine.optional, machine.call), time.time, say)
+    tell = Messages(apart, senders(machine.optional, machine.call), time.time, say)
     world = World(now, time.time, say, start, messages.start(tell))
     return Runner(store, me, tpu, tpus, folder, world)

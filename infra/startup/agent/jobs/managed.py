@@ -1,28 +1,28 @@
 """Run one job in a container of Vertex AI, which has a TPU of its own for it.
 
 Vertex AI makes one container and, if its machine goes, another one, so that there is no lease:
-each try is written into the job's record, on the condition that nobody else has changed it.
+each try is written into the job's record, on the condition that nobody else has changed it. Each
+host of a slice has a container; the record is that of worker 0, and follower.py is for the others.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 from .attempt import Attempt
+from .container import WORKER, World, content_of
 from .current import Current
+from .follower import Follower
 from .queue import Queue
-from .record import QUEUED, RUNNING, Job, Outcome
+from .record import FAILED, QUEUED, RUNNING, Job, Outcome
 from .store import Store, StoreError
-from .variables import Tpu, variables
 
 PLACE = "vertex"
 """What stands for a TPU's name in a try that ran on Vertex AI."""
@@ -30,27 +30,7 @@ _LOOK = 2.0
 _STEP = 0.1
 _GONE = Outcome("preempted", None, "Vertex AI has replaced its machine")
 _TAKEN = "Vertex AI ends the container"
-# Vertex AI sets what a slice's hosts must know of each other.
-_NOT_OURS = ("TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES", "TPU_GRPC_URL", "XRT_TPU_CONFIG")
-
-
-@dataclass(frozen=True)
-class World:
-    """What a container gives, which tests replace.
-
-    Attributes:
-        environment: of the container.
-        start: starts a try's supervisor.
-        sleep: lets time pass.
-        time: seconds since the epoch.
-        say: writes a line to Vertex AI's log.
-    """
-
-    environment: Mapping[str, str]
-    start: Callable[[Attempt], None]
-    sleep: Callable[[float], None]
-    time: Callable[[], float]
-    say: Callable[[str], None]
+_NO_NUMBER = f"Vertex AI does not tell this host of the slice its number ({WORKER})"
 
 
 class Managed:
@@ -73,6 +53,7 @@ class Managed:
 
     def run(self, name: str) -> int:
         """Run the job of that name; return the container's exit code."""
+        self._refuse_unnumbered(name)
         self._end_earlier(name)
         while not self._taken and (job := self._queue.change(name, self._started)) is not None:
             self._run_try(job)
@@ -82,6 +63,17 @@ class Managed:
             return 1
         self._world.say(f"{name} is {ended.state} {ended.reason}".rstrip())
         return ended.code if ended.code is not None else 1
+
+    def _refuse_unnumbered(self, name: str) -> None:
+        """End a job whose hosts would all take themselves for worker 0."""
+
+        def end(job: Job) -> Job | None:
+            alone = int(job.spec.vertex.get("hosts", "1")) == 1
+            if alone or job.is_over or WORKER in self._world.environment:
+                return None
+            return job.over(FAILED, self._world.time(), _NO_NUMBER)
+
+        self._queue.change(name, end)
 
     def _end_earlier(self, name: str) -> None:
         """Count what an earlier container of this job has begun."""
@@ -99,7 +91,7 @@ class Managed:
 
     def _run_try(self, job: Job) -> None:
         current = Current(job, self._folder, self._store)
-        current.attempt.prepare(self._content(job))
+        current.attempt.prepare(content_of(job, self._store.bucket, self._world.environment))
         self._world.start(current.attempt)
         outcome = self._watch(current)
         current.attempt.kill()
@@ -138,36 +130,6 @@ class Managed:
         elif len(job.tries) != len(current.job.tries):
             current.attempt.end("preempted", "another container runs the job by now")
 
-    def _content(self, job: Job) -> dict[str, object]:
-        number, bucket = job.tries[-1].number, self._store.bucket
-        tpu = tpu_of(self._world.environment)
-        made = variables(job.name, number, bucket, job.spec, tpu)
-        kept = {name: made[name] for name in made if name in job.spec.env or name not in _NOT_OURS}
-        return {
-            "job": job.name,
-            "number": number,
-            "bucket": bucket,
-            "spec": vars(job.spec),
-            "created": "",
-            "variables": kept,
-            "sees_packages": True,
-        }
-
-
-def tpu_of(environment: Mapping[str, str]) -> Tpu:
-    """Return the TPU that a container has, as Vertex AI tells it by `TPU_CONFIG`.
-
-    AI Platform's containers had to wait for the node of that name; today's are on the TPU's own
-    machine, where it is there before they are.
-    """
-    try:
-        config = dict(json.loads(environment.get("TPU_CONFIG") or "{}"))
-    except ValueError:
-        config = {}
-    name = str(config.get("tpu_node_name") or "local")
-    zone, project = str(config.get("zone", "")), str(config.get("project", ""))
-    return Tpu(name, zone, project, (), "", is_here=True)
-
 
 def run(program: Path, bucket: str, name: str, store: Callable[[str], Store]) -> int:
     """Run a job in this container with the agent's program; return the exit code."""
@@ -178,7 +140,17 @@ def run(program: Path, bucket: str, name: str, store: Callable[[str], Store]) ->
         attempt.start(program)
 
     world = World(os.environ, start, time.sleep, time.time, lambda line: print(line, flush=True))
-    managed = Managed(store(bucket), Path(tempfile.mkdtemp(prefix="tpu-stack-")), world)
+    own, folder = store(bucket), Path(tempfile.mkdtemp(prefix="tpu-stack-"))
+    worker = os.environ.get(WORKER, "0")
+
+    def content(job: Job) -> dict[str, object]:
+        return content_of(job, bucket, os.environ)
+
+    managed = (
+        Managed(own, folder, world)
+        if worker == "0"
+        else Follower(own, folder, world, worker, content)
+    )
     # The first process of a container gets no signal that it does not ask for.
     signal.signal(signal.SIGTERM, lambda *_: managed.take_away())
     return managed.run(name)

@@ -11,8 +11,10 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from ..messages import Send, Senders, tell_each
 from . import layout
 from .order import Summaries
 from .record import ENDED, SUCCEEDED
@@ -23,12 +25,20 @@ _NEWS = 86400.0
 _LONGEST_PAUSE = 300.0
 
 
+@dataclass
+class Known:
+    """Since when those of a kind are told, and the marks of what they have been told."""
+
+    since: float
+    told: set[str]
+
+
 class Messages:
     """The ends of the jobs of one bucket.
 
     Args:
         store: the bucket, through calls of its own: another thread uses it.
-        teller: returns what sends a text, or fails; None where nobody wants to be told.
+        senders: looks whom to tell.
         time: seconds since the epoch.
         say: writes a line to the journal.
     """
@@ -36,42 +46,44 @@ class Messages:
     def __init__(
         self,
         store: Store,
-        teller: Callable[[], Callable[[str], None] | None],
+        senders: Senders,
         time: Callable[[], float],
         say: Callable[[str], None],
     ) -> None:
-        self._store, self._teller, self._time, self._say = store, teller, time, say
-        self._told: set[str] | None = None
-        self._since = 0.0
+        self._store, self._senders, self._time, self._say = store, senders, time, say
+        self._known: dict[str, Known] = {}
         self._failed = ""
 
     def send(self, jobs: Summaries) -> None:
         """Tell all ends that have not been told. Raises any exception; call it once more then."""
-        tell = self._teller()
-        if tell is None:
-            return
-        if self._told is None:
-            self._since = self._begin()
-            self._told = {item.path for item in self._store.items(layout.MESSAGES)}
-        for name, job in self._news(jobs):
-            path = layout.told(name)
-            if path not in self._told:
-                tell(text_of(name, job, self._store.bucket))
-                self._told.add(path)
+        if failed := tell_each(self._senders(), lambda kind, send: self._send(kind, send, jobs)):
+            raise failed
+
+    def _send(self, kind: str, send: Send, jobs: Summaries) -> None:
+        if kind not in self._known:
+            self._known[kind] = self._begin(kind)
+        known = self._known[kind]
+        for name, job in self._news(jobs, known.since):
+            path = layout.told(kind, name)
+            if path not in known.told:
+                send(text_of(name, job, self._store.bucket))
+                known.told.add(path)
                 self._store.write(path, b"")
 
-    def _news(self, jobs: Summaries) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        oldest = max(self._since, self._time() - _NEWS)
+    def _news(self, jobs: Summaries, since: float) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        oldest = max(since, self._time() - _NEWS)
         for name, job in jobs.items():
             if job.get("state") in ENDED and float(job.get("ended") or 0) >= oldest:
                 yield name, job
 
-    def _begin(self) -> float:
-        """Return since when ends are told: jobs of the time before a webhook was set are not."""
+    def _begin(self, kind: str) -> Known:
+        """Return what those of a kind know: jobs of the time before they were named are no news."""
+        path = layout.told_since(kind)
         with contextlib.suppress(Conflict):
-            self._store.write(layout.TOLD_SINCE, str(self._time()).encode(), generation=0)
-        found = self._store.read(layout.TOLD_SINCE)
-        return float(found[0]) if found else 0.0
+            self._store.write(path, str(self._time()).encode(), generation=0)
+        found = self._store.read(path)
+        told = {item.path for item in self._store.items(layout.told(kind))}
+        return Known(float(found[0]) if found else 0.0, told)
 
     def keep(self, news: queue.Queue[Summaries], sleep: Callable[[float], None]) -> None:
         """Send what comes, each list until it works or a newer one is there."""

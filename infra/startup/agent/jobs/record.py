@@ -12,6 +12,8 @@ QUEUED, RUNNING = "queued", "running"
 SUCCEEDED, FAILED, STOPPED, TIMED_OUT = "succeeded", "failed", "stopped", "timed-out"
 ENDED = (SUCCEEDED, FAILED, STOPPED, TIMED_OUT)
 FRAMEWORKS = ("none", "tensorflow", "pytorch", "jax")
+ON_EACH_HOST = ("pytorch", "jax")
+"""Those that drive the chips of their own host only. TensorFlow may drive all from one."""
 # Wrong input, a program that can't be run, and one that is not there (POSIX 2.8.2): running any of
 # them once more changes nothing.
 _FINAL_CODES = (2, 126, 127)
@@ -40,8 +42,8 @@ class Spec:
         timeout: seconds that a try may take; None for any time.
         failures: how often it is started again after a failure.
         preemptions: how often after its TPU or its machine went.
-        vertex: where Vertex AI runs it (`project`, `region`, `tpu`, `image`, `account`, `network`);
-            empty for a job of the stack's own machine.
+        vertex: where Vertex AI runs it (`project`, `region`, `tpu`, `image`, `account`, `network`,
+            for spot `strategy`, for slices `hosts`); empty for a job of the stack's own machine.
     """
 
     command: str

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from . import layout, order
+from . import hosts, layout, order
 from .attempt import Attempt
 from .current import Current
 from .lease import FRESH, Holder, Lease
@@ -20,7 +20,7 @@ from .order import Summaries
 from .queue import Queue
 from .record import FAILED, QUEUED, RUNNING, Job, Outcome
 from .store import Store
-from .variables import Tpu, variables
+from .variables import Tpu, content_of
 
 # The queue is looked at when the bell has rung, and at least so often.
 _LOOK = 30.0
@@ -187,7 +187,10 @@ class Runner:
         if job is None:
             return False
         current = Current(job, self._folder, self._store)
-        current.attempt.prepare(self._content(job, tpu))
+        content = content_of(job, self._store.bucket, tpu)
+        if everywhere := hosts.runs_on_all(tpu, job.spec):
+            hosts.announce(self._store, self._tpu, job)
+        current.attempt.prepare({**content, "on_all_hosts": everywhere})
         current.beat(self._lease.renewed)
         self._world.say(f"{name} starts (try {job.tries[-1].number})")
         self._current = current
@@ -198,18 +201,6 @@ class Runner:
         if job.state != QUEUED:
             return None
         return job.started(self._me.id, self._me.name, self._tpu, self._world.time())
-
-    def _content(self, job: Job, tpu: Tpu) -> dict[str, object]:
-        """Return what the supervisor has to know."""
-        number, bucket = job.tries[-1].number, self._store.bucket
-        return {
-            "job": job.name,
-            "number": number,
-            "bucket": bucket,
-            "spec": vars(job.spec),
-            "created": tpu.created,
-            "variables": variables(job.name, number, bucket, job.spec, tpu),
-        }
 
     def _watch(self, current: Current) -> None:
         current.shipping.ship(self._world.now())
@@ -222,6 +213,7 @@ class Runner:
             if job is None or job.stop:
                 current.attempt.end("stopped")
         current.follow_tpu(self._world.now(), self._tpus.why_lost)
+        current.follow_hosts(self._world.now())
 
     def _finish(self, current: Current, outcome: Outcome) -> None:
         """Bring everything to the bucket, then say that the try is over."""

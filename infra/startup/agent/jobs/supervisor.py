@@ -152,11 +152,11 @@ class Supervisor:
         process.wait()
 
     def _keep_artifacts(self, folder: Path) -> None:
-        job = self._content["job"]
+        kept = f"{layout.artifacts(self._content['job'])}{self._content.get('artifacts', '')}"
         for path in sorted(folder.rglob("*")):
             if path.is_symlink() or not path.is_file():
                 continue
-            name = f"{layout.artifacts(job)}{path.relative_to(folder).as_posix()}"
+            name = f"{kept}{path.relative_to(folder).as_posix()}"
             try:
                 with path.open("rb") as file:
                     self._store.upload(name, file, path.stat().st_size)

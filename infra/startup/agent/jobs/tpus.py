@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..google import TPU, Call, Json, Place, look_up, message, version
 from .variables import Tpu
 
@@ -15,10 +17,14 @@ class Tpus:
         place: where it is.
         name: what it is called.
         call: calls Google as the machine's account.
-        is_here: whether this machine is its worker 0.
+        want: says that a job wants a TPU that is gone: a limit may have deleted it.
+        is_here: whether this machine is one of its workers.
     """
 
-    def __init__(self, place: Place, name: str, call: Call, *, is_here: bool) -> None:
+    def __init__(
+        self, place: Place, name: str, call: Call, want: Callable[[], None], *, is_here: bool
+    ) -> None:
+        self._want, self._has_wanted = want, False
         self._place, self._name, self._call, self._is_here = place, name, call, is_here
         self.why_not = ""
 
@@ -52,8 +58,11 @@ class Tpus:
         return None
 
     def wake(self) -> None:
-        """Start a TPU that was stopped because nothing ran. Raises OSError."""
+        """Start a TPU that was stopped because nothing ran, or want it back. Raises OSError."""
         here, node = self._node()
+        if node is None and not self._has_wanted:
+            self._want()
+        self._has_wanted = node is None
         if node is not None and node.get("state") == "STOPPED":
             url = f"{TPU}{version(node)}/{here.node(self._name)}:start"
             status, answer = self._call("POST", url, "{}")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from . import layout
-from .record import Spec
+from .record import Job, Spec
 
 _GRPC_PORT = 8470
 
@@ -22,7 +23,8 @@ class Tpu:
         hosts: the addresses of its workers, in their order.
         port: where they serve gRPC.
         created: when it was made: another of the same name is another TPU.
-        is_here: whether this machine is its worker 0.
+        is_here: whether this machine is one of its workers.
+        worker: the number of this machine among them.
     """
 
     name: str
@@ -32,6 +34,20 @@ class Tpu:
     created: str
     port: int = _GRPC_PORT
     is_here: bool = False
+    worker: int = 0
+
+
+def content_of(job: Job, bucket: str, tpu: Tpu) -> dict[str, Any]:
+    """Return what a supervisor has to know of a job's last try."""
+    number = job.tries[-1].number
+    return {
+        "job": job.name,
+        "number": number,
+        "bucket": bucket,
+        "spec": vars(job.spec),
+        "created": tpu.created,
+        "variables": variables(job.name, number, bucket, job.spec, tpu),
+    }
 
 
 def variables(job: str, number: int, bucket: str, spec: Spec, tpu: Tpu) -> dict[str, str]:
@@ -47,7 +63,7 @@ def variables(job: str, number: int, bucket: str, spec: Spec, tpu: Tpu) -> dict[
         "TPU_ZONE": tpu.zone,
         "TPU_PROJECT": tpu.project,
         "TPU_GRPC_URL": f"grpc://{tpu.hosts[0]}:{tpu.port}" if tpu.hosts else "",
-        "TPU_WORKER_ID": "0",
+        "TPU_WORKER_ID": str(tpu.worker),
         "TPU_WORKER_HOSTNAMES": ",".join(tpu.hosts),
         "PYTHONUNBUFFERED": "1",
         **_of_framework(spec.framework, tpu),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -70,6 +71,24 @@ def caller(cloud: LocalCloud) -> Call:
         return answer.status, parse(content)
 
     return call
+
+
+class Killed(BaseException):
+    """The agent's process is gone."""
+
+
+def deadly(call: Call, chance: random.Random, share: float) -> Call:
+    """Kill the agent by chance, before or after a call has reached Google."""
+
+    def deadly_call(method: str, url: str, body: str | None) -> tuple[int, Json]:
+        if chance.random() < share:
+            raise Killed
+        answer = call(method, url, body)
+        if chance.random() < share:
+            raise Killed
+        return answer
+
+    return deadly_call
 
 
 def state(google: Client, name: str = "t") -> str:

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from infra.startup.agent.google import Bucket, Call, Json, Place
+from infra.startup.agent.jobs.layout import WANTED
 from infra.startup.agent.ledger import Ledger
-from infra.startup.agent.recovery import Recovery, World
+from infra.startup.agent.limits import LimitEnforcer
+from infra.startup.agent.recovery import Recovery
+from infra.startup.agent.world import World
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Latency
@@ -20,7 +23,7 @@ from localcloud.services.tpu import nodes
 from localcloud.services.tpu.api import QUEUED
 from localcloud.testing import Client
 
-from .conftest import PARENT, PROJECT, TPU, ZONE, caller, state
+from .conftest import PARENT, PROJECT, TPU, ZONE, Killed, caller, state
 
 LABELS = {"tpu-stack-mark": "abc"}
 NODE = {
@@ -340,10 +343,6 @@ def test_the_ledger_says_that_each_tpu_of_the_request_was_queued(
         assert states[-4:] == ["recovering", "queued", "provisioning", "ready"]
 
 
-class Killed(BaseException):
-    """The agent's process is gone."""
-
-
 @pytest.mark.parametrize("body", [ONE, TWO], ids=["one TPU", "two slices"])
 def test_the_way_back_into_the_queue_survives_kills_at_every_call(
     local_cloud: LocalCloud, google: Client, clock: VirtualClock, body: Json
@@ -426,3 +425,29 @@ def test_an_api_that_fails_half_of_the_time_does_not_stop_the_way_back(
     agent.cloud.cloud.faults.clear()
     agent.looks(1800, until=agent.are("READY"))
     assert agent.are("READY")()
+
+
+def test_a_request_that_a_limit_deletes_comes_back_with_all_its_tpus_for_a_job(
+    agent: Agent, google: Client, clock: VirtualClock
+) -> None:
+    place = Place(PROJECT, ZONE, "a-bucket")
+    enforcer = LimitEnforcer(
+        place,
+        agent.call,
+        lambda: False,
+        clock.now,
+        agent.lines.append,
+        sleep=lambda: agent.recovery.sleep(agent.tpus, agent.request),
+    )
+    for _ in range(11):
+        clock.advance(60.0)
+        enforcer.look({"tpus": agent.tpus, "idleMinutes": 10})
+    agent.looks(600)
+    assert agent.are("gone")()
+    query = {"uploadType": "media", "name": WANTED}
+    wanted = json.dumps({"at": clock.now()})
+    google.session.post(UPLOAD, params=query, data=wanted, timeout=30).raise_for_status()
+    agent.looks(900, until=agent.are("READY"))
+    agent.looks(20)
+    assert agent.are("READY")()
+    assert "q is made anew: a job waits for it" in agent.lines

@@ -78,6 +78,20 @@ def test_it_looks_every_ten_seconds_also_after_a_look_that_fails(fake: Fake) -> 
     assert fake.looks == [1, 11, 21, 31]
 
 
+def test_what_goes_on_failing_is_told_once_and_tried_after_pauses_that_grow(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fake.keeper
+    lines, pauses = list[str](), list[float]()
+    fake.keeper._say = lines.append
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    monkeypatch.setattr("random.uniform", lambda *_: 1.0)
+    fake.fails = 6
+    fake.keeper.keep()
+    assert lines == ["trying again: HTTP status 403", "turning this machine off"]
+    assert pauses == [15, 30, 60, 120, 120, 120]
+
+
 def test_a_tpu_that_the_trainer_finds_lost_is_looked_at_at_once_and_only_once(fake: Fake) -> None:
     assert fake.keeper
     fake.preempted_at = 14

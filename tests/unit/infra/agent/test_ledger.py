@@ -10,7 +10,8 @@ import pytest
 from infra.startup.agent.google import Bucket, Call, Json, Place
 from infra.startup.agent.ledger import Ledger
 from infra.startup.agent.limits import LimitEnforcer
-from infra.startup.agent.recovery import Recovery, World
+from infra.startup.agent.recovery import Recovery
+from infra.startup.agent.world import World
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Latency
@@ -162,6 +163,17 @@ def test_a_queued_tpu_waits_in_the_queue_and_leaves_it(clock: VirtualClock) -> N
     assert [event["state"] for event in written["file"]["events"]] == [
         *("queued", "provisioning", "ready", "stopped"),
     ]
+
+
+@pytest.mark.parametrize("answer", [{"garbage": True}, {}, {"state": None}, {"error": {}}])
+def test_an_answer_that_says_no_state_says_nothing(clock: VirtualClock, answer: Json) -> None:
+    def google(method: str, url: str, body: str | None) -> tuple[int, Json]:
+        assert "storage" not in url
+        return 200, answer
+
+    call = Ledger(Bucket(google, "b"), "j", clock.now, lambda _: None).listening(google, "stopped")
+    for what in ("nodes/t", "queuedResources/q"):
+        call("GET", f"https://tpu.googleapis.com/v2/{PARENT}/{what}", None)
 
 
 def test_signs_of_life_are_rare_and_a_killed_agent_goes_on_in_a_file_of_its_own(

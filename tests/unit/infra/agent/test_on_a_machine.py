@@ -71,7 +71,9 @@ def test_it_takes_a_lost_tpu_down_and_asks_for_another(cloud: LocalCloud) -> Non
     attributes = {
         "watchdog": program(),
         "limits": json.dumps({"tpus": ["t"], "recovery": {"preemption": 9, "failure": 9}}),
+        "messages": json.dumps({"cost": {"dollars": 9, "hour": 5.0, "hourWithoutTpu": 1.0}}),
         "bucket-url": "gs://a-bucket",
+        "tpu-name": "t",
         "tpu-project": PROJECT,
         "tpu-zone": ZONE,
         "training-job": "a-job",
@@ -85,3 +87,5 @@ def test_it_takes_a_lost_tpu_down_and_asks_for_another(cloud: LocalCloud) -> Non
 
     until(lambda: "t is deleted and made anew: it is PREEMPTED" in said())
     until(lambda: "t is not made yet: stock-out (There is no more capacity" in said(), seconds=40.0)
+    (spent,) = google.get(f"{buckets}/a-bucket/o", prefix="agent/cost")["items"]
+    assert spent["name"] == "agent/cost.json"

@@ -11,7 +11,8 @@ from infra.components.identity import _PROJECT_ROLES, Identity, IdentityArgs
 from infra.components.limits import _CREATE, _PERMISSIONS
 from infra.startup.agent.declaration import PATH as DECLARATION
 from infra.startup.agent.google import Json, Place, parse
-from infra.startup.agent.recovery import Recovery, World
+from infra.startup.agent.recovery import Recovery
+from infra.startup.agent.world import World
 from localcloud.app import LocalCloud
 from localcloud.core import enablement
 from localcloud.core.clock import VirtualClock

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from infra.startup.agent.google import Call, Json, Place
-from infra.startup.agent.recovery import Recovery, World
+from infra.startup.agent.recovery import Recovery
+from infra.startup.agent.world import World
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Latency
@@ -18,7 +19,7 @@ from localcloud.core.faults import Fault
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client
 
-from .conftest import PARENT, PROJECT, TPU, ZONE, caller, state
+from .conftest import DAY, PARENT, PROJECT, TPU, ZONE, Killed, caller, deadly, state
 
 BODY = {
     "acceleratorType": "v2-8",
@@ -46,10 +47,12 @@ class Agent:
         self.call: Call = caller(cloud)
         self.silent: dict[str, str] = {}
         self.lines: list[str] = []
+        self.told: list[str] = []
         self.start()
 
     def start(self) -> None:
-        world = World(self.clock.now, self.lines.append, self._silent, lambda: 0.5)
+        told = self.told.append
+        world = World(self.clock.now, self.lines.append, self._silent, lambda: 0.5, told)
         place = Place(PROJECT, ZONE, "a-bucket")
         self.recovery = Recovery(place, lambda *sent: self.call(*sent), world)
 
@@ -250,6 +253,7 @@ def test_budgets_of_preemptions_and_failures_are_separate(agent: Agent, google: 
     agent.silent["all"] = "connection refused"
     agent.looks(900, failure=0)
     assert "was the last of 0 of its kind (failure) in a day" in agent.lines[-1]
+    assert agent.told == [f"{agent.lines[-1]}\ngs://a-bucket"]
     assert state(google) == "READY"
     preempt(agent)
     agent.looks(100, failure=0)
@@ -270,6 +274,18 @@ def test_a_tpu_of_the_same_name_that_is_not_this_stacks_is_never_deleted(
     assert agent.lines == ["t is not this stack's (its mark differs): left alone"]
 
 
+def test_what_takes_the_name_of_a_tpu_that_is_being_made_anew_is_not_taken_for_it(
+    agent: Agent, google: Client
+) -> None:
+    preempt(agent)
+    agent.looks(600, until=lambda: state(google) == "gone")
+    google.post(f"{TPU}/nodes", BODY | {"labels": {"tpu-stack-mark": "other"}}, nodeId="t")
+    agent.silent["all"] = "connection refused"
+    agent.looks(3600)
+    assert state(google) == "READY"
+    assert agent.lines[1:] == ["t is not this stack's (its mark differs): left alone"]
+
+
 def test_a_tpu_that_somebody_deletes_stays_deleted(agent: Agent, google: Client) -> None:
     """Such as `pulumi destroy`."""
     google.call("DELETE", f"{TPU}/nodes/t")
@@ -278,11 +294,22 @@ def test_a_tpu_that_somebody_deletes_stays_deleted(agent: Agent, google: Client)
     assert agent.lines == []
 
 
-@pytest.mark.parametrize("declaration", ["{", "[]", '{"tpus": 1}', '{"tpus": {}}'])
+@pytest.mark.parametrize(
+    "declaration",
+    [
+        None,
+        *("{", "[]", '{"tpus": 1}', '{"tpus": {}}', '{"tpus": {"t": 1}}'),
+        '{"tpus": {"t": {"tpu": {"nodeSpec": [{}]}}}}',
+    ],
+)
 def test_without_a_sound_declaration_nothing_is_deleted(
-    agent: Agent, google: Client, declaration: str
+    agent: Agent, google: Client, declaration: str | None
 ) -> None:
-    write(google, "agent/declaration.json", declaration)
+    if declaration is None:
+        objects = "storage.googleapis.com/storage/v1/b/a-bucket/o"
+        google.delete(f"{objects}/agent%2Fdeclaration.json", status=204)
+    else:
+        write(google, "agent/declaration.json", declaration)
     preempt(agent)
     agent.looks(100)
     assert state(google) == "PREEMPTED"
@@ -299,8 +326,27 @@ def test_a_stack_that_changes_meanwhile_wins(agent: Agent, google: Client) -> No
     assert agent.lines[-1] == "t is left to the stack, which has changed meanwhile"
 
 
-def test_garbage_in_the_agents_memory_is_kept_aside(agent: Agent, google: Client) -> None:
-    write(google, "agent/state.json", '{"remaking": {"t": 1}}')
+REMEMBERED: Json = {
+    **dict.fromkeys(("cause", "declared"), ""),
+    **dict.fromkeys(("since", "tries", "notBefore"), 0),
+    **dict.fromkeys(("created", "operation")),
+    "labels": {},
+}
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        {"remaking": {"t": 1}},
+        {"remaking": {}, "events": [{"kind": "failure", "at": "noon"}]},
+        {"remaking": {"t": {**REMEMBERED, "notBefore": "soon"}}, "events": []},
+        {"remaking": {"t": {**REMEMBERED, "tries": None}}, "events": []},
+    ],
+)
+def test_garbage_in_the_agents_memory_is_kept_aside(
+    agent: Agent, google: Client, garbage: object
+) -> None:
+    write(google, "agent/state.json", garbage)
     preempt(agent)
     agent.looks(600, until=lambda: state(google) == "READY")
     assert state(google) == "READY"
@@ -308,8 +354,45 @@ def test_garbage_in_the_agents_memory_is_kept_aside(agent: Agent, google: Client
     assert "agent/state.json is garbage; it is kept as agent/state-" in agent.lines[0]
 
 
-class Killed(BaseException):
-    """The agent's process is gone."""
+@pytest.mark.parametrize("state", [None, "", "MOONED"])
+def test_a_state_that_nobody_knows_or_that_google_leaves_out_is_left_alone(
+    agent: Agent, google: Client, state: str | None
+) -> None:
+    call = agent.call
+
+    def strange(method: str, url: str, body: str | None) -> tuple[int, Json]:
+        status, answer = call(method, url, body)
+        known = {key: value for key, value in answer.items() if key != "state"}
+        return status, known | ({} if state is None else {"state": state})
+
+    agent.call = strange
+    agent.looks(600)
+    shown = state or "STATE_UNSPECIFIED"
+    assert agent.lines == [f"t is in the unknown state {shown}: left alone"]
+
+
+@pytest.mark.parametrize("wrong", [-5 * DAY, -7200.0, 7200.0, 5 * DAY])
+def test_a_clock_that_is_wrong_or_set_right_holds_nothing_up(
+    agent: Agent, google: Client, clock: VirtualClock, wrong: float
+) -> None:
+    """It is wrong while a TPU is lost and can't be made, and right again when it can."""
+    world = World(lambda: clock.now() + wrong, agent.lines.append, agent._silent, lambda: 0.5)
+    place = Place(PROJECT, ZONE, "a-bucket")
+    agent.recovery = Recovery(place, lambda *sent: agent.call(*sent), world)
+    agent.cloud.cloud.store.put("setting", "stockout", {ZONE: ["*"]})
+    preempt(agent)
+    agent.looks(3600, preemption=1)
+    agent.cloud.cloud.store.delete("setting", "stockout")
+    agent.start()
+    agent.looks(900, until=lambda: state(google) == "READY", preemption=1)
+    agent.looks(20)
+    assert state(google) == "READY"
+    if wrong > 0:
+        # What lies in the future spends no budget.
+        preempt(agent)
+        agent.looks(10, preemption=1)
+        agent.looks(900, until=lambda: state(google) == "READY", preemption=1)
+        assert state(google) == "READY"
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -317,21 +400,13 @@ def test_it_survives_being_killed_at_any_point(agent: Agent, google: Client, see
     """Twenty kills, before or after a call has reached Google, in one recovery after another."""
     before, chance, call = described(google), random.Random(seed), agent.call
 
-    def deadly(method: str, url: str, body: str | None) -> tuple[int, Json]:
-        if chance.random() < 0.2:
-            raise Killed
-        answer = call(method, url, body)
-        if chance.random() < 0.2:
-            raise Killed
-        return answer
-
     kills = 0
     while kills < 20:
         agent.call = call
         agent.looks(600, until=lambda: state(google) == "READY")
         agent.looks(10)
         preempt(agent)
-        agent.call = deadly
+        agent.call = deadly(call, chance, 0.2)
         for _ in range(40):
             try:
                 agent.looks(10)

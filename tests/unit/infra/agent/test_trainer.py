@@ -33,7 +33,9 @@ class World:
         self.oom_kills = 0
         self.arguments: list[str] = []
         self.going_down = False
+        self.told: list[str] = []
         self.around = Surroundings(
+            tell=self.told.append,
             now=lambda: self.time,
             say=self.said.append,
             chance=lambda: 1.0,
@@ -121,6 +123,7 @@ def test_the_mark_is_tried_again_until_the_bucket_takes_it(world: World) -> None
     world.rest()
     assert world.starts() == 1
     assert world.said == ["trying again: 503"]
+    assert world.told == ["has finished"]
 
 
 def test_wrong_input_ends_it_for_good_with_the_trainers_own_words(world: World) -> None:
@@ -129,6 +132,7 @@ def test_wrong_input_ends_it_for_good_with_the_trainers_own_words(world: World) 
     world.rest(90_000)
     assert world.starts() == 1
     assert world.said == ["the trainer is not started again: exit code 2, wrong input: m"]
+    assert world.told == ["has failed: exit code 2, wrong input: m"]
 
 
 def test_pauses_grow_while_no_step_is_done_and_begin_anew_after_one(world: World) -> None:
@@ -142,6 +146,21 @@ def test_pauses_grow_while_no_step_is_done_and_begin_anew_after_one(world: World
     assert world.last() == (
         "the trainer ended with exit code 1 (unknown); it is started again in 2 seconds"
     )
+
+
+def test_a_clock_that_was_ahead_neither_delays_the_next_start_nor_spends_the_budget(
+    world: World,
+) -> None:
+    world.budgets = {"failure": 1, "preemption": 1}
+    world.time += 30 * 86400.0
+    world.order("exit 1")
+    world.until(lambda: "it is started again" in " ".join(world.said))
+    world.time -= 30 * 86400.0
+    begun = world.time
+    world.until(lambda: world.starts() == 2)
+    assert world.time - begun <= 10
+    world.until(lambda: world.trainer._record.handled == 2)
+    assert "it is started again" in world.last()
 
 
 def test_without_recovery_it_is_started_again_for_ever_as_systemd_does(world: World) -> None:
@@ -171,6 +190,7 @@ def test_failures_and_preemptions_have_budgets_of_their_own(world: World) -> Non
     world.rest()
     assert world.starts() == 3
     assert world.last().startswith("the trainer is not started again: unknown, and its budget")
+    assert [text.partition(",")[0] for text in world.told] == ["has failed after 3 starts: unknown"]
 
 
 def test_the_budget_is_one_of_a_day(world: World) -> None:
@@ -205,8 +225,9 @@ def test_a_failure_that_lets_the_trainer_get_further_each_time_is_not_given_up(
 @pytest.mark.parametrize("cause", ["version-mismatch", "permission", "api-disabled"])
 def test_what_a_person_mends_elsewhere_is_tried_rarely(world: World, cause: str) -> None:
     world.order(OUTCOME.format(1, cause) + "exit 1")
-    world.until(lambda: world.starts() == 2)
+    world.until(lambda: len(world.said) == 2)
     assert world.said[0].endswith(f"({cause}); it is started again in 600 seconds")
+    assert world.told == [f"waits until somebody mends it ({cause}): m"]
 
 
 def test_a_kill_of_the_kernels_for_memory_is_told_from_others(world: World) -> None:

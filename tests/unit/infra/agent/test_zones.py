@@ -20,7 +20,8 @@ from infra.startup.agent.jobs.tpus import Tpus
 from infra.startup.agent.keeper import Keeper
 from infra.startup.agent.ledger import Ledger
 from infra.startup.agent.limits import LimitEnforcer
-from infra.startup.agent.recovery import Recovery, World
+from infra.startup.agent.recovery import Recovery
+from infra.startup.agent.world import World
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Latency
@@ -29,7 +30,7 @@ from localcloud.services.tpu.api import NODE as NODE_KIND
 from localcloud.services.tpu.api import QUEUED
 from localcloud.testing import Client, session
 
-from .conftest import PROJECT, caller
+from .conftest import PROJECT, Killed, caller, deadly
 
 ZONES = ["us-central1-b", "us-central1-c", "us-central1-f"]
 B, C, F = ZONES
@@ -161,6 +162,22 @@ def test_what_waits_too_long_goes_on_and_its_machine_knows_its_zone(stack: Stack
     assert stack.most == 1
 
 
+@pytest.mark.parametrize("wrong", [-7200.0, 7200.0])
+def test_how_long_it_waits_in_a_zone_does_not_depend_on_googles_clock(
+    stack: Stack, wrong: float
+) -> None:
+    now = stack.clock.now
+    world = World(lambda: now() + wrong, stack.lines.append, lambda *_: None, lambda: 0.5)
+    here = Place(PROJECT, B, "a-bucket", lambda: stack.further)
+    stack.recovery = Recovery(here, lambda *sent: stack.call(*sent), world)
+    stack.sold_out(B)
+    stack.preempt()
+    begun = now()
+    stack.looks(3600, until=stack.ready_in(C))
+    assert stack.ready_in(C)()
+    assert MINUTES * 60 <= now() - begun <= MINUTES * 60 + 600
+
+
 def test_from_the_last_zone_it_comes_back_to_the_first(stack: Stack) -> None:
     stack.sold_out(B, C)
     stack.preempt()
@@ -227,6 +244,25 @@ def test_a_zone_that_refuses_is_left_at_once_and_rounds_grow_slower(
     assert len(stack.requests()) == 1
 
 
+def test_a_request_that_google_fails_goes_on_to_the_next_zone_as_pulumi_up_does(
+    stack: Stack,
+) -> None:
+    call = stack.call
+
+    def failing(method: str, url: str, sent: str | None) -> tuple[int, Json]:
+        status, answer = call(method, url, sent)
+        if method == "GET" and f"/{B}/queuedResources/" in url and status == 200:
+            error = {"code": 13, "message": "Internal error"}
+            answer["state"] = {"state": "FAILED", "failedData": {"error": error}}
+        return status, answer
+
+    stack.call = failing
+    stack.looks(1800, until=stack.ready_in(C))
+    assert list(stack.requests()) == [C]
+    assert stack.lines[0] == "q is deleted and made anew: it is FAILED (Internal error)"
+    assert [event["kind"] for event in remembered(stack)["events"]] == ["failure"]
+
+
 def test_a_refusal_that_every_zone_would_repeat_moves_nothing(stack: Stack) -> None:
     call, zones = stack.call, set[str]()
 
@@ -275,22 +311,10 @@ def test_another_stacks_request_of_the_same_name_is_in_nobodys_way(stack: Stack)
     assert set(stack.requests()) == {B, C}
 
 
-class Killed(BaseException):
-    """The agent's process is gone."""
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_kills_at_any_call_leave_neither_a_second_request_nor_none(stack: Stack, seed: int) -> None:
     """Before or after a call has reached Google, while zones sell out by chance."""
     chance, call = random.Random(seed), stack.call
-
-    def deadly(method: str, url: str, sent: str | None) -> tuple[int, Json]:
-        if chance.random() < 0.1:
-            raise Killed
-        answer = call(method, url, sent)
-        if chance.random() < 0.1:
-            raise Killed
-        return answer
 
     kills = 0
     while kills < 20:
@@ -300,7 +324,7 @@ def test_kills_at_any_call_leave_neither_a_second_request_nor_none(stack: Stack,
         stack.looks(20)
         stack.sold_out(*chance.sample(ZONES, 2))
         stack.preempt()
-        stack.call = deadly
+        stack.call = deadly(call, chance, 0.1)
         for _ in range(200):
             try:
                 stack.looks(30)
@@ -334,7 +358,7 @@ def test_the_tpu_of_the_trainer_of_jobs_and_of_limits_is_looked_up_where_it_is(
     here = Place(PROJECT, B, "a-bucket", lambda: stack.further)
     machine: Any = MachineOfStack(stack)
     assert Keeper(machine, here, print).tpu_state().ending is None
-    found = Tpus(here, "q", stack.call, is_here=False).ready()
+    found = Tpus(here, "q", stack.call, lambda: None, is_here=False).ready()
     assert found is not None
     assert found.zone == C
 

@@ -16,6 +16,7 @@ from infra.cost.table import as_json, dollars, table
 from infra.settings.parse import parse
 from infra.settings.stack_file import load_stack_file
 from infra.settings.tpu import Capacity
+from tests.examples import examples
 
 CATALOG = Catalog()
 STACKS = Path(__file__).parents[4] / "stacks"
@@ -188,7 +189,7 @@ def test_json_has_exact_texts_and_null_for_what_is_unknown() -> None:
     second=st.integers(min_value=1, max_value=1000),
     hours=st.decimals(min_value=0, max_value=10000, places=3),
 )
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_costs_are_never_negative_and_add_up(
     name: str, region: str, capacity: Capacity, first: int, second: int, hours: Decimal
 ) -> None:
@@ -210,7 +211,7 @@ def test_costs_are_never_negative_and_add_up(
     own_network=st.booleans(),
     public=st.booleans(),
 )
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_a_total_is_the_sum_of_its_lines_whatever_the_settings_are(
     zone: str,
     accelerator: str,

@@ -85,7 +85,7 @@ class Site:
         )
 
     def boot(self, name: str = "m", number: int = 42, webhook: str = "") -> str:
-        attributes = {"jobs-webhook": webhook} if webhook else {}
+        attributes = {"messages": json.dumps({"webhook": webhook})} if webhook else {}
         attributes |= {
             "watchdog": program(),
             "bucket-url": f"gs://{BUCKET}",

@@ -11,7 +11,9 @@ from typing import IO
 import pytest
 
 from infra.startup.agent.jobs.attempt import Attempt
-from infra.startup.agent.jobs.managed import Managed, World, tpu_of
+from infra.startup.agent.jobs.container import World, content_of, tpu_of
+from infra.startup.agent.jobs.follower import Follower
+from infra.startup.agent.jobs.managed import Managed
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import Job, Outcome, Spec
 from tests.unit.infra.agent.jobs.memory import Bucket, Clock, MemoryStore
@@ -182,3 +184,72 @@ def test_the_tpu_is_the_containers_own_and_what_vertex_ai_sets_is_kept(
 def test_a_container_without_tpu_config_has_a_tpu_all_the_same(config: str | None) -> None:
     tpu = tpu_of({} if config is None else {"TPU_CONFIG": config})
     assert (tpu.name, tpu.is_here) == ("local", True)
+
+
+SLICE = {**WHERE, "tpu": "v5litepod-16", "hosts": "4"}
+
+
+def follower(
+    store: MemoryStore, folder: Path, start: Callable[[Attempt], None],
+    sleep: Callable[[float], None] = lambda _: None, said: list[str] | None = None,
+) -> Follower:  # fmt: skip
+    lines = said if said is not None else []
+    own = World({**ENVIRONMENT, "TPU_WORKER_ID": "3"}, start, sleep, time.time, lines.append)
+    return Follower(store, folder, own, "3", lambda job: content_of(job, "b", ENVIRONMENT))
+
+
+def test_another_host_of_a_slice_runs_each_try_of_worker_0_and_changes_no_record(
+    store: MemoryStore, queue: Queue, tmp_path: Path
+) -> None:
+    job = Job("one", "id", Spec("true", vertex=SLICE, failures=1), 1.0)
+    queue.add(job)
+    seen: list[dict[str, object]] = []
+    said: list[str] = []
+
+    def worker_0(_: float) -> None:
+        """Begin a try while none runs, and end it once the other host has its own."""
+        job = read(queue)
+        if job.state == "queued":
+            queue.change("one", lambda there: there.started("42", "first", "vertex", 2.0))
+        elif len(seen) == len(job.tries):
+            ended = Outcome("exited", 2 - len(job.tries))
+            queue.change("one", lambda there: there.after_try(ended, 3.0))
+
+    def start(attempt: Attempt) -> None:
+        seen.append(attempt.content())
+        attempt.log.write_text(f"host {len(seen)}\n")
+        attempt.finish(Outcome("exited", 0))
+
+    assert follower(store, tmp_path, start, worker_0, said).run("one") == 0
+    assert [one["number"] for one in seen] == [1, 2]
+    assert {one["artifacts"] for one in seen} == {"host-3/"}
+    assert said == ["host 1", "host 2"]
+    assert [one.machine for one in read(queue).tries] == ["first", "first"]
+    assert store.read("jobs/one/logs/0001/000000000000000") is None
+
+
+def test_another_host_ends_its_program_when_worker_0_has_ended(
+    store: MemoryStore, queue: Queue, tmp_path: Path
+) -> None:
+    queue.add(Job("one", "id", Spec("true", vertex=SLICE), 1.0))
+    queue.change("one", lambda job: job.started("42", "first", "vertex", 2.0))
+    running = Running()
+
+    def sleep(_: float) -> None:
+        if running.attempts:
+            queue.change("one", lambda job: job.over("stopped", 3.0, "it was stopped"))
+            running.end_if_wanted()
+
+    assert follower(store, tmp_path, running.begin, sleep).run("one") == 143
+    assert len(running.attempts) == 1
+
+
+def test_a_slice_whose_hosts_have_no_numbers_fails_with_that_reason(
+    store: MemoryStore, queue: Queue, tmp_path: Path
+) -> None:
+    queue.add(Job("one", "id", Spec("true", vertex=SLICE), 1.0))
+    assert container(store, tmp_path, ends_with()).run("one") == 1
+    assert "does not tell this host of the slice its number" in read(queue).reason
+    queue.change("one", lambda job: Job("one", "id", job.spec, 1.0))
+    numbered = {**ENVIRONMENT, "TPU_WORKER_ID": "0"}
+    assert container(store, tmp_path, ends_with(0), environment=numbered).run("one") == 0

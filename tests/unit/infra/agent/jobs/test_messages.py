@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import base64
+import json
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from infra.startup.agent.google import Json
 from infra.startup.agent.jobs.messages import Messages, replace, text_of
-from infra.startup.agent.webhook import WebhookError, body, post, quietly, secret_url, teller
+from infra.startup.agent.messages import Send, senders
+from infra.startup.agent.webhook import MessageError, body, post, secret_url
 
 from .hook import Hook
 from .memory import Bucket, Clock, MemoryStore
@@ -52,12 +54,12 @@ class Told(list[str]):
 
     def __call__(self, text: str) -> None:
         if self.fails:
-            raise WebhookError("HTTP status 500")
+            raise MessageError("HTTP status 500")
         self.append(text)
 
 
 def messages(store: MemoryStore, clock: Clock, told: Told) -> Messages:
-    return Messages(store, lambda: told, clock.now, lambda _: None)
+    return Messages(store, lambda: {"webhook": told}, clock.now, lambda _: None)
 
 
 def test_each_end_is_told_once_also_by_the_next_runner(store: MemoryStore, clock: Clock) -> None:
@@ -74,7 +76,7 @@ def test_what_could_not_be_sent_is_sent_later(store: MemoryStore, clock: Clock) 
     told = Told()
     told.fails = True
     one = messages(store, clock, told)
-    with pytest.raises(WebhookError):
+    with pytest.raises(MessageError):
         one.send({"a": ended()})
     told.fails = False
     one.send({"a": ended()})
@@ -86,7 +88,9 @@ def test_jobs_of_the_time_before_a_webhook_was_set_are_no_news(
 ) -> None:
     told = Told()
     wanted: list[Told] = []
-    one = Messages(store, lambda: wanted[0] if wanted else None, clock.now, lambda _: None)
+    one = Messages(
+        store, lambda: {"webhook": wanted[0]} if wanted else {}, clock.now, lambda _: None
+    )
     one.send({"old": ended(99.0)})
     clock.seconds = 300.0
     wanted.append(told)
@@ -110,7 +114,7 @@ def test_a_webhook_that_fails_is_asked_less_and_less_and_the_newest_list_counts(
     said: list[str] = []
     pauses: list[float] = []
     told.fails = True
-    one = Messages(store, lambda: told, clock.now, said.append)
+    one = Messages(store, lambda: {"webhook": told}, clock.now, said.append)
     news: queue.Queue[Any] = queue.Queue()
     news.put({"a": ended()})
 
@@ -180,7 +184,7 @@ def test_a_webhook_is_told(hook: Hook) -> None:
 @pytest.mark.parametrize("status", [302, 307, 404, 500])
 def test_what_the_webhook_refuses_is_said_without_its_url(hook: Hook, status: int) -> None:
     hook.status = status
-    with pytest.raises(WebhookError, match=f"HTTP status {status}") as refused:
+    with pytest.raises(MessageError, match=f"HTTP status {status}") as refused:
         post(hook.url, "done")
     assert "secret" not in str(refused.value)
     assert len(hook.told) == 1
@@ -188,7 +192,7 @@ def test_what_the_webhook_refuses_is_said_without_its_url(hook: Hook, status: in
 
 def test_a_webhook_that_is_gone_is_said_without_its_url(hook: Hook) -> None:
     hook.close()
-    with pytest.raises(WebhookError) as refused:
+    with pytest.raises(MessageError) as refused:
         post(hook.url, "done")
     assert "secret" not in str(refused.value)
 
@@ -208,16 +212,79 @@ def test_the_url_is_what_the_secret_holds_now() -> None:
      b"https://a/very-secret\nx", b"\xff", b"file:///very-secret", b"https://[very-secret"],
 )  # fmt: skip
 def test_a_secret_that_holds_no_safe_url_is_refused_without_showing_it(text: bytes) -> None:
-    with pytest.raises(WebhookError, match=f"{SECRET} holds no https:// URL") as refused:
+    with pytest.raises(MessageError, match=f"{SECRET} holds no https:// URL") as refused:
         secret_url(answer(text), SECRET)
     assert "very" not in str(refused.value)
 
 
-def test_a_limit_is_told_and_no_failure_of_that_goes_further(hook: Hook) -> None:
-    said: list[str] = []
-    quietly(teller(lambda _: SECRET, answer(hook.url.encode())), said.append)("t is stopped")
-    assert (hook.told, said) == ([{"text": "t is stopped"}], [])
-    denied = {"error": {"message": "denied"}}
-    quietly(teller(lambda _: SECRET, lambda *_: (403, denied)), said.append)("t is stopped")
-    quietly(teller(lambda _: None, lambda *_: (403, denied)), said.append)("t is stopped")
-    assert said == [f"a message could not be sent: {SECRET} can't be read: HTTP status 403: denied"]
+def test_one_who_is_out_of_reach_keeps_nobody_else_from_being_told_and_is_told_later(
+    store: MemoryStore, clock: Clock
+) -> None:
+    broken, mailed = Told(), Told()
+    broken.fails = True
+    one = Messages(store, lambda: {"webhook": broken, "log": mailed}, clock.now, lambda _: None)
+    for _ in range(2):
+        with pytest.raises(MessageError):
+            one.send({"a": ended()})
+    broken.fails = False
+    one.send({"a": ended()})
+    assert (len(broken), len(mailed)) == (1, 1)
+
+
+def test_who_is_named_later_is_not_told_what_was_before(store: MemoryStore, clock: Clock) -> None:
+    first, later = Told(), Told()
+    targets: dict[str, Send] = {"webhook": first}
+    one = Messages(store, lambda: targets, clock.now, lambda _: None)
+    one.send({"a": ended(150.0)})
+    clock.seconds = 300.0
+    targets["log"] = later
+    one.send({"a": ended(150.0), "b": ended(301.0)})
+    assert [text.split()[0] for text in first] == ["a", "b"]
+    assert [text.split()[0] for text in later] == ["b"]
+
+
+class Calls(list[tuple[str, Json]]):
+    """What Google was sent; it answers with a status."""
+
+    status = 200
+
+    def __call__(self, method: str, url: str, sent: str | None) -> tuple[int, Json]:
+        assert method == "POST"
+        self.append((url, json.loads(sent or "")))
+        return self.status, {"error": {"message": "denied"}}
+
+
+def told_by(kind: str, target: str, calls: Calls) -> Callable[[str], None]:
+    return senders(lambda _: json.dumps({kind: target}), calls)()[kind]
+
+
+def test_a_topic_gets_the_text_itself() -> None:
+    calls = Calls()
+    told_by("topic", "projects/p/topics/t", calls)("j is failed\nü")
+    ((url, sent),) = calls
+    assert url == "https://pubsub.googleapis.com/v1/projects/p/topics/t:publish"
+    assert base64.b64decode(sent["messages"][0]["data"]).decode() == "j is failed\nü"
+
+
+def test_the_first_line_of_what_is_mailed_is_its_subject() -> None:
+    calls = Calls()
+    told_by("log", "projects/p/logs/x-messages", calls)("j is failed\ngs://b/jobs/j/")
+    ((url, sent),) = calls
+    assert url == "https://logging.googleapis.com/v2/entries:write"
+    (entry,) = sent["entries"]
+    assert entry["logName"] == "projects/p/logs/x-messages"
+    assert entry["jsonPayload"] == {
+        "subject": "j is failed",
+        "text": "j is failed\ngs://b/jobs/j/",
+    }
+
+
+def test_what_google_refuses_is_said_with_its_own_words() -> None:
+    calls = Calls()
+    calls.status = 403
+    with pytest.raises(MessageError, match="topics/t can't be told: HTTP status 403: denied"):
+        told_by("topic", "projects/p/topics/t", calls)("x")
+
+
+def test_nobody_is_told_where_the_metadata_names_nobody() -> None:
+    assert senders(lambda _: None, Calls())() == {}

@@ -151,7 +151,7 @@ def test_a_webhook_is_told_once_how_each_job_ended_and_its_url_is_shown_nowhere(
     try:
         key = site.boot(webhook=site.hide("tpu-webhook", hook.url))
         site.says(key, "waiting for jobs")
-        until(lambda: site.queue.store.look("messages/since") is not None)
+        until(lambda: site.queue.store.look("messages/webhook/since") is not None)
         submitted(site, "good", "exit 0")
         submitted(site, "bad", "exit 7", after=("good",))
         until(lambda: len(hook.told) == 2)

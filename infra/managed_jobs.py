@@ -1,0 +1,137 @@
+"""The custom jobs of a stack on Vertex AI, as something that goes with the stack.
+
+People submit them, so that the program declares none. What it declares is that none is left: the
+resource deletes nothing but what runs as the stack's own account when the account goes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pulumi
+from pulumi import dynamic
+
+from infra.apis import VERTEX_API
+from infra.names import JOB_LABEL
+from infra.rest import Api, ApiError, ApiResourceProvider, Json, say
+
+# The API leaves out of a list what a filter says (customJobs.list in its discovery document).
+_ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED")
+_UNENDED = " AND ".join(f'state!="JOB_STATE_{state}"' for state in _ENDED)
+_CANCELLING = "JOB_STATE_CANCELLING"
+_MINUTES = 15.0
+# The state may be somebody else's work, and the address gets the deployer's token.
+_REGION = re.compile(r"[a-z]+-[a-z]+\d+")
+
+
+class CustomJobsApi(Api):
+    """Calls `v1` of the Vertex AI API at the host of a region, which alone knows its jobs."""
+
+    def __init__(self, region: str) -> None:
+        if not _REGION.fullmatch(region):
+            raise RuntimeError(f"the state names {region!r} as a region of custom jobs")
+        super().__init__(f"https://{region}-{VERTEX_API}/v1/", "Vertex AI")
+
+
+class ManagedJobsProvider(ApiResourceProvider):
+    """Cancels the custom jobs of an account when the stack needs the account no more."""
+
+    def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> dynamic.DiffResult:
+        """Cancel nothing for another region: what runs in the old one is remembered."""
+        replaces = [key for key in ("project", "account") if _olds.get(key) != _news.get(key)]
+        changed = bool(replaces) or _olds.get("region") != _news.get("region")
+        return dynamic.DiffResult(changes=changed, replaces=replaces, delete_before_replace=True)
+
+    def create(self, props: dict[str, Any]) -> dynamic.CreateResult:
+        """Note where jobs may run from now on."""
+        return dynamic.CreateResult(props["account"], {**props, "regions": [props["region"]]})
+
+    def update(
+        self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]
+    ) -> dynamic.UpdateResult:
+        """Note another region, in which jobs may run beside those of the earlier ones."""
+        regions = sorted({*_olds["regions"], _news["region"]})
+        return dynamic.UpdateResult({**_news, "regions": regions})
+
+    def delete(self, _id: str, _props: dict[str, Any]) -> None:
+        """Cancel what runs in any of the regions, and wait until it has ended."""
+        for region in _props["regions"]:
+            _end(CustomJobsApi(region), _props, region)
+
+
+class ManagedJobs(dynamic.Resource, module="vertex", name="ManagedJobs"):
+    """The custom jobs that run as one account (`account`) of `project`, in any `regions` so far."""
+
+    def __init__(
+        self, name: str, props: Mapping[str, Any], opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__(ManagedJobsProvider(), name, {**props, "regions": None}, opts)
+
+
+def _end(api: Api, props: Mapping[str, Any], region: str) -> None:
+    """Cancel a region's jobs until none runs.
+
+    Raises:
+        RuntimeError: nobody may look, or Vertex AI does not end one.
+    """
+    running: list[Json] = []
+
+    def over() -> bool:
+        nonlocal running
+        running = _running(api, props, region)
+        for job in running:
+            if job["state"] != _CANCELLING:
+                _cancel(api, job)
+        return not running
+
+    try:
+        api.wait(over, _MINUTES, "the cancellation")
+    except TimeoutError:
+        raise RuntimeError(
+            f"{', '.join(map(_called, running))} on Vertex AI still runs {_MINUTES:g} minutes after"
+            " it was cancelled, and its TPU goes on costing. Run `pulumi destroy` again to go on "
+            "waiting"
+        ) from None
+
+
+def _running(api: Api, props: Mapping[str, Any], region: str) -> list[Json]:
+    """Return what has not ended of a stack's jobs; nobody else's runs as its account."""
+    parent = f"projects/{props['project']}/locations/{region}"
+    try:
+        found = api.list_all(parent, "customJobs", filter=_UNENDED)
+    except ApiError as error:
+        if error.status == 403 and "disabled" in str(error):
+            return []
+        raise _refused(error, region) from None
+    return [
+        job
+        for job in found
+        if job["jobSpec"].get("serviceAccount") == props["account"]
+        and JOB_LABEL in job.get("labels", {})
+    ]
+
+
+def _cancel(api: Api, job: Json) -> None:
+    say(f"cancelling {_called(job)}, which runs on Vertex AI as an account of this stack")
+    try:
+        api.post(f"{job['name']}:cancel", {})
+    except ApiError as error:
+        if error.status == 403:
+            raise _refused(error, job["name"].split("/")[3]) from None
+        # One that has just ended can't be cancelled, and the next list shows which.
+        if error.status not in (400, 404):
+            raise
+
+
+def _refused(error: ApiError, region: str) -> RuntimeError:
+    return RuntimeError(
+        f"jobs of this stack may run on Vertex AI in {region}, and nobody could end them: {error}. "
+        "Deploying a stack with jobs.vertex takes aiplatform.customJobs.list and .cancel "
+        "(`tpustack permissions` prints all that it takes)"
+    )
+
+
+def _called(job: Json) -> str:
+    return f"the custom job {job['displayName']} ({job['name']})"
