@@ -6,17 +6,28 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
+from infra.catalog import Catalog
+from infra.checks import find_problems
+from infra.checks.context import Context
+from infra.names import names_of
+from infra.settings.parse import NAMESPACE, parse
+from infra.settings.problems import SettingsError
 from infra.settings.stack_file import stack_path
 from tpustack import project
-from tpustack.errors import TpustackError
+from tpustack.errors import TpustackError, UsageError
 from tpustack.stacks import wheel
 
 STACK = "local"
 """As the stack is called, so are its machines: tpu-stack-local-vm-0 and tpu-stack-local-tpu."""
+WANTED = "x-stack"
+"""Under this key a scenario names settings that its stack needs."""
+_OWN = ("training", "recovery", "vm")
 BATCH = 32
 _INTERVAL = 10
 
@@ -37,8 +48,36 @@ def arguments(steps: int, made: Path) -> list[str]:
     ]
 
 
-def make(folder: Path, steps: int) -> Path:
-    """Make the project in an empty folder and return where it is."""
+def wanted(scenario: Path) -> dict[str, object]:
+    """Return the settings that a scenario's stack needs, by their keys in a stack file.
+
+    Raises:
+        UsageError: naming all that is wrong with them.
+    """
+    named = yaml.safe_load(scenario.read_text(encoding="utf-8")).get(WANTED, {})
+    if not isinstance(named, dict) or not all(isinstance(name, str) for name in named):
+        raise UsageError(f"{scenario}: {WANTED}: expected settings by their names, not {named!r}")
+    if own := [name for name in _OWN if name in named]:
+        raise UsageError(
+            f"{scenario}: {WANTED}: {', '.join(own)}: set by the run itself; remove it"
+        )
+    found = {f"{NAMESPACE}:{name}": value for name, value in named.items()}
+    try:
+        settings = parse(_stack_file()["config"] | found, STACK)
+    except SettingsError as error:
+        problems = [*error.problems]
+    else:
+        context = Context(STACK, project.root(), Catalog(), names_of(settings, STACK))
+        problems = [*find_problems(settings, context)]
+    # The data of the stack is only made later.
+    wrong = [f"- {each}" for each in problems if each.setting.partition(".")[0] in named]
+    if wrong:
+        raise UsageError("\n".join([f"{scenario}: {WANTED}:", *wrong]))
+    return found
+
+
+def make(folder: Path, steps: int, settings: Mapping[str, object]) -> Path:
+    """Make the project in an empty folder and return where it is; `settings` are its stack's."""
     root, made = project.root(), folder / "project"
     (made / "stacks").mkdir(parents=True)
     for name in ("infra", "policy"):
@@ -47,11 +86,16 @@ def make(folder: Path, steps: int) -> Path:
     definition["runtime"]["options"]["virtualenv"] = sys.prefix
     (made / "Pulumi.yaml").write_text(yaml.safe_dump(definition), encoding="utf-8")
     _convert(made / "data")
-    path = stack_path(root, STACK)
-    settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    settings["config"] |= _changes(made, steps, wheel.build(folder / "dist"))
-    (made / "stacks" / path.name).write_text(yaml.safe_dump(settings), encoding="utf-8")
+    stack = _stack_file()
+    stack["config"] |= {**_changes(made, steps, wheel.build(folder / "dist")), **settings}
+    stack_path(made, STACK).write_text(yaml.safe_dump(stack), encoding="utf-8")
     return made
+
+
+def _stack_file() -> dict[str, Any]:
+    path = stack_path(project.root(), STACK)
+    found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return found
 
 
 def clear(folder: Path) -> None:

@@ -78,7 +78,7 @@ class Chaos:
     def _live(self) -> None:
         with self._part("project, data and training wheel"):
             place.clear(self.folder)
-            project = place.make(self.folder, self.steps)
+            project = place.make(self.folder, self.steps, place.wanted(self.scenario))
             engine_environment = toolchain.environment(toolchain.find(), self.folder / "state")
         with self._part("local Google Cloud"):
             self.cloud.run("start", "--port", "0")
@@ -139,7 +139,7 @@ class Chaos:
         total = account(ledger)
         self.outcome.goodput, self.outcome.starts = total.goodput, total.starts
         self.outcome.lost_steps = total.lost_steps
-        self.outcome.ledger = [f"{name} is garbage" for name in ledger.broken]
+        self.outcome.ledger = [f"{name} is garbage" for name in (*ledger.broken, *ledger.aside)]
         if total.steps != self.steps:
             self.outcome.ledger = [*self.outcome.ledger, f"it counts {total.steps} steps"]
         self._draw(ledger, total)

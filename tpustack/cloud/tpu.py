@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -23,8 +23,21 @@ def look_up(google: Google, outputs: Mapping[str, Any], name: str) -> tuple[str,
         NotFound: when it is in none of the zones.
         TpustackError: when nobody may look, with the API's own message.
     """
-    *first, last = dict.fromkeys((outputs["tpu_zone"], *outputs.get("tpu_zones", ())))
+    zones = (outputs["tpu_zone"], *outputs.get("tpu_zones", ()))
+    return find(google, outputs["project"], zones, name)
+
+
+def find(
+    google: Google, project: str, zones: Iterable[str], name: str
+) -> tuple[str, dict[str, Any]]:
+    """Return the zone of a TPU, and the TPU, from the first of these zones that has it.
+
+    Raises:
+        NotFound: when it is in none of them.
+        TpustackError: when nobody may look, with the API's own message.
+    """
+    *first, last = dict.fromkeys(zones)
     for zone in first:
         with suppress(NotFound):
-            return zone, google.get(_NODE.format(outputs["project"], zone, name))
-    return last, google.get(_NODE.format(outputs["project"], last, name))
+            return zone, google.get(_NODE.format(project, zone, name))
+    return last, google.get(_NODE.format(project, last, name))

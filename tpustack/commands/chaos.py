@@ -58,7 +58,9 @@ def command(
 
 def _check(scenario: Path) -> None:
     """Refuse a scenario with anything wrong in it before anything is started."""
+    from tpustack.chaos import place
     from tpustack.cloud.local import pass_on
 
     if code := pass_on(["faults", "run", str(scenario), "--check"]):
         sys.exit(code)
+    place.wanted(scenario)

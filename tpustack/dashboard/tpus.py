@@ -10,7 +10,7 @@ from infra.names import names_of
 from infra.startup.agent.jobs.lease import DURATION
 from infra.startup.agent.jobs.store import Store
 from tpustack.cloud.google import Google, NotFound
-from tpustack.cloud.tpu import look_up
+from tpustack.cloud.tpu import find
 from tpustack.dashboard.places import Place
 
 Json = dict[str, Any]
@@ -63,9 +63,8 @@ def _absent(google: Google, name: str, place: Place) -> Json:
     assert settings is not None, "only stacks have TPUs"
     project, zone, node = settings.project, settings.zone, None
     if len(settings.tpu_zones) > 1:
-        outputs = {"project": project, "tpu_zone": zone, "tpu_zones": settings.tpu_zones}
         with suppress(NotFound):
-            zone, node = look_up(google, outputs, name)
+            zone, node = find(google, project, settings.tpu_zones, name)
     return _row(name, place, (project, zone), node)
 
 

@@ -7,11 +7,13 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pulumi import automation
+from pulumi.automation._stack import StackInitMode
 
 from tpustack.engine.events import Events
 from tpustack.engine.failure import explained, reason
@@ -58,6 +60,32 @@ class Done:
     state: str = ""
 
 
+class _Stack(automation.Stack):
+    """Without the three commands that follow each operation and take half a second each."""
+
+    def outputs(self) -> automation.OutputMap:
+        """Return none; `Stack.outputs` asks for them."""
+        return {}
+
+    def info(self, show_secrets: bool = True) -> automation.UpdateSummary:
+        """Return nothing of the history, which takes the stack's key: its numbers are an event."""
+        return automation.UpdateSummary("", datetime.now(timezone.utc), "", {}, {}, "succeeded")
+
+
+class _Counts:
+    """Listens for the number of resources by operation."""
+
+    def __init__(self) -> None:
+        self.changes: dict[str, int] = {}
+
+    def listen(self, event: automation.EngineEvent) -> None:
+        """Keep what the last event says."""
+        if event.summary_event:
+            self.changes = {
+                str(name): n for name, n in event.summary_event.resource_changes.items()
+            }
+
+
 class Stack:
     """`pulumi` on one stack, which `Backend.stack` or `Backend.select` gives.
 
@@ -72,14 +100,17 @@ class Stack:
     ) -> None:
         self.name = name
         self._policy_pack = policies or Path(workspace.work_dir) / POLICY
-        self._stack = automation.Stack.select(name, workspace)
+        self._stack = _Stack(name, workspace, StackInitMode.SELECT)
 
     def up(self, line: Line) -> Update:
         """Create or update everything; `line` gets the engine's output line by line."""
         self._require_trusted()
+        counts = _Counts()
         with explained("up", self.name):
-            result = self._stack.up(on_output=line, color="never", suppress_outputs=True)
-        return Update(_counts(result.summary), _values(result.outputs))
+            self._stack.up(
+                on_output=line, on_event=counts.listen, color="never", suppress_outputs=True
+            )
+        return Update(counts.changes, self.outputs())
 
     def renew(self, urns: list[str], line: Line) -> None:
         """Update some resources and what depends on them, by what the cloud has, and no others."""
@@ -103,13 +134,15 @@ class Stack:
     def refresh(self, line: Line) -> dict[str, int]:
         """Bring the state up to date; return the number of resources by operation."""
         self._require_trusted()
+        counts = _Counts()
         with explained("refresh", self.name):
-            return _counts(self._stack.refresh(on_output=line, color="never").summary)
+            self._stack.refresh(on_output=line, on_event=counts.listen, color="never")
+        return counts.changes
 
     def outputs(self) -> dict[str, Any]:
         """Return the stack's outputs."""
         with explained("output", self.name):
-            return _values(self._stack.outputs())
+            return dict(json.loads(self._run("stack", "output", "--json", "--show-secrets")))
 
     def resources(self) -> list[dict[str, Any]]:
         """Return the resources in the stack's state."""
@@ -169,17 +202,18 @@ class Stack:
             file = Path(folder) / "secrets.yaml"
             file.write_text(yaml.safe_dump(document), encoding="utf-8")
             arguments = ("--json", "--show-secrets", "--config-file", str(file))
-            said = self._stack.workspace.pulumi_command.run(
-                ["config", *arguments, "--stack", self.name],
-                self._stack.workspace.work_dir,
-                self._stack.workspace.env_vars,
-            )
-        values = json.loads(said.stdout)
+            values = json.loads(self._run("config", *arguments))
         return [values[name]["value"] for name in names]
 
     def recovery(self, line: Line) -> Recovery:
         """Return what repairs the stack's state after its engine was killed."""
         return Recovery(self.name, self._stack.workspace, line)
+
+    def _run(self, *arguments: str) -> str:
+        """Return what another command of the engine's says of the stack."""
+        workspace = self._stack.workspace
+        command = [*arguments, "--stack", self.name]
+        return workspace.pulumi_command.run(command, workspace.work_dir, workspace.env_vars).stdout
 
     def _require_trusted(self) -> str:
         """Return the digest of the state, which would run nothing of somebody else's."""
@@ -209,14 +243,6 @@ def digest(state: Mapping[str, Any]) -> str:
     if not deployment.get("resources") and not deployment.get("pending_operations"):
         return NOTHING
     return hashlib.sha256(json.dumps(deployment, sort_keys=True).encode()).hexdigest()
-
-
-def _counts(summary: automation.UpdateSummary) -> dict[str, int]:
-    return {str(operation): n for operation, n in (summary.resource_changes or {}).items()}
-
-
-def _values(outputs: Mapping[str, automation.OutputValue]) -> dict[str, Any]:
-    return {name: output.value for name, output in outputs.items()}
 
 
 def _unheard(_line: str) -> None:

@@ -30,16 +30,19 @@ def files_of(model_dir: str, google: Google | None = None) -> Iterator[File]:
 
 
 def _paths(where: str) -> Iterator[File]:
-    from tpu_training.goodput.entry import FOLDER
+    from tpu_training.goodput.entry import ASIDE, FOLDER
     from tpu_training.goodput.ledger import File
 
-    for path in sorted(Path(where, FOLDER).glob("*.json")):
+    folder = Path(where, FOLDER)
+    for path in sorted(folder.glob(f"*{ASIDE}")):
+        yield File(str(path), "")
+    for path in sorted(folder.glob("*.json")):
         yield File(str(path), path.read_text(encoding="utf-8", errors="replace"))
 
 
 def _objects(where: str, google: Google | None) -> Iterator[File]:
     """Yield the files with the time at which the bucket says that they were written."""
-    from tpu_training.goodput.entry import FOLDER
+    from tpu_training.goodput.entry import ASIDE, FOLDER
     from tpu_training.goodput.ledger import File
     from tpustack.cloud.google import Google
 
@@ -48,14 +51,17 @@ def _objects(where: str, google: Google | None) -> Iterator[File]:
     objects = _OBJECTS.format(quote(bucket, safe=""))
 
     def fetch(item: dict[str, Any]) -> File:
+        if item["name"].endswith(ASIDE):
+            return File(f"{_SCHEME}{bucket}/{item['name']}", "")
         text = google.text(f"{objects}/{quote(item['name'], safe='')}", {"alt": "media"})
         return File(f"{_SCHEME}{bucket}/{item['name']}", text, _seconds(item["updated"]))
 
     # A job that was preempted often has hundreds.
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         found = google.pages(objects, "items", {"prefix": f"{folder}/{FOLDER}/"})
+        kinds = (".json", ASIDE)
         # TensorFlow's own marks of folders are objects, too.
-        yield from threads.map(fetch, (item for item in found if item["name"].endswith(".json")))
+        yield from threads.map(fetch, (item for item in found if item["name"].endswith(kinds)))
 
 
 def _seconds(timestamp: str) -> float:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from tpustack import options
 from tpustack.jobs import arguments, artifacts, table, waiting
-from tpustack.jobs.place import explained, open_queue
+from tpustack.jobs.place import explained, open_queue, why_without_tpu
 from tpustack.jobs.stop import stop as stop_job
 from tpustack.jobs.submit import again
 from tpustack.jobs.submit_command import command as submit_command
@@ -150,7 +150,10 @@ def resubmit(
     """Run a job once more, with the same files and options."""
     queue = open_queue(stack, bucket, submits=True)
     with explained(queue):
-        new = hand_over(queue, again(queue, waiting.read(queue, job), name))
+        old = waiting.read(queue, job)
+        if not old.spec.vertex and (why := why_without_tpu(stack, old.spec.framework)):
+            click.echo(f"warning: {why}", err=True)
+        new = hand_over(queue, again(queue, old, name))
     click.echo(json.dumps({"name": new.name, "state": new.state}) if as_json else new.name)
 
 

@@ -10,7 +10,7 @@ from infra.startup.agent.jobs import layout
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.store import StoreError
 from tpustack.cloud.google import Google, NotFound
-from tpustack.engine.backend import users_own
+from tpustack.cloud.tpu import find
 from tpustack.errors import UsageError
 from tpustack.jobs.runners import why_waiting
 
@@ -47,6 +47,9 @@ class OnDemand:
         why = self._why_down(queue) if self._create else None
         if why is None:
             return
+        # Only here: no other command about jobs has to load the engine's library.
+        from tpustack.engine.backend import users_own
+
         say(f"pulumi up for the stack {self._stack}: {why}")
         engine = users_own().select(self._stack)
         if why != _NEW:
@@ -97,10 +100,8 @@ class OnDemand:
         assert settings is not None
         google = Google()
         for name in names_of(settings, self._stack).tpus(settings.tpu.slices):
-            parent = f"projects/{settings.project}/locations/{settings.zone}"
-            url = f"https://tpu.googleapis.com/v2/{parent}/nodes/{name}"
             try:
-                google.get(url)
+                find(google, settings.project, settings.tpu_zones, name)
             except NotFound:
                 return f"its TPU {name} is gone"
         return None

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
 
 from infra.startup.agent.jobs.queue import Queue
+from infra.startup.agent.jobs.record import ON_EACH_HOST
 from infra.startup.agent.jobs.store import Store, StoreError
 from tpustack.cloud.google import Google
 from tpustack.errors import TpustackError, UsageError
 
+if TYPE_CHECKING:
+    from infra.settings import StackSettings
+
 _SCHEME = "gs://"
-_PJRT_ONLY = ("jax", "pytorch")
 _NEEDS = "roles/storage.objectUser on it"
 
 
@@ -68,16 +72,65 @@ def explained(queue: Queue) -> Iterator[None]:
 
 
 def why_without_tpu(stack: str | None, framework: str) -> str | None:
-    """Return why a framework will find no TPU on a stack's machine; None if it may find one."""
+    """Return why a framework will find no TPU on a stack's machine; None if it may find one.
+
+    Raises:
+        UsageError: the TPU has several hosts, and the framework can't use them as they are.
+    """
+    from infra.catalog import Catalog
     from infra.settings.training import RunOn
     from tpustack.stacks.files import load
 
-    if framework not in _PJRT_ONLY or stack is None or load(stack).training.run_on is RunOn.TPU:
+    if framework == "none" or stack is None:
+        return None
+    settings, catalog = load(stack), Catalog()
+    accelerator = catalog.accelerator(settings.tpu.accelerator_type)
+    runtime = catalog.runtime(settings.tpu.runtime_version or "")
+    if accelerator and accelerator.hosts > 1:
+        serves_grpc = runtime is not None and runtime.serves_grpc
+        if cure := _cure_of_slice(settings, framework, serves_grpc=serves_grpc):
+            raise UsageError(
+                f"--framework {framework}: the {accelerator.name} of the stack {stack} has "
+                f"{accelerator.hosts} hosts. {cure} (docs/frameworks.md)"
+            )
+    if framework not in ON_EACH_HOST:
+        return None
+    if settings.training.run_on is RunOn.VM:
+        return (
+            f"training.runOn: vm for the stack {stack}: {framework} reaches only a TPU of its own "
+            "machine, and finds a CPU there. `training.runOn: tpu` gives it the TPU"
+        )
+    if runtime is None or not runtime.serves_grpc:
         return None
     return (
-        f"training.runOn: vm for the stack {stack}: {framework} reaches only a TPU of its own "
-        "machine, and finds a CPU there. `training.runOn: tpu` gives it the TPU"
+        f"tpu.runtimeVersion: {runtime.name} for the stack {stack} serves its chips to TensorFlow "
+        f"by gRPC, and {framework} finds a CPU there. A runtime without -pod gives it the TPU"
     )
+
+
+def _cure_of_slice(settings: StackSettings, framework: str, *, serves_grpc: bool) -> str | None:
+    """Return what a framework needs on a TPU with several hosts; None if it has that."""
+    from infra.settings.training import RunOn
+
+    on_vm = settings.training.run_on is RunOn.VM
+    if framework not in ON_EACH_HOST:
+        if on_vm or serves_grpc:
+            return None
+        return (
+            f"{framework} drives them all from one, by the gRPC of a -pod runtime, which "
+            "tpu.runtimeVersion is not: set one"
+        )
+    if on_vm or serves_grpc:
+        return (
+            f"{framework} needs a process on each, with its chips: set training.runOn: tpu and a "
+            "tpu.runtimeVersion without -pod"
+        )
+    if settings.tpu.slices > 1:
+        return (
+            f"{framework} needs a process on each, and a job runs on those of one slice, not of "
+            f"{settings.tpu.slices}: set tpu.slices: 1"
+        )
+    return None
 
 
 def _of_stack(stack: str, *, submits: bool, managed: bool) -> str:

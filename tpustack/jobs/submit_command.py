@@ -14,6 +14,7 @@ from tpustack.jobs.on_demand import OnDemand
 from tpustack.jobs.place import explained, open_queue, why_without_tpu
 from tpustack.jobs.runners import why_waiting
 from tpustack.jobs.submit import submit
+from tpustack.jobs.vertex import options as on_vertex
 from tpustack.jobs.vertex.place import place_of
 from tpustack.jobs.vertex.submit import hand_over
 
@@ -22,9 +23,7 @@ from tpustack.jobs.vertex.submit import hand_over
 @arguments.place
 @spec_options.declared
 @click.option("--name", help="The job's name; by default one from its content.")
-@click.option("--on", type=click.Choice(("stack", "vertex")), default="stack", help="Who runs it.")
-@click.option("--tpu", help="On vertex: the TPU's type; by default the stack's.")
-@click.option("--image", help="On vertex: the container; by default one for the framework.")
+@on_vertex.declared
 @click.option(
     "--idle-stop",
     type=click.IntRange(1, 10080),
@@ -37,9 +36,6 @@ def command(
     stack: str | None,
     bucket: str | None,
     name: str | None,
-    on: str,
-    tpu: str | None,
-    image: str | None,
     idle_stop: int | None,
     create: bool,
     as_json: bool,
@@ -50,18 +46,18 @@ def command(
     The machine runs it as soon as the TPU is free; this computer may be turned off meanwhile.
     With --on vertex, Vertex AI runs it on a TPU of its own.
     """
-    managed = on == "vertex"
+    asked = on_vertex.asked(given)
+    managed = asked.managed
     queue = open_queue(stack, bucket, submits=True, managed=managed)
     wanted = spec_options.Given(**given)
-    vertex = place_of(stack, tpu, image, wanted, managed=managed)
+    vertex = place_of(stack, asked, wanted)
     on_demand = OnDemand(stack, idle_stop, create=create, managed=managed)
+    without_tpu = None if managed else why_without_tpu(stack, wanted.framework)
     with wanted.described(name) as (described, source), explained(queue):
         spec = dataclasses.replace(described, vertex=vertex)
         on_demand.prepare(queue, _say)
         job = hand_over(queue, submit(queue, spec, name, source.archive))
-        warnings = (
-            [] if managed else [on_demand.finish(queue), why_without_tpu(stack, spec.framework)]
-        )
+        warnings = [] if managed else [on_demand.finish(queue), without_tpu]
         # A machine that was just made takes a while until it looks.
         warnings += [] if managed or create else [why_waiting(queue)]
     for warning in filter(None, warnings):

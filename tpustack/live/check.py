@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from tpustack.live import names, offered, policies, project, quota
+from tpustack.live import names, offered, peering, policies, project, quota
 from tpustack.live.finding import UNKNOWN, WRONG, Asked, Finding, Question, answers
 from tpustack.live.permissions import permissions
 
@@ -22,6 +22,7 @@ QUESTIONS: dict[str, Question] = {
     "bucket": names.bucket,
     "service account": names.account,
     "network": names.network,
+    "peering": peering.peering,
     "org policies": policies.policies,
 }
 _AT_ONCE = 4

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from urllib.parse import quote
 
 from infra.apis import COMPUTE_API
+from infra.names import Names
 from tpustack.cloud.google import Forbidden, NotFound
 from tpustack.live.finding import OK, WARNING, WRONG, Asked, Finding
 from tpustack.live.project import is_enabled, not_enabled
 
 _BUCKET = "https://storage.googleapis.com/storage/v1/b/{}"
-_ACCOUNT = (
-    "https://iam.googleapis.com/v1/projects/{0}/serviceAccounts/{1}@{0}.iam.gserviceaccount.com"
-)
+_ACCOUNT = "https://iam.googleapis.com/v1/projects/{}/serviceAccounts/{}"
 _NETWORK = "https://compute.googleapis.com/compute/v1/projects/{}/global/networks/{}"
 _SUBNETWORK = "https://compute.googleapis.com/compute/v1/projects/{}/regions/{}/subnetworks/{}"
 # Beside a stack that stands already this is what `pulumi up` finds, too.
@@ -51,7 +50,8 @@ def account(asked: Asked) -> Iterator[Finding]:
     """Ask whether the service account's name is free."""
     name = asked.context.names.account
     try:
-        asked.google.get(_ACCOUNT.format(asked.project, name))
+        email = Names.email_of(name, asked.project)
+        asked.google.get(_ACCOUNT.format(asked.project, email))
     except NotFound:
         yield Finding("service account", OK, f"the name {name} is free")
     else:

@@ -16,19 +16,19 @@ _MACHINE = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/machi
 
 
 def accelerator_type(asked: Asked) -> Iterator[Finding]:
-    """Ask whether the zone has the type of TPU."""
+    """Ask whether each zone that the TPU may be in has its type."""
     wanted = asked.settings.tpu.accelerator_type
     if not is_enabled(asked, TPU_API):
         yield not_enabled("TPU type", TPU_API)
         return
     for zone in asked.settings.tpu_zones:
         offered = _offered(asked, zone, "v2", "acceleratorTypes", "type")
-        setting = f"tpu.acceleratorType or {_setting(asked, zone)}"
+        setting = f"tpu.acceleratorType or {asked.settings.setting_of(zone)}"
         yield _in_zone("TPU type", wanted, offered, asked, zone, setting)
 
 
 def software(asked: Asked) -> Iterator[Finding]:
-    """Ask whether the zone has the runtime, or a classic node's TensorFlow."""
+    """Ask whether each of those zones has the runtime, or a classic node's its TensorFlow."""
     tpu = asked.settings.tpu
     if not is_enabled(asked, TPU_API):
         yield not_enabled("TPU software", TPU_API)
@@ -73,10 +73,6 @@ def _offered(asked: Asked, zone: str, version: str, collection: str, field: str)
         return []
 
 
-def _setting(asked: Asked, zone: str) -> str:
-    return "zone" if zone == asked.settings.zone else "tpu.queued.fallbackZones"
-
-
 def _in_zone(
     about: str, wanted: str, offered: Iterable[str], asked: Asked, zone: str, setting: str
 ) -> Finding:
@@ -84,6 +80,8 @@ def _in_zone(
     if wanted in known:
         return Finding(about, OK, f"{zone} has {wanted}")
     if not known:
-        return Finding(about, WRONG, f"{zone} offers no TPUs", f"Change {_setting(asked, zone)}")
+        return Finding(
+            about, WRONG, f"{zone} offers no TPUs", f"Change {asked.settings.setting_of(zone)}"
+        )
     said = f"{zone} has no {wanted}"
     return Finding(about, WRONG, said, f"Change {setting}. {nearest(wanted, known)}")

@@ -51,10 +51,9 @@ def _denies(rule: Rule, *values: str) -> bool:
     return bool(allowed) and not any(value in allowed for value in values)
 
 
-def _places(settings: StackSettings) -> tuple[str, ...]:
-    """Return the names by which lists of locations may mean the stack's zone."""
-    region, zone = settings.region, settings.zone
-    continent = region.partition("-")[0]
+def _places(zone: str) -> tuple[str, ...]:
+    """Return the names by which lists of locations may mean a zone."""
+    region, continent = zone.rpartition("-")[0], zone.partition("-")[0]
     return (zone, region, *(f"in:{place}-locations" for place in (zone, region, continent)))
 
 
@@ -85,8 +84,8 @@ CONSTRAINTS = (
     ),
     Constraint(
         "gcp.resourceLocations",
-        lambda rule, s: _denies(rule, *_places(s)),
-        "Set zone to one in a place that is allowed",
+        lambda rule, s: any(_denies(rule, *_places(zone)) for zone in s.tpu_zones),
+        "Set zone, and tpu.queued.fallbackZones, to places that are allowed",
     ),
     Constraint(
         "gcp.restrictServiceUsage",

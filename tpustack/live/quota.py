@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from infra.apis import COMPUTE_API, TPU_API
 from infra.catalog.model import Accelerator
 from infra.settings.tpu import Capacity
 from infra.settings.vm import VmCapacity
+from tpustack.cloud.google import NotFound
 from tpustack.live.finding import OK, UNKNOWN, WARNING, WRONG, Asked, Finding
 from tpustack.live.project import is_enabled, not_enabled
 
@@ -33,25 +35,40 @@ class _Limit(NamedTuple):
 
 
 def tpu(asked: Asked) -> Iterator[Finding]:
-    """Ask how much of this kind of TPU the project may use in the zone, and compare."""
-    wanted = asked.settings.tpu
+    """Ask how much of this kind of TPU the project may use in each of its zones, and compare."""
+    wanted, zones = asked.settings.tpu, asked.settings.tpu_zones
     accelerator = asked.context.catalog.accelerator(wanted.accelerator_type)
     if accelerator is None or not is_enabled(asked, TPU_API):
         yield not_enabled("TPU quota", TPU_API)
         return
-    listed = asked.google.pages(_METRICS.format(asked.project), "metrics", {"pageSize": 200})
-    limits: dict[str, _Limit] = {}
-    for metric, limit in _limits(listed, accelerator, asked):
-        limits[metric] = min(limits.get(metric, limit), limit)
+    url = _METRICS.format(asked.project)
+    metrics = [
+        metric
+        for metric in asked.google.pages(url, "metrics", {"pageSize": 200})
+        if _fits(metric["metric"].partition("/")[2], accelerator, wanted.capacity)
+    ]
     # As the number in a type's name counts: cores up to v5p, chips from v5e on.
-    size = int(accelerator.name.rpartition("-")[2])
-    needed = size * wanted.slices
-    yield _judged(limits, needed, _standing(asked, accelerator), asked)
+    needed = int(accelerator.name.rpartition("-")[2]) * wanted.slices
+    found = [
+        _judged(_limits(metrics, zone), needed, _standing(asked, accelerator, zone), zone, asked)
+        for zone in zones
+    ]
+    # Without quota in one zone `pulumi up` goes on to the next one, as without capacity.
+    nowhere = all(one.state == WRONG for one in found)
+    yield from (one if nowhere or one.state != WRONG else _passed_over(one) for one in found)
 
 
-def _judged(limits: Mapping[str, _Limit], needed: int, standing: int, asked: Asked) -> Finding:
-    kind, zone = asked.settings.tpu.accelerator_type, asked.settings.zone
-    cure = f"Ask for more at {_PAGE.format(asked.project)}, or change zone, type or tpu.capacity"
+def _passed_over(finding: Finding) -> Finding:
+    said = f"{finding.said}: pulumi up goes on to another zone"
+    return replace(finding, state=WARNING, said=said)
+
+
+def _judged(
+    limits: Mapping[str, _Limit], needed: int, standing: int, zone: str, asked: Asked
+) -> Finding:
+    kind, setting = asked.settings.tpu.accelerator_type, asked.settings.setting_of(zone)
+    page = _PAGE.format(asked.project)
+    cure = f"Ask for more at {page}, or change {setting}, type or tpu.capacity"
     if not limits:
         said = f"Google lists no quota for {kind}, {asked.settings.tpu.capacity}, in {zone}"
         return Finding("TPU quota", UNKNOWN, said, cure)
@@ -67,31 +84,29 @@ def _judged(limits: Mapping[str, _Limit], needed: int, standing: int, asked: Ask
     return Finding("TPU quota", OK, said)
 
 
-def _limits(
-    metrics: Iterator[dict[str, Any]], accelerator: Accelerator, asked: Asked
-) -> Iterator[tuple[str, _Limit]]:
-    """Yield the limits in the stack's zone (or region) of the metrics that fit the TPU."""
+def _limits(metrics: Iterable[dict[str, Any]], zone: str) -> dict[str, _Limit]:
+    """Return the lowest limit in a zone, or its region, of each metric."""
+    found: dict[str, _Limit] = {}
     for metric in metrics:
         name = metric["metric"].partition("/")[2]
-        if not _fits(name, accelerator, asked.settings.tpu.capacity):
-            continue
         for limit in metric.get("consumerQuotaLimits", ()):
-            found = [
-                bucket
-                for bucket in limit.get("quotaBuckets", ())
-                if _is_here(bucket.get("dimensions", {}), asked)
-            ]
-            if found:
-                # The most specific one comes last.
-                limit = int(found[-1].get("effectiveLimit", "0"))
-                regional = "region" in found[-1].get("dimensions", {})
-                place = asked.settings.region if regional else asked.settings.zone
-                yield name, _Limit(math.inf if limit == _UNLIMITED else limit, place)
+            here = _limit(limit.get("quotaBuckets", ()), zone)
+            if here:
+                found[name] = min(found.get(name, here), here)
+    return found
 
 
-def _is_here(dimensions: Mapping[str, str], asked: Asked) -> bool:
-    here = {"zone": asked.settings.zone, "region": asked.settings.region}
-    return all(here.get(name) == value for name, value in dimensions.items())
+def _limit(buckets: Iterable[dict[str, Any]], zone: str) -> _Limit | None:
+    place = {"zone": zone, "region": zone.rpartition("-")[0]}
+    here = [one for one in buckets if one.get("dimensions", {}).items() <= place.items()]
+    if not here:
+        return None
+    # The most specific one comes last.
+    height = int(here[-1].get("effectiveLimit", "0"))
+    regional = "region" in here[-1].get("dimensions", {})
+    return _Limit(
+        math.inf if height == _UNLIMITED else height, place["region" if regional else "zone"]
+    )
 
 
 def _fits(name: str, accelerator: Accelerator, capacity: Capacity) -> bool:
@@ -108,18 +123,21 @@ def _fits(name: str, accelerator: Accelerator, capacity: Capacity) -> bool:
     return ("preemptible" in words, "reserved" in words) == (taken_away, reserved)
 
 
-def _standing(asked: Asked, accelerator: Accelerator) -> int:
-    """Return what TPUs of the family hold in the zone: Google counts preempted ones too."""
-    url = _NODES.format(asked.project, asked.settings.zone)
+def _standing(asked: Asked, accelerator: Accelerator, zone: str) -> int:
+    """Return what TPUs of the family hold in a zone: Google counts preempted ones too."""
+    url = _NODES.format(asked.project, zone)
     generation = accelerator.name.rpartition("-")[0]
     own = asked.context.names.tpus(asked.settings.tpu.slices)
-    sizes = [
+    try:
+        nodes = [*asked.google.pages(url, "nodes")]
+    except NotFound:  # A zone without TPUs, which the question about the type names.
+        return 0
+    return sum(
         int(node["acceleratorType"].rpartition("-")[2])
-        for node in asked.google.pages(url, "nodes")
+        for node in nodes
         if node.get("acceleratorType", "").rpartition("-")[0] == generation
         and node["name"].rpartition("/")[2] not in own
-    ]
-    return sum(sizes)
+    )
 
 
 def vcpus(asked: Asked) -> Iterator[Finding]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# The fields are inputs. Left out are resources that Google names itself (budgets, notification
-# channels), resources that exist only in the state, and APIs, which stay enabled.
+from infra.names import Names
+
+# The fields are inputs, and the address of an account, which follows from them. Left out are
+# resources that Google names itself (budgets, alerts and their channels), resources that exist only
+# in the state, and APIs, which stay enabled.
 _IDS: Mapping[str, str] = {
     "gcp:compute/disk:Disk": "projects/{project}/zones/{zone}/disks/{name}",
     "gcp:compute/firewall:Firewall": "projects/{project}/global/firewalls/{name}",
@@ -38,12 +41,11 @@ _IDS: Mapping[str, str] = {
     "gcp:projects/iAMCustomRole:IAMCustomRole": "projects/{project}/roles/{roleId}",
     "gcp:projects/iAMMember:IAMMember": "{project}/{role}/{member}",
     "gcp:pubsub/topic:Topic": "projects/{project}/topics/{name}",
+    "gcp:pubsub/topicIAMMember:TopicIAMMember": "projects/{project}/topics/{topic}/{role}/{member}",
     "gcp:secretmanager/secretIamMember:SecretIamMember": (
         "projects/{project}/secrets/{secretId}/{role}/{member}"
     ),
-    "gcp:serviceaccount/account:Account": (
-        "projects/{project}/serviceAccounts/{accountId}@{project}.iam.gserviceaccount.com"
-    ),
+    "gcp:serviceaccount/account:Account": "projects/{project}/serviceAccounts/{email}",
     "gcp:serviceaccount/iAMMember:IAMMember": "{serviceAccountId}/{role}/{member}",
     "gcp:storage/bucket:Bucket": "{name}",
     "gcp:storage/bucketIAMMember:BucketIAMMember": "b/{bucket}/{role}/{member}",
@@ -62,7 +64,10 @@ FOUND = _IDS.keys()
 def id_of(resource: Mapping[str, Any]) -> str | None:
     """Return the ID of a resource from its inputs; None if it does not follow from them."""
     template = _IDS.get(resource["type"])
+    inputs = resource.get("inputs") or {}
     try:
-        return template and template.format_map(resource.get("inputs") or {})
+        if "accountId" in inputs:
+            inputs = {**inputs, "email": Names.email_of(inputs["accountId"], inputs["project"])}
+        return template and template.format_map(inputs)
     except KeyError:
         return None

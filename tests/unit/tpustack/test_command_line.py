@@ -9,12 +9,28 @@ import pytest
 from click.testing import CliRunner
 
 import localcloud
+from tests.in_turn import Commands, run_in_turn
 from tpustack.__main__ import cli
 
+RUN = """
+from tpustack.__main__ import main
 
-def tpustack(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tpustack", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def run(arguments):
+    sys.argv = ["tpustack", *arguments]
+    main()
+"""
+WRONG = {
+    ("nosuch",): "No such command 'nosuch'",
+    ("chek",): "No such command 'chek'. Did you mean 'check'?",
+    ("demo", "--architecture", "gpu"): "'gpu' is not one of 'vm', 'node'",
+    ("demo", "--nosuch"): "No such option",
+}
+RIGHT = [("local", "--help"), ("local", "env", "--help"), ("--version",), ("local", "--version")]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Commands:
+    return run_in_turn(RUN, [*WRONG, *RIGHT], tmp_path_factory.mktemp("anywhere"))
 
 
 def test_help_lists_the_commands_and_loads_neither_tensorflow_nor_pulumi() -> None:
@@ -30,21 +46,15 @@ def test_help_lists_the_commands_and_loads_neither_tensorflow_nor_pulumi() -> No
     assert "demo" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["nosuch"], "No such command 'nosuch'"),
-        (["chek"], "No such command 'chek'. Did you mean 'check'?"),
-        (["demo", "--architecture", "gpu"], "'gpu' is not one of 'vm', 'node'"),
-        (["demo", "--nosuch"], "No such option"),
-    ],
-)
-def test_wrong_input_is_one_message_and_exit_code_2(arguments: list[str], message: str) -> None:
-    done = tpustack(*arguments)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
+@pytest.mark.parametrize(("arguments", "message"), WRONG.items())
+def test_wrong_input_is_one_message_and_exit_code_2(
+    arguments: tuple[str, ...], message: str, done: Commands
+) -> None:
+    ended = done[arguments]
+    assert ended.returncode == 2
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert ended.stdout == ""
 
 
 def test_a_shell_offers_stacks_zones_and_types() -> None:
@@ -62,16 +72,13 @@ def test_a_shell_offers_stacks_zones_and_types() -> None:
     assert offered("tpustack che") == {"check"}
 
 
-def test_the_local_cloud_goes_by_the_name_that_it_was_called_by() -> None:
-    whole, part = tpustack("local", "--help").stdout, tpustack("local", "env", "--help").stdout
+def test_the_local_cloud_goes_by_the_name_that_it_was_called_by(done: Commands) -> None:
+    whole, part = done["local", "--help"].stdout, done["local", "env", "--help"].stdout
     assert whole.startswith("usage: tpustack local [-h] [--version] COMMAND ...\n")
     assert "$(tpustack local env)" in whole
     assert part.startswith("usage: tpustack local env ")
 
 
-def test_all_commands_have_the_same_version() -> None:
-    versions = {
-        tpustack("--version").stdout.rpartition(" ")[2],
-        tpustack("local", "--version").stdout.rpartition(" ")[2],
-    }
-    assert versions == {f"{localcloud.__version__}\n"}
+def test_all_commands_have_the_same_version(done: Commands) -> None:
+    said = {done["--version",].stdout, done["local", "--version"].stdout}
+    assert {text.rpartition(" ")[2] for text in said} == {f"{localcloud.__version__}\n"}

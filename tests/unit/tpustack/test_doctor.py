@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tpu_training.errors.catalog import KnownError, known_errors
 from tpustack.cloud.google import NotFound
 from tpustack.logs import stack as stack_logs
@@ -126,7 +127,7 @@ def test_the_end_of_a_program_is_no_error_of_its_own_where_the_reason_is_known()
     assert diagnosis.unknown == ()
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     st.lists(
         st.one_of(

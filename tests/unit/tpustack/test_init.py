@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from infra.catalog import Catalog
+from tests.examples import examples
 from tpustack.engine import home
 from tpustack.stacks import files as stacks
 from tpustack.stacks.new import Answers, problems_of
@@ -302,7 +303,7 @@ def test_all_wrong_options_are_named_at_once_and_nothing_is_written(
 
 
 @given(place=st.sampled_from(PLACES), capacity=st.sampled_from(["on-demand", "spot", "reserved"]))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_everything_that_the_catalog_offers_is_accepted(
     place: tuple[str, str], capacity: str
 ) -> None:
@@ -312,7 +313,9 @@ def test_everything_that_the_catalog_offers_is_accepted(
 
 @given(project=st.text(max_size=40))
 @settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(50),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_any_project_is_accepted_or_refused_with_a_whole_sentence(project: str) -> None:
     answers = Answers(project, "us-central1-b", "v2-8", "spot")

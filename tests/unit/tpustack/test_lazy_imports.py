@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.in_turn import Commands, run_in_turn
+
 REPOSITORY = Path(__file__).parents[3]
 BLOCKED = """
 import sys
@@ -19,66 +21,71 @@ class Refuse:
 
 sys.meta_path.insert(0, Refuse())
 """
+# `load` imports all that these can ever load: they take an engine and a cloud to be run whole.
 RUN = """
-from tpustack.__main__ import main
-sys.argv = ["tpustack", *sys.argv[1:]]
-main()
-"""
-# All that these can ever load: they take an engine and a cloud to be run whole.
-LOAD = """
 import importlib, pkgutil
-for name in sys.argv[1:]:
+
+def load(name):
     module = importlib.import_module(name)
     for found in pkgutil.walk_packages(getattr(module, "__path__", []), f"{name}."):
         # A __main__ declares resources as soon as it is imported.
         if not found.name.endswith("__main__"):
             importlib.import_module(found.name)
+
+def run(arguments):
+    if arguments[0] == "load":
+        for name in arguments[1:]:
+            load(name)
+        return
+    from tpustack.__main__ import main
+    sys.argv = ["tpustack", *arguments]
+    main()
 """
+COMMANDS = [
+    ["check", "--json"],
+    ["cost", "--accelerator-type", "v3-8", "--region", "us-central1"],
+    ["doctor", "-"],
+    ["ci", "--help"],
+    ["follow", "--help"],
+]
+MODULES = {
+    "preview": ["load", "infra", "policy", "bootstrap"],
+    "ci": ["load", "tpustack.ci", "tpustack.engine", "tpustack.recovery"],
+    "commands": ["load", "tpustack.commands", "tpustack.logs", "tpustack.cloud"],
+}
+FORBIDDEN = ["load", "numpy"]
 
 
-def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", BLOCKED + code, *arguments],
-        cwd=REPOSITORY,
-        input="fine\n",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.fixture(scope="module")
+def done() -> Commands:
+    """All of it in one process: an import that is refused is tried again by the next one."""
+    return run_in_turn(BLOCKED + RUN, [FORBIDDEN, *COMMANDS, *MODULES.values()], REPOSITORY)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["check", "--json"],
-        ["cost", "--accelerator-type", "v3-8", "--region", "us-central1"],
-        ["doctor", "-"],
-        ["ci", "--help"],
-        ["follow", "--help"],
-    ],
-    ids=" ".join,
-)
-def test_a_command_runs_without_tensorflow_numpy_and_googles_client(arguments: list[str]) -> None:
-    done = python(RUN, *arguments)
-    assert "imports" not in done.stderr
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_a_command_runs_without_tensorflow_numpy_and_googles_client(
+    arguments: list[str], done: Commands
+) -> None:
+    ended = done[tuple(arguments)]
+    assert "imports" not in ended.stderr
     # A check ends with 2 where the wheel and the data are not built yet.
-    assert done.returncode in ((0, 2) if arguments[0] == "check" else (0,)), done.stderr
-    assert done.stdout
+    assert ended.returncode in ((0, 2) if arguments[0] == "check" else (0,)), ended.stderr
+    assert ended.stdout
 
 
-@pytest.mark.parametrize(
-    "modules",
-    [
-        ("infra", "policy", "bootstrap"),
-        ("tpustack.ci", "tpustack.engine", "tpustack.recovery"),
-        ("tpustack.commands", "tpustack.logs", "tpustack.cloud"),
-    ],
-    ids=["preview", "ci", "commands"],
-)
-def test_modules_load_without_tensorflow_numpy_and_googles_client(modules: tuple[str, ...]) -> None:
-    done = python(LOAD, *modules)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("modules", MODULES.values(), ids=MODULES)
+def test_modules_load_without_tensorflow_numpy_and_googles_client(
+    modules: list[str], done: Commands
+) -> None:
+    ended = done[tuple(modules)]
+    assert ended.returncode == 0, ended.stderr
 
 
-def test_a_forbidden_import_is_seen() -> None:
-    assert "imports numpy" in python("import numpy").stderr
+def test_a_forbidden_import_is_seen(done: Commands) -> None:
+    assert "imports numpy" in done[tuple(FORBIDDEN)].stderr
+
+
+def test_commands_about_jobs_load_no_engine() -> None:
+    """Half of what `job list` takes, otherwise."""
+    loads = "import sys, tpustack.jobs.submit_command; sys.exit('pulumi' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", loads], check=False).returncode == 0

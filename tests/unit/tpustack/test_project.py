@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.in_turn import Commands, run_in_turn
 from tpustack import errors, project
 from tpustack.errors import TpustackError
 
@@ -56,68 +56,70 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def tpustack(installed: Path, cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
-    environment.pop("LOCALCLOUD_HOME", None)
+ANYWHERE = [
+    ["--help"],
+    ["--version"],
+    ["catalog"],
+    ["cost", "--accelerator-type", "v3-8", "--region", "us-central1"],
+    ["doctor", "-"],
+    ["settings"],
+    ["local", "--help"],
+]
+IN_THE_PROJECT = [
+    ["check"],
+    ["cost", "--stack", "dev"],
+    ["init", "mine"],
+    ["permissions", "--stack", "dev"],
+    ["doctor"],
+    ["follow", "--stack", "dev"],
+    ["recover", "--stack", "dev"],
+    ["bootstrap"],
+    ["ci", "drift"],
+    ["demo"],
+    ["wheel"],
+]
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("elsewhere")
+
+
+@pytest.fixture(scope="module")
+def done(installed: Path, elsewhere: Path) -> Commands:
+    """All of the commands above, run outside a checkout."""
     # The source checkout comes later on the path, or by hooks of the editable installation.
-    code = f"import sys; sys.path.insert(0, {str(installed)!r}); import tpustack.__main__ as m"
-    command = [sys.executable, "-c", f"{code}; m.main()", *arguments]
-    return subprocess.run(
-        command,
-        cwd=cwd,
-        env=environment,
-        input="fine\n",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    code = f"""
+import os
+os.environ.pop("LOCALCLOUD_HOME", None)
+sys.path.insert(0, {str(installed)!r})
+import tpustack.__main__
+
+def run(arguments):
+    sys.argv = ["tpustack", *arguments]
+    tpustack.__main__.main()
+"""
+    path = {"PYTHONPATH": str(installed), "PYTHONSAFEPATH": "1"}
+    return run_in_turn(code, [*ANYWHERE, *IN_THE_PROJECT], elsewhere, **path)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--help"],
-        ["--version"],
-        ["catalog"],
-        ["cost", "--accelerator-type", "v3-8", "--region", "us-central1"],
-        ["doctor", "-"],
-        ["settings"],
-        ["local", "--help"],
-    ],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("arguments", ANYWHERE, ids=" ".join)
 def test_a_command_that_needs_no_project_works_anywhere(
-    arguments: list[str], installed: Path, tmp_path: Path
+    arguments: list[str], done: Commands
 ) -> None:
-    done = tpustack(installed, tmp_path, *arguments)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout
+    ended = done[tuple(arguments)]
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["check"],
-        ["cost", "--stack", "dev"],
-        ["init", "mine"],
-        ["permissions", "--stack", "dev"],
-        ["doctor"],
-        ["follow", "--stack", "dev"],
-        ["recover", "--stack", "dev"],
-        ["bootstrap"],
-        ["ci", "drift"],
-        ["demo"],
-        ["wheel"],
-    ],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("arguments", IN_THE_PROJECT, ids=" ".join)
 def test_a_command_that_needs_the_project_says_so_in_one_message(
-    arguments: list[str], installed: Path, tmp_path: Path
+    arguments: list[str], done: Commands, elsewhere: Path
 ) -> None:
-    done = tpustack(installed, tmp_path, *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        f"error: neither {tmp_path} nor a folder above it is a checkout of tpu-stack (its "
+    ended = done[tuple(arguments)]
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == (
+        f"error: neither {elsewhere} nor a folder above it is a checkout of tpu-stack (its "
         "Pulumi.yaml is missing). Change into a clone of the project and run the command there\n"
     )
 

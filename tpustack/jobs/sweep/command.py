@@ -18,7 +18,7 @@ from infra.startup.agent.jobs.queue import Queue
 from tpustack import options
 from tpustack.errors import UsageError
 from tpustack.jobs import arguments, spec_options
-from tpustack.jobs.place import explained, open_queue
+from tpustack.jobs.place import explained, open_queue, why_without_tpu
 from tpustack.jobs.runners import why_waiting
 from tpustack.jobs.submit import name_of, upload
 from tpustack.jobs.sweep import show, tuner
@@ -26,8 +26,12 @@ from tpustack.jobs.sweep.driver import Driver
 from tpustack.jobs.sweep.record import MAXIMIZE, MINIMIZE, Record, Sweep
 from tpustack.jobs.sweep.space import command_with, space_of
 from tpustack.jobs.sweep.trainer import command_of
+from tpustack.jobs.vertex import options as on_vertex
+from tpustack.jobs.vertex.place import place_of
 
 _LONGEST_NAME = 50
+# What the stack's own training is written for.
+_TRAINER = "tensorflow"
 _SETTINGS = ("params", "wanted", "parallel", "metric", "goal", "pruner", "seed")
 _PLOT = click.option(
     "--plot", type=click.Path(path_type=Path), help="Draw the trials into this PNG or SVG."
@@ -52,6 +56,7 @@ _PLOT = click.option(
 @click.option("--name", help="The sweep's name; by default one from its content.")
 @_PLOT
 @options.as_json("trials")
+@on_vertex.declared
 @spec_options.declared
 def sweep(
     stacks: tuple[str, ...],
@@ -64,37 +69,51 @@ def sweep(
     """Look for the best parameters: each trial is a job of the queue.
 
     Without --command, the trials are the training of the stack. Interrupt it when you like: jobs go
-    on, and --resume does, too. Poor trials end early.
+    on, and --resume does, too. Poor trials end early. With --on vertex, Vertex AI runs each on a
+    TPU of its own.
     """
     tuner.require_optuna()
     show.check_plot(plot)
-    queues = [open_queue(stack, None, submits=True) for stack in stacks]
-    queues += [open_queue(None, bucket) for bucket in buckets]
+    asked = on_vertex.asked(given)
+    managed = asked.managed
+    # What goes on with a sweep submits to where it was begun, which its record says.
+    submits = resume is None
+    queues = [open_queue(stack, None, submits=submits, managed=managed) for stack in stacks]
+    framework = _TRAINER if given["command"] is None and submits else given["framework"]
+    without_tpu = [why_without_tpu(one, framework) for one in stacks if not managed]
+    queues += [open_queue(None, bucket, managed=managed) for bucket in buckets]
     if not queues:
         raise UsageError("give --stack NAME or --bucket gs://BUCKET, once or several times")
     with explained(queues[0]):
         if resume is None:
             if given["command"] is None:
-                trains = {"command": command_of(next(iter(stacks), None))}
-                given |= {**trains, "framework": "tensorflow"}
-            record, wanted = _begun(queues, given)
+                trains = {"command": command_of(next(iter(stacks), None), managed=managed)}
+                given |= {**trains, "framework": _TRAINER}
+            record, wanted = _begun(queues, stacks, asked, given)
         else:
             _refuse_others()
             record = Record(queues[0].store, _sound(resume))
             wanted = record.read()
             queues = [open_queue(None, f"gs://{bucket}") for bucket in wanted.buckets]
-        _drive(wanted, record, queues, plot, as_json=as_json)
+        _drive(wanted, record, queues, plot, without_tpu, as_json=as_json)
 
 
 def _drive(
-    wanted: Sweep, record: Record, queues: Sequence[Queue], plot: Path | None, *, as_json: bool
+    wanted: Sweep,
+    record: Record,
+    queues: Sequence[Queue],
+    plot: Path | None,
+    warnings: Sequence[str | None],
+    *,
+    as_json: bool,
 ) -> None:
     """Go on with a sweep to its end, and end with 0 if a trial has succeeded."""
 
     def say(line: str) -> None:
         click.echo(line, err=True)
 
-    for warning in filter(None, map(why_waiting, queues)):
+    waiting = map(why_waiting, [] if wanted.places else queues)
+    for warning in filter(None, (*warnings, *waiting)):
         say(f"warning: {warning}")
     say(
         f"sweep {wanted.name}: {wanted.wanted} trials. If this ends, --resume {wanted.name} goes on"
@@ -136,7 +155,12 @@ def trials(
     _print(found, plot, as_json=as_json)
 
 
-def _begun(queues: Sequence[Queue], given: dict[str, Any]) -> tuple[Record, Sweep]:
+def _begun(
+    queues: Sequence[Queue],
+    stacks: Sequence[str],
+    asked: on_vertex.Asked,
+    given: dict[str, Any],
+) -> tuple[Record, Sweep]:
     """Return a new sweep, whose archive and record are in the bucket."""
     settings = {key: given.pop(key) for key in _SETTINGS}
     name, command = given.pop("name"), given["command"]
@@ -146,12 +170,15 @@ def _begun(queues: Sequence[Queue], given: dict[str, Any]) -> tuple[Record, Swee
     first = {one.name: one.choices[0] if one.choices else one.low for one in space}
     # What is checked is what a trial would run.
     described = spec_options.Given(**{**given, "command": command_with(command, first)})
+    places = _places(queues, stacks, asked, described)
     with described.described(None) as (spec, source):
-        all_of_it = replace(spec, command=f"{command} {settings}")
+        on = next(iter(places.values()), {})
+        all_of_it = replace(spec, command=f"{command} {settings}", vertex=on)
         made = Sweep(
             name=_sound(name) if name is not None else name_of(all_of_it),
             spec=replace(spec, command=command),
             buckets=tuple(queue.store.bucket for queue in queues),
+            places=places,
             **settings,
         )
         if source.archive is not None:
@@ -160,6 +187,20 @@ def _begun(queues: Sequence[Queue], given: dict[str, Any]) -> tuple[Record, Swee
     record = Record(queues[0].store, made.name)
     record.write(made)
     return record, made
+
+
+def _places(
+    queues: Sequence[Queue],
+    stacks: Sequence[str],
+    asked: on_vertex.Asked,
+    wanted: spec_options.Given,
+) -> dict[str, dict[str, str]]:
+    """Return where Vertex AI runs the trials of each bucket; nothing if it does not."""
+    if not asked.managed:
+        place_of(None, asked, wanted)
+        return {}
+    of_stacks = zip(queues, stacks, strict=True)
+    return {queue.store.bucket: place_of(stack, asked, wanted) for queue, stack in of_stacks}
 
 
 def _sound(name: str) -> str:

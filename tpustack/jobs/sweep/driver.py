@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import SUCCEEDED, Job
-from tpustack.jobs.submit import submit, who
+from infra.startup.agent.jobs.record import SUCCEEDED, Job, Spec
+from tpustack.jobs.stop import stop
+from tpustack.jobs.submit import submit
 from tpustack.jobs.sweep import tuner
 from tpustack.jobs.sweep.objective import Reports
 from tpustack.jobs.sweep.record import COMPLETE, FAILED, PRUNED, Record, Sweep, Trial
 from tpustack.jobs.sweep.space import command_with
+from tpustack.jobs.vertex import follow as vertex
+from tpustack.jobs.vertex.submit import hand_over
 
 _PAUSE = 2.0
+# Vertex AI is asked less often than the bucket.
+_ASK_EVERY = 10
 # Reports of a trial that are kept in the record.
 _MOST_REPORTS = 200
 
@@ -40,13 +46,16 @@ class Driver:
         self.sweep = sweep
         self._record, self._queues, self._say = record, queues, say
         self._reports: dict[int, Reports] = {}
+        self._begun: set[int] = set()
+        self._steps = itertools.count()
 
     def run(self, sleep: Callable[[float], None] = time.sleep) -> None:
         """Go on until every trial has ended. Raises StoreError or TpustackError."""
         for trial in self.sweep.trials:
-            if trial.state == PRUNED:
-                # Whoever marked it may have been ended before it was stopped.
-                self._stop(trial)
+            queue = self._queues[trial.bucket]
+            # Whoever marked it may have been ended before it was stopped.
+            if trial.state == PRUNED and (job := queue.read(trial.job)) and not job.is_over:
+                stop(queue, trial.job)
         while True:
             self.step()
             if self.sweep.is_over:
@@ -55,23 +64,25 @@ class Driver:
 
     def step(self) -> None:
         """Do what is to be done now."""
-        before = self.sweep
-        poor = [trial for trial in before.open_ones() if self._look(trial)]
+        before, asks = self.sweep, next(self._steps) % _ASK_EVERY == 0
+        poor = [trial for trial in before.open_ones() if self._look(trial, asks=asks)]
         for bucket in before.buckets:
             self._fill(bucket)
         if self.sweep != before:
             self._record.write(self.sweep)
         # What is done outside of the record is done after it is written.
         for trial in poor:
-            self._stop(trial)
+            stop(self._queues[trial.bucket], trial.job)
         for trial in self.sweep.open_ones():
             self._submit(trial)
 
-    def _look(self, trial: Trial) -> bool:
+    def _look(self, trial: Trial, *, asks: bool) -> bool:
         """Take in what has become of a trial; return whether it is to be ended early."""
-        job = self._queues[trial.bucket].read(trial.job)
+        queue = self._queues[trial.bucket]
+        job = queue.read(trial.job)
         if job is None:
             return False
+        job = vertex.refreshed(queue, job) if asks else job
         reports = self._reports_of(trial)
         known = replace(trial, reports=_thinned(reports.read()))
         if job.is_over:
@@ -96,20 +107,23 @@ class Driver:
             self._set(Trial(number, bucket, f"{self.sweep.name}-{number:03}", params))
 
     def _submit(self, trial: Trial) -> None:
-        queue = self._queues[trial.bucket]
-        if trial.number in self._reports or queue.read(trial.job) is not None:
+        if trial.number in self._begun:
             return
+        queue = self._queues[trial.bucket]
+        there = queue.read(trial.job)
+        job = there or submit(queue, self._spec(trial), trial.job, None)
+        # Whoever has submitted it may have been ended before Vertex AI had it.
+        if not job.is_over and not job.custom_job:
+            hand_over(queue, job)
+        self._begun.add(trial.number)
+        if there is None:
+            shown = ", ".join(f"{name}={value}" for name, value in trial.params.items())
+            self._say(f"trial {trial.number} is submitted as {trial.job}: {shown}")
+
+    def _spec(self, trial: Trial) -> Spec:
         command = command_with(self.sweep.spec.command, trial.params)
-        submit(queue, replace(self.sweep.spec, command=command), trial.job, None)
-        shown = ", ".join(f"{name}={value}" for name, value in trial.params.items())
-        self._say(f"trial {trial.number} is submitted as {trial.job}: {shown}")
-
-    def _stop(self, trial: Trial) -> None:
-        def stop(there: Job) -> Job | None:
-            return None if there.is_over or there.stop else there.stopping(time.time(), who())
-
-        if self._queues[trial.bucket].change(trial.job, stop):
-            self._queues[trial.bucket].ring()
+        place = self.sweep.places.get(trial.bucket, {})
+        return replace(self.sweep.spec, command=command, vertex=place)
 
     def _reports_of(self, trial: Trial) -> Reports:
         queue = self._queues[trial.bucket]

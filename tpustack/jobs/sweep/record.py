@@ -7,7 +7,7 @@ what is missing and nothing twice.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from infra.startup.agent.jobs.record import Spec
@@ -55,6 +55,7 @@ class Sweep:
         wanted: how many trials.
         parallel: how many of them are in each queue at a time.
         buckets: whose queues run trials; the first has this record.
+        places: where Vertex AI runs the trials of each bucket; empty if the stacks run them.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Sweep:
     seed: int
     buckets: tuple[str, ...]
     trials: tuple[Trial, ...] = ()
+    places: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @property
     def best(self) -> Trial | None:

@@ -12,10 +12,19 @@ _TRAINER = (
 )
 
 
-def command_of(stack: str | None) -> str:
-    """Return what trains as the stack's settings say. Raises UsageError without a stack."""
+def command_of(stack: str | None, *, managed: bool = False) -> str:
+    """Return what trains as the stack's settings say.
+
+    Raises:
+        UsageError: there is no stack, or Vertex AI is to run it, whose containers lack the trainer.
+    """
     from tpustack.stacks.files import load
 
+    if managed:
+        raise UsageError(
+            "--command: (not given), and the stack's own training is not in the containers of "
+            'Vertex AI. Give one like --command "python main.py"'
+        )
     if stack is None:
         raise UsageError(
             "--command: (not given), and without --stack there is no training to vary. Give one "

@@ -4,33 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tpustack.cloud.google import Forbidden
 from tpustack.errors import UsageError
+from tpustack.jobs.place import google
 from tpustack.jobs.spec_options import Given
+from tpustack.jobs.vertex.options import SPOT, Asked
 
 
-def place_of(
-    stack: str | None,
-    tpu: str | None,
-    image: str | None,
-    wanted: Given,
-    *,
-    managed: bool,
-) -> dict[str, str]:
+def place_of(stack: str | None, asked: Asked, wanted: Given) -> dict[str, str]:
     """Return a job's place on Vertex AI; empty for a job that it does not run.
 
     Args:
         stack: whose account and network it gets.
-        tpu: the TPU's type; None for the stack's.
-        image: the container; None for that of the framework.
+        asked: on what it is to run.
         wanted: what else the job is to be.
-        managed: whether Vertex AI is to run it.
 
     Raises:
         UsageError: with everything that can't be had.
     """
-    if not managed:
-        given = {"--tpu": tpu, "--image": image}
-        if wrong := [name for name, value in given.items() if value is not None]:
+    if not asked.managed:
+        if wrong := asked.for_vertex_alone():
             raise UsageError(f"{', '.join(wrong)}: only with --on vertex, which takes them")
         return {}
     from infra.catalog.vertex import managed_tpus, plain_image
@@ -39,35 +32,58 @@ def place_of(
 
     settings = load(str(stack))
     vertex = settings.jobs.vertex
-    kind = tpu or settings.tpu.accelerator_type
+    kind = asked.tpu or settings.tpu.accelerator_type
     found = managed_tpus().get(kind)
     own = found.tensorflow if found and wanted.framework == "tensorflow" else plain_image()
-    if problems := [*_problems(kind, image or own, wanted.framework), *_unqueued(wanted)]:
+    image = asked.image or own
+    if problems := [*_problems(kind, image, wanted, spot=asked.spot), *_unqueued(wanted)]:
         raise UsageError("\n".join(problems))
+    network = (vertex.network if vertex else None) or ""
+    if network:
+        _require_peered(network)
     names = names_of(settings, str(stack))
     return {
         "project": settings.project,
         "region": (vertex.region if vertex else None) or settings.region,
         "tpu": kind,
-        "image": str(image or own),
+        "image": str(image),
         "account": names.email_of(names.managed_account, settings.project),
-        "network": (vertex.network if vertex else None) or "",
+        "network": network,
+        # Left out otherwise: jobs' names come from what they are, and stay what they were.
+        **({"strategy": SPOT} if asked.spot else {}),
+        **({"hosts": str(found.hosts)} if found and found.hosts > 1 else {}),
     }
 
 
-def _problems(kind: str, image: str | None, framework: str) -> Iterator[str]:
-    from infra.catalog.vertex import managed_tpus
+def _problems(kind: str, image: str | None, wanted: Given, *, spot: bool) -> Iterator[str]:
+    from infra.catalog.vertex import managed_tpus, why_not_offered, why_not_spot
 
-    if kind not in managed_tpus():
+    found = managed_tpus().get(kind)
+    if found is None:
         yield (
-            f"--tpu: Vertex AI runs no job of ours on {kind} (one host of its custom jobs has "
-            f"{', '.join(managed_tpus())}). Give one of these"
+            f"--tpu: Vertex AI runs no job of ours on {kind}: {why_not_offered(kind)}. Give one of "
+            f"{', '.join(managed_tpus())}"
         )
-    elif image is None:
+        return
+    if image is None:
         yield (
-            f"--image: Google has no container with {framework} for {kind} on Vertex AI. Give one "
-            "that has python3 and the framework"
+            f"--image: Google has no container with {wanted.framework} for {kind} on Vertex AI. "
+            "Give one that has python3 and the framework"
         )
+    if spot and (why := why_not_spot(found)):
+        yield f"--spot: Vertex AI gives no spot {kind}: {why}. Leave it out, or give another --tpu"
+
+
+def _require_peered(network: str) -> None:
+    """Raise UsageError for a network that Vertex AI can't use; who may not look asks Vertex AI."""
+    from tpustack.live.peering import CURE, why_not_peered
+
+    try:
+        why = why_not_peered(google(), network)
+    except Forbidden:
+        return
+    if why:
+        raise UsageError(f"jobs.vertex.network: {why}, so that no job starts there. {CURE}")
 
 
 def _unqueued(wanted: Given) -> Iterator[str]:

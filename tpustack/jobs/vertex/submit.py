@@ -9,6 +9,7 @@ import io
 from typing import Any
 
 from infra.catalog.vertex import managed_tpus
+from infra.names import JOB_LABEL
 from infra.startup.agent.bundle import program
 from infra.startup.agent.jobs import layout
 from infra.startup.agent.jobs.queue import Queue
@@ -17,6 +18,7 @@ from infra.startup.agent.jobs.store import Conflict, StoreError
 from tpustack.errors import TpustackError
 from tpustack.jobs.place import google
 from tpustack.jobs.vertex.api import CustomJobs
+from tpustack.jobs.vertex.options import SPOT
 
 # What the container begins with: the agent, by its digest, as the account that it runs as.
 _BOOT = """import hashlib, json, os, sys, tempfile, urllib.request
@@ -51,7 +53,9 @@ def hand_over(queue: Queue, job: Job) -> Job:
     try:
         body = custom_job(job, queue.store.bucket, _upload_agent(queue))
         jobs = CustomJobs(google(), where["project"], where["region"])
-        name = jobs.create(body, managed_tpus()[where["tpu"]].quota)
+        tpu = managed_tpus()[where["tpu"]]
+        quota = tpu.spot_quota if where.get("strategy") == SPOT else tpu.quota
+        name = jobs.create(body, quota)
     except (TpustackError, StoreError):
         _withdraw(queue, job)
         raise
@@ -76,12 +80,15 @@ def custom_job(job: Job, bucket: str, agent: str) -> dict[str, Any]:
         "workerPoolSpecs": [pool],
         "serviceAccount": where["account"],
         "baseOutputDirectory": {"outputUriPrefix": f"gs://{bucket}/{layout.folder(job.name)}"},
-        "scheduling": {"disableRetries": job.spec.preemptions == 0},
+        "scheduling": {
+            "disableRetries": job.spec.preemptions == 0,
+            **({"strategy": where["strategy"]} if "strategy" in where else {}),
+        },
     }
     if where.get("network"):
         spec["network"] = where["network"]
     label = job.name.replace(".", "-")[:_LONGEST_LABEL]
-    return {"displayName": job.name, "jobSpec": spec, "labels": {"tpu-stack-job": label}}
+    return {"displayName": job.name, "jobSpec": spec, "labels": {JOB_LABEL: label}}
 
 
 def _upload_agent(queue: Queue) -> str:

@@ -11,7 +11,7 @@ import yaml
 
 from localcloud.cli.scenarios.kinds import KINDS
 from localcloud.cli.scenarios.parse import read
-from tpustack.chaos import soak
+from tpustack.chaos import place, soak
 from tpustack.project import root
 
 SHIPPED = sorted((root() / "docs" / "chaos").glob("*.yaml"))
@@ -23,6 +23,7 @@ def test_a_shipped_scenario_is_in_the_page_and_waits_for_steps_that_the_job_has(
     path: Path,
 ) -> None:
     assert f"(chaos/{path.name})" in PAGE
+    assert all(key.startswith("tpu-stack:") for key in place.wanted(path))
     for event in read(path):
         assert event.serial is not None
         machine, says = event.serial

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tpustack.ci.command import command
 from tpustack.errors import TpustackError
 
@@ -173,7 +174,7 @@ def test_a_file_that_is_made_to_break_its_reader_is_refused(
 
 
 @settings(
-    max_examples=EXAMPLES,
+    max_examples=examples(EXAMPLES),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

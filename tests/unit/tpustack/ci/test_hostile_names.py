@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tpustack.ci import requests
 from tpustack.ci.command import command
 from tpustack.errors import TpustackError
@@ -63,7 +64,7 @@ def nothing_is_reached(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @settings(
-    max_examples=120,
+    max_examples=examples(120),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from tests.examples import examples
 from tpustack.ci import inert
 from tpustack.ci.markdown import LONGEST, marker, text
 from tpustack.ci.outcome import Outcome
@@ -71,7 +72,7 @@ def inside(body: str) -> set[str]:
     return {each.type for token in parsed(body) for each in token.children or []}
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(RESULTS)
 @example(HARMLESS)
 def test_a_comment_has_the_same_form_whatever_its_texts_say(result: Result) -> None:
@@ -99,7 +100,7 @@ def test_code_is_one_span_with_the_same_words(said: str) -> None:
     assert [each.strip() for each in span] == [inert.line(said)]
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(TEXTS, st.integers(1, 3000))
 def test_a_comment_that_is_cut_ends_its_blocks(said: str, times: int) -> None:
     many = tuple(Change("create", "x" * 20, f"x{said}") for _ in range(times))

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tpustack.ci import plan, sealed
 from tpustack.ci.plan import SECRET
 from tpustack.ci.reviewed import unbound
@@ -106,7 +107,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(JSON, st.booleans())
 def test_no_forged_plan_breaks_the_comparison_or_allows_a_replacement(
     tmp_path: Path, forged: object, resumed: bool

@@ -20,6 +20,7 @@ from infra.names import MADE_FOR, MARK, mark_of
 from infra.settings import OWN_LABELS
 from infra.settings.parse import parse
 from infra.settings.problems import SettingsError
+from tests.examples import examples
 from tpustack.ci.job import Job
 from tpustack.ci.sweep import MOST_ORPHANS, sweep_orphans
 from tpustack.cloud.google import Google, NotFound
@@ -175,7 +176,7 @@ def test_settings_can_set_none_of_the_labels_that_the_sweeper_goes_by() -> None:
     assert "which is the stack's own" in str(refused.value)
 
 
-@settings(max_examples=2500, deadline=None)
+@settings(max_examples=examples(2500), deadline=None)
 @given(SCENES)
 def test_nothing_of_a_living_stack_is_ever_deleted(scene: Scene) -> None:
     ours = BACKENDS[0]

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from tpustack.cloud.google import Google
 from tpustack.dashboard.app import Application
 from tpustack.dashboard.guard import Guard
 from tpustack.dashboard.places import Place
+from tpustack.engine.events import Change
 
 BUCKET, TOKEN, PORT = "a-bucket", "the-token", 8000
 ZONE = "us-central1-b"
@@ -102,6 +104,14 @@ def a_stack(name: str, **tpu: object) -> Place:
     config = {"gcp:project": projects.DEFAULT_PROJECT, "tpu-stack:zone": ZONE, "tpu-stack:tpu": tpu}
     settings = parse(config, name)
     return Place(name, names_of(settings, name).bucket, settings)
+
+
+def engine(monkeypatch: pytest.MonkeyPatch, root: Path, *changes: Change) -> None:
+    """Stands in for the engine: the stack is there, and differs from the cloud by `changes`."""
+    events = SimpleNamespace(changes=list(changes), noticed=())
+    of_stack = SimpleNamespace(drift=lambda line: SimpleNamespace(failure="", events=events))
+    backend = SimpleNamespace(root=root, stacks=lambda: {"dev": None}, stack=lambda name: of_stack)
+    monkeypatch.setattr("tpustack.engine.backend.users_own", lambda: backend)
 
 
 def make_tpu(client: Client, name: str, zone: str = ZONE) -> None:

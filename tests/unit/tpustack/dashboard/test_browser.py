@@ -7,7 +7,7 @@ import http.server
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -16,17 +16,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.browser import Page, browsing, find_browser
+from bench.rows.dashboard import serving
 from infra.names import names_of
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import Job, Spec
 from localcloud.admin.breakage import preemptions
 from localcloud.testing import Client
-from tests.unit.tpustack.dashboard.conftest import TOKEN, Write, a_stack, make_tpu
+from tests.unit.tpustack.dashboard.conftest import TOKEN, Write, a_stack, engine, make_tpu
 from tpustack.cloud.google import Google
 from tpustack.dashboard.app import Application
 from tpustack.dashboard.export import write as export
 from tpustack.dashboard.places import Place
-from tpustack.dashboard.server import address, listen, server
+from tpustack.engine.events import Change
 
 pytestmark = [
     pytest.mark.server,
@@ -43,23 +44,9 @@ def browser() -> Iterator[Page]:
         yield page
 
 
-@contextlib.contextmanager
-def running(places: Sequence[Place], google: Google) -> Iterator[str]:
-    """The dashboard on a real port."""
-    with listen(0) as listener:
-        made = server(Application(places, google).asgi, listener, TOKEN)
-        thread = threading.Thread(target=made.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield address(listener, TOKEN)
-        finally:
-            made.should_exit = True
-            thread.join()
-
-
 @pytest.fixture
 def url(queue: Queue, google: Google, place: Place) -> Iterator[str]:
-    with running([place], google) as found:
+    with serving(Application([place], google).asgi, TOKEN) as found:
         yield found
 
 
@@ -152,7 +139,7 @@ def test_a_preemption_appears_by_itself(
     stack = a_stack("dev")
     tpu = names_of(stack.settings, "dev").tpu if stack.settings else ""
     make_tpu(client, tpu)
-    with running([stack], google) as url:
+    with serving(Application([stack], google).asgi, TOKEN) as url:
         browser.open(url)
         browser.wait("document.querySelector('#tpus-rows .state')?.textContent === 'READY'")
         for preempt in preemptions(client.local_cloud.cloud, tpu):
@@ -162,6 +149,21 @@ def test_a_preemption_appears_by_itself(
         assert browser.value("document.querySelector('#tpus-rows .state').textContent") == (
             "PREEMPTED"
         )
+
+
+def test_compare_shows_what_was_changed_by_hand(
+    browser: Page, google: Google, monkeypatch: pytest.MonkeyPatch, project: Path
+) -> None:
+    change = Change("update", "gcp:storage/bucket:Bucket", "bucket", ("labels.team",))
+    cell = "document.querySelector('#stacks-rows td:last-child')"
+    with serving(Application([a_stack("dev")], google).asgi, TOKEN) as url:
+        browser.open(url)
+        for changes, words in (((), "no change"), ((change,), "update bucket (labels.team); Put")):
+            engine(monkeypatch, project, *changes)
+            browser.wait(f"!!{cell}?.querySelector('button')")
+            browser.value(f"{cell}.querySelector('button').click()")
+            browser.wait(f"{cell}.textContent.includes({words!r})")
+    assert browser.errors == []
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import threading
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 
 import pytest
 import requests
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from tpustack.dashboard.server import address, listen, server
+from bench.rows.dashboard import serving
+from tpustack.dashboard.server import address, listen
 from tpustack.errors import TpustackError
 
 
@@ -41,14 +42,10 @@ def test_the_end_cuts_streams_without_a_traceback(capfd: pytest.CaptureFixture[s
 
         await StreamingResponse(lines())(scope, receive, send)
 
-    with listen(0) as listener:
-        running = server(endless, listener, "token")
-        thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
-        thread.start()
-        url = address(listener, "").partition("#")[0]
+    with ExitStack() as running:
+        url = running.enter_context(serving(endless, "token")).partition("#")[0]
         with requests.get(url, stream=True, timeout=30) as stream:
             received = stream.iter_lines()
             assert next(received) == b"line"
-            running.should_exit = True
-            thread.join()
+            running.close()
     assert capfd.readouterr().err == ""

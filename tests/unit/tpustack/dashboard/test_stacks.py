@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from starlette.testclient import TestClient
 
 from infra.catalog import Catalog
-from tests.unit.tpustack.dashboard.conftest import PORT, TOKEN, a_stack
+from tests.unit.tpustack.dashboard.conftest import PORT, TOKEN, a_stack, engine
 from tpustack.cloud.google import Google
 from tpustack.dashboard.app import Application
 from tpustack.dashboard.guard import Guard
@@ -27,14 +26,6 @@ def page(google: Google) -> TestClient:
     app = Guard(Application([a_stack("dev")], google).asgi, PORT, TOKEN)
     headers = {"Authorization": f"Bearer {TOKEN}"}
     return TestClient(app, base_url=f"http://127.0.0.1:{PORT}", headers=headers)
-
-
-def engine(monkeypatch: pytest.MonkeyPatch, root: Path, *changes: Change) -> None:
-    """Stands in for the engine: the stack is there, and differs from the cloud by `changes`."""
-    events = SimpleNamespace(changes=list(changes), noticed=())
-    of_stack = SimpleNamespace(drift=lambda line: SimpleNamespace(failure="", events=events))
-    backend = SimpleNamespace(root=root, stacks=lambda: {"dev": None}, stack=lambda name: of_stack)
-    monkeypatch.setattr("tpustack.engine.backend.users_own", lambda: backend)
 
 
 def test_compare_tells_what_somebody_has_changed(

@@ -52,9 +52,11 @@ def field(number: int, content: bytes | int) -> bytes:
 
 def event(step: int, tag: str, value: float) -> bytes:
     """An event with one number, as TensorFlow 2 writes it."""
-    tensor = field(1, 1) + field(4, struct.pack("<f", value))
-    summary = field(1, field(1, tag.encode()) + field(8, tensor))
-    message = field(2, step) + field(5, summary)
+    return written(step, tag, field(8, field(1, 1) + field(4, struct.pack("<f", value))))
+
+
+def written(step: int, tag: str, value: bytes) -> bytes:
+    message = field(2, step) + field(5, field(1, field(1, tag.encode()) + value))
     return struct.pack("<Q", len(message)) + bytes(4) + message + bytes(4)
 
 
@@ -122,6 +124,19 @@ numbers = st.floats(width=32, allow_nan=False, allow_infinity=False)
 def test_every_number_of_a_file_is_read(written: list[tuple[int, str, float]]) -> None:
     data = b"".join(event(*each) for each in written)
     assert list(points(data)) == [(tag, step, value) for step, tag, value in written]
+
+
+def test_a_number_is_read_in_every_form_that_writers_use() -> None:
+    forms = {
+        "TensorFlow 1's": b"\x15" + struct.pack("<f", 0.5),
+        "floats": field(8, field(1, 1) + field(5, struct.pack("<f", 0.5))),
+        "doubles": field(8, field(1, 2) + field(6, struct.pack("<d", 0.5))),
+        "two": field(8, field(1, 1) + field(5, struct.pack("<2f", 0.5, 0.5))),
+        "a whole number": field(8, field(1, 3) + field(4, bytes(4))),
+        "a histogram": field(5, b""),
+    }
+    data = b"".join(written(1, *form) for form in forms.items())
+    assert list(points(data)) == [(tag, 1, 0.5) for tag in ("TensorFlow 1's", "floats", "doubles")]
 
 
 @given(st.binary(max_size=200), st.integers(0, 60))

@@ -46,7 +46,7 @@ class Engine:
 @pytest.fixture
 def engine(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Engine:
     made = Engine(queue)
-    monkeypatch.setattr("tpustack.jobs.on_demand.users_own", lambda: made)
+    monkeypatch.setattr("tpustack.engine.backend.users_own", lambda: made)
     return made
 
 
@@ -117,6 +117,25 @@ def test_a_tpu_that_a_limit_has_deleted_is_made_anew(
     cloud.cloud.store.delete(NODE, tpu)
     assert "is gone" in submit("--create").err
     assert engine.did[1:] == ["refresh", "up with 0 jobs"]
+
+
+def test_a_tpu_that_has_moved_to_another_zone_is_there(
+    submit: Callable[..., Done],
+    engine: Engine,
+    machine: None,
+    tpu: str,
+    cloud: LocalCloud,
+    project: Path,
+) -> None:
+    cloud.cloud.store.delete(NODE, tpu)
+    elsewhere = "us-central1-c"
+    moved = tpu.replace(load("local").zone, elsewhere)
+    cloud.cloud.store.put(NODE, moved, {"name": moved, "state": "READY"})
+    file = project / "stacks" / "Pulumi.local.yaml"
+    queued = f"tpu-stack:tpu:\n    queued: {{fallbackZones: [{elsewhere}]}}"
+    file.write_text(file.read_text().replace("tpu-stack:tpu:", queued))
+    done = submit("--create")
+    assert (done.code, engine.did, done.err) == (0, [], "")
 
 
 def test_wrong_input_makes_nothing(submit: Callable[..., Done], engine: Engine) -> None:

@@ -232,20 +232,72 @@ def test_a_stack_that_is_down_or_runs_no_jobs_is_named(
     assert "the stack is down" in down.err
 
 
-def test_a_framework_that_will_find_no_tpu_on_the_stacks_machine_is_told(
-    run: Run, queue: Queue, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def stack_with_jobs(project: Path, queue: Queue) -> Path:
+    """Let the stack `local` queue its jobs there; return its file."""
     file = project / "stacks" / "Pulumi.local.yaml"
     bucket = f"tpu-stack:bucket: {{name: {queue.store.bucket}}}"
     settings = f"{bucket}\n  tpu-stack:jobs: {{enabled: true}}"
     text = file.read_text()
     file.write_text(text.replace("tpu-stack:bucket:\n    forceDestroy: true", settings))
+    return file
+
+
+def test_a_framework_that_will_find_no_tpu_on_the_stacks_machine_is_told(
+    run: Run, queue: Queue, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = stack_with_jobs(project, queue)
     monkeypatch.chdir(project)
     done = run("job", "submit", "-c", "true", "--stack", "local", "--framework", "jax")
     assert done.code == 0, done.err
     assert "warning: training.runOn: vm for the stack local: jax reaches only" in done.err
     plain = run("job", "submit", "-c", "true", "--stack", "local", "--framework", "tensorflow")
     assert "training.runOn" not in plain.err
+
+    on_tpu = "tpu-stack:training:\n    runOn: tpu"
+    file.write_text(file.read_text().replace("tpu-stack:training:", on_tpu))
+    served = run("job", "submit", "-c", "echo", "--stack", "local", "--framework", "jax")
+    assert "-pod-pjrt for the stack local serves its chips to TensorFlow by gRPC" in served.err
+
+
+def test_a_framework_is_refused_on_a_slice_whose_hosts_do_not_run_it(
+    run: Run, queue: Queue, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = stack_with_jobs(project, queue)
+    text = file.read_text()
+    monkeypatch.chdir(project)
+    old = run("job", "submit", "-c", "echo", "--stack", "local", "--framework", "jax").out.strip()
+    queued = len(queue.summaries())
+
+    def refused(*verb: str) -> str:
+        done = run("job", *verb, "--stack", "local")
+        assert done.code == 2, done.err
+        assert len(queue.summaries()) == queued
+        return done.err
+
+    on_vm = text.replace("v2-8", "v2-32")
+    on_tpu = on_vm.replace("tpu-stack:training:", "tpu-stack:training:\n    runOn: tpu")
+    sweep = ("sweep", "--param", "x=1,2", "--trials", "2")
+    new = [(*verb, "-c", "t", "--framework", "jax") for verb in (("submit",), sweep)]
+    for place in (on_vm, on_tpu):
+        file.write_text(place)
+        for verb in (*new, ("resubmit", old)):
+            said = refused(*verb)
+            assert "--framework jax: the v2-32 of the stack local has 4 hosts" in said
+            assert "set training.runOn: tpu and a tpu.runtimeVersion without -pod" in said
+
+    without_grpc = on_tpu.replace("-pod-pjrt", "-pjrt")
+    file.write_text(without_grpc)
+    by_grpc = refused("submit", "-c", "t", "--framework", "tensorflow")
+    assert "by the gRPC of a -pod runtime" in by_grpc
+    assert "by the gRPC of a -pod runtime" in refused(*sweep)
+    file.write_text(without_grpc.replace("acceleratorType:", "slices: 2\n    acceleratorType:"))
+    assert "set tpu.slices: 1" in refused(*new[0])
+
+    file.write_text(without_grpc)
+    for framework in ("jax", "pytorch", "none"):
+        done = run("job", "submit", "-c", "true", "--stack", "local", "--framework", framework)
+        assert done.code == 0, done.err
+        assert "runOn" not in done.err
 
 
 def test_a_bucket_without_permission_says_which_role_is_missing(

@@ -16,44 +16,8 @@ from localcloud.core.hooks import machine_powered_off
 from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.tpustack.conftest import Done, Run
-from tests.unit.tpustack.jobs.conftest import BUCKET
+from tests.unit.tpustack.jobs.conftest import API, EMAIL, JOBS, PROJECT, grant, stack
 from tpustack.cloud.google import Google
-
-PROJECT = projects.DEFAULT_PROJECT
-EMAIL = f"tpu-stack-dev-vx@{PROJECT}.iam.gserviceaccount.com"
-API = "aiplatform.googleapis.com"
-JOBS = f"us-central1-{API}/v1/projects/{PROJECT}/locations/us-central1/customJobs"
-STACK = """config:
-  gcp:project: {project}
-  tpu-stack:zone: us-central1-b
-  tpu-stack:bucket: {{name: {bucket}, create: false}}
-  tpu-stack:jobs: {jobs}
-"""
-VERTEX: dict[str, object] = {"vertex": {}}
-
-
-def stack(project: Path, jobs: object) -> None:
-    """Let the stack dev have the tests' bucket and these settings of jobs."""
-    text = STACK.format(project=PROJECT, bucket=BUCKET, jobs=json.dumps(jobs))
-    (project / "stacks" / "Pulumi.dev.yaml").write_text(text)
-
-
-def grant(client: Client, member: str, *roles: str) -> None:
-    manager = f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}"
-    policy = client.post(f"{manager}:getIamPolicy")
-    policy["bindings"] += [{"role": role, "members": [member]} for role in roles]
-    client.post(f"{manager}:setIamPolicy", {"policy": policy})
-
-
-@pytest.fixture
-def deployed(cloud: LocalCloud, client: Client, project: Path) -> Path:
-    """What `pulumi up` makes of a stack with managed training."""
-    enablement.enable(cloud.cloud, PROJECT, (API, "iam.googleapis.com"))
-    accounts = f"iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts"
-    client.post(accounts, {"accountId": "tpu-stack-dev-vx"})
-    grant(client, f"serviceAccount:{EMAIL}", "roles/storage.objectUser")
-    stack(project, VERTEX)
-    return project
 
 
 @pytest.fixture
@@ -64,14 +28,6 @@ def submit(run: Run, queue: Queue, deployed: Path) -> Run:
         return run("job", "submit", "--on", "vertex", "--stack", "dev", *arguments)
 
     return command
-
-
-@pytest.fixture
-def machines(cloud: LocalCloud) -> FakeMachines:
-    """Containers that are only written down."""
-    fake = FakeMachines()
-    cloud.cloud.machines = fake
-    return fake
 
 
 def read(queue: Queue, name: str) -> Job:
@@ -118,10 +74,21 @@ def until(condition: Callable[[], bool]) -> None:
     wait(condition, seconds=60.0)
 
 
+def peered(cloud: LocalCloud, state: str = "ACTIVE") -> str:
+    """Have the project's network peered with Google's services, and return its name."""
+    enablement.enable(cloud.cloud, PROJECT, ("compute.googleapis.com",))
+    path = f"projects/{PROJECT}/global/networks/default"
+    peering = {"name": "servicenetworking-googleapis-com", "state": state}
+    record = cloud.cloud.store.load("compute", path, KeyError(path))
+    cloud.cloud.store.put("compute", path, {**record, "peerings": [peering]})
+    return f"projects/{projects.number(PROJECT)}/global/networks/default"
+
+
 def test_the_request_is_the_worker_pool_that_google_documents(
-    submit: Run, client: Client, queue: Queue, machines: FakeMachines, deployed: Path
-) -> None:
-    network = "projects/123456789012/global/networks/peered"
+    submit: Run, client: Client, cloud: LocalCloud, queue: Queue, machines: FakeMachines,
+    deployed: Path,
+) -> None:  # fmt: skip
+    network = peered(cloud)
     stack(deployed, {"vertex": {"region": "us-west4", "network": network}})
     more = ("--tpu", "v5litepod-4", "--image", "eu.gcr.io/mine/jax:1", "--preemptions", "0")
     assert submit("--command", "true", "--name", "one", "--framework", "jax", *more).code == 0
@@ -133,6 +100,29 @@ def test_the_request_is_the_worker_pool_that_google_documents(
     assert made["jobSpec"]["network"] == network
     assert made["jobSpec"]["scheduling"] == {"disableRetries": True}
     assert read(queue, "one").custom_job == made["name"]
+
+
+def test_spot_is_a_strategy_and_counts_against_a_quota_of_its_own(
+    submit: Run, job: Run, client: Client, cloud: LocalCloud, machines: FakeMachines
+) -> None:
+    cloud.cloud.store.put("setting", "quota", {"custom_model_training_preemptible_tpu_v2": 8})
+    assert submit("--command", "true", "--name", "one", "--spot").code == 0
+    (made,) = client.get(JOBS)["customJobs"]
+    assert made["jobSpec"]["scheduling"] == {"disableRetries": False, "strategy": "SPOT"}
+    assert "runs on    spot v2-8 of Vertex AI" in job("show", "one").out
+    refused = submit("--command", "true", "--name", "two", "--spot")
+    assert f"Ask for {API}/custom_model_training_preemptible_tpu_v2 on" in refused.err
+
+
+def test_a_slice_of_several_hosts_is_one_replica(
+    submit: Run, client: Client, machines: FakeMachines
+) -> None:
+    more = ("--tpu", "v5litepod-16", "--framework", "jax")
+    assert submit("--command", "true", "--name", "one", *more).code == 0
+    (made,) = client.get(JOBS)["customJobs"]
+    (pool,) = made["jobSpec"]["workerPoolSpecs"]
+    assert pool["machineSpec"] == {"machineType": "ct5lp-hightpu-4t", "tpuTopology": "4x4"}
+    assert pool["replicaCount"] == "1"
 
 
 def test_one_that_has_not_begun_is_cancelled_at_once(
@@ -188,7 +178,14 @@ def test_a_second_run_goes_to_vertex_ai_too_and_the_stacks_runner_leaves_both_al
 
 
 REFUSALS = {
-    "v4": (("--tpu", "v4-8"), "--tpu: Vertex AI runs no job of ours on v4-8"),
+    "v4": (("--tpu", "v4-8"), "--tpu: Vertex AI runs no job of ours on v4-8: Google lists v2, v3"),
+    "v5p": (("--tpu", "v5p-8"), "for training there, not v5p. Give one of v2-8,"),
+    "v3 slice": (("--tpu", "v3-32"), "on v3-32: of v3, only one host is known to us"),
+    "none": (("--tpu", "gpu"), "on gpu: there is no such TPU"),
+    "spot slice": (
+        ("--tpu", "v5litepod-16", "--spot"),
+        "--spot: Vertex AI gives no spot v5litepod-16: Google does not support",
+    ),
     "image": (
         ("--tpu", "v5litepod-4", "--framework", "tensorflow"),
         "--image: Google has no container with tensorflow for v5litepod-4",
@@ -208,14 +205,33 @@ def test_what_vertex_ai_can_not_do_is_said_before_anything_is_uploaded(
     assert list(queue.store.items("")) == []
 
 
+def test_a_network_that_is_not_peered_is_refused_where_one_may_look(
+    submit: Run, queue: Queue, cloud: LocalCloud, client: Client, deployed: Path,
+    machines: FakeMachines, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    network = peered(cloud, state="INACTIVE")
+    stack(deployed, {"vertex": {"network": network}})
+    done = submit("--command", "true", "--name", "one")
+    assert done.code == 2
+    assert f"of {network} is INACTIVE, not ACTIVE, so that no job starts there" in done.err
+    assert queue.summaries() == {}
+    grant(client, "user:ada@x.org", "roles/storage.objectUser", "roles/aiplatform.user")
+    email = f"iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts/{EMAIL}"
+    binding = {"role": "roles/iam.serviceAccountUser", "members": ["user:ada@x.org"]}
+    client.post(f"{email}:setIamPolicy", {"policy": {"bindings": [binding]}})
+    ada = Client(cloud, "user:ada@x.org")
+    monkeypatch.setattr("tpustack.jobs.place.Google", lambda: Google(ada.session))
+    assert submit("--command", "true", "--name", "one").code == 0
+
+
 def test_a_stack_without_managed_training_and_a_bucket_alone_are_refused(
     submit: Run, run: Run, job: Run, deployed: Path
 ) -> None:
     stack(deployed, {"enabled": True})
     assert "jobs.vertex: (not set) for the stack dev" in submit("--command", "true").err
     assert "--on vertex needs --stack" in job("submit", "--on", "vertex", "--command", "true").err
-    stray = run("job", "submit", "--stack", "dev", "--command", "true", "--tpu", "v2-8")
-    assert "--tpu: only with --on vertex" in stray.err
+    stray = run("job", "submit", "--stack", "dev", "--command", "true", "--tpu", "v2-8", "--spot")
+    assert "--tpu, --spot: only with --on vertex" in stray.err
 
 
 def disabled(cloud: LocalCloud, client: Client, project: Path) -> None:

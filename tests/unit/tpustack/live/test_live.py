@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
 from localcloud.app import LocalCloud
+from localcloud.core import projects
 from localcloud.core.cloud import SETTING
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.testing import Client
 from tpustack.cloud import google
 from tpustack.errors import TpustackError
 from tpustack.live.check import QUESTIONS
+from tpustack.live.names import account
 
 from ..conftest import Run
 from .conftest import APIS, TPU, Live
@@ -40,13 +43,37 @@ def test_a_stack_that_can_be_made_is_fine_in_every_respect(live: Live) -> None:
         "capacity": "unknown"
     }
     assert code == 0
-    assert found.keys() == (QUESTIONS.keys() | {"capacity"}) - {"network"}
+    assert found.keys() == (QUESTIONS.keys() | {"capacity"}) - {"network", "peering"}
 
 
 def test_a_network_that_is_there_is_found(live: Live) -> None:
     code, found = live("network", network={"create": False})
     said = f"{DEFAULT_PROJECT} has network default and subnetwork default in us-central1"
     assert (code, found["network"]) == (0, ("ok", said))
+
+
+def test_a_network_for_managed_training_is_wrong_until_its_peering_is_active(
+    live: Live, cloud: LocalCloud
+) -> None:
+    name = f"projects/{projects.number(DEFAULT_PROJECT)}/global/networks/default"
+    path = f"projects/{DEFAULT_PROJECT}/global/networks/default"
+    jobs = {"vertex": {"network": name}}
+    plain = cloud.cloud.store.load("compute", path, KeyError(path))
+
+    def found(**peering: str) -> tuple[int, tuple[str, str]]:
+        there = [{"name": "servicenetworking-googleapis-com", **peering}] if peering else []
+        cloud.cloud.store.put("compute", path, {**plain, "peerings": there})
+        code, all_of_it = live("peering", jobs=jobs)
+        return code, all_of_it["peering"]
+
+    said = f"jobs.vertex.network: {name} has no peering servicenetworking-googleapis-com"
+    assert found() == (2, ("wrong", said))
+    assert found(state="INACTIVE")[1][1].endswith("is INACTIVE, not ACTIVE")
+    assert found(state="ACTIVE") == (0, ("ok", f"{name} is peered with Google's services"))
+    cloud.cloud.store.put("compute", path, plain)
+    gone = {"vertex": {"network": name.replace("default", "gone")}}
+    assert live("peering", jobs=gone)[1]["peering"][0] == "wrong"
+    assert "peering" not in live("peering")[1]
 
 
 def test_nobody_who_pays_is_found(live: Live, api: Client) -> None:
@@ -141,6 +168,14 @@ def test_the_quota_of_this_kind_of_tpu_decides(
     assert found["TPU quota"][0] == state
 
 
+def test_an_account_of_a_domains_project_has_the_domain_behind_it() -> None:
+    asked = MagicMock(project="example.com:p")
+    asked.context.names.account = "night-sa"
+    assert [one.state for one in account(asked)] == ["warning"]
+    (url,) = asked.google.get.call_args.args
+    assert url.endswith("/night-sa@p.example.com.iam.gserviceaccount.com")
+
+
 def test_names_that_are_taken_are_found(live: Live, api: Client) -> None:
     account = f"iam.googleapis.com/v1/projects/{DEFAULT_PROJECT}/serviceAccounts"
     api.post(account, {"accountId": "tpu-stack-night-sa"})
@@ -163,6 +198,12 @@ def test_names_that_are_taken_are_found(live: Live, api: Client) -> None:
             "gcp.resourceLocations",
             {"values": {"allowedValues": ["in:europe-locations"]}},
             {"labels": {}},
+        ),
+        # Also where a TPU goes on to.
+        (
+            "gcp.resourceLocations",
+            {"values": {"deniedValues": ["us-central1-c"]}},
+            {"tpu": {**TPU, "queued": {"fallbackZones": ["us-central1-c"]}}},
         ),
         (
             "compute.trustedImageProjects",

@@ -12,14 +12,16 @@ from typing import Any
 from tpustack.project import root
 from tpustack.recovery import ids
 
-# Google names the first two itself. An API stays enabled, as does the account that it acts as, and
-# the last only waits for a TPU.
+# Google names the first three itself. An API stays enabled, as does the account that it acts as,
+# and the last two make nothing.
 NOT_FOUND = {
     "gcp:billing/budget:Budget",
+    "gcp:monitoring/alertPolicy:AlertPolicy",
     "gcp:monitoring/notificationChannel:NotificationChannel",
     "gcp:projects/service:Service",
     "gcp:projects/serviceIdentity:ServiceIdentity",
     "pulumi-python:dynamic/tpu:QueuedNode",
+    "pulumi-python:dynamic/vertex:ManagedJobs",
 }
 
 
@@ -54,6 +56,13 @@ def test_every_resource_of_our_programs_can_be_found_or_is_known_not_to_be() -> 
     types = {kind for file in files for kind in declared(file)}
     assert len(types) > 20
     assert types - ids.FOUND == NOT_FOUND & types
+
+
+def test_an_account_of_a_domains_project_has_the_domain_behind_it() -> None:
+    inputs = {"accountId": "machines", "project": "example.com:p"}
+    assert ids.id_of({"type": "gcp:serviceaccount/account:Account", "inputs": inputs}) == (
+        "projects/example.com:p/serviceAccounts/machines@p.example.com.iam.gserviceaccount.com"
+    )
 
 
 def test_without_its_inputs_nothing_is_found() -> None:

@@ -1,0 +1,115 @@
+"""A TPU that may be in several zones: each is asked about, and what one lacks hides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from infra.catalog import Catalog
+from infra.checks.context import Context
+from infra.names import names_of
+from infra.settings.parse import parse
+from tpustack.cloud.google import Google, NotFound
+from tpustack.live import offered, quota
+from tpustack.live.finding import Asked, Finding, Question
+
+B, C, F = "us-central1-b", "us-central1-c", "us-central1-f"
+RUNTIME = "tpu-vm-tf-2.16.1-pod-se"
+METRIC = "tpu-v2-preemptible"
+
+
+class Zones:
+    """A Google whose zones differ: each has a quota; those of `bare` have no TPUs at all."""
+
+    def __init__(self, b: int, c: int, f: int, *, bare: str = "", standing: int = 0) -> None:
+        self.bare, self.standing, self.quotas = bare, standing, {B: b, C: c, F: f}
+
+    def get(self, *_: object) -> dict[str, str]:
+        return {"state": "ENABLED"}
+
+    def pages(self, url: str, field: str, *_: object) -> Iterator[dict[str, Any]]:
+        if field == "metrics":
+            yield self._metric()
+        elif self.bare and f"/{self.bare}/" in url:
+            raise NotFound(f"{url} answers 404: no such location")
+        elif field == "nodes":
+            node = {"name": "nodes/other", "acceleratorType": f"v2-{self.standing}"}
+            yield from [node] if self.standing and f"/{C}/" in url else []
+        else:
+            yield {"type": "v2-8", "version": RUNTIME}
+
+    def _metric(self) -> dict[str, Any]:
+        buckets = [
+            {"effectiveLimit": str(limit), "dimensions": {"zone": zone}}
+            for zone, limit in self.quotas.items()
+        ]
+        limits = [{"quotaBuckets": [{"effectiveLimit": "0"}, *buckets]}]
+        return {"metric": f"tpu.googleapis.com/{METRIC}", "consumerQuotaLimits": limits}
+
+
+def ask(question: Question, google: Zones) -> list[Finding]:
+    config = {
+        "gcp:project": "some-project",
+        "tpu-stack:zone": B,
+        "tpu-stack:tpu": {
+            "acceleratorType": "v2-8",
+            "runtimeVersion": RUNTIME,
+            "capacity": "spot",
+            "queued": {"fallbackZones": [C, F]},
+        },
+    }
+    settings = parse(config, "night")
+    context = Context("night", Path(), Catalog(), names_of(settings, "night"))
+    return list(question(Asked(cast(Google, google), settings, context)))
+
+
+def states(findings: list[Finding]) -> list[str]:
+    return [finding.state for finding in findings]
+
+
+def test_each_zone_has_its_own_line_of_quota() -> None:
+    found = ask(quota.tpu, Zones(8, 16, -1))
+    assert [finding.said for finding in found] == [
+        f"{METRIC} is 8 in {B}, 8 needed",
+        f"{METRIC} is 16 in {C}, 8 needed",
+        f"{METRIC} is unlimited in {F}",
+    ]
+    assert states(found) == ["ok"] * 3
+
+
+@pytest.mark.parametrize(("quotas", "zone"), [((0, 8, 8), B), ((8, 0, 8), C), ((8, 8, 0), F)])
+def test_a_zone_without_quota_is_a_warning_while_another_has_some(
+    quotas: tuple[int, int, int], zone: str
+) -> None:
+    found = ask(quota.tpu, Zones(*quotas))
+    (bad,) = [finding for finding in found if finding.state != "ok"]
+    said = f"{METRIC} is 0 in {zone}, 8 needed: pulumi up goes on to another zone"
+    assert (bad.state, bad.said) == ("warning", said)
+    setting = "zone" if zone == B else "tpu.queued.fallbackZones"
+    assert bad.cure.startswith("Ask for more at https://console.cloud.google.com/iam-admin/quotas")
+    assert f"or change {setting}, type or tpu.capacity" in bad.cure
+
+
+def test_quota_in_no_zone_is_wrong_in_each() -> None:
+    found = ask(quota.tpu, Zones(0, 4, 0))
+    assert states(found) == ["wrong"] * 3
+    assert found[1].said == f"{METRIC} is 4 in {C}, 8 needed"
+
+
+def test_what_stands_in_a_zone_takes_quota_of_that_zone_alone() -> None:
+    found = ask(quota.tpu, Zones(8, 8, 8, standing=8))
+    assert states(found) == ["ok", "warning", "ok"]
+    assert found[1].said.endswith("TPUs of this kind that stand there hold 8")
+
+
+def test_a_zone_that_google_does_not_know_hides_nothing_of_the_others() -> None:
+    nowhere = Zones(8, 8, 8, bare=C)
+    assert states(ask(quota.tpu, nowhere)) == ["ok"] * 3
+    for question in (offered.accelerator_type, offered.software):
+        found = ask(question, nowhere)
+        assert states(found) == ["ok", "wrong", "ok"]
+        assert found[1].said == f"{C} offers no TPUs"
+        assert found[1].cure == "Change tpu.queued.fallbackZones"
