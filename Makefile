@@ -13,7 +13,7 @@ SOURCES := infra bootstrap training/tpu_training localcloud/localcloud tpustack 
 # Every command starts a Python; where its modules are compiled anew each time, that takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-deploy toolchain demo chaos test unit oldest newest next frameworks lint format docs catalog site bench wheel release sbom audit secrets lock clean
+.PHONY: help setup setup-deploy toolchain demo chaos test unit oldest newest next frameworks soak lint format docs catalog site bench wheel release sbom audit secrets lock clean
 .DEFAULT_GOAL := help
 
 help:  ## List the targets
@@ -39,8 +39,10 @@ test: setup  ## Run the whole suite
 	@$(PY) -m pytest -n 4 --dist loadgroup tests/e2e tests/integration tests/unit
 
 unit: setup  ## Run the tests that need no engine, no server and no training (two minutes)
-	@# A file of which every test is left out would be imported all the same, with TensorFlow.
-	@$(PY) -m pytest -n 2 -m 'not engine and not server and not training' tests/unit \
+	@# A tenth of the examples by chance. A file of which every test is left out would be imported all
+	@# the same, with TensorFlow.
+	@$(PY) -m pytest -n 2 --hypothesis-profile=quick \
+	  -m 'not engine and not server and not training' tests/unit \
 	  $$(grep -rlE '^pytestmark = .*(server|training|"cluster")' tests/unit | sed 's/^/--ignore=/')
 
 oldest: setup  ## Test training/ with the oldest TensorFlow it runs with
@@ -71,6 +73,9 @@ next: setup  ## Test and type-check infra/ with the next generation of Google's 
 
 frameworks: setup  ## Run the examples of all frameworks (their environments take 8 GB, once)
 	@$(PY) -m pytest -m frameworks tests/integration/test_frameworks.py
+
+soak: setup  ## Train through twenty faults by chance (some minutes)
+	@$(PY) -m pytest -m soak tests/e2e/test_chaos.py
 
 lint: setup  ## Run ruff, the strict type checker and the structure checks
 	@$(PY) -m ruff check $(SOURCES) examples
@@ -122,7 +127,7 @@ sbom: release-tools  ## List what a deployment and a machine install, as Cyclone
 # Older releases of TensorFlow are somebody's choice, and only their successors cure their advisories.
 AUDITED := $(foreach lock,requirements requirements-deploy requirements-newest requirements-next \
   requirements-release infra/startup/locks/tensorflow-cpu-2.19.1 \
-  infra/startup/locks/tensorflow-tpu-2.19.1,$(lock).txt)
+  infra/startup/locks/tensorflow-tpu-2.19.1,$(lock).txt) $(wildcard examples/*/requirements.txt)
 
 # Each exception has its reason in .pip-audit.txt.
 audit: release-tools  ## Ask the advisory databases about every locked package (needs the network)

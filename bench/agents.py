@@ -28,7 +28,7 @@ trainer = Trainer(folder, Surroundings(
     now=lambda: time.time() * 100, say=lambda text: None, chance=lambda: 0.0,
     tpu=lambda: TpuState(None), renew=lambda why: None, going_down=lambda: False,
     budgets=lambda: None, finish=lambda path: (folder / "finished").touch(), environment=dict,
-    arguments=list, oom_kills=lambda: 0,
+    arguments=list, oom_kills=lambda: 0, tell=lambda text: None,
 ))
 print(flush=True)
 while not (folder / "finished").exists():
@@ -74,7 +74,7 @@ def kill_agents(folder: Path, kills: int, seed: int) -> Told:
         agent = _start(folder)
         # From here on it acts; a loaded machine may need long until then.
         assert agent.stdout is not None
-        agent.stdout.readline()
+        assert agent.stdout.readline(), "the agent has ended by itself"
         time.sleep(chance.uniform(0.0, _LONGEST))
         agent.kill()
         agent.stdout.close()

@@ -8,14 +8,14 @@ from __future__ import annotations
 import functools
 import gc
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
-# How long an example takes is the machine's load, not the code's fault.
-settings.register_profile("any load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any load")
+from tests.examples import register_profiles
+
+register_profiles()
 
 HERE = Path(__file__).parent
 # Folders of which every test needs it, and fixtures that start it.
@@ -39,6 +39,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         raise pytest.UsageError("a module that is not marked `training` imports TensorFlow")
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Refuse a test that loads TensorFlow, which takes seconds, where none is asked for."""
+    # A test may set it to None, as if it were not installed.
+    before = sys.modules.get("tensorflow")
+    yield
+    if not before and "not training" in item.config.option.markexpr:
+        assert not sys.modules.get("tensorflow"), "imports TensorFlow and isn't marked `training`"
 
 
 @functools.cache

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from bench.month.cloud import BODY, Cloud
 from infra.startup.agent.declaration import PATH
 from infra.startup.agent.google import Place
-from infra.startup.agent.recovery import Recovery, World
+from infra.startup.agent.recovery import Recovery
+from infra.startup.agent.world import World
 
 _BUDGETS = {"preemption": 1000, "failure": 1000}
 

@@ -15,6 +15,7 @@ from itertools import count
 from pathlib import Path
 
 import requests
+from starlette.types import ASGIApp
 
 from bench.browser import Page, browsing, find_browser
 from bench.result import Result
@@ -58,7 +59,7 @@ def measure() -> list[Result]:
         google = Google(session(cloud))
         places = [_place(f"team-{number}") for number in range(_STACKS)]
         _fill(places, google, session(cloud))
-        with _serving(places, google) as url:
+        with serving(Application(places, google).asgi, _TOKEN) as url:
             if find_browser() is None:
                 return _at_the_server(url)
             with browsing() as page:
@@ -88,13 +89,14 @@ def _fill(places: list[Place], google: Google, client: requests.Session) -> None
 
 
 @contextmanager
-def _serving(places: list[Place], google: Google) -> Iterator[str]:
+def serving(app: ASGIApp, token: str) -> Iterator[str]:
+    """Serve on a port of this machine, and give the address that opens the page."""
     with listen(0) as listener:
-        running = server(Application(places, google).asgi, listener, _TOKEN)
+        running = server(app, listener, token)
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
-            yield address(listener, _TOKEN)
+            yield address(listener, token)
         finally:
             running.should_exit = True
             thread.join()

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,29 @@ from .installed import UV, Installed, build_wheels, constraints
 Settings = dict[str, Any]
 Deploy = Callable[..., Stack]
 Pulumi = Callable[..., "subprocess.Popen[str]"]
+
+
+def output(
+    command: Sequence[str | Path],
+    env: Mapping[str, str] = os.environ,
+    *,
+    cwd: Path | None = None,
+    seconds: float = 120,
+) -> str:
+    """All that a command writes; it must succeed."""
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A bucket with a key and rules of its own, and a budget, on the real engine and provider."""
+"""A bucket with a key and rules of its own, a budget and messages, on the real provider."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ def ignore(line: str) -> None:
 SETTINGS: dict[str, Any] = {
     "bucket": BUCKET,
     "budget": BUDGET,
+    "messages": {"emails": ["team@example.com"], "pubsubTopic": "tpu-messages"},
     "limits": {"idleMinutes": 600},
     "vm": {"machineType": "n1-standard-2", "publicIp": True, "keepBootDisk": True},
     "tpu": {**TPU, "dataDisks": [{"name": "data", "sizeGib": 10}]},

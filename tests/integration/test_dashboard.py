@@ -1,4 +1,4 @@
-"""The dashboard of a stack in a real browser: what a person sees, and does with it."""
+"""The dashboard of a stack on a real engine and in a browser: what a person sees and does."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import requests
 
 from bench.browser import Page, browsing, find_browser
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine.stack import Stack
 
+REPOSITORY = Path(__file__).parents[2]
 TPUSTACK = (sys.executable, "-m", "tpustack")
+BUCKET = "https://storage.googleapis.com/storage/v1/b/tpu-stack-local-tpu-stack-local"
 COUNTS = 'for i in $(seq 600); do echo "line $i <b>bold</b>"; sleep 0.1; done'
-
-pytestmark = pytest.mark.skipif(find_browser() is None, reason="no Chromium is installed")
 
 
 def ignore(line: str) -> None:
@@ -25,17 +27,23 @@ def ignore(line: str) -> None:
 
 
 @pytest.fixture
-def address(deploy: Callable[..., Stack], cloud: LocalCloudCommand, project: Path) -> Iterator[str]:
+def address(
+    deploy: Callable[..., Stack],
+    environment: dict[str, str],
+    project: Path,
+) -> Iterator[str]:
     """A stack that runs jobs, one of which writes, and its dashboard."""
     outputs = deploy(jobs={"enabled": True}).up(ignore).outputs
-    environment = {**os.environ, **cloud.environment()}
+    # What finds the engine.
+    (project / "tools").symlink_to(REPOSITORY / "tools")
+    environment = {**os.environ, **environment}
     submit = ["job", "submit", "--command", COUNTS, "--name", "counts"]
     submit += ["--bucket", outputs["bucket_url"]]
     subprocess.run([*TPUSTACK, *submit], env=environment, check=True, timeout=60)
     with subprocess.Popen(
         [*TPUSTACK, "dashboard", "--stack", "local"],
         cwd=project,
-        env={**environment, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**environment, "PYTHONPATH": str(REPOSITORY)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
@@ -49,9 +57,30 @@ def text(page: Page, selector: str) -> str:
     return str(page.value(f"document.querySelector({selector!r}).textContent"))
 
 
-def test_a_person_sees_a_log_live_stops_the_job_and_hears_of_a_preemption(
-    address: str, cloud: LocalCloudCommand
+def compared(address: str) -> dict[str, Any]:
+    """What Compare shows of the stack."""
+    root, _, token = address.partition("#token=")
+    headers = {"Authorization": f"Bearer {token}"}
+    answer = requests.post(f"{root}api/places/local/drift", headers=headers, timeout=300)
+    assert answer.ok, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_a_person_sees_drift_and_a_log_live_stops_the_job_and_hears_of_a_preemption(
+    address: str, cloud: LocalCloudCommand, google: requests.Session
 ) -> None:
+    found = compared(address)
+    assert (found["outcome"], found["changes"]) == ("no change", []), found
+    labels = google.get(BUCKET).json()["labels"] | {"managed-by": "hand"}
+    google.patch(BUCKET, json={"labels": labels}).raise_for_status()
+    found = compared(address)
+    assert found["outcome"] == "drift"
+    assert [change["properties"] for change in found["changes"]] == [['labels["managed-by"]']]
+    assert google.get(BUCKET).json()["labels"] == labels
+
+    if find_browser() is None:
+        pytest.skip("the rest takes Chromium, which is not installed")
     with browsing() as page:
         page.open(address)
         page.wait("document.querySelector('#jobs-rows .state')?.textContent === 'running'")

@@ -13,6 +13,8 @@ from pathlib import Path
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine.stack import Stack
 
+from .conftest import output
+
 MAIN = """
 import os, sys, tpu_training
 print("argument", sys.argv[1], "url", os.environ["TPU_GRPC_URL"], flush=True)
@@ -105,23 +107,9 @@ def test_an_example_and_the_notebook_train_on_the_tpu_of_the_local_cloud(
     (project / ".state").symlink_to(tmp_path / "state")
     picture = tmp_path / "curve.png"
 
-    def said(*command: str | Path, **variables: str) -> str:
-        done = subprocess.run(
-            command,
-            cwd=project,
-            env={**os.environ, **variables, "MPLBACKEND": "Agg"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout
-        return done.stdout
-
     def job(verb: str, *words: str | Path) -> str:
-        return said(*TPUSTACK, "job", verb, *words, "--bucket", bucket, **cloud.environment())
+        command = [*TPUSTACK, "job", verb, *words, "--bucket", bucket]
+        return output(command, {**os.environ, **cloud.environment()})
 
     line = ("--command", "python main.py", "--dir", EXAMPLES / "tensorflow", "--name", "example")
     job("submit", *line, "--framework", "tensorflow")
@@ -132,7 +120,8 @@ def test_an_example_and_the_notebook_train_on_the_tpu_of_the_local_cloud(
 
     notebook = EXAMPLES / "notebook" / "curve.ipynb"
     run = (sys.executable, "-c", NOTEBOOK, notebook, picture)
-    words = said(*run, LOCALCLOUD_HOME=str(cloud.home), STACK="local")
+    told = {"LOCALCLOUD_HOME": str(cloud.home), "STACK": "local", "MPLBACKEND": "Agg"}
+    words = output(run, {**os.environ, **told}, cwd=project)
     assert "replicas=8" in words
     losses = [float(loss) for loss in words.splitlines()[-1].removeprefix("losses ").split()]
     assert len(losses) > 10

@@ -17,6 +17,9 @@ import pytest
 import requests
 from click.testing import CliRunner
 
+from infra.startup.agent.jobs.queue import Queue
+from infra.startup.agent.jobs.record import Job, Spec
+from infra.startup.agent.jobs.store import Store
 from tpu_training.goodput.ledger import File, Ledger, read
 from tpu_training.goodput.tpus import Span
 from tpustack.cloud.google import Google
@@ -27,6 +30,7 @@ from tpustack.recovery import loop
 from tpustack.recovery.taken import lost
 
 from .imports import enable
+from .test_limits import Limited
 
 PLACE = "projects/tpu-stack-local"
 NODES = f"https://tpu.googleapis.com/v2/{PLACE}/locations/us-central1-b/nodes"
@@ -131,7 +135,7 @@ def test_a_preempted_tpu_comes_back_without_a_person_and_the_state_knows_no_diff
     assert there() == {}
 
 
-def test_a_tpu_moves_to_where_there_is_capacity_and_the_stack_knows_where_it_is(
+def test_a_tpu_moves_to_where_there_is_capacity_sleeps_and_wakes_and_the_stack_knows_where_it_is(
     deploy: Callable[..., Stack],
     google: requests.Session,
     cloud: LocalCloudCommand,
@@ -151,7 +155,8 @@ def test_a_tpu_moves_to_where_there_is_capacity_and_the_stack_knows_where_it_is(
     before = cloud.status()["resources"]
     queued = {"fallbackZones": [second], "zoneMinutes": 0.1}
     tpu = {**POD, "capacity": "spot", "queued": queued}
-    engine = deploy(recovery={"enabled": True}, tpu=tpu)
+    limits, jobs = {"idleMinutes": 600}, {"enabled": True}
+    engine = deploy(recovery={"enabled": True}, tpu=tpu, limits=limits, jobs=jobs)
     try:
         sells(second)
         made = engine.up(ignore).outputs
@@ -170,6 +175,18 @@ def test_a_tpu_moves_to_where_there_is_capacity_and_the_stack_knows_where_it_is(
     again = engine.up(ignore)
     assert again.changed == 0
     assert again.outputs["tpu_zone"] == first
+
+    stack = Limited(google, cloud)
+    stack.shorten(idleMinutes=0.01)
+    wait(lambda: not google.get(NODES).json().get("nodes"), "that the idle TPU is deleted")
+    stack.shorten(idleMinutes=600.0)
+    queue = Queue(Store(made["bucket_name"], Google(google).exchange), print)
+    queue.add(Job("wakes", "1", Spec("true"), time.time()))
+    queue.ring()
+    wait(lambda: queue.summaries()["wakes"]["state"] == "succeeded", "the job's end")
+    assert_that_nothing_differs(pulumi, "local")
+    engine.refresh(ignore)
+    assert engine.up(ignore).changed == 0
     engine.destroy(ignore)
     assert cloud.status()["resources"] == before
 

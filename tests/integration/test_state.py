@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import subprocess
 import time
@@ -58,10 +57,10 @@ def test_what_google_makes_for_a_killed_update_is_found_and_leaves_nothing(
     engine = deploy(stack, project="tpu-stack-local", bucket={"forceDestroy": True}, **more)
     # Google makes what the engine, dead by then, has asked for.
     for method in calls.values():
-        cloud.run("faults", "add", method, "--status", "0", "--delay", "4", "--count", "1")
+        cloud.run("faults", "add", method, "--status", "0", "--delay", "8", "--count", "1")
     options = ("--yes", "--skip-preview", "--non-interactive", "--color=never")
     update = pulumi("up", *options, stack=stack)
-    kill_while_it_creates(list(calls), update)
+    kill_while_it_creates(update, cloud)
     for method in calls.values():
         await_call(method, cloud)
     found = engine.recovery(ignore).force()
@@ -73,20 +72,19 @@ def test_what_google_makes_for_a_killed_update_is_found_and_leaves_nothing(
     assert cloud.status()["resources"] == before
 
 
-def kill_while_it_creates(kinds: list[str], update: subprocess.Popen[str]) -> None:
-    assert update.stdout is not None
-    for line in update.stdout:
-        kinds = [kind for kind in kinds if not re.search(rf"[:/]{kind} .* creating", line)]
-        if not kinds:
-            # The engine writes its state before it asks the provider, which then asks Google.
-            time.sleep(0.5)
-            update.kill()
-            break
+def kill_while_it_creates(update: subprocess.Popen[str], cloud: LocalCloudCommand) -> None:
+    """Kill it once Google has all the requests, each of which uses up a fault."""
+    deadline = time.monotonic() + 240
+    while cloud.status()["faults"]:
+        assert update.poll() is None, update.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    update.kill()
     assert update.wait() == -signal.SIGKILL
 
 
 def await_call(method: str, cloud: LocalCloudCommand) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while f" {method} " not in cloud.run("logs", "requests"):
         assert time.monotonic() < deadline, f"{method} was never called"
         time.sleep(0.1)

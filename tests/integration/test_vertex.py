@@ -1,4 +1,4 @@
-"""Managed training on the real engine: what it declares is enough for a job, and goes again."""
+"""Managed training on the real engine: what it declares is enough for a job, and goes with it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,12 @@ def test_a_deployer_with_the_least_rights_makes_what_a_managed_job_takes(
     engine.refresh(ignore)
     looked = runner.asked()
     assert looked == permissions.of_project(READ)
-    engine.destroy(ignore)
+
+    left = job("submit", "--on", "vertex", "--name", "left", "--command", "sleep 600")
+    assert (left.returncode, left.stderr) == (0, "")
+    said: list[str] = []
+    engine.destroy(said.append)
+    assert [line for line in said if "cancelling the custom job left (projects/" in line]
     assert cloud.status()["resources"] == before
     # Nothing on the list is spare.
     assert {*asked, *looked, *runner.asked()} >= {*permissions.of_project(READ, WRITE)}

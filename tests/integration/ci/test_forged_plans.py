@@ -82,12 +82,14 @@ def test_only_what_was_reviewed_of_this_commit_and_state_is_deployed(
     assert cloud.status()["resources"] == before
 
     # Killed in the middle, and taken up with the plan that was reviewed.
+    cloud.run("faults", "add", "storage.objects.insert")
     run = clone.start("deploy", "--stack", "dev", "--plans", "build/first")
     assert run.stdout is not None
     assert any("bucket-0 created" in line for line in run.stdout)
     end_all(run.pid)
     run.stdout.close()
     run.wait()
+    cloud.run("faults", "clear")
     code, said = deploy(clone, "build/first")
     assert code == CHANGES, said
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 from typing import TypeAlias
 
@@ -18,8 +19,16 @@ def folder(room: str) -> Path:
     return ROOT / FOLDERS.get(room, room)
 
 
+@functools.cache
 def sources(room: str) -> list[Path]:
     return sorted(path for path in folder(room).rglob("*.py") if "__pycache__" not in path.parts)
+
+
+@functools.cache
+def import_statements(path: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    """Those of a file, wherever in it they stand; most tests here ask for them."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return tuple(node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
 
 
 def imports_within(room: str) -> Imports:
@@ -84,10 +93,10 @@ def _module(room: str, path: Path) -> str:
 
 def _imported(path: Path, modules: dict[str, Path]) -> set[str]:
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in import_statements(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+        elif node.module and node.level == 0:
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= names & modules.keys() or {node.module}
     return found & modules.keys()

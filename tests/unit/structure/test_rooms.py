@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.structure.modules import ROOT, folder, sources
+from tests.unit.structure.modules import ROOT, folder, import_statements, sources
 
 OURS = {
     "infra",
@@ -70,10 +70,10 @@ ROOMS = sorted(MAY_IMPORT)
 
 
 def imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in import_statements(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+        elif node.module and node.level == 0:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ RELEASE: dict[str, Any] = yaml.safe_load(
     (root() / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
 )
 JOBS = RELEASE["jobs"]
-LOCKS = [*root().glob("requirements*.txt"), *(root() / "infra/startup/locks").glob("*.txt")]
+FOLDERS = ("requirements*.txt", "infra/startup/locks/*.txt", "examples/*/requirements.txt")
+LOCKS = [lock for names in FOLDERS for lock in root().glob(names)]
 
 
 def used(job: str) -> list[str]:
@@ -78,6 +80,15 @@ def test_every_installation_by_the_makefile_the_tools_and_the_vm_asks_for_hashes
         if '--requirement "$lock"' in line:
             assert '"${hashed[@]}"' in line, line.strip()
     assert "sha256sum --check --status" in script
+
+
+def test_the_audit_asks_about_every_lock_but_those_of_older_releases() -> None:
+    command = ["make", "--dry-run", "--directory", str(root()), "audit"]
+    asked = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    older = re.compile(r"locks/tensorflow-|requirements-oldest")
+    locks = [str(lock.relative_to(root())) for lock in LOCKS]
+    asked_about = re.split(r"[\s;]+", asked)
+    assert [lock for lock in locks if not older.search(lock) and lock not in asked_about] == []
 
 
 def test_an_advisory_that_is_passed_over_has_a_reason() -> None:
