@@ -23,9 +23,10 @@ from .deployer import Deployer
 
 PROJECT = "projects/tpu-stack-local"
 IAM = f"https://iam.googleapis.com/v1/{PROJECT}"
+BUCKET = "https://storage.googleapis.com/storage/v1/b/tpu-stack-local-tpu-stack-local"
 POLICIES = (
     ("POST", f"https://cloudresourcemanager.googleapis.com/v1/{PROJECT}:getIamPolicy"),
-    ("GET", "https://storage.googleapis.com/storage/v1/b/tpu-stack-local-tpu-stack-local/iam"),
+    ("GET", f"{BUCKET}/iam"),
 )
 BASE = {
     "gcp:project": "tpu-stack-local",
@@ -40,9 +41,17 @@ def ignore(line: str) -> None:
     """The engine's output is not what this test looks at."""
 
 
-def bindings(google: requests.Session) -> list[Any]:
+def everything(google: requests.Session, cloud: LocalCloudCommand) -> tuple[Any, ...]:
+    """What the project holds, but for objects: the agent of a machine adds its own at any time."""
+    resources = cloud.status()["resources"]
+    del resources["objects"]
     answers = [google.request(method, url) for method, url in POLICIES]
-    return [answer.json()["bindings"] for answer in answers]
+    return resources, [answer.json()["bindings"] for answer in answers]
+
+
+def objects(google: requests.Session) -> set[str]:
+    """The names of the objects in the first one's bucket."""
+    return {found["name"] for found in google.get(f"{BUCKET}/o").json()["items"]}
 
 
 def test_of_two_stacks_of_one_name_the_second_takes_and_deletes_nothing_of_the_first(
@@ -56,14 +65,14 @@ def test_of_two_stacks_of_one_name_the_second_takes_and_deletes_nothing_of_the_f
 ) -> None:
     ada = deploy(**SETTINGS)
     ada.up(ignore)
-    before = (cloud.status()["resources"], bindings(google))
+    before, stored = everything(google, cloud), objects(google)
     elsewhere = toolchain.environment(tools, tmp_path / "graces") | cloud.environment()
     grace = Backend(elsewhere, project).select("local")
     with pytest.raises(TpustackError) as failed:
         grace.up(ignore)
     assert "Service account tpu-stack-local-sa already exists" in str(failed.value)
     grace.destroy(ignore)
-    assert (cloud.status()["resources"], bindings(google)) == before
+    assert everything(google, cloud) == before
     assert ada.up(ignore).changed == 0
     # With an owner, names differ; and grace may do no more than what a stack is said to take.
     write_stack(project, trainer, "local", **SETTINGS, owner="grace")
@@ -72,8 +81,9 @@ def test_of_two_stacks_of_one_name_the_second_takes_and_deletes_nothing_of_the_f
     account.grant(permissions_of(settings))
     elsewhere["GOOGLE_OAUTH_ACCESS_TOKEN"] = account.token()
     grace = Backend(elsewhere, project).select("local")
-    before = (cloud.status()["resources"], bindings(google))
+    before = everything(google, cloud)
     assert grace.up(ignore).outputs["tpu_name"] == "tpu-stack-local-grace-tpu"
     grace.destroy(ignore)
     assert "iam.roles.create" in account.asked()
-    assert (cloud.status()["resources"], bindings(google)) == before
+    assert everything(google, cloud) == before
+    assert objects(google) >= stored
