@@ -9,8 +9,10 @@ import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from infra.settings import StackSettings
+if TYPE_CHECKING:
+    from infra.settings import StackSettings
 
 MARK = "tpu-stack-mark"
 """The label by which a stack knows what it made itself (infra/components/mark.py)."""

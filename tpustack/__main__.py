@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
-import importlib
 import sys
 
 import click
 
 from tpustack.errors import TpustackError
 from tpustack.interrupt import Interrupted, handled
+from tpustack.lazy import LazyGroup
 
 COMMANDS = {
     "bootstrap": "Create what the pipeline needs: state bucket, key, identities.",
@@ -38,29 +37,8 @@ COMMANDS = {
 _MODULES = {"ci": "tpustack.ci.command", "job": "tpustack.jobs.command"}
 
 
-class Commands(click.Group):
+class Commands(LazyGroup):
     """The commands of the table above; `tpustack --help` loads none of their modules."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names, sorted."""
-        return sorted(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Load a command; None for an unknown name."""
-        if cmd_name not in COMMANDS:
-            return None
-        module = importlib.import_module(_MODULES.get(cmd_name, f"tpustack.commands.{cmd_name}"))
-        command: click.Command = module.command
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command and its arguments; suggest the closest command for an unknown name."""
-        close = difflib.get_close_matches(args[0], COMMANDS, n=1)
-        if args[0] not in COMMANDS and close and not ctx.resilient_parsing:
-            ctx.fail(f"No such command '{args[0]}'. Did you mean '{close[0]}'?")
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands with their one-line descriptions."""
@@ -68,7 +46,11 @@ class Commands(click.Group):
             formatter.write_dl(sorted(COMMANDS.items()))
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Commands,
+    later={name: f"{_MODULES.get(name, f'tpustack.commands.{name}')}:command" for name in COMMANDS},
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="tpu-stack", prog_name="tpustack")
 def cli() -> None:
     """TensorFlow on Cloud TPUs as a Pulumi stack.

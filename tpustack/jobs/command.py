@@ -9,29 +9,30 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from tpustack import options
 from tpustack.jobs import arguments, artifacts, table, waiting
 from tpustack.jobs.place import explained, open_queue, why_without_tpu
 from tpustack.jobs.stop import stop as stop_job
 from tpustack.jobs.submit import again
-from tpustack.jobs.submit_command import command as submit_command
-from tpustack.jobs.sweep import command as sweeps
 from tpustack.jobs.vertex.submit import hand_over
+from tpustack.lazy import LazyGroup
 
 
-@click.group("job")
+@click.group(
+    "job",
+    cls=LazyGroup,
+    later={
+        "submit": "tpustack.jobs.submit_command:command",
+        "sweep": "tpustack.jobs.sweep.command:sweep",
+        "trials": "tpustack.jobs.sweep.command:trials",
+    },
+)
 def command() -> None:
     """Submit any program to a stack's queue, and look after it.
 
     Everything lies in the stack's bucket: this computer may be turned off, and the VM may go.
     """
-
-
-command.add_command(submit_command)
-command.add_command(sweeps.sweep)
-command.add_command(sweeps.trials)
 
 
 @command.command("list")
@@ -48,6 +49,8 @@ def list_jobs(stack: str | None, bucket: str | None, everything: bool, as_json: 
     if as_json:
         click.echo(json.dumps(shown, indent=2))
     elif shown:
+        from rich.console import Console
+
         Console().print(table.table(shown))
     else:
         click.echo(f"no jobs in gs://{queue.store.bucket}")

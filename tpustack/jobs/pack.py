@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO
-
-from pathspec import GitIgnoreSpec
+from typing import IO, TYPE_CHECKING
 
 from tpustack.errors import UsageError
 from tpustack.jobs.secrets import why_secret
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
 
 IGNORE_FILES = (".gitignore", ".tpustackignore")
 _ALWAYS = (".git", ".hg", ".svn", "__pycache__", ".venv", "venv", ".DS_Store", "node_modules")
@@ -84,6 +85,8 @@ def _files(root: Path, folder: Path, specs: list[tuple[Path, GitIgnoreSpec]]) ->
 
 
 def _read_ignored(folder: Path) -> Iterator[tuple[Path, GitIgnoreSpec]]:
+    from pathspec import GitIgnoreSpec
+
     for name in IGNORE_FILES:
         path = folder / name
         if path.is_file():

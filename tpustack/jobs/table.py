@@ -6,13 +6,13 @@ import dataclasses
 import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from typing import Any
-
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from infra.startup.agent.jobs import order
 from infra.startup.agent.jobs.record import ENDED, RUNNING, Job
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _COMMAND = 30
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -36,6 +36,10 @@ def rows(jobs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def table(shown: list[dict[str, Any]]) -> Table:
     """Return a table of rows."""
+    # Commands that print no table needn't load it.
+    from rich.table import Table
+    from rich.text import Text
+
     made = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("job", "state", "next", "prio", "tries", "age", "took"):
         made.add_column(name, no_wrap=True)

@@ -6,9 +6,8 @@ import contextlib
 import dataclasses
 import hashlib
 import io
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from infra.catalog.vertex import managed_tpus
 from infra.names import JOB_LABEL
 from infra.startup.agent.bundle import program
 from infra.startup.agent.jobs import layout
@@ -19,6 +18,9 @@ from tpustack.errors import TpustackError
 from tpustack.jobs.place import google
 from tpustack.jobs.vertex.api import CustomJobs
 from tpustack.jobs.vertex.options import SPOT
+
+if TYPE_CHECKING:
+    from infra.catalog.vertex import ManagedTpu
 
 # What the container begins with: the agent, by its digest, as the account that it runs as.
 _BOOT = """import hashlib, json, os, sys, tempfile, urllib.request
@@ -53,7 +55,7 @@ def hand_over(queue: Queue, job: Job) -> Job:
     try:
         body = custom_job(job, queue.store.bucket, _upload_agent(queue))
         jobs = CustomJobs(google(), where["project"], where["region"])
-        tpu = managed_tpus()[where["tpu"]]
+        tpu = _tpu(where["tpu"])
         quota = tpu.spot_quota if where.get("strategy") == SPOT else tpu.quota
         name = jobs.create(body, quota)
     except (TpustackError, StoreError):
@@ -72,7 +74,7 @@ def custom_job(job: Job, bucket: str, agent: str) -> dict[str, Any]:
         "args": [bucket, agent, job.name],
     }
     pool = {
-        "machineSpec": dict(managed_tpus()[where["tpu"]].machine),
+        "machineSpec": dict(_tpu(where["tpu"]).machine),
         "replicaCount": "1",
         "containerSpec": container,
     }
@@ -89,6 +91,13 @@ def custom_job(job: Job, bucket: str, agent: str) -> dict[str, Any]:
         spec["network"] = where["network"]
     label = job.name.replace(".", "-")[:_LONGEST_LABEL]
     return {"displayName": job.name, "jobSpec": spec, "labels": {JOB_LABEL: label}}
+
+
+def _tpu(name: str) -> ManagedTpu:
+    # A job of a stack's own machine is handed over to nobody, and needs no table.
+    from infra.catalog.vertex import managed_tpus
+
+    return managed_tpus()[name]
 
 
 def _upload_agent(queue: Queue) -> str:
