@@ -19,7 +19,8 @@ from infra.rest import Api, ApiError, ApiResourceProvider, Json, say
 
 # The API leaves out of a list what a filter says (customJobs.list in its discovery document).
 _ENDED = ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED")
-_UNENDED = " AND ".join(f'state!="JOB_STATE_{state}"' for state in _ENDED)
+UNENDED = " AND ".join(f'state!="JOB_STATE_{state}"' for state in _ENDED)
+"""The filter that leaves what still runs, waits or is being cancelled."""
 _CANCELLING = "JOB_STATE_CANCELLING"
 _MINUTES = 15.0
 # The state may be somebody else's work, and the address gets the deployer's token.
@@ -70,6 +71,12 @@ class ManagedJobs(dynamic.Resource, module="vertex", name="ManagedJobs"):
         super().__init__(ManagedJobsProvider(), name, {**props, "regions": None}, opts)
 
 
+def account_of(job: Mapping[str, Any]) -> str:
+    """Return the account that a job runs as; empty if `tpustack job` has not submitted it."""
+    submitted = JOB_LABEL in job.get("labels", {})
+    return str(job["jobSpec"].get("serviceAccount", "")) if submitted else ""
+
+
 def _end(api: Api, props: Mapping[str, Any], region: str) -> None:
     """Cancel a region's jobs until none runs.
 
@@ -100,17 +107,12 @@ def _running(api: Api, props: Mapping[str, Any], region: str) -> list[Json]:
     """Return what has not ended of a stack's jobs; nobody else's runs as its account."""
     parent = f"projects/{props['project']}/locations/{region}"
     try:
-        found = api.list_all(parent, "customJobs", filter=_UNENDED)
+        found = api.list_all(parent, "customJobs", filter=UNENDED)
     except ApiError as error:
         if error.status == 403 and "disabled" in str(error):
             return []
         raise _refused(error, region) from None
-    return [
-        job
-        for job in found
-        if job["jobSpec"].get("serviceAccount") == props["account"]
-        and JOB_LABEL in job.get("labels", {})
-    ]
+    return [job for job in found if account_of(job) == props["account"]]
 
 
 def _cancel(api: Api, job: Json) -> None:

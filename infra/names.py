@@ -18,6 +18,8 @@ MARK = "tpu-stack-mark"
 """The label by which a stack knows what it made itself (infra/components/mark.py)."""
 JOB_LABEL = "tpu-stack-job"
 """The label of a custom job of Vertex AI that `tpustack job` has submitted."""
+MANAGED = "-vx"
+"""End of the id of the account that Vertex AI runs a stack's jobs as."""
 MADE_FOR = "Made by tpu-stack for stack "
 """Beginning of the description of what has no labels; the mark is its end."""
 _FOLDER = "file://"
@@ -54,7 +56,7 @@ class Names:
     @property
     def managed_account(self) -> str:
         """Account id of the service account that Vertex AI runs jobs as."""
-        return f"{self.prefix}-vx"
+        return f"{self.prefix}{MANAGED}"
 
     @staticmethod
     def email_of(account: str, project: str) -> str:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from infra.catalog import Catalog
 from infra.catalog.tables import read
 
 _FILE = Path(__file__).parent / "vertex.yaml"
@@ -36,6 +37,14 @@ class ManagedTpu:
 def managed_tpus() -> Mapping[str, ManagedTpu]:
     """Return the TPUs by their type, such as v2-8."""
     return {name: ManagedTpu(**about) for name, about in read(_FILE)["tpus"].items()}
+
+
+@lru_cache(maxsize=1)
+def regions() -> tuple[str, ...]:
+    """Return where custom jobs can have TPUs: the regions where Cloud TPU has one of theirs."""
+    there = Catalog().accelerators
+    zones = {zone for name in managed_tpus() for zone in there[name].zones}
+    return tuple(sorted({zone.rpartition("-")[0] for zone in zones}))
 
 
 def why_not_offered(kind: str) -> str:

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import quote
 
-from infra.names import MARK, mark_of
+from infra.names import MANAGED, MARK, mark_of
 from tpustack.ci.requests import NAME
 from tpustack.cloud import times
 from tpustack.cloud.google import Google, NotFound
@@ -36,6 +36,16 @@ class Orphan:
     url: str
     made: datetime
 
+    @property
+    def runs_jobs(self) -> bool:
+        """Whether it is an account that Vertex AI runs a stack's jobs as."""
+        return "/serviceAccounts/" in self.url and f"{MANAGED}@" in self.url
+
+    @property
+    def is_job(self) -> bool:
+        """Whether it is a custom job of Vertex AI, which is cancelled."""
+        return "/customJobs/" in self.url
+
 
 def find(google: Google, project: str) -> list[Orphan]:
     """Return the resources labelled as a request's, in the order in which they can be deleted.
@@ -48,16 +58,28 @@ def find(google: Google, project: str) -> list[Orphan]:
 def remove(google: Google, orphans: list[Orphan]) -> dict[Orphan, str]:
     """Start to delete; return what can't be deleted yet, and why. A later run gets it."""
     left = {}
+    ending = any(each.is_job for each in orphans)
     for orphan in orphans:
+        if ending and orphan.runs_jobs:
+            # By which alone the next run knows whose the jobs are.
+            left[orphan] = f"{orphan.name}: it stays until no custom job runs as it"
+            continue
         try:
-            if orphan.url.startswith(_STORAGE):
-                _empty(google, orphan.url)
-            google.delete(orphan.url, _FORCE if "/queuedResources/" in orphan.url else None)
+            _remove(google, orphan)
         except NotFound:
             continue
         except TpustackError as error:
             left[orphan] = f"{orphan.name}: {error}"
     return left
+
+
+def _remove(google: Google, orphan: Orphan) -> None:
+    if orphan.is_job:
+        google.post(f"{orphan.url}:cancel", {}, {})
+        return
+    if orphan.url.startswith(_STORAGE):
+        _empty(google, orphan.url)
+    google.delete(orphan.url, _FORCE if "/queuedResources/" in orphan.url else None)
 
 
 def _labelled(google: Google, project: str) -> Iterator[Orphan]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from tpustack.ci import orphans, requests, unlabelled
+from tpustack.ci import managed, orphans, requests, unlabelled
 from tpustack.ci.job import Job, explained
 from tpustack.ci.orphans import Orphan
 from tpustack.ci.outcome import Outcome
@@ -56,8 +56,10 @@ def sweep_orphans(
     """
     found = [*orphans.find(google, project), *unlabelled.find(google, project)]
     known = job.backend.stacks()
+    found = [each for each in found if each.stack not in known]
+    found = [*managed.find(google, project, found), *found]
     results, room = [], MOST_ORPHANS
-    for stack in sorted({each.stack for each in found} - known.keys()):
+    for stack in sorted({each.stack for each in found}):
         own = [each for each in found if each.stack == stack]
         why = _why_kept(own, before, now, room) if remove else "`--remove-orphans` deletes that."
         if why:
@@ -89,7 +91,7 @@ def _removed(stack: str, own: list[Orphan], left: dict[Orphan, str]) -> Result:
     if len(left) == len(own):
         return failed(stack, "\n".join(left.values()))
     gone = ", ".join(each.name for each in own if each not in left)
-    notes = [f"Deleted, since no state knew of it: {gone}."]
+    notes = [f"Removed, since no state knew of it: {gone}."]
     if left:
         notes.append(f"Left for the next sweep: {'; '.join(left.values())}")
     return Result(stack, Outcome.CHANGES, notes=tuple(notes))

@@ -44,6 +44,8 @@ MAY_IMPORT = {
         "infra.cost",
         "infra.credentials",
         "infra.deployer",
+        # Which custom jobs are a stack's, and have not ended.
+        "infra.managed_jobs",
         "infra.names",
         "infra.queued.known",
         # The agent and the command line know a job by the same words.

@@ -16,6 +16,8 @@ from localcloud.app import LocalCloud
 from localcloud.core import enablement
 from localcloud.core.clock import VirtualClock
 from localcloud.testing import Client, machine
+from tests.unit.localcloud.aiplatform.test_custom_jobs import JOBS as CUSTOM_JOBS
+from tests.unit.localcloud.aiplatform.test_custom_jobs import body
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tpustack.ci.job import Job
 from tpustack.ci.outcome import Outcome
@@ -27,7 +29,7 @@ COMPUTE = f"compute.googleapis.com/compute/v1/projects/{PROJECT}/zones/{ZONE}"
 STORAGE = "storage.googleapis.com/storage/v1/b"
 TPU = f"tpu.googleapis.com/v2alpha1/projects/{PROJECT}/locations/{ZONE}"
 NODE = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.17.0-pod-pjrt"}
-TPU_API = "tpu.googleapis.com"
+TPU_API, VERTEX_API = "tpu.googleapis.com", "aiplatform.googleapis.com"
 KINDS = ("TPU request", "TPU", "VM", "disk", "bucket")
 
 
@@ -59,7 +61,7 @@ def cloud(tmp_path: Path, clock: VirtualClock) -> LocalCloud:
 @pytest.fixture
 def api(cloud: LocalCloud) -> Iterator[Client]:
     cloud.start()
-    enablement.enable(cloud.cloud, PROJECT, [TPU_API, "iam.googleapis.com"])
+    enablement.enable(cloud.cloud, PROJECT, [TPU_API, VERTEX_API, "iam.googleapis.com"])
     cloud.cloud.machines = fake = FakeMachines()
     yield Client(cloud)
     fake.suspend_all()
@@ -170,6 +172,20 @@ def test_what_has_no_labels_is_deleted_by_the_mark_of_this_backend_alone(
     assert unlabelled(api) == before
 
 
+def grant(api: Client, without: str = "") -> str:
+    """Somebody who may do what sweeping takes, but for one permission."""
+    who = "user:sweeper@example.com"
+    permissions = [each for each in sweeper() if each != without]
+    role = {"title": "Sweeper", "includedPermissions": permissions}
+    roles = f"iam.googleapis.com/v1/projects/{PROJECT}/roles"
+    name = api.post(roles, {"roleId": "sweeper", "role": role})["name"]
+    url = f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}"
+    policy = api.post(f"{url}:getIamPolicy")
+    policy["bindings"].append({"role": name, "members": [who]})
+    api.post(f"{url}:setIamPolicy", {"policy": policy})
+    return who
+
+
 def test_who_sweeps_needs_what_is_on_the_list_and_nothing_else(
     api: Client, cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,16 +199,14 @@ def test_who_sweeps_needs_what_is_on_the_list_and_nothing_else(
     group = {"name": "group", "baseInstanceName": "group", "targetSize": 0}
     api.post(f"{COMPUTE}/instanceGroupManagers", {**group, "instanceTemplate": link})
 
-    who = "user:sweeper@example.com"
-    role = {"title": "Sweeper", "includedPermissions": sweeper()}
-    roles = f"iam.googleapis.com/v1/projects/{PROJECT}/roles"
-    name = api.post(roles, {"roleId": "sweeper", "role": role})["name"]
-    url = f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}"
-    policy = api.post(f"{url}:getIamPolicy")
-    policy["bindings"].append({"role": name, "members": [who]})
-    api.post(f"{url}:setIamPolicy", {"policy": policy})
-    (removed,) = sweep(api.as_member(who), "pr-8", remove=True)
-    assert (removed.outcome, removed.problem) == (Outcome.CHANGES, "")
+    told = {"description": f"Made by tpu-stack for stack pr-7 ({mark_of('pr-7')})"}
+    runner = api.post(IAM, {"accountId": "orphan-vx", "serviceAccount": told})["email"]
+    api.post(CUSTOM_JOBS, body(serviceAccount=runner) | {"labels": {"tpu-stack-job": "one"}})
+
+    who = grant(api)
+    for _ in range(2):  # The account goes once its job has ended.
+        (removed,) = sweep(api.as_member(who), "pr-8", remove=True)
+        assert (removed.outcome, removed.problem) == (Outcome.CHANGES, "")
     assert there(api) | unlabelled(api) == before
     asked = cloud.cloud.asked[who]
     assert set(asked) == set(sweeper())

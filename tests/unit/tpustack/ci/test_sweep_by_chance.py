@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.names import MADE_FOR, MARK, mark_of
+from infra.names import JOB_LABEL, MADE_FOR, MARK, mark_of
 from infra.settings import OWN_LABELS
 from infra.settings.parse import parse
 from infra.settings.problems import SettingsError
@@ -30,7 +30,7 @@ NOW = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
 PROJECT = "p"
 BACKENDS = ("gs://ours", "gs://ours/", "gs://theirs", "file:///root")
 STACKS = ("pr-1", "pr-2", "pr-12", "dev", "prod", "pr-1x")
-KINDS = ("queued", "node", "vm", "disk", "template", "bucket", "network", "check", "account")
+KINDS = ("queued", "node", "vm", "disk", "template", "bucket", "network", "check", "account", "job")
 UNLABELLED = ("network", "check", "account")
 COMPUTE = f"https://compute.googleapis.com/compute/v1/projects/{PROJECT}"
 
@@ -119,7 +119,7 @@ class Project:
     def get(self, url: str, parameters: Mapping[str, str] | None = None) -> dict[str, Any]:
         self.known |= {self.scene.late} - {""}
         path = url.partition(PROJECT + "/")[2] or url
-        if "/b/" in url:
+        if "/b/" in url or ("customJobs" in url and "us-central1" not in url):
             return {}
         for kind, (ending, items) in LISTS.items():
             if path.endswith(ending):
@@ -134,21 +134,38 @@ class Project:
         told = f"{MADE_FOR}{made.stack} ({mark(made.backend, made.stack)})"
         labels = {} if made.kind in UNLABELLED else {"labels": labels_of(made)}
         common = {
-            "name": f"n{number}",
+            "name": f"p/serviceAccounts/n{number}-vx@p" if made.kind == "account" else f"n{number}",
             "selfLink": f"{COMPUTE}/n{number}",
             "description": told if made.kind in UNLABELLED else "",
-            "email": f"n{number}@p",
+            "email": f"n{number}-vx@p",
             **labels,
         }
         times = {} if made.kind == "account" else {TIMES.get(made.kind, "creationTimestamp"): when}
         if made.kind == "queued":
             return {"name": f"n{number}", "tpu": {"nodeSpec": [{"node": labels}]}, **times}
+        if made.kind == "job":
+            own = {"labels": {JOB_LABEL: "x"}, "jobSpec": {"serviceAccount": self.runner(made)}}
+            return {"name": f"customJobs/n{number}", **own, **times}
         if made.kind == "template":
             return {**common, "properties": labels, **times}
         return {**common, **times}
 
+    def runner(self, job: Made) -> str:
+        """The account of the stack that a job is of; it may have gone."""
+        made_by = (job.backend, job.stack)
+        found = [
+            f"n{number}-vx@p"
+            for number, each in enumerate(self.all)
+            if each.kind == "account" and (each.backend, each.stack) == made_by
+        ]
+        return found[0] if found else "gone-vx@p"
+
+    def post(self, url: str, parameters: Mapping[str, str], body: object) -> None:
+        assert url.endswith(":cancel")
+        self.deleted.add(int(url.removesuffix(":cancel").rpartition("/n")[2]))
+
     def delete(self, url: str, parameters: Mapping[str, str] | None = None) -> None:
-        number = int(url.rpartition("/n")[2])
+        number = int(url.rpartition("/n")[2].removesuffix("-vx@p"))
         if number in self.deleted:
             raise NotFound(url)
         self.deleted.add(number)
@@ -164,8 +181,9 @@ LISTS = {
     "network": ("networks", "items"),
     "check": ("healthChecks", "items"),
     "account": ("serviceAccounts", "accounts"),
+    "job": ("customJobs", "customJobs"),
 }
-TIMES = {"queued": "createTime", "node": "createTime", "bucket": "timeCreated"}
+TIMES = {"queued": "createTime", "node": "createTime", "bucket": "timeCreated", "job": "createTime"}
 
 
 def test_settings_can_set_none_of_the_labels_that_the_sweeper_goes_by() -> None:
@@ -208,5 +226,7 @@ def test_what_is_left_of_a_dead_stack_is_deleted_up_to_the_bound() -> None:
     job = cast(Job, SimpleNamespace(backend=SimpleNamespace(stacks=lambda: {"pr-1": None})))
     with backend(BACKENDS[0]):
         first = sweep_orphans(job, cast(Google, google), PROJECT, NOW, ["pr-1"], remove=True)
-    assert len(google.deleted) == MOST_ORPHANS // 8 * 8
+    # Each stack's account waits until its job has ended.
+    assert len(google.deleted) == MOST_ORPHANS // 9 * 8
+    assert not any(google.all[number].kind == "account" for number in google.deleted)
     assert "Left for the next sweep: one deletes at most 60" in first[-1].notes[0]
