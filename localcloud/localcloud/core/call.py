@@ -107,8 +107,12 @@ class Call:
         return values[-1] if values else default
 
     def mask(self) -> list[str]:
-        """Return what the update mask names; nothing if it was not sent."""
-        return [path for path in self.arg("updateMask").split(",") if path]
+        """Return what the update mask names, as in JSON; nothing if it was not sent.
+
+        Clients may write `display_name` for `displayName`.
+        """
+        paths = (path.strip() for path in self.arg("updateMask").split(","))
+        return [re.sub("_(.)", lambda found: found[1].upper(), path) for path in paths if path]
 
     def sent(self, fields: Iterable[str]) -> Json:
         """Return those of the fields that the body has."""

@@ -61,7 +61,7 @@ def rerun(cloud: Cloud, call: Call) -> Json:
 def patch(cloud: Cloud, call: Call) -> Json:
     """Change a test's question, and answer the new one."""
     name = test_name(call)
-    fields = [_camel(field) for field in call.mask()]
+    fields = call.mask()
     wrong = sorted(set(fields) - set(_KEPT))
     if wrong or not fields:
         raise invalid(f"update_mask: {call.arg('updateMask')!r} must name of {', '.join(_KEPT)}.")
@@ -119,8 +119,3 @@ def _checked(body: Json) -> Record:
 
 def _load(cloud: Cloud, name: str) -> Record:
     return cloud.store.load(TEST, name, ApiError(404, f"Resource '{name}' was not found"))
-
-
-def _camel(field: str) -> str:
-    head, *tail = field.strip().split("_")
-    return head + "".join(part.capitalize() for part in tail)

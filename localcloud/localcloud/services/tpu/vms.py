@@ -96,7 +96,7 @@ def _disk_urls(project: str, attached: list[Json]) -> list[str]:
 def patch_node(cloud: Cloud, call: Call) -> Json:
     """Change a TPU VM's description, labels, tags, metadata or data disks."""
     name = node_name(call)
-    fields = [_camel(field) for field in call.mask()]
+    fields = call.mask()
     wrong = [field for field in fields if field not in _CHANGEABLE]
     if wrong or not fields:
         raise invalid(
@@ -165,8 +165,3 @@ def _restart(cloud: Cloud, name: str) -> Record:
     record = nodes.load_present(cloud, name)
     hosts.halt(cloud, record)
     return nodes.serve(cloud, record)
-
-
-def _camel(field: str) -> str:
-    head, *tail = field.strip().split("_")
-    return head + "".join(part.capitalize() for part in tail)

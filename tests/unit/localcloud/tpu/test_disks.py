@@ -55,7 +55,7 @@ def test_a_disk_cannot_be_deleted_while_a_tpu_vm_has_it(tpu: Client, disk: Any) 
 def test_a_disk_that_is_attached_later_is_held_too(tpu: Client, disk: Any) -> None:
     path = disk()
     tpu.post(nodes(), VM, nodeId="t")
-    tpu.patch(f"{nodes()}/t", {"dataDisks": [{"sourceDisk": path}]}, updateMask="dataDisks")
+    tpu.patch(f"{nodes()}/t", {"dataDisks": [{"sourceDisk": path}]}, updateMask="data_disks")
     tpu.delete(f"compute.googleapis.com/compute/v1/{path}", status=400)
     # The same disk again is no second user of it.
     tpu.patch(f"{nodes()}/t", {"dataDisks": [{"sourceDisk": path}]}, updateMask="dataDisks")
