@@ -38,20 +38,20 @@ chaos: setup  ## Train while things go wrong (SCENARIO=file STEPS=200, or SOAK=2
 test: setup  ## Run the whole suite
 	@$(PY) -m pytest -n 4 --dist loadgroup tests/e2e tests/integration tests/unit
 
-unit: setup  ## Run the tests that need no engine, no server and no training (two minutes)
+unit: setup  ## Run the tests that need no engine, no server and no training (90 seconds)
 	@# A tenth of the examples by chance. A file of which every test is left out would be imported all
 	@# the same, with TensorFlow.
-	@$(PY) -m pytest -n 2 --hypothesis-profile=quick \
+	@$(PY) -m pytest -n 3 --hypothesis-profile=quick \
 	  -m 'not engine and not server and not training' tests/unit \
 	  $$(grep -rlE '^pytestmark = .*(server|training|"cluster")' tests/unit | sed 's/^/--ignore=/')
 
-oldest: setup  ## Test training/ with the oldest TensorFlow it runs with
+oldest: setup  ## Test training/ with the oldest TensorFlow it runs with (ONLY="file file" for some)
 	@test -d .venv-oldest || .venv/bin/uv venv --quiet --python '>=3.10,<3.12' .venv-oldest
 	@.venv/bin/uv pip install --quiet --python .venv-oldest --require-hashes \
 	  -r requirements-oldest.txt
 	@.venv/bin/uv pip install --quiet --python .venv-oldest --no-deps --no-build-isolation \
 	  --editable training
-	@.venv-oldest/bin/python -m pytest -n 2 --dist loadgroup tests/unit/training
+	@.venv-oldest/bin/python -m pytest -n 2 --dist loadgroup $(or $(ONLY),tests/unit/training)
 
 newest: setup  ## Test training/ with the newest TensorFlow (ONLY="file file" for some)
 	@test -d .venv-newest || .venv/bin/uv venv --quiet --python '>=3.10,<3.13' .venv-newest
