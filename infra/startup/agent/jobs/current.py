@@ -27,6 +27,7 @@ class Current:
         self._tpu_look = self._hosts_look = 0.0
         self._store = store
         self._beat: float | None = None
+        self._hosts_since: float | None = None
 
     def outcome(self) -> Outcome | None:
         """Return how it ended; None while it runs.
@@ -49,13 +50,16 @@ class Current:
             self.attempt.end("preempted", why)
 
     def follow_hosts(self, now: float) -> None:
-        """End it if it failed on another host, at a look from time to time. Raises StoreError."""
+        """End it if it failed on another host, or one tells nothing. Raises StoreError."""
         if now < self._hosts_look:
             return
         self._hosts_look = now + _HOSTS_LOOK
-        if not self.attempt.content().get("on_all_hosts"):
-            return
-        if failed := hosts.failure(self._store, self.job):
+        if self._hosts_since is None:
+            self._hosts_since = now
+        count = self.attempt.content().get("hosts", 1)
+        if count > 1 and (
+            failed := hosts.failure(self._store, self.job, count, now - self._hosts_since)
+        ):
             self.attempt.end(failed.why, failed.said, failed.code)
 
     def beat(self, renewed: float) -> None:

@@ -30,6 +30,7 @@ class Follower:
         worker: its number.
         content_of: returns what this host runs of a job's last try.
         tell: is told how a try has ended here, while its folder is still there.
+        beat: is told every two seconds that a try runs here.
     """
 
     def __init__(
@@ -40,9 +41,10 @@ class Follower:
         worker: str,
         content_of: Callable[[Job], Mapping[str, Any]],
         tell: Callable[[Job, Attempt, Outcome], None] = lambda job, attempt, outcome: None,
+        beat: Callable[[Job], None] = lambda job: None,
     ) -> None:
         self._folder, self._world, self._worker = folder, world, worker
-        self._content_of, self._report = content_of, tell
+        self._content_of, self._report, self._beat = content_of, tell, beat
         self._queue = Queue(store, world.say)
         self._taken = False
 
@@ -81,6 +83,7 @@ class Follower:
         else:
             self._world.start(attempt)
         while (outcome := self._outcome(attempt)) is None:
+            self._beat(job)
             told = self._tell(attempt, told)
             there = self._read(job.name)
             if self._taken or there is None or not _goes_on(there, job):

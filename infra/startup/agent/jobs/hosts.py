@@ -1,14 +1,14 @@
 """Have all hosts of a slice run the same try, where the framework needs a process on each.
 
 Worker 0 has the job, its lease, its record and its log. It writes into the bucket which try runs
-on all hosts; the others follow that, and write how it has ended there. A try that fails on one of
-them ends on all: libtpu and the frameworks would wait for that host.
+on all hosts; the others follow that, and write that it runs there and how it has ended. A try that
+fails on one of them, or of which one tells nothing, ends on all: libtpu and the frameworks would
+wait for that host.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,11 @@ from .store import Store, StoreError
 from .variables import Tpu, content_of
 
 _LOOK = 2.0
-_REPORT = re.compile(r"(\d+)\.json")
+# How often a host says that the try runs there, and for how long it may say nothing: its machine
+# may still be coming up.
+_BEAT = 60.0
+_SILENCE = 600.0
+_RUNS = "runs"
 
 
 def runs_on_all(tpu: Tpu, spec: Spec) -> bool:
@@ -38,23 +42,41 @@ def announce(store: Store, tpu: str, job: Job) -> None:
     store.write(layout.on_all_hosts(tpu), b"", summary=what)
 
 
-def failure(store: Store, job: Job) -> Outcome | None:
-    """Return how a job's last try failed on another host, if it did. Raises StoreError."""
+def failure(store: Store, job: Job, hosts: int, followed: float) -> Outcome | None:
+    """Return how a job's last try failed on another host, if it did. Raises StoreError.
+
+    Args:
+        store: the bucket.
+        job: the job.
+        hosts: how many hosts the TPU has.
+        followed: for how many seconds this has been asked.
+    """
     folder = layout.hosts(job.name, job.tries[-1].number)
-    for item in store.items(folder):
-        host = _REPORT.fullmatch(item.path.removeprefix(folder))
-        outcome = _failed(host[1], item.summary) if host else None
+    reports = {item.path.removeprefix(folder): item for item in store.items(folder)}
+    for host in range(1, hosts):
+        report = reports.get(f"{host}.json")
+        told = report.summary if report else {}
+        silence = report.age if report else followed
+        outcome = _failed(told) if told.get("why", _RUNS) != _RUNS else _lost(told, silence)
         if outcome is not None:
-            return outcome
+            said = f"host {host} of the TPU: {outcome.said}"
+            return Outcome(outcome.why, outcome.code, said)
     return None
 
 
-def _failed(host: str, told: dict[str, Any]) -> Outcome | None:
-    outcome = Outcome(str(told.get("why", "")), told.get("code"), str(told.get("said", "")))
-    if outcome.why in ("", "stopped") or (outcome.why, outcome.code) == ("exited", 0):
+def _failed(told: Mapping[str, Any]) -> Outcome | None:
+    outcome = Outcome(str(told["why"]), told.get("code"), str(told.get("said", "")))
+    if outcome.why == "stopped" or (outcome.why, outcome.code) == ("exited", 0):
         return None
-    said = outcome.said or f"exit code {outcome.code}"
-    return Outcome(outcome.why, outcome.code, f"host {host} of the TPU: {said}")
+    return replace(outcome, said=outcome.said or f"exit code {outcome.code}")
+
+
+def _lost(told: Mapping[str, Any], silence: float) -> Outcome | None:
+    if silence < _SILENCE:
+        return None
+    what = "has said nothing more" if told else "has not begun"
+    where = "see `journalctl --unit jobs` there, or its serial port"
+    return Outcome("preempted", None, f"it {what} for {_SILENCE / 60:g} minutes; {where}")
 
 
 class Host:
@@ -81,6 +103,7 @@ class Host:
         self._store, self._tpu, self._number, self._ready = store, tpu, number, ready
         self._folder, self._world = folder, world
         self._queue = Queue(store, world.say)
+        self._beaten = -_SILENCE
 
     def step(self) -> None:
         """Run what is to run now, to its end here. Raises OSError if that can't be asked."""
@@ -92,9 +115,23 @@ class Host:
         content = content_of(job, self._store.bucket, replace(tpu, worker=self._number))
         host = str(self._number)
         self._world.say(f"{job.name} runs on host {host} (try {job.tries[-1].number})")
+        self._beaten = -_SILENCE
         Follower(
-            self._store, self._folder, self._world, host, lambda _: content, self._tell
+            self._store, self._folder, self._world, host, lambda _: content, self._tell, self._beat
         ).run_try(job)
+
+    def _beat(self, job: Job) -> None:
+        """Write that a try runs here, from time to time."""
+        now = self._world.time()
+        # The clock may be set.
+        if abs(now - self._beaten) < _BEAT:
+            return
+        try:
+            self._store.write(self._path(job, "json"), b"", summary={"why": _RUNS})
+        except StoreError as error:
+            self._world.say(f"trying again: {error}")
+        else:
+            self._beaten = now
 
     def _tell(self, job: Job, attempt: Attempt, outcome: Outcome) -> None:
         """Write how a try has ended here, again and again until it is written."""
@@ -129,7 +166,8 @@ class Host:
         return holder == job.tries[-1].runner
 
     def _has_ended(self, job: Job) -> bool:
-        return self._store.look(self._path(job, "json")) is not None
+        report = self._store.look(self._path(job, "json"))
+        return report is not None and report.summary.get("why") != _RUNS
 
     def _path(self, job: Job, kind: str) -> str:
         return f"{layout.hosts(job.name, job.tries[-1].number)}{self._number}.{kind}"

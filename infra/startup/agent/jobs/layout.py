@@ -14,7 +14,8 @@ archives/SHA256              what a job brings along: a folder as .tar.gz, or a 
 jobs/NAME/                   JOB_DIR: what the job writes itself
 jobs/NAME/model/             MODEL_DIR
 jobs/NAME/artifacts/PATH     the files that a job left in ARTIFACTS_DIR
-jobs/NAME/hosts/TRY/N.json   how a try ended on host N of a slice, and N.log: what it wrote there
+jobs/NAME/hosts/TRY/N.json   that a try runs on host N of a slice, or how it ended there, and N.log:
+                             what it wrote there
 jobs/NAME/logs/TRY/OFFSET    what it wrote, in pieces: bytes of a try from an offset on
 data/                        DATA_DIR, the stack's data set
 """

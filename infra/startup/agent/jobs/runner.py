@@ -190,7 +190,7 @@ class Runner:
         content = content_of(job, self._store.bucket, tpu)
         if everywhere := hosts.runs_on_all(tpu, job.spec):
             hosts.announce(self._store, self._tpu, job)
-        current.attempt.prepare({**content, "on_all_hosts": everywhere})
+        current.attempt.prepare({**content, "hosts": len(tpu.hosts) if everywhere else 1})
         current.beat(self._lease.renewed)
         self._world.say(f"{name} starts (try {job.tries[-1].number})")
         self._current = current

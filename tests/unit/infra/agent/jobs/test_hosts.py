@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from infra.startup.agent.jobs.lease import DURATION, Holder
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import Job, Outcome, Spec
 from infra.startup.agent.jobs.runner import Runner, World
+from infra.startup.agent.jobs.store import StoreError
 from infra.startup.agent.jobs.variables import Tpu
 from tests.unit.infra.agent.jobs.memory import TPU, Bucket, Clock, MemoryStore, Program, Tpus
 
@@ -39,7 +41,7 @@ class Site:
 
     def __init__(self, disk: Path) -> None:
         self.bucket = Bucket(Clock())
-        self.store = MemoryStore(self.bucket)
+        self.store = self.host_store = MemoryStore(self.bucket)
         self.queue, self.tpus = Queue(self.store, print), Slice()
         self.disk = disk
         self.began: list[tuple[str, dict[str, str]]] = []
@@ -57,7 +59,7 @@ class Site:
         """Start host 1's agent, maybe again; while it sleeps, worker 0 goes on."""
         waits, now = sleep or self.worker_0, self.bucket.clock.now
         own = HostWorld({}, self._start_on_host, waits, now, self.said.append)
-        return Host(self.store, "t", 1, lambda: SLICE, self.disk / "1", own)
+        return Host(self.host_store, "t", 1, lambda: SLICE, self.disk / "1", own)
 
     def submit(self, name: str, framework: str = "jax", **more: object) -> None:
         spec = Spec("true", framework=framework, **more)  # type: ignore[arg-type]
@@ -95,6 +97,11 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
+
+
+def begins(attempt: Attempt) -> None:
+    """The program goes on and on."""
+    Program.begun(attempt, FOREVER, 0)
 
 
 def numbers(site: Site) -> list[tuple[str, str, str]]:
@@ -193,6 +200,69 @@ def test_a_host_that_was_restarted_says_that_its_try_has_gone(site: Site) -> Non
     site.worker_0(5.0)
     site.worker_0()
     assert site.job("one").reason == "host 1 of the TPU: its machine was restarted"
+
+
+def test_a_host_that_never_begins_ends_the_try_on_all_after_ten_minutes(site: Site) -> None:
+    site.submit("one", preemptions=0)
+    site.worker_0()
+    site.worker_0(6.0)
+    for _ in range(59):
+        site.worker_0(10.0)
+    assert site.job("one").state == "running"
+    for _ in range(4):
+        site.worker_0(10.0)
+    job = site.job("one")
+    assert (job.state, job.tries[0].why) == ("failed", "preempted")
+    assert job.reason.startswith("host 1 of the TPU: it has not begun for 10 minutes; see ")
+
+
+def test_a_host_that_falls_silent_ends_the_try_on_all_and_one_that_runs_for_long_does_not(
+    site: Site,
+) -> None:
+    seconds = site.bucket.clock.seconds
+
+    def runs_for_an_hour_and_dies(waited: float = 2.0) -> None:
+        site.worker_0(waited)
+        if site.bucket.clock.seconds > seconds + 3600:
+            raise KeyboardInterrupt
+
+    site.on_host = begins
+    site.submit("one", preemptions=0)
+    site.worker_0()
+    with pytest.raises(KeyboardInterrupt):
+        site.new_host(sleep=runs_for_an_hour_and_dies).step()
+    assert site.job("one").state == "running"
+    for _ in range(64):
+        site.worker_0(10.0)
+    assert site.job("one").reason.startswith("host 1 of the TPU: it has said nothing more for 10 ")
+
+
+def test_a_bucket_that_refuses_for_a_while_ends_no_try_on_a_host(site: Site) -> None:
+    refusals = iter(range(3))
+
+    class Refusing(MemoryStore):
+        def write(self, path: str, *arguments: Any, **options: Any) -> int:
+            if options.get("summary") == {"why": "runs"} and next(refusals, None) is not None:
+                raise StoreError(503, "busy")
+            return super().write(path, *arguments, **options)
+
+    looks = iter(range(5))
+
+    def runs_for_a_while(waited: float = 2.0) -> None:
+        site.worker_0(waited)
+        if next(looks, None) is None:
+            raise KeyboardInterrupt
+
+    site.host_store = Refusing(site.bucket)
+    site.on_host = begins
+    site.submit("one")
+    site.worker_0()
+    with pytest.raises(KeyboardInterrupt):
+        site.new_host(sleep=runs_for_a_while).step()
+    report = site.store.look("jobs/one/hosts/0001/1.json")
+    assert report is not None
+    assert report.summary == {"why": "runs"}
+    assert site.said.count("trying again: busy") == 3
 
 
 def test_what_an_earlier_worker_0_has_left_running_is_not_begun(site: Site) -> None:
