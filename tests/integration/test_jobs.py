@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,6 +40,20 @@ names["figure"].savefig(sys.argv[2])
 print("losses", *(row["loss"] for row in names["result"].history))
 """
 EXAMPLES = Path(__file__).parents[2] / "examples"
+# Hosts meet as JAX's do before they compute; then one of them may fail while the other waits.
+TOGETHER = """
+import os, pathlib, sys, time
+meeting, failing = pathlib.Path(sys.argv[1]), sys.argv[2:]
+number, hosts = os.environ["TPU_WORKER_ID"], os.environ["TPU_WORKER_HOSTNAMES"].split(",")
+(meeting / number).touch()
+while len(list(meeting.iterdir())) < len(hosts):
+    time.sleep(0.1)
+print("host", number, "of", len(hosts), "on", os.environ["PJRT_DEVICE"], flush=True)
+pathlib.Path(os.environ["ARTIFACTS_DIR"], "made.txt").write_text(number)
+if failing:
+    sys.exit(3) if number == failing[0] else time.sleep(600)
+"""
+SLICE = {"acceleratorType": "v4-16", "runtimeVersion": "tpu-vm-tf-2.19.0-pjrt"}
 
 
 def ignore(line: str) -> None:
@@ -127,4 +143,52 @@ def test_an_example_and_the_notebook_train_on_the_tpu_of_the_local_cloud(
     assert len(losses) > 10
     assert losses[-1] < losses[0] / 4
     assert picture.stat().st_size > 10_000
+    engine.destroy(ignore)
+
+
+def test_a_job_of_jax_runs_on_every_host_of_a_slice_and_fails_with_any_of_them(
+    deploy: Callable[..., Stack], cloud: LocalCloudCommand, trainer: Path, tmp_path: Path
+) -> None:
+    here = {"runOn": "tpu", "wheel": str(trainer), "tensorflowVersion": "2.19.1"}
+    engine = deploy(zone="us-central2-b", tpu=SLICE, training=here, jobs={"enabled": True})
+    bucket = engine.up(ignore).outputs["bucket_url"]
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "main.py").write_text(TOGETHER)
+
+    def job(verb: str, *words: str | Path, code: int = 0) -> str:
+        done = subprocess.run(
+            [*TPUSTACK, "job", verb, *words, "--bucket", bucket],
+            env={**os.environ, **cloud.environment()},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=2 * SECONDS,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout
+
+    def submit(name: str, *failing: str) -> None:
+        (tmp_path / name).mkdir()
+        line = shlex.join(["python", "main.py", str(tmp_path / name), *failing])
+        job("submit", "--name", name, "--command", line, "--dir", work, "--framework", "jax")
+
+    submit("good")
+    assert "host 0 of 2 on TPU\n" in job("logs", "good", "--follow")
+    # Worker 0 decides when it has ended; the other host may still bring its own.
+    made = {"artifacts/made.txt": "0", "artifacts/host-1/made.txt": "1"}
+    log = "hosts/0001/1.log"
+    deadline = time.monotonic() + SECONDS
+    while not {*made, log} <= {
+        one["name"] for one in json.loads(job("artifacts", "good", "--json"))
+    }:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    job("artifacts", "good", "--output", tmp_path / "kept")
+    assert {name: (tmp_path / "kept" / name).read_text() for name in made} == made
+    assert "host 1 of 2 on TPU\n" in (tmp_path / "kept" / log).read_text()
+
+    submit("bad", "1")
+    assert "(host 1 of the TPU: exit code 3)" in job("wait", "bad", code=3)
     engine.destroy(ignore)
