@@ -15,7 +15,7 @@ from infra import credentials
 
 Json = dict[str, Any]
 _TRANSIENT = (408, 429, 500, 502, 503, 504)
-_ATTEMPTS = 6
+ATTEMPTS = 6
 # Seconds between two looks at something that takes its time: short at first, then as the provider.
 _FIRST_PAUSE, _LONGEST_PAUSE, _GROWTH = 0.5, 10.0, 1.5
 _CALL_SECONDS = 60.0
@@ -40,6 +40,7 @@ class Api:
         session: with credentials; by default those of the provider.
         clock: seconds, for tests.
         sleep: lets time pass, for tests.
+        connects: how often a call tries to reach Google.
     """
 
     configured: ClassVar[Mapping[str, str]] = {}
@@ -52,8 +53,9 @@ class Api:
         session: requests.Session | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        connects: int = ATTEMPTS,
     ) -> None:
-        self._root, self._title = root, title
+        self._root, self._title, self._connects = root, title, connects
         self._session = session or _session(Api.configured)
         self._clock = clock
         self._sleep = sleep
@@ -120,14 +122,14 @@ class Api:
     def _call(
         self, method: str, name: str, body: Json | None = None, query: Mapping[str, str] = {}
     ) -> Json:
-        for attempt in range(1, _ATTEMPTS + 1):
-            last = attempt == _ATTEMPTS
+        for attempt in range(1, ATTEMPTS + 1):
+            last = attempt == ATTEMPTS
             try:
                 response = self._session.request(
                     method, self._root + name, json=body, params=dict(query), timeout=_CALL_SECONDS
                 )
             except (requests.ConnectionError, requests.Timeout) as error:
-                if last:
+                if attempt >= self._connects:
                     said = f"the {self._title} API cannot be reached: {error}"
                     raise ApiError(0, "", said) from None
             else:

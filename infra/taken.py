@@ -51,7 +51,8 @@ def _taken(settings: StackSettings, names: Sequence[str]) -> Mapping[str, str]:
     from infra.queued.api import TpuApi
     from infra.queued.state import GONE
 
-    api = TpuApi(session)
+    # Where Google can't be reached the provider says so, and a preview should not wait for this.
+    api = TpuApi(session, connects=1)
     place = f"projects/{settings.project}/locations/{settings.zone}/nodes"
     with ThreadPoolExecutor(_TOGETHER) as pool:
         found = pool.map(api.get, [f"{place}/{name}" for name in names])

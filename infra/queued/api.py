@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import requests
 
-from infra.rest import Api
+from infra.rest import ATTEMPTS, Api
 
 _ROOT = "https://tpu.googleapis.com/v2alpha1/"
 
@@ -20,5 +20,6 @@ class TpuApi(Api):
         session: requests.Session | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        connects: int = ATTEMPTS,
     ) -> None:
-        super().__init__(_ROOT, "TPU", session, clock, sleep)
+        super().__init__(_ROOT, "TPU", session, clock, sleep, connects)

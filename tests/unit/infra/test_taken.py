@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+import requests
 
-from infra import taken
+from infra import enabled, taken
 from infra.names import names_of
 from infra.settings.parse import parse
 from localcloud.app import LocalCloud
@@ -103,3 +105,18 @@ def test_the_tpu_that_is_made_in_its_place_is_described_so_and_the_preview_says_
     assert any("taken tpu-stack-test-tpu away" in note for note in engine.notes)
     engine, _ = run(config(**settings))
     assert "description" not in engine.one(kind)
+
+
+def test_where_google_cannot_be_reached_nobody_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    class Offline(requests.Session):
+        def request(self, *arguments: object, **options: object) -> NoReturn:
+            asked.append(arguments)
+            raise requests.ConnectionError("no address")
+
+    monkeypatch.setattr(enabled, "users_session", Offline)
+    assert found() == {}
+    assert len(asked) == 1
