@@ -7,6 +7,14 @@ from pathlib import Path
 
 import pulumi
 
+from infra import early
+
+# What is imported lives as long as the program. Collecting garbage among it again and again would
+# take a fifth of the program's time.
+gc.freeze()
+gc.set_threshold(100_000)
+early.start_provider()
+
 from infra import cures, data_set, enabled, fits, offered, taken
 from infra.catalog import Catalog
 from infra.checks import with_checks
@@ -17,11 +25,6 @@ from infra.settings.engine import settings_from_engine
 from infra.settings.problems import SettingsError
 
 ROOT = Path(__file__).resolve().parent.parent
-
-# The SDK's classes live as long as the program. Collecting garbage among them again and again would
-# take a fifth of its time.
-gc.freeze()
-gc.set_threshold(100_000)
 
 stack = pulumi.get_stack()
 try:
