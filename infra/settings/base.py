@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from enum import Enum
-from typing import Annotated
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
 from pydantic.alias_generators import to_camel
+
+if TYPE_CHECKING:
+    from pydantic import GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import CoreSchema
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 """A text that is not empty."""
@@ -30,8 +39,37 @@ class Section(BaseModel):
         extra="forbid",
         frozen=True,
         protected_namespaces=(),
-        use_attribute_docstrings=True,
     )
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        schema = handler(core_schema)
+        properties = handler.resolve_ref_schema(schema)["properties"]
+        for name, text in descriptions(cls).items():
+            properties[name]["description"] = text
+        return schema
+
+
+@cache
+def descriptions(section: type[Section]) -> dict[str, str]:
+    """Return the docstrings below a section's settings, by their names in a stack file.
+
+    Pydantic could read them when a section is imported (`use_attribute_docstrings`). That takes a
+    third of the import, and a preview without problems needs none.
+    """
+    inherited = descriptions(base) if issubclass(base := section.__bases__[0], Section) else {}
+    (definition,) = ast.parse(inspect.getsource(section)).body
+    assert isinstance(definition, ast.ClassDef)
+    return inherited | {
+        to_camel(setting.target.id): inspect.cleandoc(str(below.value.value))
+        for setting, below in pairwise(definition.body)
+        if isinstance(setting, ast.AnnAssign)
+        and isinstance(setting.target, ast.Name)
+        and isinstance(below, ast.Expr)
+        and isinstance(below.value, ast.Constant)
+    }
 
 
 def one_line(description: str | None) -> str:

@@ -7,12 +7,12 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from infra.settings import StackSettings
-from infra.settings.base import one_line
+from infra.settings.base import Section, descriptions, one_line
 from infra.settings.problems import UNSET, Problem, SettingsError
 
 NAMESPACE: Final = "tpu-stack"
@@ -107,8 +107,7 @@ def _problem(error: ErrorDetails, stack: str) -> Problem:
     name = _dotted(path)
     if kind == "extra_forbidden":
         return Problem(name, value, "is a setting that does not exist", _nearest(path))
-    field = _field(path)
-    described = one_line(field.description).rstrip(".") if field else ""
+    described = _description(path)
     if kind == "missing":
         return Problem(name, value, "is required", f"Set it: {described}")
     if kind == "value_error":
@@ -123,15 +122,16 @@ def _problem(error: ErrorDetails, stack: str) -> Problem:
     for prefix, expected in _KINDS.items():
         if kind.startswith(prefix):
             if prefix == "model" and (section := _section(path)):
-                return Problem(name, value, f"is not {expected}", _members(section, field))
+                return Problem(name, value, f"is not {expected}", _members(section, path))
             return Problem(name, value, f"is not {expected}", f"It is: {described}")
     return Problem(name, value, f"is not valid ({error['msg']})", described)
 
 
-def _members(section: type[BaseModel], field: FieldInfo | None) -> str:
+def _members(section: type[Section], path: tuple[int | str, ...]) -> str:
     """Return the cure for a value that is no group: the settings that the group has."""
     names = ", ".join(_by_alias(section))
-    may_be_left_out = field is not None and type(None) in get_args(field.annotation)
+    found = _field(path)
+    may_be_left_out = found is not None and type(None) in get_args(found[1].annotation)
     return f"Use {{}}, or set below it: {names}" if may_be_left_out else f"Set below it: {names}"
 
 
@@ -152,12 +152,12 @@ def _nearest(path: tuple[int | str, ...]) -> str:
     return f"There are: {', '.join(names)}"
 
 
-def _by_alias(section: type[BaseModel]) -> dict[str, FieldInfo]:
+def _by_alias(section: type[Section]) -> dict[str, FieldInfo]:
     return {info.alias or name: info for name, info in section.model_fields.items()}
 
 
-def _section(path: tuple[int | str, ...]) -> type[BaseModel] | None:
-    section: type[BaseModel] = StackSettings
+def _section(path: tuple[int | str, ...]) -> type[Section] | None:
+    section: type[Section] = StackSettings
     for part in path:
         if isinstance(part, int):
             continue  # One of a list of sections, which are all alike.
@@ -169,18 +169,26 @@ def _section(path: tuple[int | str, ...]) -> type[BaseModel] | None:
     return section
 
 
-def _section_of(annotation: Any) -> type[BaseModel] | None:
+def _section_of(annotation: Any) -> type[Section] | None:
     """Return the section that a field holds, be it optional or a list of sections."""
     for kind in (annotation, *get_args(annotation)):
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
+        if isinstance(kind, type) and issubclass(kind, Section):
             return kind
     return None
 
 
-def _field(path: tuple[int | str, ...]) -> FieldInfo | None:
+def _field(path: tuple[int | str, ...]) -> tuple[type[Section], FieldInfo] | None:
+    """Return the section and the field that a path leads to, or through to what is in it."""
     path = tuple(part for part in path if isinstance(part, str))
     for end in range(len(path), 0, -1):
         section = _section(path[: end - 1])
         if section and (field := _by_alias(section).get(str(path[end - 1]))):
-            return field
+            return section, field
     return None
+
+
+def _description(path: tuple[int | str, ...]) -> str:
+    if (found := _field(path)) is None:
+        return ""
+    section, field = found
+    return one_line(descriptions(section)[field.alias or ""]).rstrip(".")
