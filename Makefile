@@ -36,7 +36,7 @@ chaos: setup  ## Train while things go wrong (SCENARIO=file STEPS=200, or SOAK=2
 	  $(if $(SOAK),--soak $(SOAK) --seed $(or $(SEED),0),$(or $(SCENARIO),docs/chaos/lost-tpu.yaml))
 
 test: setup  ## Run the whole suite
-	@$(PY) -m pytest -n 4 --dist loadgroup tests/e2e tests/integration tests/unit
+	@$(PY) -m pytest -n 5 --dist loadgroup tests/e2e tests/integration tests/unit
 
 unit: setup  ## Run the tests that need no engine, no server and no training (90 seconds)
 	@# A tenth of the examples by chance. A file of which every test is left out would be imported all
