@@ -14,10 +14,10 @@ from functools import lru_cache
 
 import psutil
 
+from tpustack.recovery.processes import CLOCK, started
+
 MARK = "TPUSTACK_STARTED_BY"
 _SECONDS = 5.0
-# A process' age is known from the machine's boot, which moves when somebody sets the clock.
-_CLOCK = 5.0
 
 
 def mark() -> dict[str, str]:
@@ -75,8 +75,9 @@ def _marked(chosen: Callable[[str], bool]) -> list[psutil.Process]:
 def _lives(owner: str) -> bool:
     """Return whether a process is there, and not another one of the same number."""
     pid, _, born = owner.partition(":")
-    with contextlib.suppress(psutil.NoSuchProcess, ValueError):
-        return abs(psutil.Process(int(pid)).create_time() - float(born)) < _CLOCK
+    with contextlib.suppress(ValueError):
+        began = started(int(pid))
+        return began is not None and abs(began.timestamp() - float(born)) < CLOCK.total_seconds()
     return False
 
 

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
-import psutil
-
 from tpustack.errors import TpustackError
+from tpustack.recovery.processes import CLOCK, started
 
 # No run of the pipeline lasts this long (`timeout-minutes` in the workflows).
 LONGEST_RUN = timedelta(hours=2)
@@ -42,14 +41,15 @@ class Lock:
         Args:
             now: the time.
             host: this machine's name.
-            started: when a process of this machine began; None if there is none.
+            started: when a process of this machine began; None if there is none that lives.
         """
         if now - self.since > LONGEST_RUN:
             return True
         if self.host != host:
             return False
         begin = started(self.pid)
-        return begin is None or begin > self.since
+        # The engine says the lock's time in whole seconds.
+        return begin is None or begin > self.since + CLOCK
 
 
 class LockedError(TpustackError):
@@ -78,7 +78,7 @@ def orphaned(locks: list[Lock]) -> bool:
     """Return whether the holders of all locks are gone."""
     now, host = datetime.now(timezone.utc), socket.gethostname()
     # Nobody is dead for sure whom the engine does not name.
-    return bool(locks) and all(lock.is_orphaned(now, host, _started) for lock in locks)
+    return bool(locks) and all(lock.is_orphaned(now, host, started) for lock in locks)
 
 
 def holders(locks: list[Lock]) -> str:
@@ -93,10 +93,3 @@ def held(stack: str, locks: list[Lock]) -> str:
         "start this one again; if it is dead, release the lock with "
         f"`tpustack recover --stack {stack}`"
     )
-
-
-def _started(pid: int) -> datetime | None:
-    try:
-        return datetime.fromtimestamp(psutil.Process(pid).create_time(), timezone.utc)
-    except psutil.Error:
-        return None

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -32,6 +36,8 @@ def test_a_lock_of_somebody_who_is_not_named_is_not_orphaned() -> None:
     [
         # Its process is there, and was before the lock.
         ("laptop", SINCE - MINUTE, MINUTE, False),
+        # The engine says the lock's time in whole seconds: it was not there before its holder.
+        ("laptop", SINCE + timedelta(seconds=0.9), MINUTE, False),
         ("laptop", None, MINUTE, True),
         # Another process has its number now.
         ("laptop", SINCE + MINUTE, 2 * MINUTE, True),
@@ -45,3 +51,16 @@ def test_a_lock_is_orphaned_when_its_holder_is_dead(
 ) -> None:
     (lock,) = locks_in(REFUSAL)
     assert lock.is_orphaned(SINCE + age, host, lambda pid: started) is orphaned
+
+
+def test_a_killed_holder_is_dead_although_nobody_has_asked_how_it_ended() -> None:
+    """As in a container, whose first process asks late or never."""
+    (lock,) = locks_in(REFUSAL)
+    holder = subprocess.Popen(["sleep", "600"])
+    since = datetime.now(timezone.utc) + MINUTE
+    locks = [replace(lock, host=socket.gethostname(), pid=holder.pid, since=since)]
+    assert not orphaned(locks)
+    holder.kill()
+    os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)
+    assert orphaned(locks)
+    holder.wait()
