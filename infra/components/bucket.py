@@ -6,11 +6,11 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pulumi
-import pulumi_gcp as gcp
 
-from infra.components import mark
+from infra.components import mark, storage
 from infra.components.encryption import Encryption
 from infra.settings.bucket import LifecycleAction, LifecycleRule
 
@@ -69,7 +69,7 @@ class Bucket(pulumi.ComponentResource):
         files = {wheel_path: args.wheel}
         files |= {f"data/{path}": file for path, file in args.data.items()}
         self.objects = tuple(
-            gcp.storage.BucketObject(
+            storage.BucketObject(
                 "wheel" if path == wheel_path else path,
                 name=path,
                 bucket=bucket.name if bucket else args.name,
@@ -85,10 +85,10 @@ class Bucket(pulumi.ComponentResource):
         self.wheel_url = pulumi.Output.concat(self.url, "/", wheel_path)
         self.register_outputs({"url": self.url})
 
-    def _declare(self, args: BucketArgs, kept: bool) -> gcp.storage.Bucket:
+    def _declare(self, args: BucketArgs, kept: bool) -> storage.Bucket:
         key, deleted = args.encryption, args.soft_delete_days
         requires = [*args.requires, key.usable] if key else list(args.requires)
-        return gcp.storage.Bucket(
+        return storage.Bucket(
             "bucket",
             name=args.name,
             project=args.project,
@@ -113,19 +113,19 @@ class Bucket(pulumi.ComponentResource):
         )
 
 
-def _rule(rule: LifecycleRule) -> gcp.storage.BucketLifecycleRuleArgs:
+def _rule(rule: LifecycleRule) -> dict[str, Any]:
     delete = rule.action is LifecycleAction.DELETE
     old_versions = rule.noncurrent_days is not None or rule.newer_versions is not None
-    return gcp.storage.BucketLifecycleRuleArgs(
-        action=gcp.storage.BucketLifecycleRuleActionArgs(
-            type="Delete" if delete else "SetStorageClass",
-            storage_class=None if delete else rule.action.value.upper(),
-        ),
-        condition=gcp.storage.BucketLifecycleRuleConditionArgs(
-            age=rule.age_days,
-            days_since_noncurrent_time=rule.noncurrent_days,
-            num_newer_versions=rule.newer_versions,
-            matches_prefixes=[rule.prefix] if rule.prefix else None,
-            with_state="ARCHIVED" if old_versions else "ANY",
-        ),
-    )
+    return {
+        "action": {
+            "type": "Delete" if delete else "SetStorageClass",
+            "storage_class": None if delete else rule.action.value.upper(),
+        },
+        "condition": {
+            "age": rule.age_days,
+            "days_since_noncurrent_time": rule.noncurrent_days,
+            "num_newer_versions": rule.newer_versions,
+            "matches_prefixes": [rule.prefix] if rule.prefix else None,
+            "with_state": "ARCHIVED" if old_versions else "ANY",
+        },
+    }

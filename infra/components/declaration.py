@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pulumi
-import pulumi_gcp as gcp
 
+from infra.components import storage
 from infra.startup.agent.declaration import PATH
 
 
@@ -22,7 +22,7 @@ def declare_tpus(
     It is made after the TPUs and deleted before them, so that the agent never makes one anew that
     `destroy` deletes.
     """
-    gcp.storage.BucketObject(
+    storage.BucketObject(
         "declaration",
         name=PATH,
         bucket=bucket,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.components import mark
+from infra.components import mark, projects, storage
 from infra.components.bucket import Bucket
 
 # Read and write objects, and see the bucket: TensorFlow looks it up before it writes.
@@ -74,7 +74,7 @@ class Identity(pulumi.ComponentResource):
         self.email = account.email
         self.name = account.name
         for role, condition in _bucket_grants(args.bucket, args.read_only):
-            gcp.storage.BucketIAMMember(
+            storage.BucketIAMMember(
                 role.rpartition("/")[2],
                 bucket=args.bucket,
                 role=role,
@@ -83,7 +83,7 @@ class Identity(pulumi.ComponentResource):
                 opts=pulumi.ResourceOptions(parent=self, deleted_with=args.bucket_deleted_with),
             )
         for role in (*_PROJECT_ROLES, *args.project_roles):
-            gcp.projects.IAMMember(
+            projects.IAMMember(
                 role.rpartition("/")[2],
                 project=args.project,
                 role=role,
@@ -106,7 +106,7 @@ def grant_bucket_to(
 ) -> list[pulumi.Resource]:
     """Let another identity use the bucket: a classic TPU node reads its data itself."""
     return [
-        gcp.storage.BucketIAMMember(
+        storage.BucketIAMMember(
             f"{name}-{role.rpartition('.')[2]}",
             bucket=bucket.name,
             role=role,
@@ -120,7 +120,7 @@ def grant_bucket_to(
 
 def _bucket_grants(
     bucket: pulumi.Input[str], read_only: str | None
-) -> Iterator[tuple[str, gcp.storage.BucketIAMMemberConditionArgs | None]]:
+) -> Iterator[tuple[str, dict[str, object] | None]]:
     """Yield each role on the bucket, with the condition under which it counts.
 
     A list of objects is an access to the bucket, whose name the condition lets pass; what it leaves
@@ -132,11 +132,11 @@ def _bucket_grants(
         yield from ((role, None) for role in _BUCKET_ROLES)
         return
     name = pulumi.Output.concat("projects/_/buckets/", bucket, "/objects/", read_only)
-    condition = gcp.storage.BucketIAMMemberConditionArgs(
-        title=f"Not {read_only}",
-        description="What pulumi up writes and the machines only read",
-        expression=pulumi.Output.concat('!resource.name.startsWith("', name, '")'),
-    )
+    condition = {
+        "title": f"Not {read_only}",
+        "description": "What pulumi up writes and the machines only read",
+        "expression": pulumi.Output.concat('!resource.name.startsWith("', name, '")'),
+    }
     for role in _BUCKET_ROLES:
         yield role, condition if role == _WRITER else None
     yield _READER, None

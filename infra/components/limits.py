@@ -8,6 +8,8 @@ from datetime import datetime, timezone
 import pulumi
 import pulumi_gcp as gcp
 
+from infra.components import projects
+
 _PERMISSIONS = ("tpu.nodes.delete", "tpu.nodes.start", "tpu.nodes.stop")
 _CREATE = ("tpu.nodes.create",)
 _IN_THE_QUEUE = ("tpu.queuedResources.delete",)
@@ -53,7 +55,7 @@ class Limits(pulumi.ComponentResource):
         super().__init__("tpu-stack:infra:Limits", name, None, opts)
         own = pulumi.ResourceOptions(parent=self, depends_on=list(args.requires))
         given = f"projects/{args.project}/roles/{args.given}"
-        gcp.projects.IAMMember(
+        projects.IAMMember(
             "watchdog",
             project=args.project,
             role=given if args.given else self._role(args, own),

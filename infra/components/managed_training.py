@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_gcp as gcp
 
-from infra.components import mark
+from infra.components import mark, projects
 from infra.components.bucket import Bucket
 from infra.components.identity import grant_bucket_to
 from infra.managed_jobs import ManagedJobs
@@ -66,7 +66,7 @@ class ManagedTraining(pulumi.ComponentResource):
         )
         grants = grant_bucket_to("runner", args.bucket, account.email, self, args.read_only)
         member = pulumi.Output.concat("serviceAccount:", account.email)
-        writer = gcp.projects.IAMMember(
+        writer = projects.IAMMember(
             "writer", project=args.project, role=_WRITER, member=member, opts=own
         )
         # What depends on others goes first: a job that is cancelled still writes its log's end.
@@ -76,7 +76,7 @@ class ManagedTraining(pulumi.ComponentResource):
             pulumi.ResourceOptions(parent=self, depends_on=[*args.requires, *grants, writer]),
         )
         for submitter in args.submitters:
-            gcp.projects.IAMMember(
+            projects.IAMMember(
                 f"user-{submitter}", project=args.project, role=_USER, member=submitter, opts=own
             )
             gcp.serviceaccount.IAMMember(

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pulumi
-import pulumi_gcp as gcp
 
+from infra.components import projects
 from infra.enabled import wait_until_it_answers
 
 
@@ -41,8 +41,8 @@ class ProjectServices(pulumi.ComponentResource):
             self.enabled = {service: self._enable(service, args) for service in args.services}
         self.register_outputs({})
 
-    def _enable(self, service: str, args: ProjectServicesArgs) -> gcp.projects.Service:
-        return gcp.projects.Service(
+    def _enable(self, service: str, args: ProjectServicesArgs) -> projects.Service:
+        return projects.Service(
             service,
             project=args.project,
             service=service,

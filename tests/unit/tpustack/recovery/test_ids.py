@@ -37,12 +37,13 @@ def resources() -> Iterator[dict[str, Any]]:
 def declared(path: Path) -> Iterator[str]:
     """The type tokens of what a program's file declares.
 
-    Compute Engine's resources are declared without the SDK, by infra/components/compute.py.
+    Most are declared without the SDK's classes; see infra/components/resource.py.
     """
     text = path.read_text(encoding="utf-8")
-    for named, own, kind in re.findall(r"\b(?:gcp\.(\w+)|(compute))\.([A-Z]\w+)\(", text):
+    own = r"(?<!\.)\b(?:gcp\.(\w+)|(compute|projects|storage))\.([A-Z]\w+)\("
+    for named, module, kind in re.findall(own, text):
         if not kind.endswith("Args"):
-            yield f"gcp:{named or own}/{kind[0].lower()}{kind[1:]}:{kind}"
+            yield f"gcp:{named or module}/{kind[0].lower()}{kind[1:]}:{kind}"
 
 
 def test_the_inputs_tell_the_id_that_the_provider_has_given() -> None:

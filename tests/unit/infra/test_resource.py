@@ -1,9 +1,11 @@
-"""Compute Engine's resources are the SDK's, though they are declared without its classes."""
+"""Resources are the SDK's, though they are declared without its classes."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import operator
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -12,23 +14,27 @@ import pulumi_gcp as gcp
 import pytest
 from pulumi import _types
 
-from infra.components import compute
+from infra.components import compute, projects, resource, storage
 
-COMPONENTS = Path(compute.__file__).parent
-KINDS = {kind.__name__: kind for kind in compute.RESOURCES}
+COMPONENTS = Path(resource.__file__).parent
+# By their names in the SDK and in our modules, e.g. `compute.Disk`.
+KINDS: dict[str, type[resource.Resource]] = {
+    f"{module.__name__.rpartition('.')[2]}.{name}": kind
+    for module in (compute, projects, storage)
+    for name, kind in inspect.getmembers(module, inspect.isclass)
+    if issubclass(kind, resource.Resource) and kind.__module__ == module.__name__
+}
 # Handed to Pulumi, not to the provider.
 FOR_PULUMI = {"opts"}
+OURS = re.compile(r"(compute|projects|storage)\.[A-Z]\w+")
 
 
 def calls() -> Iterator[tuple[str, set[str]]]:
     """Every resource that a component declares, and its arguments."""
     for path in sorted(COMPONENTS.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("compute."):
-                yield (
-                    ast.unparse(node.func).removeprefix("compute."),
-                    {keyword.arg or "**" for keyword in node.keywords},
-                )
+            if isinstance(node, ast.Call) and OURS.fullmatch(ast.unparse(node.func)):
+                yield ast.unparse(node.func), {keyword.arg or "**" for keyword in node.keywords}
 
 
 def groups(args: type[Any], seen: set[type[Any]]) -> set[type[Any]]:
@@ -49,9 +55,13 @@ def parts(hint: Any) -> Iterator[Any]:
         yield from parts(part)
 
 
+def of_the_sdk(kind: str) -> type[Any]:
+    made: type[Any] = operator.attrgetter(kind)(gcp)
+    return made
+
+
 def sdk_args(kind: str) -> type[Any]:
-    module = inspect.getmodule(getattr(gcp.compute, kind))
-    made: type[Any] = getattr(module, f"{kind}Args")
+    made: type[Any] = getattr(inspect.getmodule(of_the_sdk(kind)), f"{kind.split('.')[1]}Args")
     return made
 
 
@@ -59,7 +69,7 @@ def test_components_declare_them_with_arguments_that_the_sdk_has() -> None:
     declared = list(calls())
     assert {kind for kind, _ in declared} == set(KINDS)
     for kind, arguments in declared:
-        known = set(inspect.signature(getattr(gcp.compute, kind)._internal_init).parameters)
+        known = set(inspect.signature(of_the_sdk(kind)._internal_init).parameters)
         assert arguments - FOR_PULUMI <= known, kind
 
 
@@ -67,20 +77,23 @@ def test_components_declare_them_with_arguments_that_the_sdk_has() -> None:
 def test_every_argument_has_the_name_that_the_sdk_gives_the_engine(kind: str) -> None:
     for group in groups(sdk_args(kind), set()):
         for snake, camel in _types.input_type_py_to_pulumi_names(group).items():
-            assert compute._camel(snake) == camel, group
+            assert resource._camel(snake) == camel, group
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
-def test_a_resource_has_the_sdks_type_and_secret_outputs(kind: str) -> None:
-    source = inspect.getsource(getattr(gcp.compute, kind))
-    assert f"'gcp:compute/{kind[0].lower()}{kind[1:]}:{kind}'" in source
-    assert ("additional_secret_outputs=" in source) == KINDS[kind].labelled
-    if KINDS[kind].labelled:
-        assert 'additional_secret_outputs=["effectiveLabels", "pulumiLabels"]' in source
+def test_a_resource_has_the_sdks_type_and_secrets(kind: str) -> None:
+    source = inspect.getsource(of_the_sdk(kind))
+    assert f"'{KINDS[kind].token()}'" in source
+    secret = re.findall(r"additional_secret_outputs=(\[.*?\])", source)
+    assert [ast.literal_eval(each) for each in secret] == [
+        each for each in [KINDS[kind].secret_outputs()] if each
+    ]
+    assert re.findall(r"pulumi\.Output\.secret\((\w+)\)", source) == list(KINDS[kind].secrets)
+    assert "pulumi.Alias(" not in source
 
 
 def test_keys_of_labels_stay_as_they_are_and_arguments_without_a_value_are_left_out() -> None:
-    assert compute._in_camel_case(
+    assert resource._in_camel_case(
         {
             "machine_type": "n1-standard-2",
             "labels": {"cost_center": "audio"},
