@@ -73,7 +73,7 @@ class Limits(pulumi.ComponentResource):
         self.register_outputs({})
 
     def _role(self, args: LimitsArgs, own: pulumi.ResourceOptions) -> pulumi.Output[str]:
-        role: pulumi.Output[str] = gcp.projects.IAMCustomRole(
+        return projects.IAMCustomRole(
             "watchdog",
             project=args.project,
             role_id=f"{args.role_id}_{week(datetime.now(timezone.utc))}",
@@ -83,7 +83,6 @@ class Limits(pulumi.ComponentResource):
                 own, pulumi.ResourceOptions(ignore_changes=["roleId"])
             ),
         ).name
-        return role
 
 
 def permissions_of_role(*, queued: bool, creates: bool) -> list[str]:

@@ -53,7 +53,7 @@ class ManagedTraining(pulumi.ComponentResource):
         super().__init__("tpu-stack:infra:ManagedTraining", name, None, opts)
         own = pulumi.ResourceOptions(parent=self, depends_on=list(args.requires))
         # Otherwise Google makes it at the first job, which then fails for want of rights.
-        gcp.projects.ServiceIdentity("agent", project=args.project, service=_SERVICE, opts=own)
+        projects.ServiceIdentity("agent", project=args.project, service=_SERVICE, opts=own)
         account = gcp.serviceaccount.Account(
             "runner",
             project=args.project,

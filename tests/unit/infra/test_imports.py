@@ -62,8 +62,11 @@ HEAVY = (
     "click",
     # infra/components/resource.py stands in for the SDK's classes.
     "pulumi_gcp.compute._inputs",
+    "pulumi_gcp.compute.outputs",
     "pulumi_gcp.projects._inputs",
+    "pulumi_gcp.projects.outputs",
     "pulumi_gcp.storage._inputs",
+    "pulumi_gcp.storage.outputs",
     # Declared by some stacks, not by this one.
     "pulumi_gcp.monitoring._inputs",
     "pulumi_gcp.kms.crypto_key",
