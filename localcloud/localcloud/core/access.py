@@ -102,15 +102,17 @@ def has(
                 continue
             if not grants(cloud, binding["role"], permission):
                 continue
-            if _holds(binding, attributes or {}, resources[0]):
+            if _holds(binding, permission, attributes or {}, resources[0]):
                 return True
     return False
 
 
-def _holds(binding: Record, attributes: Mapping[str, Any], accessed: str) -> bool:
+def _holds(binding: Record, permission: str, attributes: Mapping[str, Any], accessed: str) -> bool:
     condition = binding.get("condition")
     if not condition:
         return True
+    if conditions.is_unheard(condition["expression"], permission):
+        return False
     names = {"api": attributes, **conditions.resource(accessed)}
     return bool(conditions.evaluate(condition["expression"], names))
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from localcloud.core.errors import ApiError
+from localcloud.core.errors import ApiError, invalid
 
 MODIFIED_GRANTS = "iam.googleapis.com/modifiedGrantsByRole"
 """The attribute of a call that sets a policy: the roles in whose bindings something changes.
@@ -22,6 +22,11 @@ MODIFIED_GRANTS = "iam.googleapis.com/modifiedGrantsByRole"
 Source: "Set limits on granting roles",
 docs.cloud.google.com/iam/docs/setting-limits-on-granting-roles.
 """
+# By the beginning of their permissions, the services of the local cloud that tell it, of those in
+# "IAM API attributes", docs.cloud.google.com/iam/docs/conditions-attribute-reference (2026-11-24).
+_TELL_GRANTS = ("cloudkms", "compute", "iam", "resourcemanager", "secretmanager", "storage")
+_MOST_ROLES = 10
+_MOST_OPERATORS = 12
 _PIECES = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(&&)|(\|\|)|(!(?!=))""")
 _METHODS: Mapping[str, Callable[..., Any]] = {
     "startsWith": str.startswith,
@@ -65,6 +70,63 @@ def check(expression: str, names: Collection[str]) -> None:
     used = {each.id for each in _walk(tree) if isinstance(each, ast.Name) and each not in macros}
     if not used <= {*names, *_LITERALS}:
         raise _unknown(expression)
+
+
+def check_binding(expression: str, names: Collection[str]) -> None:
+    """Refuse a condition that can't stand in a policy, also for its size.
+
+    The limits and the words are those of Google's linter, which calls each an error: "Linting
+    policies", docs.cloud.google.com/iam/docs/linting-policies (2026-04-02).
+
+    Raises:
+        ApiError: 400, or 501 as in `check`.
+    """
+    check(expression, names)
+    nodes = list(_walk(_parsed(expression)))
+    if sum(map(_operators, nodes)) > _MOST_OPERATORS:
+        raise invalid(f"Logical operators count must not be more than {_MOST_OPERATORS}")
+    for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            _check_call(node.func.attr, list(map(_constant, node.args)))
+
+
+def _check_call(method: str, arguments: list[Any]) -> None:
+    if method == "hasOnly" and not isinstance(arguments[0], list):
+        raise invalid(
+            "hasOnly() expects an argument of type list containing only const values, but a "
+            "non-const expression was found in the list."
+        )
+    if method == "hasOnly" and len(arguments[0]) > _MOST_ROLES:
+        raise invalid(
+            f"The list argument to hasOnly() cannot have more than {_MOST_ROLES} elements"
+        )
+    if method == "getAttribute" and arguments[0] == MODIFIED_GRANTS and arguments[1] != []:
+        raise invalid(
+            f"api.getAttribute call on '{MODIFIED_GRANTS}' can only accept empty list ('[]') as "
+            "default value."
+        )
+
+
+def _constant(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return None
+
+
+def _operators(node: ast.expr) -> int:
+    if isinstance(node, ast.BoolOp):
+        return len(node.values) - 1
+    return int(isinstance(node, ast.UnaryOp))
+
+
+def is_unheard(expression: str, permission: str) -> bool:
+    """Return whether a right to grant is bound to an attribute that its service does not tell.
+
+    Google refuses such a call, whatever roles it changes.
+    """
+    tells = permission.split(".")[0] in _TELL_GRANTS
+    return permission.endswith(".setIamPolicy") and not tells and MODIFIED_GRANTS in expression
 
 
 def evaluate(expression: str, names: Mapping[str, Any]) -> Any:

@@ -232,7 +232,7 @@ def check(
     if binding.get("condition"):
         if role in _BASIC:
             raise invalid("Conditions can't be set on primitive roles.")
-        conditions.check(binding["condition"].get("expression", ""), attributes)
+        conditions.check_binding(binding["condition"].get("expression", ""), attributes)
     custom = cloud.store.get(access.CUSTOM_ROLE, role)
     if role not in access.predefined_roles() and (custom is None or custom.get("deleted")):
         raise invalid(f"Role {role} is not supported for this resource.")

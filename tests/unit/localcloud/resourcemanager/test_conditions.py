@@ -16,7 +16,13 @@ MEMBER = "user:deployer@example.com"
 FRIEND = "user:friend@example.com"
 ONLY = "api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', []).hasOnly({})"
 ALLOWED = "roles/logging.logWriter"
+ELEVEN = [f"roles/{number}" for number in range(11)]
 CONDITION = {"title": "grants", "expression": ONLY.format([ALLOWED])}
+
+
+@pytest.fixture
+def enabled_apis() -> tuple[str, ...]:
+    return ("pubsub.googleapis.com",)
 
 
 def policy(api: Client, version: int = 3) -> dict[str, Any]:
@@ -69,6 +75,22 @@ def test_the_right_holds_for_policies_of_buckets_too(api: Client) -> None:
         deployer.put(f"{BUCKETS}/a-bucket/iam", {"bindings": more}, status=status)
 
 
+def test_a_service_that_does_not_tell_the_roles_refuses_whoever_is_bound_to_them(
+    api: Client,
+) -> None:
+    topic = f"pubsub.googleapis.com/v1/{PROJECT}/topics/alerts"
+    api.put(topic, {})
+    publisher = {"role": "roles/pubsub.publisher", "members": [FRIEND]}
+    policy = {"policy": {"bindings": [publisher]}}
+    bound = {"title": "t", "expression": ONLY.format(["roles/pubsub.publisher"])}
+    bind(api, "roles/pubsub.admin", MEMBER, condition=bound)
+    deployer = api.as_member(MEMBER)
+    deployer.get(topic)
+    deployer.post(f"{topic}:setIamPolicy", policy, status=403)
+    bind(api, "roles/pubsub.admin", MEMBER)
+    deployer.post(f"{topic}:setIamPolicy", policy)
+
+
 def test_a_false_condition_grants_nothing(api: Client) -> None:
     false = {"title": "t", "expression": "api.getAttribute('nothing', 'no') == 'yes'"}
     bind(api, "roles/tpu.viewer", MEMBER, condition=false)
@@ -97,6 +119,10 @@ def test_whoever_reads_an_older_version_can_not_lose_the_condition(
         (ALLOWED, "api.getAttribute('a', []).all(r, r == 'b')", 501, "does not understand"),
         (ALLOWED, "", 501, "does not understand"),
         ("roles/owner", ONLY.format([]), 400, "primitive roles"),
+        (ALLOWED, ONLY.format(ELEVEN), 400, "hasOnly() cannot have more than 10 elements"),
+        (ALLOWED, ONLY.format("[api]"), 400, "a non-const expression was found in the list"),
+        (ALLOWED, ONLY.replace("[]", "['unknown']").format([]), 400, "only accept empty list"),
+        (ALLOWED, " || ".join(["!true"] * 7), 400, "operators count must not be more than 12"),
     ],
 )
 def test_a_condition_that_is_not_understood_is_refused_rather_than_ignored(
@@ -105,3 +131,8 @@ def test_a_condition_that_is_not_understood_is_refused_rather_than_ignored(
     condition = {"title": "t", "expression": expression}
     error = bind(api, role, MEMBER, status, condition=condition)["error"]
     assert said in error["message"]
+
+
+@pytest.mark.parametrize("expression", [ONLY.format(ELEVEN[:10]), " || ".join(["true"] * 13)])
+def test_a_condition_of_googles_greatest_size_is_taken(api: Client, expression: str) -> None:
+    bind(api, ALLOWED, MEMBER, condition={"title": "t", "expression": expression})
