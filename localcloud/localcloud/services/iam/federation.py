@@ -22,6 +22,9 @@ PROVIDER = "workload-identity-provider"
 _POOLS = "projects.locations.workloadIdentityPools"
 _PROVIDERS = f"{_POOLS}.providers"
 _ID = re.compile(r"(?!gcp-)[a-z0-9-]{4,32}")
+_MAPPED = re.compile(r"google\.(subject|groups)|(?=.{1,100}$)attribute\.[a-z0-9_]+")
+_LONGEST = {"displayName": 32, "description": 256, "attributeCondition": 4096}
+_LONGEST_EXPRESSION = 2048
 _OTHER_KINDS = ("aws", "saml", "x509")
 # These issue tokens to everybody: a provider without a condition would admit the whole world.
 _SHARED_ISSUERS = ("token.actions.githubusercontent.com", "gitlab.com", "app.terraform.io")
@@ -94,6 +97,7 @@ def patch(cloud: Cloud, call: Call) -> Json:
     """Change what the mask names; a field that is not sent is taken away."""
     kind = _kind(call)
     kept = _KEPT if kind == POOL else _PROVIDER_KEPT
+    _require_sizes(call.body)
     with cloud.store.locked():
         key = _require(cloud, kind, key_of(call))
         record = cloud.store.get(kind, key) or {}
@@ -149,6 +153,7 @@ def _create(
             f"The id {short!r} must have 4 to 32 lower-case letters, digits and hyphens, and not "
             "begin with gcp-."
         )
+    _require_sizes(call.body)
     key = f"{parent}/{short}"
     record = {"name": public_name(key), "state": "ACTIVE"}
     record |= {field: call.body[field] for field in kept if call.body.get(field)}
@@ -169,6 +174,18 @@ def _check_provider(provider: Json) -> None:
     condition = provider.get("attributeCondition") or ""
     if issuer.netloc in _SHARED_ISSUERS and "assertion." not in condition:
         raise invalid("The attribute condition must reference one of the provider's claims.")
+
+
+def _require_sizes(sent: Json) -> None:
+    """Refuse more than the discovery document's limits; the words are the local cloud's own."""
+    for field, most in _LONGEST.items():
+        if len(sent.get(field) or "") > most:
+            raise invalid(f"{field} cannot exceed {most} characters.")
+    for key, expression in (sent.get("attributeMapping") or {}).items():
+        if not _MAPPED.fullmatch(key):
+            raise invalid(f"{key} is no attribute: 100 characters, attribute. and [a-z0-9_].")
+        if len(expression) > _LONGEST_EXPRESSION:
+            raise invalid(f"{key}: an expression cannot exceed {_LONGEST_EXPRESSION} characters.")
 
 
 def _require(cloud: Cloud, kind: str, key: str) -> str:

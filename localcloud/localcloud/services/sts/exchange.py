@@ -26,6 +26,7 @@ _SUBJECT_TYPES = (
 )
 _LIFETIME = 3600.0
 _IAM = "//iam.googleapis.com/"
+_LONGEST_SUBJECT, _LARGEST_MAPPED = 127, 8 * 1024
 
 
 @API.raw("POST", "/v1/token", like="token", hosts=("sts.googleapis.com",), upload=True)
@@ -115,7 +116,27 @@ def _mapped(provider: Json, said: dict[str, Any]) -> dict[str, dict[str, Any]]:
     for target, expression in provider["attributeMapping"].items():
         kind, _, name = target.partition(".")
         mapped.setdefault(kind, {})[name] = evaluate(expression, {"assertion": said})
+    _require_sizes(mapped)
     return mapped
+
+
+def _require_sizes(mapped: dict[str, dict[str, Any]]) -> None:
+    """Refuse what a provider makes too much of.
+
+    The limits are those of the discovery document (`attributeMapping`), the first refusal's words
+    those of docs.cloud.google.com/iam/docs/troubleshooting-workload-identity-federation
+    (2026-11-24).
+    """
+    if len(str(mapped["google"].get("subject", "")).encode()) > _LONGEST_SUBJECT:
+        raise ApiError(
+            400,
+            f"The size of mapped attribute google.subject exceeds the {_LONGEST_SUBJECT} bytes "
+            "limit. Either modify your attribute mapping or the incoming assertion to produce a "
+            f"mapped attribute that is less than {_LONGEST_SUBJECT} bytes.",
+        )
+    texts = [str(value) for names in mapped.values() for value in names.values()]
+    if len("".join(texts).encode()) > _LARGEST_MAPPED:
+        raise ApiError(400, "The size of the entire mapped attributes exceeds the 8 KB limit.")
 
 
 def _form(call: Call) -> dict[str, str]:

@@ -152,6 +152,46 @@ def test_a_token_that_does_not_fit_is_refused(
     assert why in answer.json()["error_description"]
 
 
+def test_a_subject_of_more_than_127_bytes_is_refused_in_googles_words(exchange: Exchange) -> None:
+    assert exchange(sub="ä" * 63 + "a").status_code == 200
+    answer = exchange(sub="ä" * 64)
+    assert (answer.status_code, answer.json()["error"]) == (400, "invalid_request")
+    said = answer.json()["error_description"]
+    assert said.startswith(
+        "The size of mapped attribute google.subject exceeds the 127 bytes limit"
+    )
+
+
+def test_mapped_attributes_of_more_than_8_kb_are_refused(api: Client, exchange: Exchange) -> None:
+    change = {
+        "attributeMapping": {"google.subject": "'me'", "attribute.ref": "assertion.ref"},
+        "attributeCondition": "has(assertion.ref)",
+    }
+    mask = ",".join(change)
+    api.patch(f"{POOLS}/pipelines/providers/github", change, updateMask=mask)
+    assert exchange(ref="r" * (8 * 1024 - 2)).status_code == 200
+    answer = exchange(ref="r" * (8 * 1024 - 1))
+    assert "8 KB limit" in answer.json()["error_description"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"attributeMapping": {"google.subject": f"'{'s' * 2047}'"}},
+        {"attributeMapping": {"google.subject": "assertion.sub", f"attribute.{'a' * 91}": "'x'"}},
+        {"attributeMapping": {"google.subject": "assertion.sub", "attribute.A": "'x'"}},
+        {"attributeCondition": f"assertion.sub != '{'s' * 4078}'"},
+        {"displayName": "n" * 33},
+    ],
+)
+def test_a_provider_of_more_than_googles_sizes_is_refused(
+    api: Client, exchange: Exchange, more: dict[str, Any]
+) -> None:
+    url = f"{POOLS}/pipelines/providers"
+    api.post(url, {**PROVIDER, **more}, status=400, workloadIdentityPoolProviderId="large")
+    api.patch(f"{url}/github", more, status=400, updateMask=",".join(more))
+
+
 def test_a_token_that_somebody_else_signed_is_refused(
     exchange: Exchange, local_cloud: LocalCloud
 ) -> None:
