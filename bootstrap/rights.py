@@ -9,14 +9,14 @@ from typing import Final
 
 from bootstrap.settings import BootstrapError, BootstrapSettings, EnvironmentSettings
 from infra.components.limits import permissions_of_role
-from infra.deployer import READ, permissions_of, sweeper
+from infra.deployer import READ, limited, permissions_of, sweeper
 from infra.settings import StackSettings
 from infra.settings.problems import UNSET, Problem, SettingsError
 from infra.settings.stack_file import load_stack_file, stack_path
 
 LIMITS_ROLE: Final = "tpu_stack_limits"
 """The role that bootstrap makes for stacks with limits (their `limits.role`)."""
-_GRANTS: Final = ".setIamPolicy"
+_ON_PROJECT: Final = "resourcemanager.projects.setIamPolicy"
 
 
 @dataclass(frozen=True)
@@ -25,16 +25,14 @@ class Rights:
 
     Attributes:
         looks: the previewer's permissions.
-        deploys: the deployer's, but for those that grant.
-        grants: the deployer's permissions to grant, under a condition.
-        granted: the roles that it may grant.
+        deploys: the deployer's, but for those in `grants`.
+        grants: the deployer's permissions to grant, each with the roles that it may grant by it.
         machines: those of the machines' role (`limits.role`); none if they need no such role.
     """
 
     looks: tuple[str, ...]
     deploys: tuple[str, ...]
-    grants: tuple[str, ...]
-    granted: tuple[str, ...]
+    grants: Mapping[str, tuple[str, ...]]
     machines: tuple[str, ...]
 
 
@@ -85,14 +83,14 @@ def _problems(
 def _of(environment: EnvironmentSettings, settings: StackSettings) -> Rights:
     permissions = permissions_of(settings)
     everything = {*permissions.of_project(), *(sweeper() if environment.like else ())}
-    grants = {name for name in everything if name.endswith(_GRANTS)}
     machines = _machines(settings) if _needs_role(settings) else []
-    own = {f"projects/{environment.project}/roles/{LIMITS_ROLE}"} if machines else set()
+    grants = {name: permissions.grants.get(name, ()) for name in everything & {*limited()}}
+    if machines:
+        grants[_ON_PROJECT] += (f"projects/{environment.project}/roles/{LIMITS_ROLE}",)
     return Rights(
         looks=tuple(permissions.of_project(READ)),
-        deploys=tuple(sorted(everything - grants)),
-        grants=tuple(sorted(grants)),
-        granted=tuple(sorted({*permissions.grants, *own})),
+        deploys=tuple(sorted(everything - grants.keys())),
+        grants=grants,
         machines=tuple(machines),
     )
 

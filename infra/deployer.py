@@ -71,14 +71,14 @@ class Permissions:
         project: for a role in the project.
         billing_account: on the billing account, which `billing_role` grants.
         billing_role: empty without a budget.
-        grants: the roles that the stack gives to its machines and to Google's own accounts, without
-            one that it makes itself.
+        grants: the roles that the stack gives to its machines and to Google's own accounts, by the
+            permission that it gives them with, without one that it makes itself.
     """
 
     project: Mapping[str, tuple[str, ...]]
     billing_account: Mapping[str, tuple[str, ...]]
     billing_role: str
-    grants: tuple[str, ...] = ()
+    grants: Mapping[str, tuple[str, ...]]
 
     def of_project(self, *kinds: str) -> list[str]:
         """Return the permissions of some purposes (all if none is named), each once."""
@@ -95,25 +95,35 @@ def groups() -> dict[str, dict[str, list[str]]]:
     return loaded
 
 
-def grants() -> dict[str, list[str]]:
-    """Return the roles that stacks give, by group."""
-    loaded: dict[str, list[str]] = _catalog()["grants"]
+def grants() -> dict[str, dict[str, list[str]]]:
+    """Return the roles that stacks give, by group and the permission to give them."""
+    loaded: dict[str, dict[str, list[str]]] = _catalog()["grants"]
     return loaded
+
+
+def limited() -> list[str]:
+    """Return the permissions whose grants a condition can limit to some roles."""
+    listed: list[str] = _catalog()["limited"]
+    return listed
 
 
 def permissions_of(settings: StackSettings) -> Permissions:
     """Return the permissions that a stack with these settings takes."""
-    applying = [entry for name, entry in groups().items() if _APPLIES[name](settings)]
-    project = {
-        kind: tuple(sorted({name for entry in applying for name in entry.get(kind, ())}))
-        for kind in ALL
-    }
     billing = _catalog()["billingAccount"] if settings.budget else {}
     account = {kind: tuple(billing.get(kind, ())) for kind in ALL}
-    granted = {
-        role for name, roles in grants().items() if _APPLIES[name](settings) for role in roles
-    }
-    return Permissions(project, account, billing.get("role", ""), tuple(sorted(granted)))
+    project, given = _applying(groups(), settings), _applying(grants(), settings)
+    return Permissions(project, account, billing.get("role", ""), given)
+
+
+def _applying(
+    listed: Mapping[str, Mapping[str, list[str]]], settings: StackSettings
+) -> dict[str, tuple[str, ...]]:
+    """Return the groups that apply to a stack as one."""
+    merged: dict[str, set[str]] = {}
+    for group in (listed[name] for name in listed if _APPLIES[name](settings)):
+        for key, names in group.items():
+            merged.setdefault(key, set()).update(names)
+    return {key: tuple(sorted(names)) for key, names in sorted(merged.items())}
 
 
 def sweeper() -> list[str]:

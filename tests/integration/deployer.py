@@ -7,7 +7,7 @@ from typing import Any
 
 import requests
 
-from infra.deployer import Permissions
+from infra.deployer import Permissions, limited
 from tpustack.cloud.local import LocalCloudCommand
 
 PROJECT = "projects/tpu-stack-local"
@@ -18,18 +18,20 @@ _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _APIS = ("iam.googleapis.com", "iamcredentials.googleapis.com")
 
 
-_GRANTER = "granter"
 _ONLY = "api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', []).hasOnly({})"
 
 
-def _roles(permissions: Permissions) -> dict[str, list[str]]:
-    """The permissions that grant, if all grants are known, and the others."""
+def _roles(permissions: Permissions) -> dict[str, tuple[list[str], str]]:
+    """The permissions that grant, each bound to the stack's roles if all are known; the others."""
     every = permissions.of_project()
     # A stack that makes a role grants that, too.
     own_role = "iam.roles.create" in every
-    grants = [name for name in every if name.endswith(".setIamPolicy") and not own_role]
-    rest = [name for name in every if name not in grants]
-    return {"deployer": rest, **({_GRANTER: grants} if grants else {})}
+    bound = [] if own_role else [name for name in every if name in limited()]
+    granters = {
+        f"granter{number}": ([name], _ONLY.format(list(permissions.grants[name])))
+        for number, name in enumerate(bound)
+    }
+    return {"deployer": ([name for name in every if name not in bound], ""), **granters}
 
 
 class Deployer:
@@ -47,10 +49,9 @@ class Deployer:
         self._post(services, {"serviceIds": list(_APIS)})
         iam = f"iam.googleapis.com/v1/{PROJECT}"
         self._post(f"{iam}/serviceAccounts", {"accountId": "deployer"})
-        for role_id, included in _roles(permissions).items():
+        for role_id, (included, only) in _roles(permissions).items():
             role = {"title": "Deployer", "includedPermissions": included}
             name = self._post(f"{iam}/roles", {"roleId": role_id, "role": role})["name"]
-            only = _ONLY.format(list(permissions.grants)) if role_id == _GRANTER else ""
             self._bind(f"cloudresourcemanager.googleapis.com/v1/{PROJECT}", name, only)
         if permissions.billing_role:
             info = f"https://cloudbilling.googleapis.com/v1/{PROJECT}/billingInfo"

@@ -12,11 +12,15 @@ import pytest
 from bootstrap.settings import BootstrapError
 from infra.deployer import READ, permissions_of
 from infra.settings.stack_file import load_stack_file, stack_path
-from tests.unit.bootstrap.conftest import Resources, of, write_stack
+from tests.unit.bootstrap.conftest import TPU, Resources, of, write_stack
 
 ENVIRONMENTS = ("dev", "prod", "requests")
 ONLY = "api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', []).hasOnly([{}])"
 OWN = "some-project-tpu-stack-ci-state"
+
+
+def only(*granted: str) -> str:
+    return ONLY.format(", ".join(f"'{role}'" for role in granted))
 
 
 def roles(resources: Resources, project: str) -> dict[str, list[str]]:
@@ -57,6 +61,17 @@ def test_an_account_sees_its_own_environments_state_key_and_project_and_no_other
     assert OWN not in {each["bucket"] for each in of(resources, "BucketIAMMember").values()}
 
 
+def granters(resources: Resources, name: str) -> dict[str, tuple[list[str], str]]:
+    """What an environment's roles that grant hold, and the condition that they are bound under."""
+    made, found = of(resources, "IAMCustomRole"), {}
+    for key, bound in of(resources, "IAMMember").items():
+        if key.startswith(f"{name}-") and bound.get("condition"):
+            kind = key.rpartition("-")[2]
+            role = made[f"{name}-tpu_stack_ci_granter_{kind}"]
+            found[kind] = (role["permissions"], bound["condition"]["expression"])
+    return found
+
+
 def test_the_roles_are_those_of_the_list_and_grants_are_bound_to_the_stacks_own(
     declared: Callable[..., Resources], stacks: Path
 ) -> None:
@@ -64,19 +79,52 @@ def test_the_roles_are_those_of_the_list_and_grants_are_bound_to_the_stacks_own(
     for name in ("dev", "prod"):
         permissions = permissions_of(load_stack_file(stack_path(stacks, name)))
         theirs = roles(made, f"project-{name}")
-        granter = theirs["tpu_stack_ci_granter"]
-        deployer = [*theirs["tpu_stack_ci_deployer"], *granter]
-        assert sorted(deployer) == permissions.of_project()
+        deployer = theirs["tpu_stack_ci_deployer"]
+        granting = [one for held, _ in granters(made, name).values() for one in held]
+        assert sorted([*deployer, *granting]) == permissions.of_project()
         assert theirs["tpu_stack_ci_previewer"] == permissions.of_project(READ)
-        assert {each for each in deployer if each.endswith(".setIamPolicy")} == set(granter)
         assert ("tpu_stack_limits" in theirs) == (name == "dev")
-        own = ["projects/project-dev/roles/tpu_stack_limits"] if name == "dev" else []
-        granted = sorted([*permissions.grants, *own])
-        quoted = ", ".join(f"'{role}'" for role in granted)
-        bound = of(made, "IAMMember")[f"{name}-granter"]
-        assert bound["condition"]["expression"] == ONLY.format(quoted)
-        # Google takes no more in one list.
-        assert len(granted) <= 10
+        assert not [each for each in deployer if each.endswith(".setIamPolicy")]
+    project = ["roles/logging.logWriter", "roles/tpu.viewer"]
+    bucket = ["roles/storage.legacyBucketReader", "roles/storage.objectUser"]
+    own = "projects/project-dev/roles/tpu_stack_limits"
+    assert granters(made, "dev") == {
+        "projects": (["resourcemanager.projects.setIamPolicy"], only(*project, own)),
+        "buckets": (["storage.buckets.setIamPolicy"], only(*bucket)),
+    }
+    key = "roles/cloudkms.cryptoKeyEncrypterDecrypter"
+    assert granters(made, "prod") == {
+        "projects": (["resourcemanager.projects.setIamPolicy"], only(*project)),
+        "buckets": (["storage.buckets.setIamPolicy"], only(*bucket)),
+        "cryptoKeys": (["cloudkms.cryptoKeys.setIamPolicy"], only(key)),
+    }
+
+
+def test_no_condition_of_a_stack_with_everything_names_more_than_ten_roles_or_a_topic(
+    declared: Callable[..., Resources], stacks: Path
+) -> None:
+    everything = {
+        "bucket": {"encryption": {}},
+        "budget": {"amount": 5, "pubsubTopic": "alerts"},
+        "jobs": {"vertex": {"submitters": ["user:me@example.com"]}},
+        "limits": {"idleMinutes": 30, "role": "tpu_stack_limits"},
+        "messages": {"webhook": "a-webhook", "pubsubTopic": "messages"},
+        "recovery": {"enabled": True},
+        "tpu": {**TPU, "capacity": "spot"},
+        "vm": {"opsAgent": True},
+    }
+    write_stack(stacks, "dev", **everything)
+    made = declared()
+    bound = granters(made, "dev")
+    assert bound.keys() == {"buckets", "cryptoKeys", "projects", "secrets", "serviceAccounts"}
+    counts = [condition.count("roles/") for _, condition in bound.values()]
+    # Together they are more than Google takes in one condition.
+    assert (max(counts), sum(counts)) == (5, 11)
+    # Pub/Sub refuses whoever is bound to roles.
+    unbound = roles(made, "project-dev")["tpu_stack_ci_deployer"]
+    assert {each for each in unbound if each.endswith(".setIamPolicy")} == {
+        "pubsub.topics.setIamPolicy"
+    }
 
 
 def test_the_environment_of_requests_may_do_what_the_stack_that_they_are_like_does(

@@ -11,6 +11,16 @@ from infra.settings.parse import parse
 
 from .conftest import REPOSITORY, Run, config
 
+# The permissions that grant, by the modules of the resources that do.
+GRANTS = {
+    "kms": "cloudkms.cryptoKeys.setIamPolicy",
+    "projects": "resourcemanager.projects.setIamPolicy",
+    "pubsub": "pubsub.topics.setIamPolicy",
+    "secretmanager": "secretmanager.secrets.setIamPolicy",
+    "serviceaccount": "iam.serviceAccounts.setIamPolicy",
+    "storage": "storage.buckets.setIamPolicy",
+}
+
 
 def of(**settings: Any) -> deployer.Permissions:
     return deployer.permissions_of(parse(config(**settings), "test"))
@@ -74,22 +84,29 @@ def test_what_is_of_the_billing_account_is_in_no_role_of_the_project() -> None:
         {"limits": {"idleMinutes": 60, "role": "tpu_stack_limits"}},
         {"limits": {"role": "tpu_stack_limits"}, "recovery": {"enabled": True}},
         {"messages": {"webhook": "tpu-webhook", "pubsubTopic": "tpu-messages"}},
+        {"jobs": {"vertex": {"submitters": ["user:me@example.com"]}}},
     ],
 )
 def test_the_roles_that_a_stack_gives_are_those_on_the_list(
     run: Run, settings: dict[str, Any]
 ) -> None:
     engine, _ = run(config(**settings))
-    kinds = (
-        "IAMMember",
-        "BucketIAMMember",
-        "CryptoKeyIAMMember",
-        "SecretIamMember",
-        "TopicIAMMember",
-    )
-    given = {one.inputs["role"] for kind in kinds for one in engine.of(kind)}
+    given: dict[str, set[str]] = {}
+    for one in engine.resources:
+        if one.kind.lower().endswith("iammember"):
+            permission = GRANTS[one.kind.split(":")[1].split("/")[0]]
+            given.setdefault(permission, set()).add(one.inputs["role"])
     own = {"projects/some-project/roles/tpu_stack_limits"} if "limits" in settings else set()
-    assert given == {*of(**settings).grants, *own}
+    given["resourcemanager.projects.setIamPolicy"] -= own
+    assert given == {name: set(granted) for name, granted in of(**settings).grants.items()}
+
+
+def test_what_a_condition_can_not_limit_is_granted_without_one() -> None:
+    granting = {name for by_kind in deployer.groups().values() for names in by_kind.values()
+                for name in names if name.endswith(".setIamPolicy")}  # fmt: skip
+    assert granting == {name for each in deployer.grants().values() for name in each}
+    # A topic's roles are no way to more than topics.
+    assert granting - set(deployer.limited()) == {"pubsub.topics.setIamPolicy"}
 
 
 def test_a_stack_whose_role_is_there_makes_none() -> None:
