@@ -19,6 +19,7 @@ class Claims:
         issuer: who signs them.
         repository: the repository's number.
         owner: the number of its owner, or of its namespace.
+        run: the number of the run or job.
         ref: an expression for what the pipeline runs on.
         branch: what that is for a branch whose pipeline may deploy.
         trusted: which pipelines are let in at all.
@@ -27,6 +28,7 @@ class Claims:
     issuer: str
     repository: str
     owner: str
+    run: str
     ref: str
     branch: str
     trusted: str
@@ -39,6 +41,7 @@ _CLAIMS: Mapping[Forge, Claims] = {
         issuer="https://token.actions.githubusercontent.com",
         repository="assertion.repository_id",
         owner="assertion.repository_owner_id",
+        run="assertion.run_id",
         ref="assertion.ref",
         branch="refs/heads/{}",
         # It runs for a fork's request, as if it were the branch itself.
@@ -48,6 +51,7 @@ _CLAIMS: Mapping[Forge, Claims] = {
         issuer="https://gitlab.com",
         repository="assertion.project_id",
         owner="assertion.namespace_id",
+        run="assertion.job_id",
         ref="assertion.ref_type + '/' + assertion.ref + '/' + assertion.ref_protected",
         branch="branch/{}/true",
         trusted="assertion.pipeline_source in ['push', 'web', 'schedule', 'merge_request_event']",
@@ -137,7 +141,8 @@ class Federation(pulumi.ComponentResource):
                 f"{claims.owner} == '{settings.owner_id}' && {claims.trusted} && {only}"
             ),
             attribute_mapping={
-                "google.subject": "assertion.sub",
+                # Google takes 127 bytes; `sub` has the names of repository, branch or environment.
+                "google.subject": f"{claims.repository} + '/' + {claims.run}",
                 **{f"attribute.{key}": value for key, value in attributes.items()},
             },
             oidc={"issuer_uri": claims.issuer},

@@ -24,9 +24,11 @@ APIS = ("iam.googleapis.com", "iamcredentials.googleapis.com", "sts.googleapis.c
 PROVIDERS = ("deploy", "preview")
 ACCOUNTS = [f"{name}-{does}" for name in ("dev", "prod", "requests") for does in PROVIDERS]
 Claims = dict[str, str]
-# Merged, and in a job without an environment.
+# Merged, and in a job without an environment. The subject has the form of repositories that are
+# younger than 2026-07-15.
 MAIN: Claims = {
-    "sub": "repo:me/mine:ref:refs/heads/main",
+    "sub": "repo:me@65/mine@74:ref:refs/heads/main",
+    "run_id": "30433642",
     "repository": "me/mine",
     "repository_id": "74",
     "repository_owner_id": "65",
@@ -36,6 +38,7 @@ MAIN: Claims = {
 REQUEST: Claims = {**MAIN, "ref": "refs/pull/7/merge", "event_name": "pull_request"}
 GITLAB: Claims = {
     "sub": "project_path:me/mine:ref_type:branch:ref:main",
+    "job_id": "302",
     "project_path": "me/mine",
     "project_id": "74",
     "namespace_id": "65",
@@ -45,6 +48,19 @@ GITLAB: Claims = {
     "pipeline_source": "push",
 }
 BRANCH: Claims = {**GITLAB, "ref": "mine", "ref_protected": "false"}
+# Names so long that Google does not take the whole `sub` as the subject (127 bytes).
+LONG = "feature/" + "n" * 247
+LONG_MAIN: Claims = {
+    **MAIN,
+    "sub": f"repo:{'m' * 39}@{9**9}/{'r' * 100}@{9**9}:environment:prod",
+    "environment": "prod",
+}
+LONG_REQUEST: Claims = {**REQUEST, "sub": f"repo:me@65/mine@74:environment:{LONG}"}
+LONG_BRANCH: Claims = {
+    **BRANCH,
+    "ref": LONG,
+    "sub": f"project_path:me/mine:ref_type:branch:ref:{LONG}",
+}
 OPEN = {"dev-preview", "requests-preview"}
 READS = {*OPEN, "prod-preview"}
 
@@ -142,7 +158,9 @@ CASES_OF_GITHUB: list[tuple[Claims, set[str]]] = [
     ({**MAIN, "environment": "dev"}, {"dev-deploy"}),
     ({**MAIN, "environment": "prod"}, {"prod-deploy"}),
     ({**MAIN, "environment": "nosuch"}, set()),
+    (LONG_MAIN, {"prod-deploy"}),
     (REQUEST, OPEN),
+    ({**LONG_REQUEST, "environment": LONG}, set()),
     ({**REQUEST, "environment": "requests"}, {"requests-deploy"}),
     # A request's own workflow may name any environment, and GitHub makes one that is missing.
     ({**REQUEST, "environment": "prod"}, set()),
@@ -159,6 +177,7 @@ CASES_OF_GITLAB: list[tuple[Claims, set[str]]] = [
     ({**GITLAB, "environment": "prod"}, {"prod-deploy"}),
     ({**GITLAB, "environment": "dev", "pipeline_source": "web"}, {"dev-deploy"}),
     (BRANCH, OPEN),
+    (LONG_BRANCH, OPEN),
     ({**BRANCH, "pipeline_source": "merge_request_event", "environment": "prod"}, set()),
     ({**BRANCH, "environment": "requests"}, {"requests-deploy"}),
     # A tag that is called like the branch; the branch, where nobody protects it.
