@@ -49,8 +49,8 @@ class BudgetSettings(Section):
 
     billing_account: Text
     """The billing account, like 012345-6789AB-CDEF01."""
-    dollars: int = Field(ge=1)
-    """US dollars a month; mails at 50, 90 and 100 %."""
+    amount: int = Field(ge=1)
+    """Whole units of the account's currency a month; mails at 50, 90 and 100 %."""
 
 
 class EnvironmentSettings(Section):

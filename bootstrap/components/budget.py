@@ -40,9 +40,8 @@ class Budget(pulumi.ComponentResource):
             "budget",
             billing_account=args.budget.billing_account,
             display_name=args.settings.name_prefix,
-            amount={
-                "specified_amount": {"currency_code": "USD", "units": str(args.budget.dollars)}
-            },
+            # Without a currency it is the account's; Google refuses any other.
+            amount={"specified_amount": {"units": str(args.budget.amount)}},
             budget_filter={
                 "projects": [pulumi.Output.concat("projects/", number) for number in projects]
             },

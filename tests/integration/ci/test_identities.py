@@ -22,6 +22,8 @@ SCOPES = {"scope": ["https://www.googleapis.com/auth/cloud-platform"]}
 PAGE = (root() / "docs" / "gitops.md").read_text(encoding="utf-8")
 BOOTSTRAP, FIRST_DEPLOYMENT = re.findall(r"^ *```sh\n(.*?)^ *```", PAGE, re.DOTALL | re.M)[:2]
 PROJECTS = {"dev": "a-project-dev", "prod": "a-project-prod"}
+# The billing account whose currency is the euro.
+EUROS = "0A1B2C-3D4E5F-607183"
 SETTINGS = {
     "gcp:project": "tpu-stack-local",
     "tpu-stack-bootstrap:region": "us-central1",
@@ -29,7 +31,7 @@ SETTINGS = {
     "tpu-stack-bootstrap:repositoryId": 74,
     "tpu-stack-bootstrap:ownerId": 65,
     "tpu-stack-bootstrap:environments": {name: {"project": it} for name, it in PROJECTS.items()},
-    "tpu-stack-bootstrap:budget": {"billingAccount": "0A1B2C-3D4E5F-607182", "dollars": 100},
+    "tpu-stack-bootstrap:budget": {"billingAccount": EUROS, "amount": 100},
 }
 STATE = "tpu-stack-local-tpu-stack-ci-state"
 IAM = "https://iam.googleapis.com/v1"

@@ -171,10 +171,11 @@ def test_an_account_that_is_there_already_is_not_taken(declared: Callable[..., R
 
 def test_a_budget_is_over_all_projects(declared: Callable[..., Resources]) -> None:
     assert of(declared(), "Budget") == {}
-    budget = {"billingAccount": "012345-6789AB-CDEF01", "dollars": 500}
+    budget = {"billingAccount": "012345-6789AB-CDEF01", "amount": 500}
     (made,) = of(declared(budget=budget), "Budget").values()
     assert made["budgetFilter"]["projects"] == ["projects/123"] * 3
-    assert made["amount"]["specifiedAmount"]["units"] == "500"
+    # The currency is the account's.
+    assert made["amount"] == {"specifiedAmount": {"units": "500"}}
 
 
 def test_a_budget_is_asked_for_with_the_programs_own_credentials_in_its_projects_name(
@@ -190,7 +191,7 @@ def test_a_budget_is_asked_for_with_the_programs_own_credentials_in_its_projects
             else None
         ),
     )
-    budget = {"billingAccount": "012345-6789AB-CDEF01", "dollars": 500}
+    budget = {"billingAccount": "012345-6789AB-CDEF01", "amount": 500}
     (provider,) = of(declared(budget=budget), "gcp").values()
     assert provider["billingProject"] == "some-project"
     assert provider["userProjectOverride"] == "true"

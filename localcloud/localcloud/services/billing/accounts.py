@@ -1,6 +1,6 @@
 """Billing accounts, and which of them pays for which project.
 
-There is one account, on which the default project is.
+There is one in US dollars, on which the default project is, and one in euros.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from localcloud.services.billing.api import ACCOUNT, ACCOUNTS, API, account_name
 from localcloud.services.paging import page
 
 DEFAULT_ACCOUNT = "billingAccounts/0A1B2C-3D4E5F-607182"
+_CURRENCIES = {DEFAULT_ACCOUNT: "USD", "billingAccounts/0A1B2C-3D4E5F-607183": "EUR"}
 LINK = "billing-link"
 """The store's kind of projects' billing accounts, by `projects/ID`."""
 _ASSOCIATIONS = Collection(
@@ -26,18 +27,14 @@ _ASSOCIATIONS = Collection(
 
 @cloud_started
 def start(cloud: Cloud) -> None:
-    """Open the account, once."""
+    """Open the accounts, once."""
     with cloud.store.locked():
         if cloud.store.get(ACCOUNT, DEFAULT_ACCOUNT) is not None:
             return
-        record = {
-            "name": DEFAULT_ACCOUNT,
-            "displayName": "My Billing Account",
-            "open": True,
-            "currencyCode": "USD",
-        }
-        cloud.store.put(ACCOUNT, DEFAULT_ACCOUNT, record)
-        policies.grant(cloud, DEFAULT_ACCOUNT, "roles/billing.admin", DEVELOPER)
+        for name, currency in _CURRENCIES.items():
+            record = {"name": name, "displayName": "My Billing Account", "open": True}
+            cloud.store.put(ACCOUNT, name, record | {"currencyCode": currency})
+            policies.grant(cloud, name, "roles/billing.admin", DEVELOPER)
         link = {"billingAccountName": DEFAULT_ACCOUNT}
         cloud.store.put(LINK, f"projects/{projects.DEFAULT_PROJECT}", link)
 

@@ -120,10 +120,19 @@ def test_a_service_accounts_calls_count_for_its_own_project(
     api.as_member(member).post(budgets, budget())
 
 
+def test_a_budget_has_the_currency_of_its_account_and_no_other(api: Client, budgets: str) -> None:
+    (euros,) = (one["name"] for one in api.get(f"{BILLING}/billingAccounts")["billingAccounts"]
+                if one["currencyCode"] == "EUR")  # fmt: skip
+    url = f"billingbudgets.googleapis.com/v1/{euros}/budgets"
+    api.post(
+        url, budget(amount={"specifiedAmount": {"units": "5", "currencyCode": "USD"}}), status=400
+    )
+    assert api.post(url, budget())["amount"]["specifiedAmount"]["currencyCode"] == "EUR"
+
+
 def test_only_who_may_see_a_billing_account_does(api: Client, account: str) -> None:
-    assert [one["name"] for one in api.get(f"{BILLING}/billingAccounts")["billingAccounts"]] == [
-        account
-    ]
+    names = [one["name"] for one in api.get(f"{BILLING}/billingAccounts")["billingAccounts"]]
+    assert (names[0], len(names)) == (account, 2)
     stranger = api.as_member("user:stranger@example.com")
     assert stranger.get(f"{BILLING}/billingAccounts") == {}
     stranger.get(f"{BILLING}/{account}", status=403)
