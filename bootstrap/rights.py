@@ -9,14 +9,19 @@ from typing import Final
 
 from bootstrap.settings import BootstrapError, BootstrapSettings, EnvironmentSettings
 from infra.components.limits import permissions_of_role
-from infra.deployer import READ, limited, permissions_of, sweeper
+from infra.deployer import READ, permissions_of, sweeper
 from infra.settings import StackSettings
 from infra.settings.problems import UNSET, Problem, SettingsError
 from infra.settings.stack_file import load_stack_file, stack_path
 
 LIMITS_ROLE: Final = "tpu_stack_limits"
-"""The role that bootstrap makes for stacks with limits (their `limits.role`)."""
-_ON_PROJECT: Final = "resourcemanager.projects.setIamPolicy"
+"""How the role is called, or begins, that bootstrap makes for stacks with limits."""
+UNLIMITED: Final = ("pubsub.topics.setIamPolicy",)
+"""What grants roles on resources of services that Google can't limit to some: those that are not in
+"IAM API attributes", https://docs.cloud.google.com/iam/docs/conditions-attribute-reference;
+2026-11-24. They refuse whoever is bound to some.
+"""
+_GRANTS: Final = ".setIamPolicy"
 
 
 @dataclass(frozen=True)
@@ -27,13 +32,15 @@ class Rights:
         looks: the previewer's permissions.
         deploys: the deployer's, but for those in `grants`.
         grants: the deployer's permissions to grant, each with the roles that it may grant by it.
-        machines: those of the machines' role (`limits.role`); none if they need no such role.
+        machines: those of the machines' role; none if they need no such role.
+        role: the id of that (`limits.role`).
     """
 
     looks: tuple[str, ...]
     deploys: tuple[str, ...]
     grants: Mapping[str, tuple[str, ...]]
     machines: tuple[str, ...]
+    role: str
 
 
 def rights_of(settings: BootstrapSettings, root: Path) -> Mapping[str, Rights]:
@@ -74,7 +81,7 @@ def _problems(
     if settings.project != environment.project and not environment.like:
         why = f"is not the project of the environment {name}, {environment.project}"
         yield Problem(f"{file}: gcp:project", settings.project, why, "Write the same in both")
-    if _needs_role(settings) and settings.limits.role != LIMITS_ROLE:
+    if _needs_role(settings) and not (settings.limits.role or "").startswith(LIMITS_ROLE):
         why = "makes the stack change roles, and who may do that may do everything"
         cure = f"Write `role: {LIMITS_ROLE}` there: bootstrap makes this role"
         yield Problem(f"{file}: limits.role", settings.limits.role or UNSET, why, cure)
@@ -83,15 +90,22 @@ def _problems(
 def _of(environment: EnvironmentSettings, settings: StackSettings) -> Rights:
     permissions = permissions_of(settings)
     everything = {*permissions.of_project(), *(sweeper() if environment.like else ())}
-    machines = _machines(settings) if _needs_role(settings) else []
-    grants = {name: permissions.grants.get(name, ()) for name in everything & {*limited()}}
+    machines, role = (
+        _machines(settings) if _needs_role(settings) else [],
+        settings.limits.role or "",
+    )
+    granting = {name for name in everything if name.endswith(_GRANTS)}.difference(UNLIMITED)
+    grants = {name: permissions.grants.get(name, ()) for name in granting}
     if machines:
-        grants[_ON_PROJECT] += (f"projects/{environment.project}/roles/{LIMITS_ROLE}",)
+        grants[f"resourcemanager.projects{_GRANTS}"] += (
+            f"projects/{environment.project}/roles/{role}",
+        )
     return Rights(
         looks=tuple(permissions.of_project(READ)),
         deploys=tuple(sorted(everything - grants.keys())),
         grants=grants,
         machines=tuple(machines),
+        role=role,
     )
 
 

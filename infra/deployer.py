@@ -101,12 +101,6 @@ def grants() -> dict[str, dict[str, list[str]]]:
     return loaded
 
 
-def limited() -> list[str]:
-    """Return the permissions whose grants a condition can limit to some roles."""
-    listed: list[str] = _catalog()["limited"]
-    return listed
-
-
 def permissions_of(settings: StackSettings) -> Permissions:
     """Return the permissions that a stack with these settings takes."""
     billing = _catalog()["billingAccount"] if settings.budget else {}

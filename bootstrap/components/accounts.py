@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
 import pulumi
 import pulumi_gcp as gcp
 
-from bootstrap.rights import LIMITS_ROLE, Rights
+from bootstrap.rights import Rights
 from bootstrap.settings import DEPLOYS, PREVIEWS, BootstrapSettings
+from infra.components.limits import week
 
 _STATE = {DEPLOYS: "roles/storage.objectUser", PREVIEWS: "roles/storage.objectViewer"}
 _KEY = {
@@ -17,7 +19,7 @@ _KEY = {
     PREVIEWS: "roles/cloudkms.cryptoKeyDecrypter",
 }
 # https://docs.cloud.google.com/iam/docs/setting-limits-on-granting-roles (2026-11-24). Google takes
-# no default but the empty list, so a right that is bound like this must be of `limited()`.
+# no default but the empty list, with which this holds: it binds rights to grant and nothing else.
 _ONLY = "api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', []).hasOnly([{}])"
 
 
@@ -73,7 +75,7 @@ class Accounts(pulumi.ComponentResource):
         for role in dict.fromkeys(environment.deployer_roles):
             self._bind(deployer, role.rpartition("/")[2], role)
         if rights.machines:
-            self._role(LIMITS_ROLE, rights.machines)
+            self._role(rights.role, rights.role, rights.machines)
         self.deployer, self.previewer = deployer.email, previewer.email
         self.register_outputs({"deployer": self.deployer, "previewer": self.previewer})
 
@@ -84,7 +86,8 @@ class Accounts(pulumi.ComponentResource):
             name,
             project=settings.project,
             account_id=settings.account_of(args.environment, does),
-            display_name=f"{settings.repository}: {does}s {args.environment}",
+            # Google takes a hundred bytes; GitLab's groups may be in twenty others.
+            display_name=f"{does}s {args.environment} of {settings.repository}"[:100],
             # One that is there already may be another pipeline's.
             opts=pulumi.ResourceOptions(parent=self, depends_on=list(args.requires)),
         )
@@ -115,17 +118,20 @@ class Accounts(pulumi.ComponentResource):
         """Let an account do exactly this in the environment's project."""
         settings = self._args.settings
         role_id = f"{settings.name_prefix}-{name}".replace("-", "_")
-        self._bind(account, name, self._role(role_id, permissions), condition)
+        dated = f"{role_id}_{week(datetime.now(timezone.utc))}"
+        self._bind(account, name, self._role(role_id, dated, permissions), condition)
 
-    def _role(self, role_id: str, permissions: tuple[str, ...]) -> pulumi.Output[str]:
+    def _role(self, name: str, role_id: str, permissions: tuple[str, ...]) -> pulumi.Output[str]:
         args = self._args
         role: pulumi.Output[str] = gcp.projects.IAMCustomRole(
-            f"{args.environment}-{role_id}",
+            f"{args.environment}-{name}",
             project=args.settings.environments[args.environment].project,
             role_id=role_id,
-            title=f"tpu-stack: {role_id}",
+            title=f"tpu-stack: {name}",
             permissions=list(permissions),
-            opts=pulumi.ResourceOptions(parent=self, depends_on=list(args.requires)),
+            opts=pulumi.ResourceOptions(
+                parent=self, depends_on=list(args.requires), ignore_changes=["roleId"]
+            ),
         ).name
         return role
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 
 import pulumi
 import pulumi_gcp as gcp
@@ -87,9 +88,16 @@ class Federation(pulumi.ComponentResource):
         pool = gcp.iam.WorkloadIdentityPool(
             "pool",
             project=args.settings.project,
-            workload_identity_pool_id=args.settings.name_prefix,
+            # Google keeps the id of a deleted pool for thirty days, so each new one has another.
+            workload_identity_pool_id=(
+                f"{args.settings.name_prefix}-{datetime.now(timezone.utc):%y%m%d%H%M%S}"
+            ),
             display_name=args.settings.name_prefix,
-            opts=pulumi.ResourceOptions(parent=self, depends_on=list(args.requires)),
+            opts=pulumi.ResourceOptions(
+                parent=self,
+                depends_on=list(args.requires),
+                ignore_changes=["workloadIdentityPoolId"],
+            ),
         )
         ref = self._claims.ref
         self._members = pulumi.Output.concat("principalSet://iam.googleapis.com/", pool.name)

@@ -7,7 +7,8 @@ from typing import Any
 
 import requests
 
-from infra.deployer import Permissions, limited
+from bootstrap.rights import UNLIMITED
+from infra.deployer import Permissions
 from tpustack.cloud.local import LocalCloudCommand
 
 PROJECT = "projects/tpu-stack-local"
@@ -26,7 +27,8 @@ def _roles(permissions: Permissions) -> dict[str, tuple[list[str], str]]:
     every = permissions.of_project()
     # A stack that makes a role grants that, too.
     own_role = "iam.roles.create" in every
-    bound = [] if own_role else [name for name in every if name in limited()]
+    granting = [name for name in every if name.endswith(".setIamPolicy")]
+    bound = [] if own_role else [name for name in granting if name not in UNLIMITED]
     granters = {
         f"granter{number}": ([name], _ONLY.format(list(permissions.grants[name])))
         for number, name in enumerate(bound)

@@ -82,42 +82,31 @@ def check_binding(expression: str, names: Collection[str]) -> None:
         ApiError: 400, or 501 as in `check`.
     """
     check(expression, names)
-    nodes = list(_walk(_parsed(expression)))
-    if sum(map(_operators, nodes)) > _MOST_OPERATORS:
-        raise invalid(f"Logical operators count must not be more than {_MOST_OPERATORS}")
-    for node in nodes:
+    operators = 0
+    for node in _walk(_parsed(expression)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            _check_call(node.func.attr, list(map(_constant, node.args)))
+            _check_call(node.func.attr, node.args)
+        operators += len(node.values) - 1 if isinstance(node, ast.BoolOp) else 0
+        operators += isinstance(node, ast.UnaryOp)
+    if operators > _MOST_OPERATORS:
+        raise invalid(f"Logical operators count must not be more than {_MOST_OPERATORS}")
 
 
-def _check_call(method: str, arguments: list[Any]) -> None:
-    if method == "hasOnly" and not isinstance(arguments[0], list):
+def _check_call(method: str, arguments: list[ast.expr]) -> None:
+    said, listed = ast.unparse(arguments[0]), getattr(arguments[0], "elts", [None])
+    if method == "hasOnly" and not all(isinstance(each, ast.Constant) for each in listed):
         raise invalid(
             "hasOnly() expects an argument of type list containing only const values, but a "
             "non-const expression was found in the list."
         )
-    if method == "hasOnly" and len(arguments[0]) > _MOST_ROLES:
+    if method == "hasOnly" and len(listed) > _MOST_ROLES:
         raise invalid(
             f"The list argument to hasOnly() cannot have more than {_MOST_ROLES} elements"
         )
-    if method == "getAttribute" and arguments[0] == MODIFIED_GRANTS and arguments[1] != []:
+    if method == "getAttribute" and MODIFIED_GRANTS in said and ast.unparse(arguments[1]) != "[]":
         raise invalid(
-            f"api.getAttribute call on '{MODIFIED_GRANTS}' can only accept empty list ('[]') as "
-            "default value."
+            f"api.getAttribute call on {said} can only accept empty list ('[]') as default value."
         )
-
-
-def _constant(node: ast.expr) -> Any:
-    try:
-        return ast.literal_eval(node)
-    except ValueError:
-        return None
-
-
-def _operators(node: ast.expr) -> int:
-    if isinstance(node, ast.BoolOp):
-        return len(node.values) - 1
-    return int(isinstance(node, ast.UnaryOp))
 
 
 def is_unheard(expression: str, permission: str) -> bool:

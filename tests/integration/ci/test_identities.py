@@ -20,7 +20,9 @@ from tpustack.project import root
 NO_CHANGE, FAILURE, CHANGES = 0, 1, 3
 SCOPES = {"scope": ["https://www.googleapis.com/auth/cloud-platform"]}
 PAGE = (root() / "docs" / "gitops.md").read_text(encoding="utf-8")
-BOOTSTRAP, FIRST_DEPLOYMENT = re.findall(r"^ *```sh\n(.*?)^ *```", PAGE, re.DOTALL | re.M)[:2]
+SCRIPTS = re.findall(r"^ *```sh\n(.*?)^ *```", PAGE, re.DOTALL | re.M)
+BOOTSTRAP, FIRST_DEPLOYMENT = SCRIPTS[:2]
+(TAKE_DOWN,) = (script for script in SCRIPTS if "pulumi destroy" in script)
 PROJECTS = {"dev": "a-project-dev", "prod": "a-project-prod"}
 # The billing account whose currency is the euro.
 EUROS = "0A1B2C-3D4E5F-607183"
@@ -160,3 +162,26 @@ def test_the_page_leads_to_a_pipeline_whose_identities_reach_their_own_environme
     }
     assert set(tried.values()) == {403}, tried
     assert without_state(cloud) == before
+
+
+def test_a_pipeline_that_was_taken_down_is_made_again_at_once(
+    clone: Checkout, google: requests.Session, cloud: LocalCloudCommand
+) -> None:
+    def pipeline() -> dict[str, Any]:
+        said = shell(clone, BOOTSTRAP).splitlines()
+        loaded: dict[str, Any] = json.loads(said[-1].removeprefix("pipeline: "))
+        return loaded
+
+    first, made = pipeline(), without_state(cloud)
+    shell(clone, TAKE_DOWN)
+    protected = ("buckets", "kms key versions")
+    assert without_state(cloud) == {kind: made[kind] for kind in protected}
+    again = pipeline()
+    assert again["environments"] == first["environments"]
+    # Google keeps the pool's id for a month.
+    assert again["deploy_provider"] != first["deploy_provider"]
+    assert without_state(cloud) == made
+    # The roles are there, with what the machines need.
+    role = f"{IAM}/projects/{PROJECTS['dev']}/roles/tpu_stack_limits"
+    assert google.get(role).json()["includedPermissions"]
+    assert shell(clone, BOOTSTRAP).startswith("nothing changed\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ def only(*granted: str) -> str:
 def roles(resources: Resources, project: str) -> dict[str, list[str]]:
     """The permissions of a project's roles."""
     made = of(resources, "IAMCustomRole").values()
-    return {each["roleId"]: each["permissions"] for each in made if each["project"] == project}
+    theirs = [each for each in made if each["project"] == project]
+    return {each["title"].removeprefix("tpu-stack: "): each["permissions"] for each in theirs}
 
 
 def test_each_environment_has_a_private_versioned_state_and_a_key_that_is_rotated(
@@ -61,13 +63,15 @@ def test_an_account_sees_its_own_environments_state_key_and_project_and_no_other
     assert OWN not in {each["bucket"] for each in of(resources, "BucketIAMMember").values()}
 
 
-def granters(resources: Resources, name: str) -> dict[str, tuple[list[str], str]]:
+def granters(
+    resources: Resources, name: str, prefix: str = "tpu_stack_ci"
+) -> dict[str, tuple[list[str], str]]:
     """What an environment's roles that grant hold, and the condition that they are bound under."""
     made, found = of(resources, "IAMCustomRole"), {}
     for key, bound in of(resources, "IAMMember").items():
         if key.startswith(f"{name}-") and bound.get("condition"):
             kind = key.rpartition("-")[2]
-            role = made[f"{name}-tpu_stack_ci_granter_{kind}"]
+            role = made[f"{name}-{prefix}_granter_{kind}"]
             found[kind] = (role["permissions"], bound["condition"]["expression"])
     return found
 
@@ -167,6 +171,25 @@ def test_a_stack_whose_rights_can_not_be_bound_is_refused_with_all_others(
 def test_an_account_that_is_there_already_is_not_taken(declared: Callable[..., Resources]) -> None:
     accounts = of(declared(), "Account")
     assert not [each for each in accounts.values() if each.get("createIgnoreAlreadyExists")]
+
+
+def test_names_have_googles_sizes_and_what_is_made_again_has_others(
+    declared: Callable[..., Resources], stacks: Path
+) -> None:
+    key = {"namePrefix": "a" * 18, "repository": f"group/{'g' * 90}/mine"}
+    write_stack(stacks, "dev", limits={"idleMinutes": 30, "role": "tpu_stack_limits_2"})
+    made = declared(**key, environments={"dev": {"project": "project-dev"}})
+    (pool,) = of(made, "WorkloadIdentityPool").values()
+    assert re.fullmatch(r"a{18}-\d{12}", pool["workloadIdentityPoolId"])
+    ids = {each["roleId"] for each in of(made, "IAMCustomRole").values()}
+    assert max(map(len, ids)) <= 64
+    assert {bool(re.search(r"_20\d\dw\d\d$", each)) for each in ids - {"tpu_stack_limits_2"}} == {
+        True
+    }
+    assert "roles/tpu_stack_limits_2'" in granters(made, "dev", "a" * 18)["projects"][1]
+    names = {each["displayName"] for each in of(made, "Account").values()}
+    assert {len(name) for name in names} == {100}
+    assert {name.partition(" of ")[0] for name in names} == {"deploys dev", "previews dev"}
 
 
 def test_a_budget_is_over_all_projects(declared: Callable[..., Resources]) -> None:

@@ -101,12 +101,10 @@ def test_the_roles_that_a_stack_gives_are_those_on_the_list(
     assert given == {name: set(granted) for name, granted in of(**settings).grants.items()}
 
 
-def test_what_a_condition_can_not_limit_is_granted_without_one() -> None:
+def test_each_permission_to_grant_has_its_roles() -> None:
     granting = {name for by_kind in deployer.groups().values() for names in by_kind.values()
                 for name in names if name.endswith(".setIamPolicy")}  # fmt: skip
     assert granting == {name for each in deployer.grants().values() for name in each}
-    # A topic's roles are no way to more than topics.
-    assert granting - set(deployer.limited()) == {"pubsub.topics.setIamPolicy"}
 
 
 def test_a_stack_whose_role_is_there_makes_none() -> None:

@@ -23,8 +23,7 @@ _POOLS = "projects.locations.workloadIdentityPools"
 _PROVIDERS = f"{_POOLS}.providers"
 _ID = re.compile(r"(?!gcp-)[a-z0-9-]{4,32}")
 _MAPPED = re.compile(r"google\.(subject|groups)|(?=.{1,100}$)attribute\.[a-z0-9_]+")
-_LONGEST = {"displayName": 32, "description": 256, "attributeCondition": 4096}
-_LONGEST_EXPRESSION = 2048
+_LONGEST_EXPRESSION, _LONGEST_CONDITION = 2048, 4096
 _OTHER_KINDS = ("aws", "saml", "x509")
 # These issue tokens to everybody: a provider without a condition would admit the whole world.
 _SHARED_ISSUERS = ("token.actions.githubusercontent.com", "gitlab.com", "app.terraform.io")
@@ -97,7 +96,6 @@ def patch(cloud: Cloud, call: Call) -> Json:
     """Change what the mask names; a field that is not sent is taken away."""
     kind = _kind(call)
     kept = _KEPT if kind == POOL else _PROVIDER_KEPT
-    _require_sizes(call.body)
     with cloud.store.locked():
         key = _require(cloud, kind, key_of(call))
         record = cloud.store.get(kind, key) or {}
@@ -153,7 +151,6 @@ def _create(
             f"The id {short!r} must have 4 to 32 lower-case letters, digits and hyphens, and not "
             "begin with gcp-."
         )
-    _require_sizes(call.body)
     key = f"{parent}/{short}"
     record = {"name": public_name(key), "state": "ACTIVE"}
     record |= {field: call.body[field] for field in kept if call.body.get(field)}
@@ -169,23 +166,17 @@ def _check_provider(provider: Json) -> None:
     issuer = urlsplit((provider.get("oidc") or {}).get("issuerUri", ""))
     if issuer.scheme != "https" or not issuer.netloc:
         raise invalid("oidc.issuer_uri must be an https:// URL.")
-    if not (provider.get("attributeMapping") or {}).get("google.subject"):
+    mapping = provider.get("attributeMapping") or {}
+    if not mapping.get("google.subject"):
         raise invalid("The mapping must have google.subject.")
     condition = provider.get("attributeCondition") or ""
+    # The sizes are the discovery document's, the words the local cloud's own.
+    if max(map(len, mapping.values())) > _LONGEST_EXPRESSION or len(condition) > _LONGEST_CONDITION:
+        raise invalid("A mapping's expression has at most 2048 characters, a condition 4096.")
+    if not all(map(_MAPPED.fullmatch, mapping)):
+        raise invalid("An attribute's name has at most 100 characters, of [a-z0-9_].")
     if issuer.netloc in _SHARED_ISSUERS and "assertion." not in condition:
         raise invalid("The attribute condition must reference one of the provider's claims.")
-
-
-def _require_sizes(sent: Json) -> None:
-    """Refuse more than the discovery document's limits; the words are the local cloud's own."""
-    for field, most in _LONGEST.items():
-        if len(sent.get(field) or "") > most:
-            raise invalid(f"{field} cannot exceed {most} characters.")
-    for key, expression in (sent.get("attributeMapping") or {}).items():
-        if not _MAPPED.fullmatch(key):
-            raise invalid(f"{key} is no attribute: 100 characters, attribute. and [a-z0-9_].")
-        if len(expression) > _LONGEST_EXPRESSION:
-            raise invalid(f"{key}: an expression cannot exceed {_LONGEST_EXPRESSION} characters.")
 
 
 def _require(cloud: Cloud, kind: str, key: str) -> str:

@@ -121,22 +121,18 @@ def _mapped(provider: Json, said: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _require_sizes(mapped: dict[str, dict[str, Any]]) -> None:
-    """Refuse what a provider makes too much of.
-
-    The limits are those of the discovery document (`attributeMapping`), the first refusal's words
-    those of docs.cloud.google.com/iam/docs/troubleshooting-workload-identity-federation
-    (2026-11-24).
-    """
-    if len(str(mapped["google"].get("subject", "")).encode()) > _LONGEST_SUBJECT:
+    """Refuse what is larger than the discovery document allows (`attributeMapping`)."""
+    values = [str(value) for attributes in mapped.values() for value in attributes.values()]
+    if len("".join(values).encode()) > _LARGEST_MAPPED:
+        raise ApiError(400, "The size of the entire mapped attributes exceeds the 8 KB limit.")
+    if len(str(mapped["google"]["subject"]).encode()) > _LONGEST_SUBJECT:
+        # docs.cloud.google.com/iam/docs/troubleshooting-workload-identity-federation (2026-11-24)
         raise ApiError(
             400,
             f"The size of mapped attribute google.subject exceeds the {_LONGEST_SUBJECT} bytes "
             "limit. Either modify your attribute mapping or the incoming assertion to produce a "
             f"mapped attribute that is less than {_LONGEST_SUBJECT} bytes.",
         )
-    texts = [str(value) for names in mapped.values() for value in names.values()]
-    if len("".join(texts).encode()) > _LARGEST_MAPPED:
-        raise ApiError(400, "The size of the entire mapped attributes exceeds the 8 KB limit.")
 
 
 def _form(call: Call) -> dict[str, str]:

@@ -181,7 +181,6 @@ def test_mapped_attributes_of_more_than_8_kb_are_refused(api: Client, exchange: 
         {"attributeMapping": {"google.subject": "assertion.sub", f"attribute.{'a' * 91}": "'x'"}},
         {"attributeMapping": {"google.subject": "assertion.sub", "attribute.A": "'x'"}},
         {"attributeCondition": f"assertion.sub != '{'s' * 4078}'"},
-        {"displayName": "n" * 33},
     ],
 )
 def test_a_provider_of_more_than_googles_sizes_is_refused(
