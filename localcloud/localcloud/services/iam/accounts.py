@@ -21,6 +21,8 @@ from localcloud.services.paging import page
 
 DELETED = "deleted-service-account"
 _ID = re.compile(r"[a-z]([-a-z0-9]{4,28}[a-z0-9])")
+# The discovery document's; the words of the refusal are the local cloud's.
+_LONGEST_NAME = 100
 
 
 def key_of(cloud: Cloud, call: Call) -> str:
@@ -84,6 +86,8 @@ def create(cloud: Cloud, call: Call) -> Json:
     email = f"{account_id}@{project}.iam.gserviceaccount.com"
     name = f"projects/{project}/serviceAccounts/{email}"
     sent = call.body.get("serviceAccount", {})
+    if len(sent.get("displayName", "").encode()) > _LONGEST_NAME:
+        raise invalid(f"A display name has at most {_LONGEST_NAME} bytes.")
     record = {
         "name": name,
         "projectId": project,

@@ -64,6 +64,12 @@ def test_a_wrong_account_id_is_refused(api: Client, account_id: str) -> None:
     assert api.get(ACCOUNTS) == {}
 
 
+def test_a_display_name_has_at_most_100_bytes(api: Client) -> None:
+    for name, status in (("n" * 100, 200), ("ä" * 51, 400)):
+        sent = {"accountId": "trainer", "serviceAccount": {"displayName": name}}
+        api.post(ACCOUNTS, sent, status=status)
+
+
 def test_a_taken_account_id_is_a_conflict(api: Client, account: dict[str, Any]) -> None:
     error = api.post(ACCOUNTS, {"accountId": "trainer"}, status=409)["error"]
     assert "already exists within project" in error["message"]
