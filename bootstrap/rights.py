@@ -15,13 +15,14 @@ from infra.settings.problems import UNSET, Problem, SettingsError
 from infra.settings.stack_file import load_stack_file, stack_path
 
 LIMITS_ROLE: Final = "tpu_stack_limits"
-"""How the role is called, or begins, that bootstrap makes for stacks with limits."""
+"""The id, or its beginning, of the role that bootstrap makes for stacks with limits."""
 UNLIMITED: Final = ("pubsub.topics.setIamPolicy",)
-"""What grants roles on resources of services that Google can't limit to some: those that are not in
-"IAM API attributes", https://docs.cloud.google.com/iam/docs/conditions-attribute-reference;
-2026-11-24. They refuse whoever is bound to some.
+"""Permissions to grant that no condition can limit to some roles, since their service is not among
+those of "IAM API attributes": it refuses every grant under such a condition.
+https://docs.cloud.google.com/iam/docs/conditions-attribute-reference (2026-11-24)
 """
 _GRANTS: Final = ".setIamPolicy"
+_ON_PROJECT: Final = f"resourcemanager.projects{_GRANTS}"
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Rights:
         deploys: the deployer's, but for those in `grants`.
         grants: the deployer's permissions to grant, each with the roles that it may grant by it.
         machines: those of the machines' role; none if they need no such role.
-        role: the id of that (`limits.role`).
+        role: the id of the machines' role (`limits.role`).
     """
 
     looks: tuple[str, ...]
@@ -90,16 +91,12 @@ def _problems(
 def _of(environment: EnvironmentSettings, settings: StackSettings) -> Rights:
     permissions = permissions_of(settings)
     everything = {*permissions.of_project(), *(sweeper() if environment.like else ())}
-    machines, role = (
-        _machines(settings) if _needs_role(settings) else [],
-        settings.limits.role or "",
-    )
     granting = {name for name in everything if name.endswith(_GRANTS)}.difference(UNLIMITED)
     grants = {name: permissions.grants.get(name, ()) for name in granting}
+    machines = _machines(settings) if _needs_role(settings) else []
+    role = settings.limits.role or ""
     if machines:
-        grants[f"resourcemanager.projects{_GRANTS}"] += (
-            f"projects/{environment.project}/roles/{role}",
-        )
+        grants[_ON_PROJECT] += (f"projects/{environment.project}/roles/{role}",)
     return Rights(
         looks=tuple(permissions.of_project(READ)),
         deploys=tuple(sorted(everything - grants.keys())),

@@ -19,7 +19,7 @@ _KEY = {
     PREVIEWS: "roles/cloudkms.cryptoKeyDecrypter",
 }
 # https://docs.cloud.google.com/iam/docs/setting-limits-on-granting-roles (2026-11-24). Google takes
-# no default but the empty list, with which this holds: it binds rights to grant and nothing else.
+# no default but the empty list, with which the condition holds: bind nothing but rights to grant.
 _ONLY = "api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', []).hasOnly([{}])"
 
 
@@ -86,7 +86,7 @@ class Accounts(pulumi.ComponentResource):
             name,
             project=settings.project,
             account_id=settings.account_of(args.environment, does),
-            # Google takes a hundred bytes; GitLab's groups may be in twenty others.
+            # Google takes a hundred bytes; on GitLab a repository may be below twenty groups.
             display_name=f"{does}s {args.environment} of {settings.repository}"[:100],
             # One that is there already may be another pipeline's.
             opts=pulumi.ResourceOptions(parent=self, depends_on=list(args.requires)),
