@@ -22,8 +22,13 @@ _METRICS = (
 _NODES = "https://tpu.googleapis.com/v2/projects/{}/locations/{}/nodes"
 _REGION = "https://compute.googleapis.com/compute/v1/projects/{}/regions/{}"
 _PAGE = "https://console.cloud.google.com/iam-admin/quotas?project={}"
-# How metrics call a family; Google's page on quotas names tpu-v5s-litepod-serving-preemptible.
-_FAMILY = {"v5e": "v5s"}
+# How metrics call a family: Google's page on quotas has tpu-v5s-litepod-serving-preemptible, users'
+# scripts have tpu-v4s-preemptible (2026-08).
+_FAMILY = {"v4": "v4s", "v5e": "v5s"}
+# The word of a family's second quota. v2 and v3 have one for slices of several hosts; v5litepod-1,
+# -4 and -8 take "serving" (cloud.google.com/tpu/docs/quota, a copy of 2025).
+_SECOND = {"v2": "pod", "v3": "pod", "v5e": "serving"}
+_LARGEST_SERVING = 8
 _UNLIMITED = -1
 
 
@@ -32,6 +37,10 @@ class _Limit(NamedTuple):
 
     height: float
     place: str
+
+    def __str__(self) -> str:
+        height = "unlimited" if self.height == math.inf else f"{self.height:g}"
+        return f"{height} in {self.place}"
 
 
 def tpu(asked: Asked) -> Iterator[Finding]:
@@ -72,10 +81,11 @@ def _judged(
     if not limits:
         said = f"Google lists no quota for {kind}, {asked.settings.tpu.capacity}, in {zone}"
         return Finding("TPU quota", UNKNOWN, said, cure)
-    metric, limit = max(limits.items(), key=lambda one: one[1])
+    limit = min(limits.values())
+    said = ", ".join(f"{metric} is {one}" for metric, one in limits.items())
     if limit.height == math.inf:
-        return Finding("TPU quota", OK, f"{metric} is unlimited in {limit.place}")
-    said = f"{metric} is {limit.height:g} in {limit.place}, {needed} needed"
+        return Finding("TPU quota", OK, said)
+    said += f", {needed} needed"
     if limit.height < needed:
         return Finding("TPU quota", WRONG, said, cure)
     if limit.height < needed + standing:
@@ -110,12 +120,11 @@ def _limit(buckets: Iterable[dict[str, Any]], zone: str) -> _Limit | None:
 
 
 def _fits(name: str, accelerator: Accelerator, capacity: Capacity) -> bool:
-    words = name.split("-")
-    family = _FAMILY.get(accelerator.family, accelerator.family)
-    if words[0] != "tpu" or family not in words:
+    words = {*name.split("-")}
+    family = accelerator.family
+    if "tpu" not in words or words.isdisjoint((family, _FAMILY.get(family, family))):
         return False
-    # Only v2 and v3 have quotas of their own for slices of several hosts.
-    if accelerator.family in ("v2", "v3") and ("pod" in words) != (accelerator.hosts > 1):
+    if (_SECOND.get(family) in words) != _takes_second(accelerator):
         return False
     # Flex-start takes preemptible quota (docs.cloud.google.com/tpu/docs/request-using-flex-start).
     taken_away = capacity in (Capacity.SPOT, Capacity.PREEMPTIBLE, Capacity.FLEX_START)
@@ -123,20 +132,30 @@ def _fits(name: str, accelerator: Accelerator, capacity: Capacity) -> bool:
     return ("preemptible" in words, "reserved" in words) == (taken_away, reserved)
 
 
+def _takes_second(accelerator: Accelerator) -> bool:
+    if accelerator.family == "v5e":
+        return accelerator.chips <= _LARGEST_SERVING
+    return accelerator.family in _SECOND and accelerator.hosts > 1
+
+
 def _standing(asked: Asked, accelerator: Accelerator, zone: str) -> int:
-    """Return what TPUs of the family hold in a zone: Google counts preempted ones too."""
+    """Return what TPUs hold of the quota in a zone: Google counts preempted ones too."""
     url = _NODES.format(asked.project, zone)
-    generation = accelerator.name.rpartition("-")[0]
     own = asked.context.names.tpus(asked.settings.tpu.slices)
     try:
         nodes = [*asked.google.pages(url, "nodes")]
     except NotFound:  # A zone without TPUs, which the question about the type names.
         return 0
-    return sum(
-        int(node["acceleratorType"].rpartition("-")[2])
+    others = (
+        asked.context.catalog.accelerator(node.get("acceleratorType", ""))
         for node in nodes
-        if node.get("acceleratorType", "").rpartition("-")[0] == generation
-        and node["name"].rpartition("/")[2] not in own
+        if node["name"].rpartition("/")[2] not in own
+    )
+    return sum(
+        int(other.name.rpartition("-")[2])
+        for other in others
+        if other and other.family == accelerator.family
+        if _takes_second(other) == _takes_second(accelerator)
     )
 
 

@@ -8,6 +8,7 @@ finds its reservation), `tpu-hosts` {"limit": n}: how many hosts may run at once
 
 from __future__ import annotations
 
+from localcloud.core import projects
 from localcloud.core.cloud import SETTING, Cloud
 from localcloud.core.errors import ApiError, failed_precondition
 from localcloud.core.store import Record
@@ -123,12 +124,14 @@ def _held(record: Record) -> tuple[str, int]:
 
 
 def _quota_exceeded(metric: str, limit: int, project: str, zone: str) -> ApiError:
-    message = f"Quota limit '{metric}' has been exceeded. Limit: {limit} in zone {zone}."
-    violation = {"subject": f"project:{project}", "description": message}
+    """Return what Google answers (in a user's notes of 2025-08-25)."""
+    violation = {
+        "subject": f"project:{projects.number(project)}",
+        "description": f"Quota '{metric}' exhausted. Limit {limit} in zone {zone}",
+    }
     return ApiError(
         429,
-        message,
-        reason="rateLimitExceeded",
+        f"Quota limit '{metric}' has been exceeded. Limit: {limit} in zone {zone}.",
         details=[
             {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": [violation]}
         ],

@@ -12,6 +12,9 @@ from localcloud.core import data
 _OTHER_NODE_VERSIONS = ("nightly", "pytorch-2.0")
 # Google gives a classic node twice as many addresses as it has hosts, and at least a /29.
 _LONGEST_PREFIX = 29
+# "v5litepod-1, v5litepod-4, v5litepod-8 [require] serving quota types: tpu-v5s-litepod-serving …"
+# (cloud.google.com/tpu/docs/quota, a copy of 2025; users' 429s of 2025-08 to 2026-08 agree).
+_LARGEST_SERVING = 8
 
 
 @dataclass(frozen=True)
@@ -68,17 +71,24 @@ class Accelerator:
             pod = "Pod" if self.hosts > 1 or self.generation == "v4" else ""
             return f"TPU{self.generation.upper()}s{spot}{pod}PerProjectPerZoneForTPUAPI"
         family = {"v5litepod": "V5s{}Litepod", "v5p": "V5P{}", "v6e": "V6E{}"}[self.generation]
-        return f"TPU{family.format(spot)}PerProjectPerZoneForTPUAPI"
+        serving = "Serving" * self._serves
+        return f"TPU{family.format(spot)}{serving}PerProjectPerZoneForTPUAPI"
 
     def quota_metric(self, *, preemptible: bool) -> str:
         """Return the metric of that quota in Service Usage.
 
-        Google's page on quotas names those of v5e (`tpu-v5s-litepod-preemptible`); the names of the
-        others are inferred.
+        Google's page on quotas names those of v5e, users' scripts (2026-08) those of v4, v5p and
+        v6e; the names of v2's and v3's are inferred.
         """
-        family = {"v5litepod": "v5s-litepod"}.get(self.generation, self.generation)
+        family = {"v5litepod": "v5s-litepod", "v4": "v4s"}.get(self.generation, self.generation)
         pod = "-pod" if self.generation in ("v2", "v3") and self.hosts > 1 else ""
-        return f"tpu.googleapis.com/tpu-{family}{pod}{'-preemptible' * preemptible}"
+        kind = pod + "-serving" * self._serves + "-preemptible" * preemptible
+        return f"tpu.googleapis.com/tpu-{family}{kind}"
+
+    @property
+    def _serves(self) -> bool:
+        """Whether it draws on v5e's quota for serving instead of that for training."""
+        return self.generation == "v5litepod" and self.size <= _LARGEST_SERVING
 
 
 @lru_cache(maxsize=1)

@@ -30,7 +30,8 @@ def test_a_tpus_quota_is_what_the_setting_says_and_unlimited_without(
     found = limits(api, "us-central1-b")
     assert found["tpu-v2-preemptible"] == "8"
     assert (found["tpu-v2"], found["tpu-v2-pod-preemptible"]) == ("-1", "-1")
-    assert "tpu-v5s-litepod-preemptible" in found
+    assert found.keys() >= {"tpu-v5s-litepod-preemptible", "tpu-v5s-litepod-serving-preemptible"}
+    assert "tpu-v4s-preemptible" in found
 
 
 def test_other_apis_have_none_here_and_strangers_see_none(api: Client) -> None:

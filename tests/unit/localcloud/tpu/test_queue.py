@@ -192,7 +192,7 @@ def test_one_for_a_while_is_deleted_when_its_time_is_over(
 
 
 def test_one_for_a_while_takes_preemptible_quota(tpu: Client, cloud: Cloud) -> None:
-    metric = "TPUV5sPreemptibleLitepodPerProjectPerZoneForTPUAPI"
+    metric = "TPUV5sPreemptibleLitepodServingPerProjectPerZoneForTPUAPI"
     cloud.store.put("setting", "quota", {metric: 2})
     answer = tpu.post(f"{FLEX}/queuedResources", flex(), queuedResourceId="q", status=429)
     assert metric in answer["error"]["message"]

@@ -53,18 +53,21 @@ ZONE = {"zone": "us-west4-a"}
 @pytest.mark.parametrize(
     ("tpu", "capacity", "slices", "limits", "state"),
     [
-        ("v5litepod-8", "on-demand", 1, {"tpu_v5s_litepod": 8}, "ok"),
-        ("v5litepod-8", "on-demand", 2, {"tpu_v5s_litepod": 8}, "wrong"),
-        ("v5litepod-8", "spot", 1, {"tpu_v5s_litepod": 8}, "unknown"),
-        # Small v5e TPUs may come out of the quota for serving.
+        ("v5litepod-8", "on-demand", 1, {"tpu_v5s_litepod_serving": 8}, "ok"),
+        ("v5litepod-8", "on-demand", 2, {"tpu_v5s_litepod_serving": 8}, "wrong"),
+        ("v5litepod-8", "spot", 1, {"tpu_v5s_litepod_serving": 8}, "unknown"),
+        ("v5litepod-16", "spot", 1, {"tpu_v5s_litepod_preemptible": 16}, "ok"),
+        # Small v5e TPUs draw on the quota for serving, whatever there is for training.
         (
-            "v5litepod-4",
+            "v5litepod-8",
             "spot",
             1,
-            {"tpu_v5s_litepod_preemptible": 0, "tpu_v5s_litepod_serving_preemptible": 4},
-            "ok",
+            {"tpu_v5s_litepod_preemptible": 1536, "tpu_v5s_litepod_serving_preemptible": 4},
+            "wrong",
         ),
-        ("v5litepod-8", "reserved", 1, {"tpu_v5s_litepod_reserved": 8}, "ok"),
+        ("v5litepod-8", "reserved", 1, {"tpu_v5s_litepod_serving_reserved": 8}, "ok"),
+        ("v4-8", "spot", 1, {"tpu_v4s_preemptible": 8}, "ok"),
+        ("v4-16", "spot", 1, {"tpu_v4s_pod_preemptible": 8}, "wrong"),
         # Slices of several hosts of v2 and v3 have quotas of their own.
         ("v3-32", "on-demand", 1, {"tpu_v3": 999}, "unknown"),
         ("v3-32", "on-demand", 1, {"tpu_v3_pod": 32}, "ok"),
@@ -78,9 +81,9 @@ def test_the_metric_of_the_generation_and_capacity_counts(
 
 
 def test_a_limit_for_the_region_counts_and_one_for_another_zone_does_not() -> None:
-    region = Metrics({"region": "us-west4"}, tpu_v5s_litepod=8)
+    region = Metrics({"region": "us-west4"}, tpu_v5s_litepod_serving=8)
     assert found(region, "v5litepod-8", "on-demand").state == "ok"
-    other = Metrics({"zone": "us-west4-b"}, tpu_v5s_litepod=8)
+    other = Metrics({"zone": "us-west4-b"}, tpu_v5s_litepod_serving=8)
     finding = found(other, "v5litepod-8", "on-demand")
     assert (finding.state, "is 0 in us-west4-a" in finding.said) == ("wrong", True)
 
@@ -97,5 +100,13 @@ class TwoLimits(Metrics):
 
 def test_of_the_limits_of_a_metric_the_lowest_counts() -> None:
     # "Limit: 0 in region us-east5", with quota in the zone: marin-community/marin, pull 1612
-    finding = found(TwoLimits(ZONE, tpu_v5s_litepod=8), "v5litepod-8", "on-demand")
+    finding = found(TwoLimits(ZONE, tpu_v5s_litepod_serving=8), "v5litepod-8", "on-demand")
     assert (finding.state, "is 0 in us-west4, 8 needed" in finding.said) == ("wrong", True)
+
+
+def test_of_several_metrics_that_fit_the_lowest_counts_and_all_are_named() -> None:
+    finding = found(Metrics(ZONE, tpu_v6e=-1, tpu_cores_v6e=4), "v6e-8", "on-demand")
+    assert (finding.state, finding.said) == (
+        "wrong",
+        "tpu-v6e is unlimited in us-west4-a, tpu-cores-v6e is 4 in us-west4-a, 8 needed",
+    )
