@@ -6,7 +6,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from infra.catalog import Catalog
-from infra.cost.estimate import Estimate, Line
+from infra.cost.estimate import HOURS_PER_DAY, Estimate, Line
 from infra.cost.table import dollars
 from infra.settings import StackSettings
 from infra.settings.disks import DiskMode
@@ -15,6 +15,8 @@ from infra.settings.training import RunOn
 from infra.settings.vm import VmCapacity
 
 ASSUMED_STORAGE_GIB = 100
+# Google's default (docs.cloud.google.com/storage/docs/soft-delete, 2026-11).
+_SOFT_DELETE_DAYS = 7
 
 
 def of_stack(
@@ -31,7 +33,7 @@ def of_stack(
         *_key(settings, catalog),
         *_nat(settings, catalog),
     ]
-    notes = (*_notes(catalog, lines), *_idle_vm(settings))
+    notes = (*_notes(catalog, lines), *_soft_delete(settings, catalog), *_idle_vm(settings))
     whole = Estimate(f"Stack {stack}", settings.region, hours, tuple(lines), notes)
     return replace(whole, notes=(*notes, *_budget(settings, whole)))
 
@@ -133,6 +135,21 @@ def _bucket(settings: StackSettings, catalog: Catalog) -> Line:
     price = catalog.prices.storage(settings.region)
     what = f"{ASSUMED_STORAGE_GIB} GiB Standard"
     return Line.fixed("Bucket", what, price and price.times(ASSUMED_STORAGE_GIB))
+
+
+def _soft_delete(settings: StackSettings, catalog: Catalog) -> tuple[str, ...]:
+    """Say what it costs that Google keeps replaced objects in a bucket that the stack makes."""
+    days = settings.bucket.soft_delete_days
+    days = _SOFT_DELETE_DAYS if days is None else days
+    price = catalog.prices.storage(settings.region)
+    if not (settings.bucket.create and days and price):
+        return ()
+    month = dollars(price.amount * days * HOURS_PER_DAY * catalog.prices.hours_per_month)
+    return (
+        f"Bucket: what is replaced or deleted is billed for {days} more days, also after `destroy` "
+        f"(bucket.softDeleteDays). Each GiB of checkpoints that is replaced hourly costs {month} a "
+        "month.",
+    )
 
 
 def _key(settings: StackSettings, catalog: Catalog) -> list[Line]:

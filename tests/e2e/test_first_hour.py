@@ -18,7 +18,7 @@ import pytest
 from infra.catalog import Catalog
 from infra.deployer import permissions_of
 from infra.settings.stack_file import load_stack_file
-from localcloud.admin.resources import names
+from localcloud.admin.resources import names, soft_deleted_bytes
 from localcloud.app import LocalCloud
 from localcloud.core import enablement
 from localcloud.core.cloud import DEVELOPER, Cloud
@@ -26,6 +26,7 @@ from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.core.tokens import Principal
 from localcloud.machines.image import Image
 from localcloud.services.oauth2 import SCOPES
+from localcloud.services.storage.records import DELETED_BUCKET
 from localcloud.testing import Client
 from tpustack.stacks.new import runtime_for
 
@@ -136,4 +137,7 @@ def test_two_engineers_get_from_a_clone_to_a_trained_model_and_back_to_nothing(
     }
     assert left.pop("objects")
     assert {kind: keys for kind, keys in left.items() if keys} == {"buckets": [STATE]}
+    # Cents: of the two stacks' buckets Google keeps nothing, of Pulumi's states little.
+    assert soft_deleted_bytes(cloud.cloud) < 10_000_000
+    assert not cloud.cloud.store.keys(DELETED_BUCKET)
     assert cloud.cloud.machines.processes() == []

@@ -111,6 +111,8 @@ def test_key_rules_and_budget_come_up_as_they_are_set_are_changed_and_go(
     # The role is brought back instead; test_two_engineers.py makes one.
     assert asked == sorted(wanted - {"iam.roles.create"})
     assert cloud.status()["resources"] == before
+    # The change had the bucket keep what is deleted for 7 days, and the bucket itself.
+    assert cloud.status()["softDeletedBytes"] > 0
     # Google deletes no key, so neither does a destroy: what it can do is to make it useless.
     (version,) = get(f"cloudkms.googleapis.com/v1/{key}/cryptoKeyVersions")["cryptoKeyVersions"]
     assert version["state"] == "DESTROY_SCHEDULED"

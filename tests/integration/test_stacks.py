@@ -60,6 +60,8 @@ def test_a_stack_comes_up_stays_as_it_is_and_leaves_nothing(
     assert engine.up(ignore).changed == 0
     engine.destroy(ignore)
     assert cloud.status()["resources"] == before
+    # Nor does Google keep, and bill, what the bucket held.
+    assert cloud.status()["softDeletedBytes"] == 0
     # The list of what a deployer needs is enough, or this would have failed; here: none to spare.
     assert account.asked() == permissions.of_project(READ, WRITE)
 

@@ -41,6 +41,7 @@ def write(root: Path, number: int, how: PullRequests | None) -> str:
     for names_somebody in ("tpu-stack:namePrefix", "tpu-stack:owner"):
         config.pop(names_somebody, None)
     bucket = {**(config.get("tpu-stack:bucket") or {}), "forceDestroy": True, "protect": False}
+    bucket["softDeleteDays"] = 0
     bucket.pop("name", None)
     config["tpu-stack:bucket"] = bucket
     config["tpu-stack:labels"] = {**(config.get("tpu-stack:labels") or {}), "request": stack}

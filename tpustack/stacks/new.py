@@ -33,11 +33,12 @@ _OURS = ("tpu.runtimeVersion",)
 # A stack of one person's: it ends by itself, and leaves nothing when it is destroyed.
 _OF_A_PERSON: Mapping[str, Any] = {
     "tpu-stack:limits": {"timeToLiveHours": 12, "idleMinutes": 30},
-    "tpu-stack:bucket": {"forceDestroy": True},
+    "tpu-stack:bucket": {"forceDestroy": True, "softDeleteDays": 0},
 }
 _HEADING = """# Made by `tpustack init`. Every setting is described in docs/settings.md.
 # limits: the TPU is deleted after so many hours, and stopped or deleted when nothing trains on it.
 # bucket.forceDestroy: `pulumi destroy` deletes the bucket with all results. Remove it to keep them.
+# bucket.softDeleteDays: 0, since Google bills what it keeps of deleted and replaced objects.
 """
 
 

@@ -95,6 +95,7 @@ class Admin:
             "home": str(self._cloud.home),
             "latency": self._cloud.latency_profile,
             "resources": resources.counts(self._cloud),
+            "softDeletedBytes": resources.soft_deleted_bytes(self._cloud),
             "machines": {
                 key: {
                     "running": self._cloud.machines.running(key),

@@ -15,7 +15,7 @@ from localcloud.services.kms.api import VERSION as KEY_VERSION
 from localcloud.services.monitoring.channels import CHANNEL, POLICY
 from localcloud.services.pubsub.topics import TOPIC
 from localcloud.services.secretmanager.secrets import SECRET
-from localcloud.services.storage.records import BUCKET, live_kind
+from localcloud.services.storage.records import BUCKET, DELETED_BUCKET, deleted_kind, live_kind
 from localcloud.services.tpu.api import NODE, QUEUED
 
 _BY_KIND = {
@@ -70,6 +70,16 @@ def names(cloud: Cloud) -> dict[str, list[str]]:
 def counts(cloud: Cloud) -> dict[str, int]:
     """Return how many resources of each kind there are; kinds without any are left out."""
     return dict(Counter({kind: len(keys) for kind, keys in names(cloud).items()}))
+
+
+def soft_deleted_bytes(cloud: Cloud) -> int:
+    """Return how much Google still bills of what was deleted or replaced."""
+    buckets = [*cloud.store.keys(BUCKET), *cloud.store.keys(DELETED_BUCKET)]
+    return sum(
+        record["size"]
+        for bucket in buckets
+        for _, record in cloud.store.items(deleted_kind(bucket))
+    )
 
 
 def _is_googles_account(key: str) -> bool:

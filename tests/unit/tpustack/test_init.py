@@ -76,7 +76,7 @@ def test_options_alone_make_a_stack_that_passes_the_check(
         },
         "tpu-stack:training": {"data": ".demo/data"},
         "tpu-stack:limits": {"timeToLiveHours": 12, "idleMinutes": 30},
-        "tpu-stack:bucket": {"forceDestroy": True},
+        "tpu-stack:bucket": {"forceDestroy": True, "softDeleteDays": 0},
     }
     assert pulumi.commands == [
         ("login", f"file://{Path.home()}"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from localcloud.core import access, projects
 from localcloud.core.access import POLICY
@@ -68,12 +68,11 @@ def list_buckets(cloud: Cloud, call: Call) -> Json:
     """Return the buckets of a project, by name."""
     project = _project(cloud, call)
     page: Json = {"kind": "storage#buckets"}
-    if call.flag("softDeleted"):
-        return page
+    gone = call.flag("softDeleted")
     limit = min(call.number("maxResults") or _PAGE, _PAGE)
     found = [
         bucket
-        for bucket in records.all_buckets(cloud)
+        for bucket in records.all_buckets(cloud, records.DELETED_BUCKET if gone else records.BUCKET)
         if bucket.project == project
         and bucket.name.startswith(call.arg("prefix"))
         and bucket.name > call.arg("pageToken")
@@ -112,15 +111,21 @@ def update(cloud: Cloud, call: Call) -> Json:
 
 @BUCKETS.method("delete")
 def delete(cloud: Cloud, call: Call) -> None:
-    """Delete an empty bucket."""
+    """Delete an empty bucket; with what was soft-deleted in it, it is kept for its days."""
     with cloud.store.locked():
         bucket = records.require_bucket(cloud, call.params["bucket"])
         Conditions.of(call).check(bucket)
         kinds = (records.live_kind(bucket.name), records.noncurrent_kind(bucket.name))
         if any(cloud.store.keys(kind) for kind in kinds):
             raise ApiError(409, "The bucket you tried to delete is not empty.")
-        for key in cloud.store.keys(records.deleted_kind(bucket.name)):
+        seconds, now = bucket.soft_delete_seconds, cloud.clock.now()
+        if seconds:
+            kept = replace(bucket, soft_deleted=now, hard_delete=now + seconds)
+            cloud.store.put(records.DELETED_BUCKET, bucket.key, asdict(kept))
+        for key, record in cloud.store.items(records.deleted_kind(bucket.name)):
             cloud.store.delete(records.deleted_kind(bucket.name), key)
+            if seconds:
+                cloud.store.put(records.deleted_kind(bucket.key), key, record)
         resumable.forget(cloud, bucket.name)
         cloud.store.delete(records.BUCKET, bucket.name)
         cloud.store.delete(POLICY, bucket_policy.key(bucket.name))

@@ -15,6 +15,8 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
 
 BUCKET = "bucket"
+DELETED_BUCKET = "soft-deleted-bucket"
+"""The store's kind of deleted buckets that are still kept, by `Bucket.key`."""
 UPLOAD = "upload"
 
 
@@ -32,6 +34,13 @@ class Bucket:
     created: float
     updated: float
     settings: Json
+    soft_deleted: float | None = None
+    hard_delete: float | None = None
+
+    @property
+    def key(self) -> str:
+        """What tells a deleted bucket from a later one of its name."""
+        return f"{self.name}#{self.generation}"
 
     @property
     def public_access_prevented(self) -> bool:
@@ -143,9 +152,9 @@ def put_bucket(cloud: Cloud, bucket: Bucket) -> None:
     cloud.store.put(BUCKET, bucket.name, asdict(bucket))
 
 
-def all_buckets(cloud: Cloud) -> list[Bucket]:
+def all_buckets(cloud: Cloud, kind: str = BUCKET) -> list[Bucket]:
     """Return all buckets by name."""
-    return [Bucket(**record) for _, record in cloud.store.items(BUCKET)]
+    return [Bucket(**record) for _, record in cloud.store.items(kind)]
 
 
 def load(cloud: Cloud, kind: str, key: str) -> Version | None:

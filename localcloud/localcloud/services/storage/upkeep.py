@@ -32,7 +32,11 @@ def apply(cloud: Cloud) -> int:
     changed = resumable.expire(cloud, resumable.LIFETIME)
     for bucket in records.all_buckets(cloud):
         with cloud.store.locked():
-            changed += _purge(cloud, bucket) + _apply_rules(cloud, bucket)
+            changed += _purge(cloud, bucket.name) + _apply_rules(cloud, bucket)
+    for gone in records.all_buckets(cloud, records.DELETED_BUCKET):
+        changed += _purge(cloud, gone.key)
+        if (gone.hard_delete or 0.0) <= cloud.clock.now():
+            cloud.store.delete(records.DELETED_BUCKET, gone.key)
     return changed
 
 
@@ -65,13 +69,13 @@ def _collect(cloud: Cloud) -> None:
         log.info("removed %d files of unfinished uploads and deletions", removed)
 
 
-def _purge(cloud: Cloud, bucket: Bucket) -> int:
+def _purge(cloud: Cloud, bucket: str) -> int:
     """End the time of soft-deleted versions."""
     purged = 0
-    for key, record in cloud.store.items(records.deleted_kind(bucket.name)):
+    for key, record in cloud.store.items(records.deleted_kind(bucket)):
         if record["hard_delete"] <= cloud.clock.now():
-            cloud.store.delete(records.deleted_kind(bucket.name), key)
-            Contents(cloud).remove(bucket.name, record["content"])
+            cloud.store.delete(records.deleted_kind(bucket), key)
+            Contents(cloud).remove(bucket, record["content"])
             purged += 1
     return purged
 

@@ -257,6 +257,17 @@ def test_the_notes_say_how_long_a_budget_lasts_in_the_currency_of_the_prices() -
     assert not any(note.startswith("Budget") for note in euros.notes)
 
 
+def test_the_notes_say_what_replaced_checkpoints_cost_while_google_keeps_them() -> None:
+    def said(**bucket: object) -> str:
+        return "".join(note for note in stack(bucket=bucket).notes if "softDeleteDays" in note)
+
+    # 168 GiB at $0.02 a month.
+    assert "for 7 more days, also after `destroy`" in said()
+    assert "replaced hourly costs $3.36 a month" in said()
+    assert "costs $14.40 a month" in said(softDeleteDays=30)
+    assert said(softDeleteDays=0) == said(create=False, name="our-data") == ""
+
+
 def test_the_notes_say_what_the_vm_is_for_where_it_does_not_train() -> None:
     (said,) = [note for note in stack(training={"runOn": "tpu"}).notes if "VM:" in note]
     assert said.startswith("VM: it trains nothing")

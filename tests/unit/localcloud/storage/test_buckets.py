@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from localcloud.admin import resources
 from localcloud.core import access, projects
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Cloud
@@ -132,8 +133,29 @@ def test_a_bucket_with_noncurrent_versions_is_not_deleted(api: Client, bucket: B
     api.delete(bucket.url, status=409)
 
 
+def test_what_a_deleted_bucket_held_is_billed_until_its_days_are_over(
+    api: Client, cloud: Cloud, clock: VirtualClock
+) -> None:
+    bucket = Bucket(api, softDeletePolicy={"retentionDurationSeconds": "604800"})
+    bucket.put("object", b"12345")
+    bucket.put("object", b"123")
+    assert resources.soft_deleted_bytes(cloud) == 5
+    api.delete(f"{bucket.url}/o/object", status=204)
+    api.delete(bucket.url, status=204)
+    assert resources.soft_deleted_bytes(cloud) == 8
+    (kept,) = api.get(BUCKETS, project=DEFAULT_PROJECT, softDeleted="true")["items"]
+    assert (kept["name"], "softDeleteTime" in kept) == (bucket.name, True)
+    api.get(bucket.url, status=404)
+    # The name is free at once, and the bucket that takes it has nothing of the old one.
+    again = Bucket(api)
+    assert again.names(softDeleted="true") == []
+    clock.advance(8 * 86400)
+    assert resources.soft_deleted_bytes(cloud) == 0
+    assert "items" not in api.get(BUCKETS, project=DEFAULT_PROJECT, softDeleted="true")
+
+
 def test_nothing_of_a_deleted_bucket_stays_behind(api: Client, cloud: Cloud) -> None:
-    bucket = Bucket(api)
+    bucket = Bucket(api, softDeletePolicy={"retentionDurationSeconds": "0"})
     bucket.put("object")
     bucket.api.session.post(
         bucket.upload_url, params={"uploadType": "resumable", "name": "half"}, timeout=30

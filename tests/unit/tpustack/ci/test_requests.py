@@ -42,6 +42,7 @@ def test_a_requests_stack_is_like_another_with_names_of_its_own_and_keeps_nothin
     assert made.name_prefix is None
     assert made.bucket.name is None
     assert made.bucket.force_destroy
+    assert made.bucket.soft_delete_days == 0
     assert not made.bucket.protect
     assert made.labels == {"request": "pr-7"}
 

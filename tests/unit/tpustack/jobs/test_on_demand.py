@@ -63,7 +63,9 @@ def submit(
         text = file.read_text()
         named = f"tpu-stack:bucket: {{name: {bucket or queue.store.bucket}}}"
         more = f"{named}\n  tpu-stack:jobs: {{enabled: true}}{limits}"
-        file.write_text(text.replace("tpu-stack:bucket:\n    forceDestroy: true", more))
+        file.write_text(
+            text.replace("tpu-stack:bucket:\n    forceDestroy: true\n    softDeleteDays: 0", more)
+        )
         return run("job", "submit", "-c", "true", "--stack", "local", *arguments)
 
     return command

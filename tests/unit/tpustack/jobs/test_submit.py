@@ -238,7 +238,9 @@ def stack_with_jobs(project: Path, queue: Queue) -> Path:
     bucket = f"tpu-stack:bucket: {{name: {queue.store.bucket}}}"
     settings = f"{bucket}\n  tpu-stack:jobs: {{enabled: true}}"
     text = file.read_text()
-    file.write_text(text.replace("tpu-stack:bucket:\n    forceDestroy: true", settings))
+    file.write_text(
+        text.replace("tpu-stack:bucket:\n    forceDestroy: true\n    softDeleteDays: 0", settings)
+    )
     return file
 
 
