@@ -4,13 +4,15 @@ What counts before what is the provider's own order: the stack's configuration b
 environment, a token before a key, either before the application default credentials; then
 impersonation. Source: providerConfigure and Config.GetCredentials of google-beta 6.39.0
 (provider/provider.go, transport/config.go). Like the provider, it does not send the quota project
-of the application default credentials, which need not have the stack's APIs.
+of the application default credentials, which need not have the stack's APIs; where an API asks for
+one, calls count for the project that they are about.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +31,9 @@ _BILLING_PROJECTS = ("GOOGLE_BILLING_PROJECT",)
 _OVERRIDES = ("USER_PROJECT_OVERRIDE",)
 _ADC = "application_default_credentials.json"
 _TRUE = ("1", "t", "true")
+# Of Google's 403 with which golang/oauth2#702 (2024-02) and others end.
+_ASKS_FOR_ONE = "requires a quota project"
+_PROJECT = re.compile(r"/projects/([^/]+)/")
 QUOTA_PROJECT = "X-Goog-User-Project"
 """Header with the project that a call counts against, where its path does not decide."""
 SETTINGS = (
@@ -99,9 +104,25 @@ def session(given: Given) -> requests.Session:
         google.auth.exceptions.GoogleAuthError: there are none, or they are of no use.
     """
     made = _plain_session(given) if given.token and not given.account else _session(given)
+    made.hooks["response"].append(_counted)
     if given.quota_project:
         made.headers[QUOTA_PROJECT] = given.quota_project
     return made
+
+
+def _counted(answer: requests.Response, **how: Any) -> requests.Response:
+    """Have a call count for the project in its address, where Google asks a person for one.
+
+    Client-based APIs do (docs.cloud.google.com/docs/quotas/quota-project). To name it in each call
+    would take `serviceusage.services.use` of people who get along without.
+    """
+    project = _PROJECT.search(answer.url)
+    if answer.status_code != 403 or not project or _ASKS_FOR_ONE not in answer.text:
+        return answer
+    again = answer.request.copy()
+    again.headers[QUOTA_PROJECT] = project[1]
+    counted: requests.Response = answer.connection.send(again, **how)
+    return counted
 
 
 def _plain_session(given: Given) -> requests.Session:

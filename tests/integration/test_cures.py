@@ -47,7 +47,8 @@ def test_a_stock_out_and_a_policy_come_with_their_cures_and_are_then_overcome(
     policies = f"https://orgpolicy.googleapis.com/v2/{PROJECT}/policies"
     name = f"{PROJECT}/policies/compute.requireOsLogin"
     policy = {"name": name, "spec": {"rules": [{"enforce": True}]}}
-    google.post(policies, json=policy).raise_for_status()
+    counted = {"X-Goog-User-Project": PROJECT.rpartition("/")[2]}
+    google.post(policies, json=policy, headers=counted).raise_for_status()
     # Another disk is another VM.
     deploy(vm={"osLogin": False, "bootDiskGib": 60})
     refused("policy-os-login")

@@ -12,9 +12,12 @@ from pulumi import dynamic
 
 from infra import enabled
 from infra.credentials import Given, given, of_program, session
+from infra.managed_jobs import CustomJobsApi
 from infra.queued.api import TpuApi
 from infra.rest import Api, ApiError, ApiResourceProvider
+from localcloud.admin import settings
 from localcloud.app import LocalCloud
+from localcloud.core import enablement
 from localcloud.core.cloud import DEVELOPER
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.core.tokens import Principal
@@ -138,6 +141,28 @@ def test_another_quota_project_of_the_default_credentials_keeps_nobody_from_the_
     monkeypatch.setenv("GOOGLE_BILLING_PROJECT", "elsewhere")
     with pytest.raises(ApiError, match="permission to use project elsewhere"):
         TpuApi().list_all(NODES, "queuedResources")
+
+
+@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize("kind", ["token", "key"])
+def test_a_persons_calls_count_for_the_project_that_they_are_about_where_google_asks_for_one(
+    cloud: LocalCloud, client: Client, kind: str, asks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reports disagree whether Vertex AI asks; organization policies always do."""
+    for api in ("orgpolicy.googleapis.com", "aiplatform.googleapis.com"):
+        enablement.enable(cloud.cloud, DEFAULT_PROJECT, [api])
+    settings.change(cloud.cloud, "vertex-quota-project", {"on": asks})
+    token = cloud.cloud.token(Principal(DEVELOPER))
+    said = Given(token=token) if kind == "token" else Given(key=json.dumps(key_of(cloud)))
+    policies = f"https://orgpolicy.googleapis.com/v2/projects/{DEFAULT_PROJECT}/policies"
+    answer = session(said).get(f"{policies}/compute.requireOsLogin:getEffectivePolicy")
+    assert answer.json()["spec"] == {"rules": []}
+    monkeypatch.setattr("infra.rest.credentials.given", lambda _: said)
+    vertex = CustomJobsApi("us-central1")
+    place = f"projects/{DEFAULT_PROJECT}/locations/us-central1"
+    assert vertex.list_all(place, "customJobs") == []
+    with pytest.raises(ApiError, match="image_uri is required"):
+        vertex.post(f"{place}/customJobs", {"displayName": "a body that is sent again"})
 
 
 @pytest.mark.parametrize("in_a_file", [True, False])

@@ -54,6 +54,11 @@ class CustomJobs:
             )
         if status == 403 and "disabled" in said:
             return f"{_API} is disabled in {self._project}. `pulumi up` with jobs.vertex enables it"
+        if status == 403 and "to use project" in said:
+            return (
+                f"your calls may not count for {self._project}. Ask for "
+                "roles/serviceusage.serviceUsageConsumer there"
+            )
         if status == 403 and "act as" in said:
             return (
                 f"you may not run jobs as {account}. Ask for roles/iam.serviceAccountUser on it: "

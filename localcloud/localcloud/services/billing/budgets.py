@@ -13,12 +13,12 @@ from localcloud.core.registry import Collection
 from localcloud.core.store import Record
 from localcloud.services import policies
 from localcloud.services.billing import accounts
-from localcloud.services.billing.api import BUDGET, BUDGETS_API, account_name, budget_resources
+from localcloud.services.billing.api import BUDGET, BUDGETS_API, account_name, account_resources
 from localcloud.services.monitoring.channels import CHANNEL
 from localcloud.services.paging import page
 from localcloud.services.pubsub.topics import TOPIC
 
-_BUDGETS = Collection(BUDGETS_API, "billingAccounts.budgets", "billing.budgets", budget_resources)
+_BUDGETS = Collection(BUDGETS_API, "billingAccounts.budgets", "billing.budgets", account_resources)
 _MOST_CHANNELS = 5
 ALERTER = "serviceAccount:billing-budget-alert@system.gserviceaccount.com"
 """Who publishes a budget's messages; Google lets it publish when a topic is connected."""

@@ -18,6 +18,13 @@ def enabled_apis() -> tuple[str, ...]:
     return ("orgpolicy.googleapis.com",)
 
 
+@pytest.fixture
+def api(api: Client) -> Client:
+    """The owner, who names a quota project, as people have to."""
+    api.session.headers["X-Goog-User-Project"] = PROJECT
+    return api
+
+
 def test_a_policy_holds_from_when_it_is_set_until_it_is_deleted(api: Client) -> None:
     effective = f"{POLICIES}/compute.vmExternalIpAccess:getEffectivePolicy"
     assert api.get(effective)["spec"] == {"rules": []}
@@ -40,4 +47,11 @@ def test_a_name_that_no_constraint_has_is_refused(api: Client) -> None:
 
 def test_a_stranger_may_not_read_them(api: Client) -> None:
     effective = f"{POLICIES}/compute.requireOsLogin:getEffectivePolicy"
-    api.as_member("user:stranger@example.com").get(effective, status=403)
+    manager = f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}"
+    policy = api.post(f"{manager}:getIamPolicy")
+    who, role = "user:stranger@example.com", "roles/serviceusage.serviceUsageConsumer"
+    policy["bindings"].append({"role": role, "members": [who]})
+    api.post(f"{manager}:setIamPolicy", {"policy": policy})
+    stranger = api.as_member(who)
+    stranger.session.headers["X-Goog-User-Project"] = PROJECT
+    assert "orgpolicy.policy.get" in stranger.get(effective, status=403)["error"]["message"]

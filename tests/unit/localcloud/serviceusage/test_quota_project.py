@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from localcloud.admin import settings
 from localcloud.core import projects
 from localcloud.core.cloud import DEVELOPER, Cloud
 from localcloud.testing import Client
@@ -18,7 +19,10 @@ MEMBER = "user:ada@example.com"
 
 @pytest.fixture
 def enabled_apis() -> tuple[str, ...]:
-    return ("tpu.googleapis.com",)
+    return (
+        *("tpu.googleapis.com", "orgpolicy.googleapis.com", "aiplatform.googleapis.com"),
+        "iam.googleapis.com",
+    )
 
 
 @pytest.fixture
@@ -57,3 +61,43 @@ def test_the_caller_must_be_allowed_to_use_it(api: Client, others: str, project:
         f"Caller does not have required permission to use project {project}. Grant the caller the "
         "roles/serviceusage.serviceUsageConsumer role"
     )
+
+
+POLICY = f"orgpolicy.googleapis.com/v2/projects/{OURS}/policies/gcp.x:getEffectivePolicy"
+PLACE = f"projects/{OURS}/locations/us-central1"
+JOBS = f"us-central1-aiplatform.googleapis.com/v1/{PLACE}/customJobs"
+
+
+def test_a_client_based_api_refuses_a_person_without_one_and_no_service_account(
+    api: Client, others: str
+) -> None:
+    error = api.get(POLICY, status=403)["error"]
+    assert "The orgpolicy.googleapis.com API requires a quota project" in error["message"]
+    assert error["details"][0]["reason"] == "SERVICE_DISABLED"
+    assert error["details"][0]["metadata"]["service"] == "orgpolicy.googleapis.com"
+    policy = api.post(f"{MANAGER}/{OURS}:getIamPolicy")
+    for project in (OURS, others):
+        accounts = f"iam.googleapis.com/v1/projects/{project}/serviceAccounts"
+        if project == others:
+            api.post(
+                f"serviceusage.googleapis.com/v1/projects/{others}/services/"
+                "iam.googleapis.com:enable",
+                {},
+            )
+        email = api.post(accounts, {"accountId": "reader"})["email"]
+        member = f"serviceAccount:{email}"
+        policy["bindings"].append({"role": "roles/owner", "members": [member]})
+    api.post(f"{MANAGER}/{OURS}:setIamPolicy", {"policy": policy})
+    ours = f"serviceAccount:reader@{OURS}.iam.gserviceaccount.com"
+    assert "spec" in api.as_member(ours).get(POLICY)
+    # The other's own project lacks the API.
+    theirs = api.as_member(ours.replace(OURS, OTHERS))
+    assert "has not been used in project" in theirs.get(POLICY, status=403)["error"]["message"]
+
+
+def test_whether_vertex_ai_asks_people_for_one_is_a_setting(api: Client, cloud: Cloud) -> None:
+    assert api.get(JOBS) == {}
+    settings.change(cloud, "vertex-quota-project", {"on": True})
+    assert "requires a quota project" in api.get(JOBS, status=403)["error"]["message"]
+    api.session.headers["X-Goog-User-Project"] = OURS
+    assert api.get(JOBS) == {}

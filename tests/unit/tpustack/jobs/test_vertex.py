@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from infra import credentials
+from infra.credentials import Given
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import Job
+from localcloud.admin import settings
 from localcloud.app import LocalCloud
 from localcloud.core import enablement, projects
 from localcloud.core.hooks import machine_powered_off
@@ -272,21 +275,38 @@ def test_a_refusal_is_one_message_with_its_cure_and_nothing_is_queued(
 
 
 @pytest.mark.parametrize(
-    ("roles", "says"),
+    ("roles", "asks", "says"),
     [
-        (("roles/storage.objectUser",), "Ask for roles/aiplatform.user"),
+        (("roles/storage.objectUser",), False, "Ask for roles/aiplatform.user"),
         (
             ("roles/storage.objectUser", "roles/aiplatform.user"),
+            False,
+            f"you may not run jobs as {EMAIL}. Ask for roles/iam.serviceAccountUser",
+        ),
+        # Whether Vertex AI asks people for a quota project is not known.
+        (
+            ("roles/storage.objectUser", "roles/aiplatform.user"),
+            True,
+            f"may not count for {PROJECT}. Ask for roles/serviceusage.serviceUsageConsumer",
+        ),
+        (
+            (
+                *("roles/storage.objectUser", "roles/aiplatform.user"),
+                "roles/serviceusage.serviceUsageConsumer",
+            ),
+            True,
             f"you may not run jobs as {EMAIL}. Ask for roles/iam.serviceAccountUser",
         ),
     ],
 )
 def test_who_may_not_submit_is_told_which_role_is_missing(
-    submit: Run, queue: Queue, cloud: LocalCloud, client: Client, roles: tuple[str, ...], says: str,
-    monkeypatch: pytest.MonkeyPatch,
+    submit: Run, queue: Queue, cloud: LocalCloud, client: Client, roles: tuple[str, ...],
+    asks: bool, says: str, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     grant(client, "user:ada@x.org", *roles)
+    settings.change(cloud.cloud, "vertex-quota-project", {"on": asks})
     ada = Client(cloud, "user:ada@x.org")
+    ada.session.hooks = credentials.session(Given(token="unused")).hooks
     monkeypatch.setattr("tpustack.jobs.place.Google", lambda: Google(ada.session))
     done = submit("--command", "true", "--name", "one")
     assert says in done.err

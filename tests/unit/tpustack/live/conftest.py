@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from infra import credentials
+from infra.credentials import Given
 from localcloud.app import LocalCloud
 from localcloud.core import enablement
 from localcloud.core.clock import VirtualClock
@@ -39,7 +41,9 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCloud]:
 
 @pytest.fixture
 def api(cloud: LocalCloud) -> Client:
-    return Client(cloud)
+    client = Client(cloud)
+    client.session.headers[credentials.QUOTA_PROJECT] = DEFAULT_PROJECT
+    return client
 
 
 @pytest.fixture
@@ -55,6 +59,7 @@ def live(cloud: LocalCloud, project: Path, run: Run, monkeypatch: pytest.MonkeyP
         asked = {about: QUESTIONS[about] for about in only or QUESTIONS}
         monkeypatch.setattr("tpustack.live.check.QUESTIONS", asked)
         who = session(cloud, member) if member else session(cloud)
+        who.hooks = credentials.session(Given(token="unused")).hooks
         monkeypatch.setattr(google, "_session", lambda: who)
         config: dict[str, Any] = {"zone": "us-central1-b", "tpu": TPU, **settings}
         keys = {f"tpu-stack:{name}": value for name, value in config.items()}
