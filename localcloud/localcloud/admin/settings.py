@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from localcloud.core.access import VERTEX_SETTING
 from localcloud.core.call import Json
 from localcloud.core.cloud import SETTING, Cloud
 from localcloud.core.errors import invalid
@@ -156,5 +155,5 @@ _CHECKS: dict[str, Check] = {
     "stockout": _types_by_zone,
     TOKENS: _moments,
     "tpu-hosts": _hosts,
-    VERTEX_SETTING: _switch,
+    "vertex-quota-project": _switch,
 }

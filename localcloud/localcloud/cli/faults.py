@@ -51,10 +51,6 @@ def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
     deny = kinds.add_parser("deny-nodes", parents=[common], help="refuse classic TPU nodes")
     deny.add_argument("switch", choices=("on", "off"))
     deny.set_defaults(run=_deny)
-    ask_for = "Vertex AI asks people for a quota project"
-    vertex = kinds.add_parser("vertex-quota-project", parents=[common], help=ask_for)
-    vertex.add_argument("switch", choices=("on", "off"))
-    vertex.set_defaults(run=_vertex)
 
 
 def _add_machine_faults(kinds: Commands, common: argparse.ArgumentParser) -> None:
@@ -141,10 +137,6 @@ def _quota(options: argparse.Namespace) -> int:
 
 def _deny(options: argparse.Namespace) -> int:
     return _set(options, "deny-tpu-nodes", {"on": options.switch == "on"})
-
-
-def _vertex(options: argparse.Namespace) -> int:
-    return _set(options, "vertex-quota-project", {"on": options.switch == "on"})
 
 
 def _set(options: argparse.Namespace, name: str, value: dict[str, object]) -> int:

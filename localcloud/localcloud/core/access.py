@@ -22,11 +22,8 @@ QUOTA_PROJECT = "X-Goog-User-Project"
 # (docs.cloud.google.com/docs/quotas/quota-project, 2026-11). Known by their refusals: orgpolicy
 # (golang/oauth2#702, 2024-02) and billingbudgets (the provider's page on google_billing_budget).
 _CLIENT_BASED = ("billingbudgets.googleapis.com", "orgpolicy.googleapis.com")
-# Reports of 2026 disagree about this one: a setting decides.
+# Reports of 2026 disagree about Vertex AI: the setting `vertex-quota-project` {"on": true} decides.
 _VERTEX = "aiplatform.googleapis.com"
-VERTEX_SETTING = "vertex-quota-project"
-"""Name of the setting {"on": true} by which Vertex AI asks people for a quota project, too."""
-_ACCOUNT_ENDS = ".iam.gserviceaccount.com"
 _PROJECT_ROLES = {
     "projectOwner": "roles/owner",
     "projectEditor": "roles/editor",
@@ -194,7 +191,8 @@ def require_quota_project(cloud: Cloud, call: Call, service: str) -> None:
     """
     named = call.request.headers.get(QUOTA_PROJECT, "")
     if not named:
-        if _is_client_based(cloud, service):
+        vertex = service == _VERTEX and cloud.setting("vertex-quota-project").get("on")
+        if vertex or service in _CLIENT_BASED:
             require_service(cloud, _clients_project(call, service), service)
         return
     project = projects.identifier(cloud, named)
@@ -213,25 +211,16 @@ def require_quota_project(cloud: Cloud, call: Call, service: str) -> None:
     require_service(cloud, project, service)
 
 
-def _is_client_based(cloud: Cloud, service: str) -> bool:
-    vertex = service == _VERTEX and cloud.setting(VERTEX_SETTING).get("on")
-    return service in _CLIENT_BASED or bool(vertex)
-
-
 def _clients_project(call: Call, service: str) -> str:
-    """Return the project of the caller's own: a service account's, none of a person's.
-
-    The words are those in the reports.
-    """
+    """Return a service account's own project; a person has none, which Google refuses."""
     if call.principal.member.startswith("serviceAccount:"):
-        return call.principal.email.partition("@")[2].removesuffix(_ACCOUNT_ENDS)
+        return call.principal.email.partition("@")[2].partition(".iam.")[0]
     raise ApiError(
         403,
         "Your application is authenticating by using local Application Default Credentials. The "
         f"{service} API requires a quota project, which is not set by default. To learn how to set "
         "your quota project, see https://cloud.google.com/docs/authentication/adc-troubleshooting/"
         "user-creds .",
-        reason="SERVICE_DISABLED",
         details=[error_info("SERVICE_DISABLED", consumer="projects/764086051850", service=service)],
     )
 

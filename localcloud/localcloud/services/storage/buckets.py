@@ -118,13 +118,13 @@ def delete(cloud: Cloud, call: Call) -> None:
         kinds = (records.live_kind(bucket.name), records.noncurrent_kind(bucket.name))
         if any(cloud.store.keys(kind) for kind in kinds):
             raise ApiError(409, "The bucket you tried to delete is not empty.")
-        seconds, now = bucket.soft_delete_seconds, cloud.clock.now()
-        if seconds:
-            kept = replace(bucket, soft_deleted=now, hard_delete=now + seconds)
-            cloud.store.put(records.DELETED_BUCKET, bucket.key, asdict(kept))
+        kept = bucket.soft_delete_seconds > 0
+        if kept:
+            gone = replace(bucket, soft_deleted=cloud.clock.now())
+            cloud.store.put(records.DELETED_BUCKET, bucket.key, asdict(gone))
         for key, record in cloud.store.items(records.deleted_kind(bucket.name)):
             cloud.store.delete(records.deleted_kind(bucket.name), key)
-            if seconds:
+            if kept:
                 cloud.store.put(records.deleted_kind(bucket.key), key, record)
         resumable.forget(cloud, bucket.name)
         cloud.store.delete(records.BUCKET, bucket.name)

@@ -35,7 +35,6 @@ class Bucket:
     updated: float
     settings: Json
     soft_deleted: float | None = None
-    hard_delete: float | None = None
 
     @property
     def key(self) -> str:

@@ -42,9 +42,9 @@ def bucket_resource(bucket: Bucket) -> Json:
         "etag": etag(bucket.metageneration),
         **bucket.settings,
     }
-    if bucket.soft_deleted and bucket.hard_delete:
+    if bucket.soft_deleted:
         shown["softDeleteTime"] = rfc3339(bucket.soft_deleted)
-        shown["hardDeleteTime"] = rfc3339(bucket.hard_delete)
+        shown["hardDeleteTime"] = rfc3339(bucket.soft_deleted + bucket.soft_delete_seconds)
     uniform = bucket.settings["iamConfiguration"]["uniformBucketLevelAccess"]
     shown["iamConfiguration"] = bucket.settings["iamConfiguration"] | {"bucketPolicyOnly": uniform}
     return shown

@@ -35,7 +35,7 @@ def apply(cloud: Cloud) -> int:
             changed += _purge(cloud, bucket.name) + _apply_rules(cloud, bucket)
     for gone in records.all_buckets(cloud, records.DELETED_BUCKET):
         changed += _purge(cloud, gone.key)
-        if (gone.hard_delete or 0.0) <= cloud.clock.now():
+        if (gone.soft_deleted or 0.0) + gone.soft_delete_seconds <= cloud.clock.now():
             cloud.store.delete(records.DELETED_BUCKET, gone.key)
     return changed
 

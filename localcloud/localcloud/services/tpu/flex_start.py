@@ -13,6 +13,7 @@ from localcloud.core.call import Json
 from localcloud.core.errors import invalid
 from localcloud.core.store import Record
 from localcloud.services.tpu import catalog
+from localcloud.services.tpu.api import zone_of
 
 _LONGEST = 7 * 24 * 3600.0
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)s")
@@ -43,7 +44,10 @@ def seconds_of(request: Json) -> float | None:
 
 
 def require_generation(node: Record) -> None:
-    """Raise what Google answers for a generation that it does not have for flex-start."""
+    """Raise what Google answers (in users' notes of 2026-08) where it has no flex-start."""
     name = node["acceleratorType"]
     if not catalog.accelerators()[name].flex_start:
-        raise invalid(f"Accelerator type '{name}' is not supported with FLEX_START.")
+        raise invalid(
+            f'FLEX_START provisioning model is not supported for accelerator type "{name}" in '
+            f'location "{zone_of(node["queuedResource"])}"'
+        )

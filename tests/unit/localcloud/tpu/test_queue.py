@@ -203,7 +203,11 @@ def test_one_for_a_while_takes_preemptible_quota(tpu: Client, cloud: Cloud) -> N
     [
         (flex("604801s"), "at most 604800s"),
         (flex("0s"), "more than 0s"),
-        (flex(type_="v2-8"), "not supported with FLEX_START"),
+        (
+            flex(type_="v2-8"),
+            "FLEX_START provisioning model is not supported for accelerator type "
+            '"v2-8" in location "us-central1-b"',
+        ),
         (flex(spot={}), "FLEX_START and spot"),
         ({**flex(), "provisioningModel": "STANDARD"}, "only for provisioning_model FLEX_START"),
         (request(provisioningModel="RESERVATION_BOUND"), "reservation_name is required"),
