@@ -75,11 +75,8 @@ def counts(cloud: Cloud) -> dict[str, int]:
 def soft_deleted_bytes(cloud: Cloud) -> int:
     """Return how much Google still bills of what was deleted or replaced."""
     buckets = [*cloud.store.keys(BUCKET), *cloud.store.keys(DELETED_BUCKET)]
-    return sum(
-        record["size"]
-        for bucket in buckets
-        for _, record in cloud.store.items(deleted_kind(bucket))
-    )
+    kept = (record for bucket in buckets for _, record in cloud.store.items(deleted_kind(bucket)))
+    return sum(record["size"] for record in kept)
 
 
 def _is_googles_account(key: str) -> bool:

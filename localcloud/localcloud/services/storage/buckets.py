@@ -119,13 +119,14 @@ def delete(cloud: Cloud, call: Call) -> None:
         if any(cloud.store.keys(kind) for kind in kinds):
             raise ApiError(409, "The bucket you tried to delete is not empty.")
         kept = bucket.soft_delete_seconds > 0
+        gone = records.version_key(bucket.name, bucket.generation)
         if kept:
-            gone = replace(bucket, soft_deleted=cloud.clock.now())
-            cloud.store.put(records.DELETED_BUCKET, bucket.key, asdict(gone))
+            record = asdict(replace(bucket, soft_deleted=cloud.clock.now()))
+            cloud.store.put(records.DELETED_BUCKET, gone, record)
         for key, record in cloud.store.items(records.deleted_kind(bucket.name)):
             cloud.store.delete(records.deleted_kind(bucket.name), key)
             if kept:
-                cloud.store.put(records.deleted_kind(bucket.key), key, record)
+                cloud.store.put(records.deleted_kind(gone), key, record)
         resumable.forget(cloud, bucket.name)
         cloud.store.delete(records.BUCKET, bucket.name)
         cloud.store.delete(POLICY, bucket_policy.key(bucket.name))

@@ -16,7 +16,7 @@ from localcloud.core.errors import ApiError
 
 BUCKET = "bucket"
 DELETED_BUCKET = "soft-deleted-bucket"
-"""The store's kind of deleted buckets that are still kept, by `Bucket.key`."""
+"""The store's kind of deleted buckets that are still kept, by `version_key`."""
 UPLOAD = "upload"
 
 
@@ -35,11 +35,6 @@ class Bucket:
     updated: float
     settings: Json
     soft_deleted: float | None = None
-
-    @property
-    def key(self) -> str:
-        """What tells a deleted bucket from a later one of its name."""
-        return f"{self.name}#{self.generation}"
 
     @property
     def public_access_prevented(self) -> bool:

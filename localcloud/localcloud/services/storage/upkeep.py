@@ -33,10 +33,10 @@ def apply(cloud: Cloud) -> int:
     for bucket in records.all_buckets(cloud):
         with cloud.store.locked():
             changed += _purge(cloud, bucket.name) + _apply_rules(cloud, bucket)
-    for gone in records.all_buckets(cloud, records.DELETED_BUCKET):
-        changed += _purge(cloud, gone.key)
-        if (gone.soft_deleted or 0.0) + gone.soft_delete_seconds <= cloud.clock.now():
-            cloud.store.delete(records.DELETED_BUCKET, gone.key)
+    for key, record in cloud.store.items(records.DELETED_BUCKET):
+        changed += _purge(cloud, key)
+        if record["soft_deleted"] + Bucket(**record).soft_delete_seconds <= cloud.clock.now():
+            cloud.store.delete(records.DELETED_BUCKET, key)
     return changed
 
 
