@@ -84,6 +84,9 @@ def complete(settings: Json, before: Json, now: float) -> Json:
         if not result.get(empty):
             result.pop(empty, None)
     check_storage_class(result["storageClass"])
+    if (result.get("autoclass") or {}).get("enabled"):
+        # Autoclass begins with STANDARD, whatever is asked: docs/autoclass of Cloud Storage.
+        result["storageClass"] = "STANDARD"
     problems = [*_label_problems(result.get("labels", {})), *_access_problems(iam)]
     problems += _retention_problems(result)
     problems += lifecycle_rules.problems(result.get("lifecycle", {}))

@@ -165,6 +165,8 @@ def _change(cloud: Cloud, call: Call, *, merge: bool) -> Json:
         refuse_acl(call, bucket)
         if call.body.get("location", bucket.location).upper() != bucket.location:
             raise invalid(f"A bucket's location cannot be changed; it is {bucket.location}.")
+        if merge and not body:
+            return render.bucket_resource(bucket)
         now = cloud.clock.now()
         wanted = bucket_settings.merged(bucket.settings, body) if merge else body
         changed = replace(

@@ -45,6 +45,8 @@ def bucket_resource(bucket: Bucket) -> Json:
     if bucket.soft_deleted:
         shown["softDeleteTime"] = rfc3339(bucket.soft_deleted)
         shown["hardDeleteTime"] = rfc3339(bucket.soft_deleted + bucket.soft_delete_seconds)
+    if bucket.location_type == "region":
+        shown["satisfiesPZI"] = True
     uniform = bucket.settings["iamConfiguration"]["uniformBucketLevelAccess"]
     shown["iamConfiguration"] = bucket.settings["iamConfiguration"] | {"bucketPolicyOnly": uniform}
     return shown

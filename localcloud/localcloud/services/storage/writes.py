@@ -65,6 +65,7 @@ class Write:
         with cloud.store.locked():
             bucket = self._admit(cloud)
             now = cloud.clock.now()
+            sorted_by_google = (bucket.settings.get("autoclass") or {}).get("enabled")
             if bucket.settings.get("defaultEventBasedHold"):
                 fields.setdefault("eventBasedHold", True)
             version = Version(
@@ -77,7 +78,7 @@ class Write:
                 crc32c=checksums.crc32c,
                 md5=checksums.md5,
                 storage_class=object_fields.storage_class(
-                    self.body, bucket.settings["storageClass"]
+                    {} if sorted_by_google else self.body, bucket.settings["storageClass"]
                 ),
                 created=now,
                 updated=now,

@@ -199,3 +199,33 @@ def test_a_project_has_a_storage_service_account(api: Client) -> None:
     found = api.get(f"{HOST}/storage/v1/projects/{DEFAULT_PROJECT}/serviceAccount")
     number = projects.number(DEFAULT_PROJECT)
     assert found["email_address"].startswith(f"service-{number}@gs-project-accounts.")
+
+
+def test_an_empty_patch_changes_nothing(api: Client, bucket: Bucket) -> None:
+    before = api.get(f"{BUCKETS}/{bucket.name}")
+    assert api.patch(f"{BUCKETS}/{bucket.name}", {}) == before
+    assert api.patch(f"{BUCKETS}/{bucket.name}", {"labels": {"a": "b"}})["metageneration"] == "2"
+
+
+def test_a_regional_bucket_satisfies_zone_isolation(api: Client) -> None:
+    assert create(api, name="in-a-region", location="us-central1")["satisfiesPZI"] is True
+    assert "satisfiesPZI" not in create(api, name="in-many-regions", location="US")
+
+
+def test_autoclass_begins_with_standard_whatever_is_asked(api: Client) -> None:
+    wanted = {"storageClass": "NEARLINE", "autoclass": {"enabled": True}}
+    made = create(api, name="by-autoclass", **wanted)
+    assert made["storageClass"] == "STANDARD"
+    upload = "storage.googleapis.com/upload/storage/v1/b/by-autoclass/o"
+    query = {"uploadType": "multipart"}
+    body = (
+        '--x\nContent-Type: application/json\n\n{"name": "o", "storageClass": "ARCHIVE"}\n'
+        "--x\nContent-Type: text/plain\n\ntext\n--x--"
+    )
+    answer = api.session.post(
+        f"https://{upload}",
+        params=query,
+        data=body,
+        headers={"Content-Type": "multipart/related; boundary=x"},
+    )
+    assert answer.json()["storageClass"] == "STANDARD"
