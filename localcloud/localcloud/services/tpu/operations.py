@@ -50,7 +50,9 @@ def _show(name: str, record: Record) -> Json:
         if (metadata["verb"], version) == ("delete", "v2"):
             return EMPTY
         if "/nodes/" in record["about"]["target"]:
-            return {"@type": f"{_TYPE}.{version}.Node", **node_view(made, version)}
+            # A node's health is not known yet when its creation is done.
+            told = made | ({"health": None} if metadata["verb"] == "create" else {})
+            return {"@type": f"{_TYPE}.{version}.Node", **node_view(told, version)}
         return {"@type": f"{_TYPE}.{version}.QueuedResource", **queued_view(made, version)}
 
     return shown(name, metadata, record, response)

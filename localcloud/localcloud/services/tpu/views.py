@@ -6,6 +6,7 @@ begin with `_` are the emulator's own.
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network
 from typing import Any
 
 from localcloud.core.call import Call, Json
@@ -13,7 +14,7 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.discovery import document
 from localcloud.core.store import Record
 from localcloud.services.paging import page
-from localcloud.services.tpu import hosts
+from localcloud.services.tpu import catalog, hosts
 from localcloud.services.tpu.api import NODE, NODES, load, node_name, place
 
 _NEWER_THAN_V1 = {"V2": "V2_ALPHA1"}
@@ -21,7 +22,7 @@ _NEWER_THAN_V1 = {"V2": "V2_ALPHA1"}
 
 def node_view(record: Record, version: str) -> Json:
     """Return a node in `version`: v1 shows TPU VMs too, v2 shows classic nodes too."""
-    view = dict(record)
+    view = _with_block(record)
     if version == "v1":
         _as_v1(view)
     else:
@@ -34,6 +35,15 @@ def node_view(record: Record, version: str) -> Json:
 def queued_view(record: Record, version: str) -> Json:
     """Return a queued resource in `version`."""
     return _known(record, version, "QueuedResource")
+
+
+def _with_block(record: Record) -> Json:
+    """Return a node with the block that its hosts' addresses lie in, if it has no other."""
+    taken = record.get("_addresses")
+    if not taken or "cidrBlock" in record:
+        return dict(record)
+    prefix = catalog.accelerators()[record["acceleratorType"]].prefix
+    return record | {"cidrBlock": str(IPv4Network((taken[0], prefix), strict=False))}
 
 
 def _as_v1(view: Json) -> None:
@@ -58,13 +68,16 @@ def _as_v2(view: Json) -> None:
 
 
 def _known(record: Json, version: str, schema: str) -> Json:
-    """Return the fields of `record`, at every depth, that the schema of this version has."""
+    """Return the fields of `record`, at every depth, that the schema of this version has.
+
+    The API leaves out what is false.
+    """
     schemas = document("tpu", version).schemas
     known = schemas[schema].get("properties", {})
     return {
         key: _fitted(value, version, known[key])
         for key, value in record.items()
-        if key in known and value is not None
+        if key in known and value is not None and value is not False
     }
 
 

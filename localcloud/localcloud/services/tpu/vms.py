@@ -64,10 +64,9 @@ def accepted(cloud: Cloud, call: Call, zone: str, body: Json, slices: int = 1) -
     for url in uses:
         if "/subnetworks/" in url:
             checks.require_room(cloud, path_from(url), accelerator.hosts * slices)
-    scheduling = checks.scheduling(body.get("schedulingConfig") or {})
-    if scheduling:
-        record["schedulingConfig"] = scheduling
+    record.setdefault("shieldedInstanceConfig", {})
     return record | {
+        "schedulingConfig": checks.scheduling(body.get("schedulingConfig") or {}),
         "acceleratorType": accelerator.name,
         "acceleratorConfig": {"type": accelerator.type, "topology": accelerator.topology},
         "runtimeVersion": body["runtimeVersion"],
@@ -82,9 +81,7 @@ def accepted(cloud: Cloud, call: Call, zone: str, body: Json, slices: int = 1) -
 def _uses(call: Call, networks: list[tuple[Json, str]], attached: list[Json]) -> list[str]:
     used = []
     for config, path in networks:
-        region = f"regions/{call.params['locationsId'].rpartition('-')[0]}/subnetworks/"
-        subnet = config["subnetwork"]
-        used += [path, path_of(subnet if "/" in subnet else region + subnet, call.project)]
+        used += [path, config["subnetwork"]]
     return [url_of(path) for path in used] + _disk_urls(call.project, attached)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network
+
 import pytest
 
 from localcloud.core.call import Json
@@ -113,14 +115,34 @@ def test_a_network_that_does_not_exist_is_refused(tpu: Client, config: Json, mis
     assert missing in answer["error"]["message"]
 
 
-def test_the_network_is_shown_as_it_was_sent(tpu: Client) -> None:
-    sent = {
+def test_a_vm_is_shown_in_full_but_for_what_is_false(tpu: Client) -> None:
+    network = {"network": "default", "subnetwork": "default", "enableExternalIps": False}
+    tiers = {"preemptible": False, "reserved": False, "spot": False}
+    operation = tpu.post(
+        f"{V2}/nodes", VM | {"networkConfig": network, "schedulingConfig": tiers}, nodeId="t"
+    )
+    assert "health" not in operation["response"]
+    node = tpu.get(f"{V2}/nodes/t")
+    assert node["networkConfig"] == {
         "network": "projects/tpu-stack-local/global/networks/default",
-        "subnetwork": "default",
-        "enableExternalIps": False,
+        "subnetwork": "projects/tpu-stack-local/regions/us-central1/subnetworks/default",
     }
-    tpu.post(f"{ALPHA}/nodes", VM | {"networkConfig": sent}, nodeId="t")
-    assert tpu.get(f"{ALPHA}/nodes/t")["networkConfig"] == sent
+    assert (node["schedulingConfig"], node["shieldedInstanceConfig"]) == ({}, {})
+    assert "multisliceNode" not in node
+    assert len(node["serviceAccount"]["scope"]) == 6
+    assert IPv4Network(node["cidrBlock"]).subnet_of(IPv4Network("10.128.0.0/20"))
+
+
+def test_a_runtime_that_googles_lists_leave_out_is_taken(tpu: Client) -> None:
+    body = VM | {"runtimeVersion": "tpu-vm-cos-stable"}
+    tpu.post(f"{V2}/nodes", body, nodeId="t")
+    assert tpu.get(f"{V2}/nodes/t")["state"] == "READY"
+
+
+def test_a_customers_key_of_the_boot_disk_is_refused(tpu: Client) -> None:
+    body = VM | {"bootDiskConfig": {"customerEncryptionKey": {"kmsKeyName": "k"}}}
+    answer = tpu.post(f"{ALPHA}/nodes", body, nodeId="t", status=501)
+    assert "bootDiskConfig.customerEncryptionKey" in answer["error"]["message"]
 
 
 def test_a_subnetwork_with_a_tpu_in_it_cannot_be_deleted(tpu: Client) -> None:
