@@ -51,7 +51,7 @@ def _told(answer: dict[str, Any]) -> str:
 def _line(step: dict[str, Any]) -> str:
     if "firewall" in step:
         rule = step["firewall"]
-        by = f"rule {rule['displayName']}" if "displayName" in rule else "the implied rule"
+        by = f"rule {rule['displayName']}" if "uri" in rule else "the implied rule"
         verb = "allowed" if rule["action"] == "ALLOW" else "denied"
         return f"{rule['direction'].lower():8}{verb} by {by}, priority {rule['priority']}"
     if "route" in step:

@@ -15,7 +15,8 @@ from localcloud.services.networkmanagement import ends, operations, steps, trace
 from localcloud.services.networkmanagement.api import TEST, TESTS, place, test_name
 from localcloud.services.paging import page
 
-_ID = re.compile(r"[a-z](?:[-a-z0-9]{0,38}[a-z0-9])?")
+# The reference says at most 40 characters; Google takes longer ones (47 in an answer of 2025).
+_ID = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _KEPT = (
     *("source", "destination", "protocol", "description", "labels", "relatedProjects"),
     "bypassFirewallChecks",
@@ -30,7 +31,7 @@ def create(cloud: Cloud, call: Call) -> Json:
         raise invalid(f"test_id '{test_id}' does not match {_ID.pattern}.")
     name = f"{place(call)}/connectivityTests/{test_id}"
     now = rfc3339(cloud.clock.now())
-    record = _checked(call.body) | {"name": name, "displayName": test_id, "createTime": now}
+    record = _checked(call.body) | {"name": name, "createTime": now}
     taken = ApiError(409, f"Resource '{name}' already exists")
     cloud.store.add(TEST, name, record | {"updateTime": now}, taken)
     return _run(cloud, call, name, "create")
@@ -69,8 +70,7 @@ def patch(cloud: Cloud, call: Call) -> Json:
         record = _load(cloud, name) | {field: call.body.get(field) for field in fields}
         record["updateTime"] = rfc3339(cloud.clock.now())
         ends.check(record)
-        given = {key: value for key, value in record.items() if value is not None}
-        cloud.store.put(TEST, name, given)
+        cloud.store.put(TEST, name, {"protocol": "TCP"} | _set(record))
     return _run(cloud, call, name, "update")
 
 
@@ -100,7 +100,10 @@ def _answer(cloud: Cloud, name: str, project: str) -> Record:
         bypass = record.get("bypassFirewallChecks", False)
         found = trace.analyse(cloud, packet, bypass_firewall=bypass)
     except ends.NotFound as missing:
-        found = trace.details(cloud, [steps.abort(missing.cause, missing.resource)], {})
+        aborted = steps.abort(missing.cause, missing.resource)
+        found = trace.details(cloud, [aborted], {})
+    for step in found["traces"][0]["steps"]:
+        step["projectId"] = project
     record["reachabilityDetails"] = found
     cloud.store.put(TEST, name, record)
     return record
@@ -113,8 +116,12 @@ def _forget(cloud: Cloud, name: str) -> None:
 
 def _checked(body: Json) -> Record:
     ends.check(body)
-    record = {key: body[key] for key in _KEPT if key in body}
-    return {"protocol": "TCP"} | record
+    return _set({key: body[key] for key in _KEPT if key in body})
+
+
+def _set(record: Record) -> Record:
+    """Return what is set: Google shows neither false nor empty fields of a test."""
+    return {key: value for key, value in record.items() if value}
 
 
 def _load(cloud: Cloud, name: str) -> Record:

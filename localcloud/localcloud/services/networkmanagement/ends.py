@@ -10,13 +10,15 @@ from localcloud.core.call import Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.services.compute.api import STORE
-from localcloud.services.compute.links import path_of
+from localcloud.services.compute.links import path_from, path_of
+from localcloud.services.compute.subnetworks import ranges
 from localcloud.services.networkmanagement import machines
 from localcloud.services.networkmanagement.machines import Machine
 from localcloud.services.networkmanagement.packets import Packet, Place
 
 PROTOCOLS = ("TCP", "UDP", "ICMP", "ESP", "SCTP", "GRE")
 WITH_PORTS = ("TCP", "UDP", "SCTP")
+_PORT = 80
 _KNOWN = {"instance", "ipAddress", "network", "networkType", "port", "projectId"}
 _INSTANCE = re.compile(r"projects/[^/]+/zones/[^/]+/instances/[^/]+")
 
@@ -48,9 +50,9 @@ def check(test: Json) -> None:
     protocol = test.get("protocol") or "TCP"
     if protocol not in PROTOCOLS:
         raise invalid(f"protocol: '{protocol}' is none of {', '.join(PROTOCOLS)}.")
-    port = test["destination"].get("port")
-    if protocol in WITH_PORTS and not (port and 0 < port < 65536):
-        raise invalid(f"destination.port: {port or 'none'}; {protocol} needs one, 1 to 65535.")
+    port = test["destination"].get("port") or _PORT
+    if not 0 < port < 65536:
+        raise invalid(f"destination.port: {port} is not between 1 and 65535.")
 
 
 def packet(cloud: Cloud, project: str, test: Json) -> Packet:
@@ -64,7 +66,7 @@ def packet(cloud: Cloud, project: str, test: Json) -> Packet:
     source = _place(cloud, project, everything, test["source"], "")
     near = source.network
     destination = _place(cloud, project, everything, test["destination"], near)
-    port = test["destination"].get("port") if protocol in WITH_PORTS else None
+    port = test["destination"].get("port") or _PORT if protocol in WITH_PORTS else None
     return Packet(source, destination, protocol.lower(), port)
 
 
@@ -78,8 +80,20 @@ def _place(cloud: Cloud, project: str, known: list[Machine], end: Json, near: st
             return Place.of(machine)
         if address == machine.address and network in ("", machine.network):
             return Place.of(machine)
-    outside = end.get("networkType") == "INTERNET" or not Place(address, "").private
-    return Place(address, "" if outside else network)
+    if end.get("networkType") == "INTERNET" or not Place(address, "").private:
+        return Place(address, "")
+    found = network or _network_at(cloud, end.get("projectId") or project, address)
+    if not found:
+        raise NotFound("NO_SOURCE_LOCATION", "")
+    return Place(address, found)
+
+
+def _network_at(cloud: Cloud, project: str, address: str) -> str:
+    """Return the path of the project's network with a subnet for an address, or empty."""
+    for path, record in cloud.store.items(STORE, f"projects/{project}/regions/"):
+        if "/subnetworks/" in path and any(IPv4Address(address) in r for r in ranges(record)):
+            return path_from(record["network"])
+    return ""
 
 
 def _instance(known: list[Machine], path: str, end: Json, network: str) -> Machine:

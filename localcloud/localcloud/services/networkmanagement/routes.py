@@ -16,7 +16,7 @@ from localcloud.services.compute.api import STORE
 from localcloud.services.compute.links import last, path_from, url_of
 from localcloud.services.compute.networks import subnets
 from localcloud.services.compute.subnetworks import ranges
-from localcloud.services.networkmanagement.packets import Packet
+from localcloud.services.networkmanagement.packets import Packet, Place
 from localcloud.services.tpu.api import NODE
 
 SUBNET, STATIC, PEERING = "SUBNET", "STATIC", "PEERING_SUBNET"
@@ -25,7 +25,7 @@ GATEWAY = "NEXT_HOP_INTERNET_GATEWAY"
 
 @dataclass(frozen=True)
 class Route:
-    """A route; `path` is empty for what is no resource of its own."""
+    """A route; `path` is empty for one of Google's own, `hop_path` for one to a subnet."""
 
     kind: str
     name: str
@@ -42,9 +42,18 @@ def find(cloud: Cloud, network: str, packet: Packet) -> Route | None:
     for subnet in subnets(cloud, network):
         for block in ranges(subnet):
             if address in block:
-                hop = ("NEXT_HOP_NETWORK", network)
-                return Route(SUBNET, f"default-route-{subnet['id']}", str(block), *hop)
+                name = f"default-route-{subnet['id']}"
+                path = f"{'/'.join(network.split('/')[:2])}/global/routes/{name}"
+                return Route(SUBNET, name, str(block), "NEXT_HOP_NETWORK", "", path)
     return _to_peer(cloud, network, address) or _static(cloud, network, packet)
+
+
+def subnet_at(cloud: Cloud, place: Place) -> Record | None:
+    """Return the subnetwork that an internal address lies in, or None."""
+    for subnet in subnets(cloud, place.network) if place.network else ():
+        if IPv4Address(place.address) in ranges(subnet)[0]:
+            return subnet
+    return None
 
 
 def _to_peer(cloud: Cloud, network: str, address: IPv4Address) -> Route | None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from localcloud.core.call import Json
-from localcloud.services.compute.links import last
+from localcloud.core.store import Record
+from localcloud.services.compute.links import last, path_from
 from localcloud.services.networkmanagement.firewall import EGRESS, IMPLIED_PRIORITY, Verdict
 from localcloud.services.networkmanagement.machines import Machine
 from localcloud.services.networkmanagement.packets import Packet, Place
 from localcloud.services.networkmanagement.routes import Route
+
+# Any of the ports that systems give to the side that begins: the analysis looks at none of them.
+_SOURCE_PORT = 49152
 
 
 def endpoints(packet: Packet) -> Json:
@@ -22,12 +26,12 @@ def endpoints(packet: Packet) -> Json:
     if packet.destination.network:
         about["destinationNetworkUri"] = packet.destination.network
     if packet.port is not None:
-        about["destinationPort"] = packet.port
+        about |= {"destinationPort": packet.port, "sourcePort": _SOURCE_PORT}
     return about
 
 
-def start(packet: Packet) -> Json:
-    """Return the first step, which says what the source is."""
+def start(packet: Packet, subnet: Record | None) -> Json:
+    """Return the first step, which says what the source is, in which subnetwork if in any."""
     source = packet.source
     if source.machine:
         return {"state": "START_FROM_INSTANCE", "instance": _instance(source.machine)}
@@ -36,6 +40,12 @@ def start(packet: Packet) -> Json:
         return {"state": "START_FROM_GOOGLE_SERVICE", "googleService": service}
     if source.network:
         network = {"uri": source.network, "displayName": last(source.network)}
+        if subnet:
+            network |= {
+                "matchedIpRange": subnet["ipCidrRange"],
+                "matchedSubnetUri": path_from(subnet["selfLink"]),
+                "region": last(subnet["region"]),
+            }
         return {"state": "START_FROM_PRIVATE_NETWORK", "network": network}
     return {"state": "START_FROM_INTERNET", "endpoint": endpoints(packet)}
 
@@ -49,7 +59,12 @@ def firewall(network: str, verdict: Verdict) -> Json:
     }
     rule = verdict.rule
     if rule is None:
-        about |= {"firewallRuleType": "IMPLIED_VPC_FIREWALL_RULE", "priority": IMPLIED_PRIORITY}
+        name = "default-allow-egress" if verdict.direction == EGRESS else "default-deny-ingress"
+        about |= {
+            "firewallRuleType": "IMPLIED_VPC_FIREWALL_RULE",
+            "displayName": name,
+            "priority": IMPLIED_PRIORITY,
+        }
     else:
         about |= {
             "firewallRuleType": "VPC_FIREWALL_RULE",
@@ -71,10 +86,12 @@ def route(network: str, chosen: Route) -> Json:
         "destIpRange": chosen.range,
         "nextHopType": chosen.hop,
         "networkUri": network,
-        "priority": chosen.priority,
+        "routeScope": "NETWORK",
     }
     if chosen.hop_path:
-        about["nextHopUri"] = chosen.hop_path
+        about |= {"nextHopUri": chosen.hop_path, "priority": chosen.priority}
+    else:
+        about["nextHop"] = "network gateway"
     if chosen.path:
         about["uri"] = chosen.path
     return {"state": "APPLY_ROUTE", "route": about}
@@ -111,9 +128,10 @@ def drop(cause: str, resource: str = "") -> Json:
     return {"state": "DROP", "causesDrop": True, "drop": about}
 
 
-def abort(cause: str, resource: str = "") -> Json:
+def abort(cause: str, resource: str = "", address: str = "") -> Json:
     """Return the last step of an analysis that can't go on."""
     about = {"cause": cause} | ({"resourceUri": resource} if resource else {})
+    about |= {"ipAddress": address} if address else {}
     return {"state": "ABORT", "abort": about}
 
 

@@ -41,7 +41,7 @@ def details(cloud: Cloud, taken: list[Json], ends: Json) -> Json:
 
 
 def _way(cloud: Cloud, packet: Packet, bypass: bool) -> Iterator[Json]:
-    yield steps.start(packet)
+    yield steps.start(packet, routes.subnet_at(cloud, packet.source))
     sender = packet.source.machine
     if sender and not sender.running:
         yield steps.drop("INSTANCE_NOT_RUNNING", sender.path)
@@ -55,7 +55,7 @@ def _out(cloud: Cloud, packet: Packet, bypass: bool) -> Iterator[Json]:
     if source.service or not source.network:
         yield from _from_outside(cloud, packet, bypass)
         return
-    if source.machine and not source.machine.peered and not bypass:
+    if not (source.machine and source.machine.peered) and not bypass:
         verdict = judge(cloud, source.network, EGRESS, packet)
         yield steps.firewall(source.network, verdict)
         if not verdict.allowed:
@@ -108,7 +108,10 @@ def _from_outside(cloud: Cloud, packet: Packet, bypass: bool) -> Iterator[Json]:
 def _in(cloud: Cloud, packet: Packet, bypass: bool) -> Iterator[Json]:
     """Arrive at the destination's machine, if its firewall lets the packet in."""
     machine = packet.destination.machine
-    if machine is None or machine.peered:
+    if machine is None:
+        yield steps.abort("UNKNOWN_IP", packet.source.network, packet.destination.address)
+        return
+    if machine.peered:
         yield steps.drop("UNKNOWN_INTERNAL_ADDRESS")
         return
     if not bypass:

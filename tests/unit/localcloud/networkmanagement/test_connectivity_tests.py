@@ -39,8 +39,41 @@ def test_an_address_in_a_network_is_an_end_too(ask: Ask, vm: Make, rule: Rule) -
     assert ask(stranger, {"instance": b, "port": 80})["result"] == "REACHABLE"
     assert ask(stranger, {"ipAddress": "10.0.0.2", "port": 80})["result"] == "REACHABLE"
     missing = ask(stranger, {"ipAddress": "10.0.0.99", "port": 80})
-    drop = missing["traces"][0]["steps"][-1]["drop"]
-    assert drop["cause"] == "UNKNOWN_INTERNAL_ADDRESS"
+    assert missing["result"] == "UNDETERMINED"
+    abort = missing["traces"][0]["steps"][-1]["abort"]
+    assert abort == {"cause": "UNKNOWN_IP", "resourceUri": NET, "ipAddress": "10.0.0.99"}
+
+
+def test_an_internal_source_begins_in_the_network_whose_subnet_it_is_of(ask: Ask) -> None:
+    details = ask({"ipAddress": "10.0.0.77"}, {"ipAddress": "10.0.0.99"})
+    assert details["result"] == "UNDETERMINED"
+    (trace,) = details["traces"]
+    assert [step["state"] for step in trace["steps"]] == [
+        "START_FROM_PRIVATE_NETWORK",
+        "APPLY_EGRESS_FIREWALL_RULE",
+        "APPLY_ROUTE",
+        "ABORT",
+    ]
+    assert trace["steps"][0]["network"]["matchedIpRange"] == "10.0.0.0/24"
+    assert trace["steps"][1]["firewall"]["displayName"] == "default-allow-egress"
+    assert {step["projectId"] for step in trace["steps"]} == {"tpu-stack-local"}
+    # Google takes TCP without a port: it asks about 80.
+    assert trace["endpointInfo"]["destinationPort"] == 80
+    nowhere = ask({"ipAddress": "10.99.0.1"}, {"ipAddress": "10.0.0.99"})
+    assert nowhere["traces"][0]["steps"][-1]["abort"]["cause"] == "NO_SOURCE_LOCATION"
+
+
+def test_a_test_is_shown_without_what_was_not_set(google: Client, ask: Ask, vm: Make) -> None:
+    name = "t" * 47
+    body = {"source": {"instance": vm("a")}, "destination": {"ipAddress": "8.8.8.8"}}
+    google.post(TESTS, body | {"bypassFirewallChecks": False}, testId=name)
+    shown = google.get(f"{TESTS}/{name}")
+    assert not {"bypassFirewallChecks", "displayName", "protocol"} & set(shown)
+    assert "port" not in shown["destination"]
+    changed = google.patch(f"{TESTS}/{name}", {"description": "d"}, updateMask="description")
+    assert changed["response"]["protocol"] == "TCP"
+    answer = google.post(TESTS, body | {"roundTrip": True}, testId="r", status=501)
+    assert "roundTrip" in answer["error"]["message"]
 
 
 def test_a_missing_machine_leaves_the_question_open(ask: Ask, vm: Make) -> None:
@@ -81,7 +114,7 @@ def test_the_firewall_can_be_left_out(ask: Ask, vm: Make) -> None:
 def test_tests_are_listed_and_deleted_by_who_may(google: Client, ask: Ask, vm: Make) -> None:
     a = vm("a")
     ask({"instance": a}, {"instance": a, "port": 80})
-    assert [test["displayName"] for test in google.get(TESTS)["resources"]] == ["t0"]
+    assert [test["name"][-3:] for test in google.get(TESTS)["resources"]] == ["/t0"]
     stranger = google.as_member("user:stranger@example.com")
     stranger.get(TESTS, status=403)
     stranger.delete(f"{TESTS}/t0", status=403)
@@ -97,7 +130,7 @@ def test_a_malformed_question_is_refused(google: Client) -> None:
         ("t", {}, b, "TCP", "source: one of instance"),
         ("t", {"ipAddress": "x"}, b, "TCP", "'x' is no IPv4"),
         ("t", {"instance": "vm"}, b, "TCP", "no URI"),
-        ("t", a, {"ipAddress": "10.0.0.3"}, "TCP", "TCP needs one"),
+        ("t", a, {"ipAddress": "10.0.0.3", "port": 65536}, "TCP", "65536 is not between"),
         ("t", a, {"ipAddress": "10.0.0.3"}, "IPX", "'IPX' is none"),
     ]
     for name, source, destination, protocol, said in cases:

@@ -19,7 +19,7 @@ def decided(answer: Json, direction: str = "INGRESS") -> tuple[str, str]:
     (rule,) = (
         step["firewall"] for step in steps if step.get("firewall", {}).get("direction") == direction
     )
-    return rule["action"], rule.get("displayName", "")
+    return rule["action"], rule["displayName"] if "uri" in rule else ""
 
 
 @pytest.fixture
