@@ -2,36 +2,72 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network
+
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
-from localcloud.core.errors import invalid
+from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
 from localcloud.services.compute import ipam
 from localcloud.services.compute.api import STORE
 from localcloud.services.compute.kinds import Kind, Scope
-from localcloud.services.compute.links import url_of
-from localcloud.services.compute.networks import require_network
+from localcloud.services.compute.links import path_from, url_of
+from localcloud.services.compute.networks import require_network, subnets
 from localcloud.services.compute.resources import require_permission, serve
-from localcloud.services.compute.subnetworks import require_subnetwork
+from localcloud.services.compute.subnetworks import ranges, require_subnetwork
 from localcloud.services.compute.usage import in_use
+
+_PRIVATE = IPv4Network("10.0.0.0/8")
+_AUTOMATIC = IPv4Network("10.128.0.0/9")
 
 
 def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
+    # Google takes labels with a new address and forgets them: only setLabels makes some.
+    record.pop("labels", None)
     record["status"] = "RESERVED"
+    if record.get("ipVersion") == "IPV6":
+        raise ApiError(501, "the local cloud has no IPv6 addresses")
     if record["addressType"] == "EXTERNAL":
         _prepare_external(cloud, path, record)
     elif "region" in call.params:
         _prepare_internal(cloud, call, path, record)
     else:
-        # A range for private services access, which the caller chooses.
-        record["network"] = url_of(require_network(cloud, call.project, record.get("network", "")))
-        if not record.get("address"):
-            raise invalid("Invalid value for field 'resource.address': ''. Give the range's start.")
+        _prepare_range(cloud, call, record)
+
+
+def _prepare_range(cloud: Cloud, call: Call, record: Json) -> None:
+    """Keep a range for private services access, any free one if the caller says only its length.
+
+    Source: cloud.google.com/vpc/docs/configure-private-services-access.
+    """
+    network = url_of(require_network(cloud, call.project, record.get("network", "")))
+    length = record.get("prefixLength", 0)
+    if not record.get("address") and not 8 <= length < 30:
+        raise invalid(
+            f"Invalid value for field 'resource.prefixLength': '{length}'. Must be between 8 and "
+            "29 for a range without an address."
+        )
+    record["network"] = network
+    record["address"] = record.get("address") or _free_range(cloud, network, length)
+
+
+def _free_range(cloud: Cloud, network: str, length: int) -> str:
+    taken = [_AUTOMATIC]
+    taken += [block for subnet in subnets(cloud, path_from(network)) for block in ranges(subnet)]
+    taken += [
+        IPv4Network((other["address"], other["prefixLength"]), strict=False)
+        for _, other in cloud.store.items(STORE, "projects/")
+        if other.get("network") == network and other.get("prefixLength")
+    ]
+    for block in _PRIVATE.subnets(new_prefix=length):
+        if not any(block.overlaps(other) for other in taken):
+            return str(block.network_address)
+    raise invalid(f"No free range with the prefix length {length} is left in '{network}'.")
 
 
 def _prepare_external(cloud: Cloud, path: str, record: Json) -> None:
-    record.setdefault("networkTier", "PREMIUM")
-    record.setdefault("ipVersion", "IPV4")
+    if "/global/" in path:
+        record.setdefault("ipVersion", "IPV4")
     if record.get("address"):
         raise invalid("An external address cannot be chosen; leave 'address' out.")
     record["address"] = ipam.reserve_external(cloud, path)
@@ -45,7 +81,6 @@ def _prepare_internal(cloud: Cloud, call: Call, path: str, record: Json) -> None
     require_permission(cloud, call, "compute.subnetworks.use")
     record["subnetwork"] = subnet["selfLink"]
     record.setdefault("purpose", "GCE_ENDPOINT")
-    record.setdefault("networkTier", "PREMIUM")
     record["address"] = ipam.reserve(cloud, subnet, path, record.get("address", ""))
 
 
@@ -62,7 +97,7 @@ def _serve(methods: str, scope: Scope) -> None:
             collection="addresses",
             parameter="address",
             scope=scope,
-            defaults={"addressType": "EXTERNAL"},
+            defaults={"addressType": "EXTERNAL", "description": "", "networkTier": "PREMIUM"},
             prepare=_prepare,
             remove=_remove,
             labelled=True,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from localcloud.core import data
+from localcloud.core import data, projects
 from localcloud.core.errors import ApiError, invalid
 
 
@@ -34,9 +34,20 @@ def zones() -> list[str]:
     return [zone for zones in regions().values() for zone in zones]
 
 
-def auto_range(region: str) -> str:
-    """Return the range of an auto mode network's subnet in `region`."""
-    return str(data.load("compute-places")[region]["range"])
+def visible(project: str, place: str) -> bool:
+    """Return whether lists show a region or zone to a project.
+
+    Google shows a closed region to those it lets in: here the local cloud's own project alone.
+    """
+    places = data.load("compute-places")
+    about = places.get(place) or places.get(region_of(place), {})
+    return project == projects.DEFAULT_PROJECT or "closed" not in about
+
+
+def auto_ranges(project: str) -> dict[str, str]:
+    """Return the ranges of an auto mode network's subnets by region."""
+    places = data.load("compute-places")
+    return {n: p["range"] for n, p in places.items() if "range" in p and visible(project, n)}
 
 
 def region_of(zone: str) -> str:

@@ -14,6 +14,7 @@ from localcloud.services.compute.resources import changes, load, serve
 from localcloud.services.compute.usage import in_use
 
 _LARGEST_GB = 65536
+_OF_IMAGE = ("licenses", "licenseCodes", "guestOsFeatures", "architecture")
 _DEFAULT_GB = 500
 # Source: cloud.google.com/compute/docs/disks/hyperdisks, "Sharing hyperdisks between VMs".
 _ACCESS_MODES = {
@@ -41,9 +42,7 @@ def complete(project: str, zone: str, record: Json) -> None:
         record |= {
             "sourceImage": image["selfLink"],
             "sourceImageId": image["id"],
-            "licenses": image["licenses"],
-            "guestOsFeatures": image["guestOsFeatures"],
-            "architecture": image["architecture"],
+            **{name: image[name] for name in _OF_IMAGE if name in image},
         }
     size = int(record.get("sizeGb") or (least if source else _DEFAULT_GB))
     if not (least if source else 1) <= size <= _LARGEST_GB:
@@ -53,7 +52,8 @@ def complete(project: str, zone: str, record: Json) -> None:
         )
     record["sizeGb"] = str(size)
     record["physicalBlockSizeBytes"] = str(record.get("physicalBlockSizeBytes") or 4096)
-    record.setdefault("enableConfidentialCompute", False)
+    for name in ("enableConfidentialCompute", "locked", "multiWriter", "satisfiesPzi"):
+        record.setdefault(name, False)
 
 
 def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:

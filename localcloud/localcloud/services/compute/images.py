@@ -15,7 +15,7 @@ from localcloud.services.compute.links import last, path_of, shown, url_of
 from localcloud.services.compute.paging import page
 
 _CREATED = "2025-06-10T00:00:00.000-07:00"
-_FEATURES = ("UEFI_COMPATIBLE", "VIRTIO_SCSI_MULTIQUEUE", "GVNIC", "SEV_CAPABLE")
+_FEATURES = ("UEFI_COMPATIBLE", "VIRTIO_SCSI_MULTIQUEUE", "GVNIC")
 
 
 def resolve(project: str, reference: str) -> Json:
@@ -49,7 +49,10 @@ def describe(project: str, name: str) -> Json:
     if about is None:
         raise not_found(f"projects/{project}/global/images/{name}")
     arm = "arm64" in name
-    return {
+    license_ = about.get("license", about["family"])
+    features = [*_FEATURES, *about.get("features", ())]
+    codes = {"licenseCodes": [about["licenseCode"]]} if "licenseCode" in about else {}
+    return codes | {
         "kind": "compute#image",
         "id": str(7_000_000_000 + sum(name.encode()) * 10_000 + len(name)),
         "creationTimestamp": _CREATED,
@@ -57,11 +60,15 @@ def describe(project: str, name: str) -> Json:
         "family": about["family"],
         "status": "READY",
         "sourceType": "RAW",
+        "rawDisk": {"containerType": "TAR", "source": ""},
+        "storageLocations": ["asia", "eu", "us"],
+        "enableConfidentialCompute": False,
+        "labels": {"public-image": "true"},
         "diskSizeGb": str(about["disk"]),
         "archiveSizeBytes": str(about["disk"] << 27),
         "architecture": "ARM64" if arm else "X86_64",
-        "guestOsFeatures": [{"type": feature} for feature in _FEATURES],
-        "licenses": [url_of(f"projects/{project}/global/licenses/{about['family']}")],
+        "guestOsFeatures": [{"type": feature} for feature in features],
+        "licenses": [url_of(f"projects/{project}/global/licenses/{license_}")],
         "labelFingerprint": "42WmSpB8rSM=",
         "selfLink": url_of(f"projects/{project}/global/images/{name}"),
     }

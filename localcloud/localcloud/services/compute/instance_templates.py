@@ -6,7 +6,6 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.services.compute import images
-from localcloud.services.compute.fingerprints import stamp
 from localcloud.services.compute.instances import checks
 from localcloud.services.compute.kinds import Kind
 from localcloud.services.compute.links import path_of, url_of
@@ -35,7 +34,8 @@ def _complete(cloud: Cloud, project: str, properties: Json) -> None:
     if properties.get("labels"):
         checks.labels(properties["labels"])
     properties["metadata"] = checks.metadata(properties.get("metadata", {}))
-    properties["tags"] = checks.tags(properties.get("tags", {}))
+    tags = checks.tags(properties.get("tags", {})).get("items")
+    properties["tags"] = {"items": tags} if tags else {}
     properties["scheduling"] = checks.scheduling(properties.get("scheduling", {}))
     if "shieldedInstanceConfig" in properties:
         properties["shieldedInstanceConfig"] = checks.shielded(properties["shieldedInstanceConfig"])
@@ -43,6 +43,7 @@ def _complete(cloud: Cloud, project: str, properties: Json) -> None:
         disk |= {"kind": "compute#attachedDisk", "index": index}
         disk.setdefault("type", "PERSISTENT")
         disk.setdefault("mode", "READ_WRITE")
+        disk.setdefault("deviceName", f"persistent-disk-{index}")
         source = disk.get("initializeParams", {}).get("sourceImage")
         if source:
             # Families stay what they are: every instance gets the newest image.
@@ -50,18 +51,20 @@ def _complete(cloud: Cloud, project: str, properties: Json) -> None:
             disk["initializeParams"]["sourceImage"] = url_of(path_of(source, project))
     for number, interface in enumerate(properties["networkInterfaces"]):
         interface |= {"kind": "compute#networkInterface", "name": f"nic{number}"}
+        interface.pop("fingerprint", None)
         if interface.get("network"):
             interface["network"] = url_of(require_network(cloud, project, interface["network"]))
         if interface.get("subnetwork"):
             interface["subnetwork"] = url_of(path_of(interface["subnetwork"], project))
-        stamp(interface)
 
 
 KIND = Kind(
     collection="instanceTemplates",
     parameter="instanceTemplate",
     scope="global",
+    defaults={"description": ""},
     prepare=_prepare,
+    inserts="compute.instanceTemplates.insert",
 )
 serve(KIND)
 

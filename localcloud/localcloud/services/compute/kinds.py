@@ -11,7 +11,7 @@ from localcloud.core.cloud import Cloud
 from localcloud.services.compute import catalog
 
 Prepare = Callable[[Cloud, Call, str, Json], None]
-Change = Callable[[Cloud, Call, Json, Json], None]
+Change = Callable[[Cloud, Call, Json, Json], str | None]
 Scope = Literal["global", "regions", "zones"]
 Remove = Callable[[Cloud, str, Json], None]
 
@@ -41,14 +41,18 @@ class Kind:
         scope: where it lives.
         defaults: what a new record has where the caller says nothing.
         prepare: checks a new record (path and body) and fills in what Google fills in.
-        change: checks a patched record against the one before; None for a kind without patch.
+        change: checks a patched record against the one before; the type of the operation, where
+            it is another than `patch`. None for a kind without patch.
         remove: does what else goes with a deletion, or refuses it.
+        removal: the effect of a deletion. One of the kind's own checks everything itself, so
+            that the operation fails, not the call.
         labelled: it has labels with a fingerprint.
         stamped: it has a fingerprint that a patch must match.
         also: permissions that it takes, beside the kind's own, to create, change or delete one.
         latency: the prefix of its entries in data/latencies.yaml.
         methods: the collection in method ids and permissions, where it is another, such as
             `globalAddresses`.
+        inserts: the type of the operation that makes one.
     """
 
     collection: str
@@ -58,11 +62,13 @@ class Kind:
     prepare: Prepare = _nothing
     change: Change | None = None
     remove: Remove = _nothing
+    removal: str = "compute.remove"
     labelled: bool = False
     stamped: bool = False
     also: tuple[str, ...] = ()
     latency: str = "compute"
     methods: str = ""
+    inserts: str = "insert"
 
     @property
     def kind(self) -> str:

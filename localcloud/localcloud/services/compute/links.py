@@ -7,9 +7,11 @@ those of the version that is asked.
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 from localcloud.core.call import Call, Json
+from localcloud.core.discovery import document
 from localcloud.core.errors import invalid
 
 _ROOT = "https://www.googleapis.com/compute/"
@@ -50,20 +52,33 @@ def last(reference: str) -> str:
 
 
 def shown(call: Call, record: Json) -> Json:
-    """Return a copy of a stored record with the URLs of the version that `call` uses.
+    """Return a copy of a stored record as the version that `call` uses shows it.
 
-    Names that begin with `_` are the emulator's own and stay hidden.
+    The URLs are the version's, and fields of resources that only another version has are left out,
+    as are names that begin with `_`, which are the emulator's own.
     """
-    root = f"{_ROOT}{call.method.version}/"
-    shown_record: Json = _replace(record, root)
+    shown_record: Json = _replace(record, call.method.version)
     return shown_record
 
 
-def _replace(value: Any, root: str) -> Any:
+def _replace(value: Any, version: str) -> Any:
     if isinstance(value, dict):
-        return {k: _replace(child, root) for k, child in value.items() if not k.startswith("_")}
+        known = _fields(version, str(value.get("kind", "")))
+        return {
+            name: _replace(child, version)
+            for name, child in value.items()
+            if not name.startswith("_") and (not known or name in known)
+        }
     if isinstance(value, list):
-        return [_replace(child, root) for child in value]
+        return [_replace(child, version) for child in value]
     if isinstance(value, str) and value.startswith(_STORED):
-        return root + value.removeprefix(_STORED)
+        return f"{_ROOT}{version}/{value.removeprefix(_STORED)}"
     return value
+
+
+@cache
+def _fields(version: str, kind: str) -> frozenset[str]:
+    """Return the fields of resources of a kind, such as `compute#disk`; none if it is unknown."""
+    name = kind.removeprefix("compute#")
+    schema = document("compute", version).schemas.get(name[:1].upper() + name[1:], {})
+    return frozenset(schema.get("properties", ()))

@@ -7,13 +7,14 @@ from typing import Any
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import invalid
+from localcloud.core.operations import effect
 from localcloud.core.store import Record
-from localcloud.services.compute import catalog, shared_vpc
+from localcloud.services.compute import catalog, shared_vpc, usage
 from localcloud.services.compute.api import API, STORE
 from localcloud.services.compute.fingerprints import stamp
 from localcloud.services.compute.kinds import Kind
 from localcloud.services.compute.links import path_from, path_of, shown, url_of
-from localcloud.services.compute.resources import changes, identity, load, serve
+from localcloud.services.compute.resources import changed, changes, identity, load, serve
 
 DEFAULT = "default"
 _AUTO_RANGE = "10.128.0.0/9"
@@ -88,19 +89,30 @@ def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
 
 def _complete(record: Json) -> None:
     record.setdefault("networkFirewallPolicyEnforcementOrder", "AFTER_CLASSIC_FIREWALL")
-    record.setdefault("subnetworks", [])
     routing: dict[str, Any] = {"routingMode": "REGIONAL", "bgpBestPathSelectionMode": "LEGACY"}
     record["routingConfig"] = routing | record.get("routingConfig", {})
+    _give_ula_range(record)
     record["selfLinkWithId"] = url_of(
         path_from(record["selfLink"]).rpartition("/")[0] + f"/{record['id']}"
     )
 
 
+def _give_ula_range(record: Json) -> None:
+    """Give a network with internal IPv6 addresses a /48 of fd20::/20, unless it brings its own."""
+    if not record.get("enableUlaInternalIpv6"):
+        record.pop("enableUlaInternalIpv6", None)
+    elif not record.get("internalIpv6Range"):
+        number = int(record["id"])
+        record["internalIpv6Range"] = (
+            f"fd20:{number >> 16 & 0xFFF:x}:{number & 0xFFFF:x}:0:0:0:0:0/48"
+        )
+
+
 def _add_auto_subnets(cloud: Cloud, path: str, record: Json) -> None:
     project, name = path.split("/")[1], record["name"]
-    for region in catalog.regions():
+    record["subnetworks"] = []
+    for region, range_ in catalog.auto_ranges(project).items():
         at = f"projects/{project}/regions/{region}/subnetworks/{name}"
-        range_ = catalog.auto_range(region)
         subnet = (
             SUBNETWORK
             | identity(cloud, "compute#subnetwork", at, name)
@@ -130,19 +142,27 @@ def _add_routes(cloud: Cloud, path: str, record: Json) -> None:
     cloud.store.put(STORE, at, route)
 
 
-def _change(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
+def _change(cloud: Cloud, call: Call, before: Json, after: Json) -> str:
     after["routingConfig"] = before["routingConfig"] | call.body.get("routingConfig", {})
     if before["autoCreateSubnetworks"] != after["autoCreateSubnetworks"]:
         raise invalid("Use switchToCustomMode to change the mode of a network.")
+    _give_ula_range(after)
+    return "updateNetwork" if "enableUlaInternalIpv6" in call.body else "patch"
 
 
-def _remove(cloud: Cloud, path: str, record: Json) -> None:
-    for subnet in subnets(cloud, path):
-        cloud.store.delete(STORE, path_from(subnet["selfLink"]))
-    project = "/".join(path.split("/")[:2])
-    for at, route in cloud.store.items(STORE, f"{project}/global/routes/"):
-        if route["network"] == url_of(path):
-            cloud.store.delete(STORE, at)
+@effect("compute.network.remove")
+def _remove(cloud: Cloud, path: str) -> None:
+    """Remove a network with its routes and automatic subnets, unless something is in it."""
+    with cloud.store.locked():
+        usage.require_unused(cloud, path)
+        for subnet in subnets(cloud, path):
+            cloud.store.delete(STORE, path_from(subnet["selfLink"]))
+        project = "/".join(path.split("/")[:2])
+        for at, route in cloud.store.items(STORE, f"{project}/global/routes/"):
+            if route["network"] == url_of(path):
+                cloud.store.delete(STORE, at)
+        cloud.store.delete(STORE, path)
+    changed.run(cloud, path)
 
 
 KIND = Kind(
@@ -152,7 +172,7 @@ KIND = Kind(
     defaults={"autoCreateSubnetworks": True},
     prepare=_prepare,
     change=_change,
-    remove=_remove,
+    removal="compute.network.remove",
     latency="network",
 )
 serve(KIND)

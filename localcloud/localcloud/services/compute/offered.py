@@ -22,6 +22,13 @@ _DISK_TYPES = {
     "hyperdisk-ml": "Hyperdisk ML",
 }
 _DISK_SIZE = "10GB-65536GB"
+# Those that Google shows for us-central1-a (March 2025), here of every zone: which machine types a
+# zone has is no fact that the local cloud knows. cloud.google.com/compute/docs/cpu-platforms
+_CPU_PLATFORMS = (
+    "Ampere Altra,AMD Genoa,AMD Milan,AMD Rome,AMD Turin,Google Axion,NVIDIA Grace,Intel Broadwell,"
+    "Intel Cascade Lake,Intel Emerald Rapids,Intel Granite Rapids,Intel Haswell,Intel Ice Lake,"
+    "Intel Ivy Bridge,Intel Sandy Bridge,Intel Sapphire Rapids,Intel Skylake"
+)
 
 
 def _region(project: str, name: str) -> Json:
@@ -36,8 +43,13 @@ def _region(project: str, name: str) -> Json:
 
 def _zone(project: str, name: str) -> Json:
     catalog.require_zone(name)
-    region = url_of(f"{project}/regions/{catalog.region_of(name)}")
-    return {"description": name, "status": "UP", "region": region}
+    return {
+        "description": name,
+        "status": "UP",
+        "region": url_of(f"{project}/regions/{catalog.region_of(name)}"),
+        "availableCpuPlatforms": _CPU_PLATFORMS.split(","),
+        "supportsPzs": False,
+    }
 
 
 def _machine_type(zone: str, name: str) -> Json:
@@ -101,7 +113,7 @@ def _serve(
     @API.method(f"{collection}.list", permission=f"compute.{collection}.list")
     def list_(cloud: Cloud, call: Call) -> Json:
         place = _place(call, parameter)
-        items = [view(place, name) for name in names]
+        items = [view(place, name) for name in names if catalog.visible(call.project, name)]
         return page(call, f"compute#{parameter}List", f"{place}/{collection}", items)
 
     def aggregated(cloud: Cloud, call: Call) -> Json:
@@ -109,6 +121,7 @@ def _serve(
         by_zone = {
             f"zones/{zone}": [view(f"{project}/zones/{zone}", name) for name in names]
             for zone in catalog.zones()
+            if catalog.visible(call.project, zone)
         }
         kind, path = f"compute#{parameter}AggregatedList", f"{project}/aggregated/{collection}"
         return aggregate(call, kind, path, collection, by_zone)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from http import HTTPStatus
+
 from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
@@ -13,7 +16,8 @@ from localcloud.services.compute.links import last, shown, url_of
 from localcloud.services.compute.paging import page
 
 _PREFIX = "compute/"
-# Google's names for the reasons of a failed operation, where they differ from the canonical ones.
+# Google's names for the reasons of a failed operation, where they differ from the calls' own, which
+# are the same words: resourceInUseByAnotherResource is RESOURCE_IN_USE_BY_ANOTHER_RESOURCE.
 _CODES = {"invalid": "INVALID_USAGE", "notFound": "RESOURCE_NOT_FOUND", "backendError": "INTERNAL"}
 _WAIT = 120.0
 _STEP = 0.2
@@ -88,12 +92,12 @@ def _show(call: Call, key: str, record: Record) -> Json:
 
 
 def _error(error: Record) -> Json:
-    reason = error.get("reason", "backendError")
-    code = reason if reason.isupper() else _CODES.get(reason, reason)
+    reason, status = error.get("reason", "backendError"), error.get("http", 500)
+    code = _CODES.get(reason) or re.sub("(?<=[a-z])(?=[A-Z])", "_", reason).upper()
     return {
         "error": {"errors": [{"code": code, "message": error["message"]}]},
-        "httpErrorStatusCode": error.get("http", 500),
-        "httpErrorMessage": error["message"],
+        "httpErrorStatusCode": status,
+        "httpErrorMessage": HTTPStatus(status).phrase.upper(),
     }
 
 

@@ -85,7 +85,7 @@ def serve(kind: Kind) -> None:
         if kind.labelled and call.body.get("labels"):
             require_permission(cloud, call, kind.permission("setLabels"))
         path = add(cloud, call, kind, place_of(call), call.body)
-        return begin(cloud, call, kind, "insert", path, "compute.settle", "create")
+        return begin(cloud, call, kind, kind.inserts, path, "compute.settle", "create")
 
     def get(cloud: Cloud, call: Call) -> Json:
         return shown(call, load_named(cloud, kind.path(call))[1])
@@ -95,9 +95,10 @@ def serve(kind: Kind) -> None:
         path = kind.path(call)
         with cloud.store.locked():
             record = load(cloud, path)
-            usage.require_unused(cloud, path)
-            kind.remove(cloud, path, record)
-        return begin(cloud, call, kind, "delete", path, "compute.remove", "delete")
+            if kind.removal == "compute.remove":
+                usage.require_unused(cloud, path)
+                kind.remove(cloud, path, record)
+        return begin(cloud, call, kind, "delete", path, kind.removal, "delete")
 
     API.method(kind.method("insert"), permission=kind.permission("create"))(insert)
     API.method(kind.method("get"), permission=kind.permission("get"))(get)
@@ -123,10 +124,10 @@ def serve_lists(kind: Kind, view: Callable[[Record], Json] = dict) -> None:
         return page(call, f"{kind.kind}List", path, records)
 
     def aggregated(cloud: Cloud, call: Call) -> Json:
-        found: dict[str, list[Json]] = {place: [] for place in _places(kind)}
+        found: dict[str, list[Json]] = {place: [] for place in _places(call, kind)}
         for path, record in cloud.store.items(STORE, f"projects/{call.project}/{kind.scope}/"):
             if path.split("/")[-2] == kind.collection:
-                found[_scope_of(path)].append(view(record))
+                found.setdefault(_scope_of(path), []).append(view(record))
         path = f"projects/{call.project}/aggregated/{kind.collection}"
         return aggregate(call, f"{kind.kind}AggregatedList", path, kind.collection, found)
 
@@ -140,7 +141,7 @@ def add(cloud: Cloud, call: Call, kind: Kind, place: str, body: Json) -> str:
     name = body.get("name", "")
     require_name(name)
     path = f"projects/{call.project}/{place}/{kind.collection}/{name}"
-    sent = {key: value for key, value in body.items() if key not in _OUTPUT}
+    sent = {key: value for key, value in given(body).items() if key not in _OUTPUT}
     with cloud.store.locked():
         require_new(cloud, path)
         record = kind.defaults | sent | identity(cloud, kind.kind, path, name)
@@ -148,6 +149,15 @@ def add(cloud: Cloud, call: Call, kind: Kind, place: str, body: Json) -> str:
         restamp(kind, record)
         cloud.store.put(STORE, path, record)
     return path
+
+
+def given(body: Json) -> Json:
+    """Return what a body sets: a null or an empty list is the same as nothing."""
+    return {
+        key: given(value) if isinstance(value, dict) else value
+        for key, value in body.items()
+        if value is not None and value != []
+    }
 
 
 def restamp(kind: Kind, record: Json) -> None:
@@ -172,11 +182,13 @@ def begin(
     return operations.start(cloud, call, work, scope=_scope_of(path), kind=type_, target=path)
 
 
-def replace(cloud: Cloud, call: Call, kind: Kind, type_: str, path: str, record: Json) -> Json:
+def replace(
+    cloud: Cloud, call: Call, kind: Kind, type_: str, path: str, record: Json, step: str = "update"
+) -> Json:
     """Store a changed resource and answer the operation that changed it."""
     restamp(kind, record)
     cloud.store.put(STORE, path, record)
-    return begin(cloud, call, kind, type_, path)
+    return begin(cloud, call, kind, type_, path, step=step)
 
 
 @effect("compute.settle")
@@ -205,9 +217,16 @@ def _scope_of(path: str) -> str:
     return "/".join(parts) if parts[0] != "global" else "global"
 
 
-def _places(kind: Kind) -> list[str]:
-    names = catalog.regions() if kind.scope == "regions" else catalog.zones()
-    return [f"{kind.scope}/{name}" for name in names]
+def _places(call: Call, kind: Kind) -> list[str]:
+    """Return the scopes that an aggregated list shows, also those without a resource."""
+    names = {"regions": list(catalog.regions()), "zones": catalog.zones()}
+    every = call.flag("includeAllScopes")
+    return ["global"] * every + [
+        f"{scope}/{name}"
+        for scope in (names if every else [kind.scope])
+        for name in names[scope]
+        if catalog.visible(call.project, name)
+    ]
 
 
 def _serve_patch(kind: Kind, change: Change) -> None:
@@ -219,27 +238,28 @@ def _serve_patch(kind: Kind, change: Change) -> None:
             if kind.stamped:
                 require_match(call.body.get("fingerprint"), before["fingerprint"], "resource")
             fresh = {key: value for key, value in call.body.items() if key not in _OUTPUT}
-            after = {key: value for key, value in (before | fresh).items() if value is not None}
-            change(cloud, call, before, after)
-            return replace(cloud, call, kind, "patch", path, after)
+            after = given(before | fresh)
+            type_ = change(cloud, call, before, after) or "patch"
+            return replace(cloud, call, kind, type_, path, after)
 
     API.method(kind.method("patch"), permission=kind.permission("update"))(patch)
 
 
 def _serve_labels(kind: Kind) -> None:
-    @changes(kind, "setLabels")
+    @changes(kind, "setLabels", step="label")
     def set_labels(cloud: Cloud, call: Call, record: Record) -> None:
         require_match(call.body.get("labelFingerprint"), record["labelFingerprint"], "labels")
         record["labels"] = call.body.get("labels", {})
 
 
-def changes(kind: Kind, verb: str, type_: str = "") -> Callable[[Edit], Edit]:
+def changes(kind: Kind, verb: str, type_: str = "", step: str = "update") -> Callable[[Edit], Edit]:
     """Register `edit(cloud, call, record)` for a method that changes a resource in place.
 
     Args:
         kind: of the resource.
         verb: of the method and its permission, such as `resize`.
         type_: of the operation, where it is another than the verb.
+        step: the end of the entry in data/latencies.yaml that says how long it takes.
     """
 
     def register(edit: Edit) -> Edit:
@@ -249,7 +269,7 @@ def changes(kind: Kind, verb: str, type_: str = "") -> Callable[[Edit], Edit]:
             with cloud.store.locked():
                 record = load(cloud, path)
                 edit(cloud, call, record)
-                return replace(cloud, call, kind, type_ or verb, path, record)
+                return replace(cloud, call, kind, type_ or verb, path, record, step)
 
         return edit
 

@@ -12,10 +12,13 @@ from localcloud.services.compute.networks import require_own_network
 from localcloud.services.compute.resources import load, require_name, serve
 
 _NAT_DEFAULTS: Json = {
-    "type": "PUBLIC",
     "enableEndpointIndependentMapping": False,
     "endpointTypes": ["ENDPOINT_TYPE_VM"],
-    "autoNetworkTier": "PREMIUM",
+}
+# A private NAT shares its ports out as they are needed, and always shows how long one rests.
+_BY_TYPE: dict[str, Json] = {
+    "PUBLIC": {"autoNetworkTier": "PREMIUM"},
+    "PRIVATE": {"enableDynamicPortAllocation": True, "effectiveTcpTimeWaitTimeoutSec": 120},
 }
 
 
@@ -35,7 +38,8 @@ def _complete_nats(cloud: Cloud, call: Call, record: Json) -> None:
         nat["natIps"] = [url_of(path_of(ip, call.project)) for ip in nat.get("natIps", [])]
         if not nat["natIps"]:
             del nat["natIps"]
-        completed.append(_NAT_DEFAULTS | nat)
+        type_ = nat.get("type") or "PUBLIC"
+        completed.append(_NAT_DEFAULTS | _BY_TYPE[type_] | nat | {"type": type_})
     if completed:
         record["nats"] = completed
 
@@ -56,6 +60,7 @@ _KIND = Kind(
     collection="routers",
     parameter="router",
     scope="regions",
+    defaults={"encryptedInterconnectRouter": False},
     prepare=_prepare,
     change=_change,
     also=("compute.networks.updatePolicy",),

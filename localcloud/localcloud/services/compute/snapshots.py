@@ -21,9 +21,9 @@ def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
         "diskSizeGb": disk["sizeGb"],
         "storageBytes": "0",
         "storageBytesStatus": "UP_TO_DATE",
-        "storageLocations": [last(disk["zone"]).rpartition("-")[0]],
         "status": "CREATING",
     }
+    record.setdefault("storageLocations", [last(disk["zone"]).rpartition("-")[0]])
 
 
 KIND = Kind(

@@ -14,7 +14,7 @@ from localcloud.services.compute.kinds import Kind
 from localcloud.services.compute.links import last, path_from, path_of, url_of
 from localcloud.services.compute.networks import SUBNETWORK, require_own_network, subnets
 from localcloud.services.compute.paging import page
-from localcloud.services.compute.resources import changes, load, serve
+from localcloud.services.compute.resources import changes, given, load, serve
 
 _LONGEST_PREFIX = 29
 _USABLE = ("network", "ipCidrRange", "purpose", "stackType")
@@ -110,11 +110,20 @@ def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
     record["network"] = url_of(network)
     _check_ranges(record)
     _require_no_overlap(cloud, record)
+    _complete_logging(record, record)
     first = IPv4Network(record["ipCidrRange"])[1]
     record["gatewayAddress"] = str(first)
     owner = load(cloud, network)
-    owner["subnetworks"].append(record["selfLink"])
+    owner["subnetworks"] = [*owner.get("subnetworks", []), record["selfLink"]]
     cloud.store.put(STORE, network, owner)
+
+
+def _complete_logging(record: Json, sent: Json) -> None:
+    """Write the switch of the flow logs, if `sent` has one, into both of its places."""
+    if "enable" in sent.get("logConfig", {}):
+        record["enableFlowLogs"] = sent["logConfig"]["enable"]
+    elif "enableFlowLogs" in sent:
+        record["logConfig"] = record.get("logConfig", {}) | {"enable": sent["enableFlowLogs"]}
 
 
 def _change(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
@@ -123,6 +132,7 @@ def _change(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
             raise invalid(f"Invalid value for field 'resource.{field}': it cannot be changed here.")
     _check_ranges(after)
     _require_no_overlap(cloud, after)
+    _complete_logging(after, given(call.body))
 
 
 def _remove(cloud: Cloud, path: str, record: Json) -> None:
@@ -130,8 +140,8 @@ def _remove(cloud: Cloud, path: str, record: Json) -> None:
     owner = load(cloud, network)
     if record.get("_automatic"):
         raise invalid(f"Cannot delete auto subnetwork '{path}' of the auto mode network.")
-    owner["subnetworks"] = [url for url in owner["subnetworks"] if url != record["selfLink"]]
-    cloud.store.put(STORE, network, owner)
+    left = [url for url in owner.pop("subnetworks") if url != record["selfLink"]]
+    cloud.store.put(STORE, network, owner | ({"subnetworks": left} if left else {}))
 
 
 KIND = Kind(

@@ -90,9 +90,9 @@ def test_a_range_expands_and_never_shrinks(api: Client, network: str) -> None:
 
 def test_a_network_in_use_stays_until_its_users_are_gone(api: Client, network: str) -> None:
     api.post(f"{REGION}/subnetworks", subnet(network))
-    answer = api.delete(f"{BASE}/global/networks/net", status=400)
-    assert answer["error"]["errors"][0]["reason"] == "resourceInUseByAnotherResource"
-    assert "regions/us-central1/subnetworks/sub" in answer["error"]["message"]
+    failed = api.delete(f"{BASE}/global/networks/net")["error"]["errors"][0]
+    assert failed["code"] == "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE"
+    assert "regions/us-central1/subnetworks/sub" in failed["message"]
     api.delete(f"{REGION}/subnetworks/sub")
     api.delete(f"{BASE}/global/networks/net")
     api.get(f"{BASE}/global/networks/net", status=404)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from localcloud.core import access
 from localcloud.core.call import Call, Json
+from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.store import Record
@@ -63,7 +64,7 @@ def _plan(cloud: Cloud, call: Call, instance: str, disk: Json) -> Record:
         if others and disk.get("mode", "READ_WRITE") == "READ_WRITE":
             raise in_use(path, others[0])
         record["users"] = [*record.get("users", []), url_of(instance)]
-        return record
+        return record | {"lastAttachTimestamp": rfc3339(cloud.clock.now())}
     return _new(cloud, call, instance, disk.get("initializeParams", {}), disk)
 
 
@@ -85,6 +86,7 @@ def _new(cloud: Cloud, call: Call, instance: str, params: Json, disk: Json) -> R
         **identity(cloud, "compute#disk", path, name),
         "status": "READY",
         "users": [url_of(instance)],
+        "lastAttachTimestamp": rfc3339(cloud.clock.now()),
     }
     complete(call.project, zone, record)
     stamp_labels(record)
@@ -93,11 +95,7 @@ def _new(cloud: Cloud, call: Call, instance: str, params: Json, disk: Json) -> R
 
 def _disk_fields(params: Json) -> Json:
     renamed = {"diskSizeGb": "sizeGb", "diskType": "type"}
-    return {
-        renamed.get(key, key): value
-        for key, value in params.items()
-        if key not in ("diskName", "resourceManagerTags", "onUpdateAction")
-    }
+    return {renamed.get(key, key): value for key, value in params.items() if key != "diskName"}
 
 
 def _attached(record: Record, sent: Json, index: int) -> Json:
@@ -124,6 +122,7 @@ def _detach(cloud: Cloud, path: str, instance_url: str) -> None:
     if disk is None:
         return
     users = [user for user in disk.pop("users", []) if user != instance_url]
+    disk["lastDetachTimestamp"] = rfc3339(cloud.clock.now())
     cloud.store.put(STORE, path, disk | ({"users": users} if users else {}))
 
 

@@ -116,19 +116,19 @@ def _new_record(cloud: Cloud, call: Call, path: str, body: Json) -> Record:
         "machineType": url_of(f"projects/{call.project}/zones/{zone}/machineTypes/{machine_type}"),
         "status": "PROVISIONING",
         "cpuPlatform": _PLATFORMS.get(machine_type.partition("-")[0], "Intel Haswell"),
-        "canIpForward": body.get("canIpForward", False),
         "deletionProtection": body.get("deletionProtection", False),
         "startRestricted": False,
-        "displayDevice": {"enableDisplay": False} | body.get("displayDevice", {}),
         "metadata": checks.metadata(body.get("metadata", {})),
         "tags": checks.tags(body.get("tags", {})),
         "scheduling": checks.scheduling(body.get("scheduling", {})),
-        "shieldedInstanceConfig": checks.shielded(body.get("shieldedInstanceConfig", {})),
+        "shieldedInstanceConfig": checks.shielded(
+            body.get("shieldedInstanceConfig") or body.get("shieldedVmConfig", {})
+        ),
         "shieldedInstanceIntegrityPolicy": {"updateAutoLearnPolicy": True},
-        "reservationAffinity": {"consumeReservationType": "ANY_RESERVATION"}
-        | body.get("reservationAffinity", {}),
-        "serviceAccounts": accounts.accepted(cloud, call, body.get("serviceAccounts", [])),
+        "satisfiesPzi": False,
+        "resourceStatus": {"scheduling": {}},
     }
+    accounts.give(record, accounts.accepted(cloud, call, body.get("serviceAccounts", [])))
     if body.get("labels"):
         record["labels"] = checks.labels(body["labels"])
     stamp_labels(record)
@@ -160,10 +160,18 @@ def boot(cloud: Cloud, path: str) -> None:
 @INSTANCES.method("get")
 def get_instance(cloud: Cloud, call: Call) -> Json:
     """Describe an instance; the views BASIC and FULL are the same here."""
-    return shown(call, load(cloud, KIND.path(call)))
+    return shown(call, _view(load(cloud, KIND.path(call))))
 
 
-serve_lists(KIND)
+def _view(record: Record) -> Json:
+    """Return an instance with the old names of its Shielded VM options, which beta shows too."""
+    return record | {
+        "shieldedVmConfig": record["shieldedInstanceConfig"],
+        "shieldedVmIntegrityPolicy": record["shieldedInstanceIntegrityPolicy"],
+    }
+
+
+serve_lists(KIND, _view)
 
 
 @INSTANCES.method("delete")

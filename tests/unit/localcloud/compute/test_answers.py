@@ -1,0 +1,236 @@
+"""Answers in the form in which Google gives them, and requests that it takes."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network
+from typing import Any
+
+import pytest
+
+from localcloud.core import enablement, projects
+from localcloud.core.call import Json
+from localcloud.core.cloud import Cloud, Latency
+from localcloud.testing import Client, machine
+from tests.unit.localcloud.fake_machines import FakeMachines
+
+ROOT = "compute.googleapis.com/compute"
+V1 = f"{ROOT}/v1/projects/tpu-stack-local"
+BETA = f"{ROOT}/beta/projects/tpu-stack-local"
+REGION = f"{V1}/regions/us-central1"
+ZONE = f"{BETA}/zones/us-central1-b"
+RANGE: Json = {"addressType": "INTERNAL", "purpose": "VPC_PEERING", "network": "global/networks/n"}
+
+
+@pytest.fixture
+def latency() -> Latency:
+    return "real"
+
+
+@pytest.fixture
+def enabled_apis() -> tuple[str, ...]:
+    return ("compute.googleapis.com",)
+
+
+@pytest.fixture
+def net(api: Client, cloud: Cloud) -> Client:
+    """The owner's client, with the network `n` and the subnetwork `s`."""
+    api.post(f"{V1}/global/networks", {"name": "n", "autoCreateSubnetworks": False})
+    sent = {"name": "s", "network": "global/networks/n", "ipCidrRange": "10.0.0.0/24"}
+    api.post(f"{REGION}/subnetworks", sent | {"logConfig": {"enable": False}})
+    return api
+
+
+def done(cloud: Cloud, api: Client, operation: Json) -> Json:
+    cloud.clock.advance(60)  # type: ignore[attr-defined]
+    return api.get(operation["selfLink"].replace("www.googleapis.com/compute", ROOT))
+
+
+def test_a_network_shows_its_subnetworks_only_while_it_has_some(net: Client) -> None:
+    network = f"{V1}/global/networks/n"
+    assert len(net.get(network)["subnetworks"]) == 1
+    net.delete(f"{REGION}/subnetworks/s")
+    net.local_cloud.cloud.clock.advance(60)  # type: ignore[attr-defined]
+    assert "subnetworks" not in net.get(network)
+
+
+def test_the_deletion_of_a_network_in_use_fails_in_its_operation(net: Client, cloud: Cloud) -> None:
+    operation = net.delete(f"{V1}/global/networks/n")
+    assert operation["status"] == "RUNNING"
+    ended = done(cloud, net, operation)
+    (error,) = ended["error"]["errors"]
+    assert error["code"] == "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE"
+    assert "subnetworks/s'" in error["message"]
+    assert (ended["httpErrorStatusCode"], ended["httpErrorMessage"]) == (400, "BAD REQUEST")
+    assert net.get(f"{V1}/global/networks/n")["name"] == "n"
+
+
+def test_a_switch_to_ula_addresses_is_an_update_of_its_own_and_gives_a_range(net: Client) -> None:
+    off = {"name": "six", "autoCreateSubnetworks": False, "enableUlaInternalIpv6": False}
+    net.post(f"{V1}/global/networks", off)
+    assert "enableUlaInternalIpv6" not in net.get(f"{V1}/global/networks/six")
+    operation = net.patch(f"{V1}/global/networks/six", {"enableUlaInternalIpv6": True})
+    assert operation["operationType"] == "updateNetwork"
+    given = net.get(f"{V1}/global/networks/six")["internalIpv6Range"]
+    assert given.startswith("fd20:")
+    assert given.endswith(":0:0:0:0:0/48")
+
+
+@pytest.mark.parametrize("switch", [{"logConfig": {"enable": True}}, {"enableFlowLogs": True}])
+def test_the_flow_logs_of_a_subnetwork_are_shown_in_both_places(net: Client, switch: Json) -> None:
+    shown = net.get(f"{REGION}/subnetworks/s")
+    assert (shown["enableFlowLogs"], shown["logConfig"]) == (False, {"enable": False})
+    net.patch(f"{REGION}/subnetworks/s", switch | {"fingerprint": shown["fingerprint"]})
+    shown = net.get(f"{REGION}/subnetworks/s")
+    assert shown["enableFlowLogs"] is True
+    assert shown["logConfig"]["enable"] is True
+
+
+def test_auto_mode_leaves_out_regions_that_google_does_not_open(api: Client, cloud: Cloud) -> None:
+    projects.ensure(cloud, "new-project", owner="user:o@example.com")
+    enablement.enable(cloud, "new-project", ("compute.googleapis.com",))
+    other = api.as_member("user:o@example.com")
+    base = f"{ROOT}/v1/projects/new-project"
+    regions = {
+        url.split("/")[-3] for url in other.get(f"{base}/global/networks/default")["subnetworks"]
+    }
+    assert {"us-central1", "asia-southeast3"} <= regions
+    assert not {"us-central2", "me-central2"} & regions
+    listed = {region["name"] for region in other.get(f"{base}/regions")["items"]}
+    assert "me-central2" in listed
+    assert "us-central2" not in listed
+    # The local cloud's own project is one that Google let in.
+    assert "regions/us-central2/" in str(api.get(f"{V1}/global/networks/default"))
+
+
+def test_an_aggregated_list_has_all_scopes_if_it_is_asked(api: Client) -> None:
+    scopes = api.get(f"{V1}/aggregated/subnetworks")["items"]
+    assert {scope.partition("/")[0] for scope in scopes} == {"regions"}
+    scopes = api.get(f"{V1}/aggregated/subnetworks", includeAllScopes="true")["items"]
+    assert {scope.partition("/")[0] for scope in scopes} == {"global", "regions", "zones"}
+    assert scopes["zones/us-central1-a"]["warning"]["code"] == "NO_RESULTS_ON_PAGE"
+
+
+def test_google_picks_a_range_for_private_services(net: Client) -> None:
+    taken = IPv4Network("10.0.0.0/24")
+    for name in ("a", "b"):
+        net.post(f"{V1}/global/addresses", RANGE | {"name": name, "prefixLength": 16})
+        shown = net.get(f"{V1}/global/addresses/{name}")
+        block = IPv4Network((shown["address"], 16))
+        assert not block.overlaps(taken)
+        taken = block
+    assert (shown["description"], shown["networkTier"]) == ("", "PREMIUM")
+    net.post(f"{V1}/global/addresses", RANGE | {"name": "c"}, status=400)
+
+
+def test_an_address_has_no_labels_before_set_labels_which_is_done_at_once(net: Client) -> None:
+    net.post(f"{REGION}/addresses", {"name": "a", "labels": {"k": "v"}})
+    shown = net.get(f"{REGION}/addresses/a")
+    assert "labels" not in shown
+    assert "ipVersion" not in shown
+    wanted = {"labels": {"k": "v"}, "labelFingerprint": shown["labelFingerprint"]}
+    operation = net.post(f"{REGION}/addresses/a/setLabels", wanted)
+    assert (operation["status"], operation["progress"]) == ("DONE", 100)
+    assert "endTime" in operation
+    assert net.get(f"{REGION}/addresses/a")["labels"] == {"k": "v"}
+
+
+def test_a_routers_nats_have_the_defaults_of_their_type(net: Client) -> None:
+    nats = [
+        {"name": t.lower(), "type": t, "sourceSubnetworkIpRangesToNat": "LIST_OF_SUBNETWORKS"}
+        for t in ("PUBLIC", "PRIVATE")
+    ]
+    body = {"name": "r", "network": "global/networks/n", "bgp": None, "nats": nats}
+    net.post(f"{REGION}/routers", body)
+    shown = net.get(f"{REGION}/routers/r")
+    assert "bgp" not in shown
+    assert shown["encryptedInterconnectRouter"] is False
+    public, private = shown["nats"]
+    assert public["autoNetworkTier"] == "PREMIUM"
+    assert "autoNetworkTier" not in private
+    assert private["enableDynamicPortAllocation"] is True
+    assert private["effectiveTcpTimeWaitTimeoutSec"] == 120
+
+
+def test_a_template_shows_what_an_instance_of_it_will_have(net: Client) -> None:
+    body = machine("us-central1-b", network="global/networks/default")
+    properties = {key: body[key] for key in ("disks", "networkInterfaces")}
+    properties["machineType"] = "n1-standard-1"
+    sent = {"name": "t", "properties": properties}
+    operation = net.post(f"{BETA}/global/instanceTemplates", sent)
+    assert operation["operationType"] == "compute.instanceTemplates.insert"
+    shown = net.get(f"{BETA}/global/instanceTemplates/t")
+    assert shown["description"] == ""
+    assert shown["properties"]["tags"] == {}
+    assert shown["properties"]["disks"][0]["deviceName"] == "persistent-disk-0"
+    assert "fingerprint" not in shown["properties"]["networkInterfaces"][0]
+
+
+def test_an_instance_and_its_disk_show_what_googles_do(
+    net: Client, machines: FakeMachines, cloud: Cloud
+) -> None:
+    net.post(f"{ZONE}/instances", machine("us-central1-b", name="vm"))
+    cloud.clock.advance(60)  # type: ignore[attr-defined]
+    shown = net.get(f"{ZONE}/instances/vm")
+    assert shown["resourceStatus"] == {"scheduling": {}}
+    assert shown["satisfiesPzi"] is False
+    assert shown["shieldedVmConfig"] == shown["shieldedInstanceConfig"]
+    assert not {"displayDevice", "reservationAffinity", "canIpForward", "serviceAccounts"} & set(
+        shown
+    )
+    disk = net.get(f"{ZONE}/disks/vm")
+    assert disk["lastAttachTimestamp"]
+    assert (disk["locked"], disk["multiWriter"]) == (False, False)
+    only_beta = {"shieldedVmConfig", "shieldedVmIntegrityPolicy"}
+    assert not only_beta & set(net.get(f"{V1}/zones/us-central1-b/instances/vm"))
+    assert not {"locked", "multiWriter"} & set(net.get(f"{V1}/zones/us-central1-b/disks/vm"))
+
+
+def test_an_image_names_its_licence_and_a_zone_its_platforms(net: Client) -> None:
+    image = net.get(f"{ROOT}/v1/projects/debian-cloud/global/images/family/debian-11")
+    assert image["licenses"][0].endswith("licenses/debian-11-bullseye")
+    assert image["licenseCodes"] == ["3853522013536123851"]
+    assert {"type": "SEV_CAPABLE"} not in image["guestOsFeatures"]
+    zone = net.get(f"{V1}/zones/us-central1-b")
+    assert "Intel Haswell" in zone["availableCpuPlatforms"]
+    assert zone["supportsPzs"] is False
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"disks.0.diskEncryptionKey": {"rawKey": "k"}}, "disks[0].diskEncryptionKey"),
+        ({"disks.0.initializeParams.sourceImageEncryptionKey": {"rawKey": "k"}}, "sourceImage"),
+        ({"disks.0.initializeParams.resourcePolicies": ["p"]}, "initializeParams.resourcePolicies"),
+        ({"resourcePolicies": ["p"]}, "resourcePolicies"),
+        ({"params": {"resourceManagerTags": {"a/b": "c"}}}, "params.resourceManagerTags"),
+        ({"scheduling": {"maxRunDuration": {"seconds": "60"}}}, "scheduling.maxRunDuration"),
+    ],
+)
+def test_what_an_instance_would_not_get_is_refused_by_name(
+    net: Client, fields: dict[str, Any], said: str
+) -> None:
+    body = machine("us-central1-b", name="vm")
+    for path, value in fields.items():
+        *way, last = path.split(".")
+        place: Any = body
+        for part in way:
+            place = place[int(part)] if part.isdigit() else place[part]
+        place[last] = value
+    answer = net.post(f"{ZONE}/instances", body, status=501)
+    assert said in answer["error"]["message"]
+    assert "does not implement" in answer["error"]["message"]
+    net.get(f"{ZONE}/disks/vm", status=404)
+
+
+def test_empty_forms_of_what_is_not_implemented_ask_for_nothing(
+    net: Client, machines: FakeMachines
+) -> None:
+    body = machine("us-central1-b", name="vm", resourcePolicies=[], params={})
+    body["disks"][0]["diskEncryptionKey"] = {"rawKey": None, "kmsKeyName": ""}
+    net.post(f"{ZONE}/instances", body)
+
+
+def test_a_disk_with_a_customers_key_is_refused(net: Client) -> None:
+    body = {"name": "d", "sizeGb": "10", "diskEncryptionKey": {"kmsKeyName": "k"}}
+    answer = net.post(f"{ZONE}/disks", body, status=501)
+    assert "diskEncryptionKey" in answer["error"]["message"]
