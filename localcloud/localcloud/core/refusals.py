@@ -38,6 +38,6 @@ def _found(document: Document, refused: Json, spec: Json, value: Any, path: str)
 
 def _asks(value: Any) -> bool:
     """Return whether a value sets anything: clients send empty ones for what is not set."""
-    if isinstance(value, dict):
-        return any(map(_asks, value.values()))
-    return value not in (None, "", False, 0, [])
+    if isinstance(value, (dict, list)):
+        return any(map(_asks, value.values() if isinstance(value, dict) else value))
+    return value not in (None, "", False, 0)

@@ -227,6 +227,7 @@ def test_empty_forms_of_what_is_not_implemented_ask_for_nothing(
 ) -> None:
     body = machine("us-central1-b", name="vm", resourcePolicies=[], params={})
     body["disks"][0]["diskEncryptionKey"] = {"rawKey": None, "kmsKeyName": ""}
+    body["scheduling"] = {"nodeAffinities": [None], "maxRunDuration": None}
     net.post(f"{ZONE}/instances", body)
 
 
