@@ -16,7 +16,7 @@ from localcloud.services.compute.resources import load_named, require_permission
 def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
     if record.get("sourceInstance"):
         raise ApiError(501, "the local cloud makes templates from their own properties only")
-    properties = checks.tidy(record.get("properties", {}), ("labels", "metadata"))
+    properties = record.get("properties", {})
     for field in ("machineType", "disks", "networkInterfaces"):
         if not properties.get(field):
             raise invalid(f"Invalid value for field 'resource.properties.{field}': ''. Required.")

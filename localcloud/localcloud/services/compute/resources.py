@@ -16,6 +16,7 @@ from localcloud.core.store import Record
 from localcloud.services.compute import catalog, operations, usage
 from localcloud.services.compute.api import API, STORE
 from localcloud.services.compute.fingerprints import require_match, stamp, stamp_labels
+from localcloud.services.compute.instances.checks import tidy
 from localcloud.services.compute.kinds import Change, Kind, place_of
 from localcloud.services.compute.links import shown, url_of
 from localcloud.services.compute.paging import aggregate, page
@@ -141,7 +142,7 @@ def add(cloud: Cloud, call: Call, kind: Kind, place: str, body: Json) -> str:
     name = body.get("name", "")
     require_name(name)
     path = f"projects/{call.project}/{place}/{kind.collection}/{name}"
-    sent = {key: value for key, value in given(body).items() if key not in _OUTPUT}
+    sent = {key: value for key, value in tidy(body).items() if key not in _OUTPUT}
     with cloud.store.locked():
         require_new(cloud, path)
         record = kind.defaults | sent | identity(cloud, kind.kind, path, name)
@@ -149,15 +150,6 @@ def add(cloud: Cloud, call: Call, kind: Kind, place: str, body: Json) -> str:
         restamp(kind, record)
         cloud.store.put(STORE, path, record)
     return path
-
-
-def given(body: Json) -> Json:
-    """Return what a body sets: a null or an empty list is the same as nothing."""
-    return {
-        key: given(value) if isinstance(value, dict) else value
-        for key, value in body.items()
-        if value is not None and value != []
-    }
 
 
 def restamp(kind: Kind, record: Json) -> None:
@@ -238,7 +230,7 @@ def _serve_patch(kind: Kind, change: Change) -> None:
             if kind.stamped:
                 require_match(call.body.get("fingerprint"), before["fingerprint"], "resource")
             fresh = {key: value for key, value in call.body.items() if key not in _OUTPUT}
-            after = given(before | fresh)
+            after = tidy(before | fresh)
             type_ = change(cloud, call, before, after) or "patch"
             return replace(cloud, call, kind, type_, path, after)
 

@@ -10,11 +10,12 @@ from localcloud.core.errors import invalid
 from localcloud.core.store import Record
 from localcloud.services.compute import catalog, shared_vpc
 from localcloud.services.compute.api import API, STORE
+from localcloud.services.compute.instances.checks import tidy
 from localcloud.services.compute.kinds import Kind
 from localcloud.services.compute.links import last, path_from, path_of, url_of
 from localcloud.services.compute.networks import SUBNETWORK, require_own_network, subnets
 from localcloud.services.compute.paging import page
-from localcloud.services.compute.resources import changes, given, load, serve
+from localcloud.services.compute.resources import changes, load, serve
 
 _LONGEST_PREFIX = 29
 _USABLE = ("network", "ipCidrRange", "purpose", "stackType")
@@ -132,7 +133,7 @@ def _change(cloud: Cloud, call: Call, before: Json, after: Json) -> None:
             raise invalid(f"Invalid value for field 'resource.{field}': it cannot be changed here.")
     _check_ranges(after)
     _require_no_overlap(cloud, after)
-    _complete_logging(after, given(call.body))
+    _complete_logging(after, tidy(call.body))
 
 
 def _remove(cloud: Cloud, path: str, record: Json) -> None:

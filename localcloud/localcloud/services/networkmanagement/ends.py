@@ -11,8 +11,7 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.services.compute.api import STORE
 from localcloud.services.compute.links import path_from, path_of
-from localcloud.services.compute.subnetworks import ranges
-from localcloud.services.networkmanagement import machines
+from localcloud.services.networkmanagement import machines, routes
 from localcloud.services.networkmanagement.machines import Machine
 from localcloud.services.networkmanagement.packets import Packet, Place
 
@@ -82,18 +81,12 @@ def _place(cloud: Cloud, project: str, known: list[Machine], end: Json, near: st
             return Place.of(machine)
     if end.get("networkType") == "INTERNET" or not Place(address, "").private:
         return Place(address, "")
-    found = network or _network_at(cloud, end.get("projectId") or project, address)
-    if not found:
-        raise NotFound("NO_SOURCE_LOCATION", "")
-    return Place(address, found)
-
-
-def _network_at(cloud: Cloud, project: str, address: str) -> str:
-    """Return the path of the project's network with a subnet for an address, or empty."""
-    for path, record in cloud.store.items(STORE, f"projects/{project}/regions/"):
-        if "/subnetworks/" in path and any(IPv4Address(address) in r for r in ranges(record)):
-            return path_from(record["network"])
-    return ""
+    if not network:
+        subnet = routes.subnet_at(cloud, end.get("projectId") or project, address)
+        if subnet is None:
+            raise NotFound("NO_SOURCE_LOCATION", "")
+        network = path_from(subnet["network"])
+    return Place(address, network)
 
 
 def _instance(known: list[Machine], path: str, end: Json, network: str) -> Machine:

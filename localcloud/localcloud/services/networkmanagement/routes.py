@@ -16,7 +16,7 @@ from localcloud.services.compute.api import STORE
 from localcloud.services.compute.links import last, path_from, url_of
 from localcloud.services.compute.networks import subnets
 from localcloud.services.compute.subnetworks import ranges
-from localcloud.services.networkmanagement.packets import Packet, Place
+from localcloud.services.networkmanagement.packets import Packet
 from localcloud.services.tpu.api import NODE
 
 SUBNET, STATIC, PEERING = "SUBNET", "STATIC", "PEERING_SUBNET"
@@ -48,17 +48,18 @@ def find(cloud: Cloud, network: str, packet: Packet) -> Route | None:
     return _to_peer(cloud, network, address) or _static(cloud, network, packet)
 
 
-def subnet_at(cloud: Cloud, place: Place) -> Record | None:
-    """Return the subnetwork that an internal address lies in, or None."""
-    for subnet in subnets(cloud, place.network) if place.network else ():
-        if IPv4Address(place.address) in ranges(subnet)[0]:
-            return subnet
+def subnet_at(cloud: Cloud, project: str, address: str, network: str = "") -> Record | None:
+    """Return a project's subnetwork, in one network or any, that an address lies in."""
+    for path, record in cloud.store.items(STORE, f"projects/{project}/regions/"):
+        near = "/subnetworks/" in path and record["network"].endswith(network)
+        if near and IPv4Address(address) in ranges(record)[0]:
+            return record
     return None
 
 
 def _to_peer(cloud: Cloud, network: str, address: IPv4Address) -> Route | None:
     for _, node in cloud.store.items(NODE):
-        block = node.get("cidrBlock")
+        block = node.get("cidrBlock") if node["apiVersion"] == "V1" else None
         if node["_network"] == network and block and address in IPv4Network(block):
             return Route(PEERING, "peering-route", block, "NEXT_HOP_PEERING", "")
     return None

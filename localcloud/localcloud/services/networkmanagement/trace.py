@@ -41,8 +41,9 @@ def details(cloud: Cloud, taken: list[Json], ends: Json) -> Json:
 
 
 def _way(cloud: Cloud, packet: Packet, bypass: bool) -> Iterator[Json]:
-    yield steps.start(packet, routes.subnet_at(cloud, packet.source))
-    sender = packet.source.machine
+    sender, network = packet.source.machine, packet.source.network
+    project = network.split("/")[1] if network else ""
+    yield steps.start(packet, routes.subnet_at(cloud, project, packet.source.address, network))
     if sender and not sender.running:
         yield steps.drop("INSTANCE_NOT_RUNNING", sender.path)
         return

@@ -6,7 +6,7 @@ import re
 
 from localcloud.core.call import Json
 from localcloud.core.clock import rfc3339
-from localcloud.core.errors import ApiError, invalid
+from localcloud.core.errors import invalid
 from localcloud.services.storage import lifecycle_rules
 from localcloud.services.storage.object_fields import check_storage_class
 
@@ -28,23 +28,13 @@ _WRITABLE = {
     "versioning",
     "website",
 }
-_UNSUPPORTED = {"acl", "defaultObjectAcl", "ipFilter", "objectRetention"}
 _LABEL = re.compile(r"[\w-]{0,63}")
 _SOFT_DELETE = range(7 * 86400, 90 * 86400 + 1)
 _DEFAULT_SOFT_DELETE = str(7 * 86400)
 
 
 def changes(body: Json) -> Json:
-    """Return what the caller sets with `body`, without the fields that only Google sets.
-
-    Raises:
-        ApiError: 501 for a field that the local cloud knows but does not implement.
-    """
-    refused = sorted(name for name in _UNSUPPORTED if body.get(name))
-    if (body.get("hierarchicalNamespace") or {}).get("enabled"):
-        refused.append("hierarchicalNamespace")
-    if refused:
-        raise ApiError(501, f"the local cloud does not implement buckets' {', '.join(refused)}")
+    """Return what the caller sets with `body`, without the fields that only Google sets."""
     return {name: body[name] for name in _WRITABLE if name in body}
 
 

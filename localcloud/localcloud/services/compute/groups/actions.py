@@ -82,7 +82,7 @@ def _make(cloud: Cloud, group: str, record: Record, name: str) -> None:
     kept = record["_configs"].get(name, {}).get("preservedState", {}).get("metadata", {})
     body["metadata"] = _metadata(body["metadata"], group, known["template"], kept)
     call = _call(cloud, group)
-    lifecycle.add(cloud, call, checks.tidy(body, ("labels", "metadata")))
+    lifecycle.add(cloud, call, checks.tidy(body))
     lifecycle.create(cloud, path)
     now = cloud.clock.now()
     fresh = {"errors": [], "health": "UNKNOWN", "streak": 0, "template": known["template"]}

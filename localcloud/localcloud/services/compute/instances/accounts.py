@@ -6,7 +6,6 @@ from localcloud.core import accounts
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
-from localcloud.core.store import Record
 from localcloud.core.tokens import CLOUD_PLATFORM, is_scope
 from localcloud.services.compute.projects import default_service_account
 
@@ -39,13 +38,6 @@ def accepted(cloud: Cloud, call: Call, sent: list[Json]) -> list[Json]:
                 f"Scopes are URLs such as {CLOUD_PLATFORM}."
             )
     return [{"email": email, "scopes": list(scopes)}]
-
-
-def give(record: Record, accepted_accounts: list[Json]) -> None:
-    """Write an instance's service accounts down; one without any shows no such field."""
-    record.pop("serviceAccounts", None)
-    if accepted_accounts:
-        record["serviceAccounts"] = accepted_accounts
 
 
 def _require_usable(cloud: Cloud, call: Call, email: str) -> None:

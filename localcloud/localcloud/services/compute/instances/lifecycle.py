@@ -58,7 +58,7 @@ def insert_instance(cloud: Cloud, call: Call) -> Json:
     """Create an instance, from a template if one is named, and boot it."""
     if call.arg("sourceMachineImage"):
         raise ApiError(501, "the local cloud creates instances from settings and templates only")
-    body = checks.tidy(call.body, ("labels", "metadata"))
+    body = checks.tidy(call.body)
     source = call.arg("sourceInstanceTemplate")
     if source:
         template = load(cloud, instance_templates.require_template(cloud, call, source))
@@ -127,8 +127,8 @@ def _new_record(cloud: Cloud, call: Call, path: str, body: Json) -> Record:
         "shieldedInstanceIntegrityPolicy": {"updateAutoLearnPolicy": True},
         "satisfiesPzi": False,
         "resourceStatus": {"scheduling": {}},
+        "serviceAccounts": accounts.accepted(cloud, call, body.get("serviceAccounts", [])),
     }
-    accounts.give(record, accounts.accepted(cloud, call, body.get("serviceAccounts", [])))
     if body.get("labels"):
         record["labels"] = checks.labels(body["labels"])
     stamp_labels(record)
@@ -165,7 +165,7 @@ def get_instance(cloud: Cloud, call: Call) -> Json:
 
 def _view(record: Record) -> Json:
     """Return an instance with the old names of its Shielded VM options, which beta shows too."""
-    return record | {
+    return {name: value for name, value in record.items() if value != []} | {
         "shieldedVmConfig": record["shieldedInstanceConfig"],
         "shieldedVmIntegrityPolicy": record["shieldedInstanceIntegrityPolicy"],
     }

@@ -41,7 +41,7 @@ def set_service_account(cloud: Cloud, call: Call, record: Record) -> None:
     """Give a stopped instance another service account or other scopes."""
     accepted = accounts.accepted(cloud, call, [call.body])
     require_stopped(record, "The service account")
-    accounts.give(record, accepted)
+    record["serviceAccounts"] = accepted
 
 
 @changes("setScheduling")
