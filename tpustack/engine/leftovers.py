@@ -1,23 +1,30 @@
-"""The engine's processes, known by a mark in their environment.
+"""The engine's processes that outlive it: its language host, the program and the provider.
 
-Its language host, the program and the provider have process groups of their own and outlive an
-engine that is killed, but they keep the mark. `make clean`, and the next command that runs the
-engine, end what earlier ones have left.
+They have process groups of their own. Those of our commands keep a mark in their environment, those
+of a plain `pulumi` are known by the address of their engine, where nothing answers once it is dead.
+`make clean`, and the next command that runs the engine, end what earlier ones have left.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+import socket
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 
 import psutil
 
+from tpustack.project import root
 from tpustack.recovery.processes import CLOCK, started
 
 MARK = "TPUSTACK_STARTED_BY"
 _SECONDS = 5.0
+# The language host and the providers, the queue's (infra/queued/plugin), and the program.
+_PLUGIN = re.compile(r"(.*/)?pulumi-(language|resource)-[^/]+|infra\.queued\.serve")
+_ADDRESS = re.compile(r"127\.0\.0\.1:(\d+)")
 
 
 def mark() -> dict[str, str]:
@@ -33,21 +40,26 @@ def _own(pid: int) -> str:
 def end_own() -> None:
     """End everything that this process has marked."""
     own = mark()[MARK]
-    _end(lambda owner: owner == own)
+    _end(lambda process: process.environ().get(MARK) == own)
 
 
-def end_orphans() -> int:
-    """End what processes have marked that are dead; return how many there were."""
-    return _end(lambda owner: not _lives(owner))
+def end_orphans(checkout: Path) -> int:
+    """End what processes have marked that are dead, and what dead engines started on a checkout.
+
+    Returns:
+        How many there were.
+    """
+    checkout = checkout.resolve()
+    return _end(lambda process: _is_orphan(process) or _lacks_engine(process, checkout))
 
 
-def _end(chosen: Callable[[str], bool]) -> int:
-    """End marked processes by their owner, politely and then for sure; return how many there were.
+def _end(chosen: Callable[[psutil.Process], bool]) -> int:
+    """End processes, politely and then for sure; return how many there were.
 
     They are looked for again until there are none: one that ends may have started another.
     """
     count = 0
-    while found := _marked(chosen):
+    while found := _find(chosen):
         count += len(found)
         for process in found:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -60,16 +72,45 @@ def _end(chosen: Callable[[str], bool]) -> int:
     return count
 
 
-def _marked(chosen: Callable[[str], bool]) -> list[psutil.Process]:
+def _find(chosen: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         # Of other people's processes nobody may read it.
         with contextlib.suppress(psutil.Error, OSError):
-            owner = process.environ().get(MARK)
             dead = process.status() == psutil.STATUS_ZOMBIE
-            if owner and not dead and process.pid != os.getpid() and chosen(owner):
+            if not dead and process.pid != os.getpid() and chosen(process):
                 found.append(process)
     return found
+
+
+def _is_orphan(process: psutil.Process) -> bool:
+    owner = process.environ().get(MARK)
+    return owner is not None and not _lives(owner)
+
+
+def _lacks_engine(process: psutil.Process, checkout: Path) -> bool:
+    """Return whether a process of an engine works in a checkout and its engine is dead for certain.
+
+    Nothing answers at the engine's address, and no engine is above it: in a container, it may have
+    another 127.0.0.1.
+    """
+    words = process.cmdline()
+    ports = [int(found[1]) for word in words if (found := _ADDRESS.fullmatch(word))]
+    return (
+        bool(ports)
+        and any(map(_PLUGIN.fullmatch, words))
+        and Path(process.cwd()).is_relative_to(checkout)
+        and not any(above.name() == "pulumi" for above in process.parents())
+        and all(map(_is_shut, ports))
+    )
+
+
+def _is_shut(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=_SECONDS).close()
+    except ConnectionRefusedError:
+        return True
+    return False
 
 
 def _lives(owner: str) -> bool:
@@ -82,4 +123,4 @@ def _lives(owner: str) -> bool:
 
 
 if __name__ == "__main__":
-    end_orphans()
+    end_orphans(root())

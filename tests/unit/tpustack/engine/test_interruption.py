@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -109,7 +110,7 @@ def test_after_another_signal_an_engine_that_goes_on_is_ended_in_time(start: Sta
 
 
 def test_what_a_killed_command_leaves_is_ended_by_the_next_and_nothing_of_a_living_one(
-    start: Start,
+    start: Start, tmp_path: Path
 ) -> None:
     with start() as living, start(stubborn=True) as killed:
         kept, orphan = int(line(living)), int(line(killed))
@@ -117,7 +118,7 @@ def test_what_a_killed_command_leaves_is_ended_by_the_next_and_nothing_of_a_livi
         # Nobody has asked how it ended yet.
         os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)
         before = runs(orphan)
-        ended = leftovers.end_orphans()
+        ended = leftovers.end_orphans(tmp_path)
         after = runs(orphan), runs(kept)
         living.terminate()
         living.communicate()
@@ -137,3 +138,74 @@ def test_nothing_is_left_where_nobody_reads_any_more_as_of_a_closed_terminal(sta
         os.killpg(command.pid, signal.SIGHUP)
         command.wait()
     assert not runs(provider)
+
+
+# Gives its plugins its address, as the engine does, and says which they are.
+BARE = f"""#!{sys.executable}
+import socket, subprocess, time
+listener = socket.create_server(("127.0.0.1", 0))
+address = f"127.0.0.1:{{listener.getsockname()[1]}}"
+words = [["PLUGIN", address], ["PLUGIN", "--engine", address], ["OTHER", address]]
+started = [subprocess.Popen(each, start_new_session=True) for each in words]
+print(*(process.pid for process in started), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterator[Callable[[str], tuple[subprocess.Popen[str], list[int]]]]:
+    """Starts a plain `pulumi` in a folder, with two plugins and something that is none."""
+    pids: list[int] = []
+    plugin, other = tmp_path / "pulumi-language-python", tmp_path / "server"
+    for script in (plugin, other):
+        script.write_text(f"#!{sys.executable}\nimport time\ntime.sleep(60)\n", encoding="utf-8")
+        script.chmod(0o755)
+    engine = tmp_path / "pulumi"
+    words = BARE.replace("PLUGIN", str(plugin)).replace("OTHER", str(other))
+    engine.write_text(words, encoding="utf-8")
+    engine.chmod(0o755)
+
+    def started(folder: str) -> tuple[subprocess.Popen[str], list[int]]:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        process = subprocess.Popen(
+            [engine], cwd=tmp_path / folder, stdout=subprocess.PIPE, text=True
+        )
+        found = [int(pid) for pid in line(process).split()]
+        pids.extend([process.pid, *found])
+        return process, found
+
+    yield started
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_what_a_killed_plain_pulumi_leaves_is_ended_and_nothing_of_a_living_one(
+    plain: Callable[[str], tuple[subprocess.Popen[str], list[int]]], tmp_path: Path
+) -> None:
+    (killed, orphans), (living, kept) = plain("checkout"), plain("checkout")
+    elsewhere, others = plain("another")
+    for process in (killed, elsewhere):
+        process.kill()
+        process.wait()
+    before = [runs(pid) for pid in orphans]
+    ended = leftovers.end_orphans(tmp_path / "checkout")
+    after = [runs(pid) for pid in (*orphans, *kept, *others)]
+    living.kill()
+    living.wait()
+    assert before == [True] * 3
+    assert ended == 2
+    assert after == [False, False, True, *[True] * 6]
+
+
+def test_a_plugin_whose_engine_answers_is_kept_whoever_its_parent_is(tmp_path: Path) -> None:
+    plugin = tmp_path / "pulumi-resource-gcp"
+    plugin.write_text(f"#!{sys.executable}\nimport time\ntime.sleep(60)\n", encoding="utf-8")
+    plugin.chmod(0o755)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        process = subprocess.Popen([plugin, address], cwd=tmp_path)
+        ended = leftovers.end_orphans(tmp_path), process.poll()
+    assert ended == (0, None)
+    assert leftovers.end_orphans(tmp_path) == 1
+    process.wait()
