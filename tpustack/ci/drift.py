@@ -8,14 +8,18 @@ from pathlib import Path
 
 from infra.settings.problems import SettingsError
 from infra.settings.stack_file import load_stack_file, stack_path
+from tpustack.ci import settings
 from tpustack.ci.job import Job, side_by_side
 from tpustack.ci.outcome import Outcome
 from tpustack.ci.result import Result, failed
 from tpustack.engine.events import Change, Events
+from tpustack.errors import UsageError
 
 _REPAIR = (
-    "Put it back with `tpustack ci deploy --refresh --stack {}`, or change the stack file to what "
-    "is there now."
+    "Put it back with `{} --refresh --stack {}`, or change the stack file to what is there now."
+)
+_UNSEEN = (
+    "Not looked at: IAM roles that somebody granted by hand, and labels added to a TPU or a bucket."
 )
 _BY_HAND = (
     "No deployment starts them or takes added labels away. "
@@ -57,9 +61,18 @@ def _drift(job: Job, stack: str, known: bool) -> Result:
     noticed = left_alone(job.root, stack, done.events)
     changes = tuple(_together(done.events.changes, noticed))
     if not changes:
-        return Result(stack, Outcome.NO_CHANGE)
-    repair = (_REPAIR.format(stack),) if done.events.changes else ()
-    return Result(stack, Outcome.DRIFT, changes, notes=(*repair, *notes_on(noticed)))
+        return Result(stack, Outcome.NO_CHANGE, notes=(_UNSEEN,))
+    repair = (_repair(job.root, stack),) if done.events.changes else ()
+    return Result(stack, Outcome.DRIFT, changes, notes=(*repair, *notes_on(noticed), _UNSEEN))
+
+
+def _repair(root: Path, stack: str) -> str:
+    """Return the way back: only what the pipeline lists can be deployed by `tpustack ci`."""
+    try:
+        listed = stack in settings.load(root).stacks
+    except UsageError:
+        listed = False
+    return _REPAIR.format("tpustack ci deploy" if listed else "pulumi up", stack)
 
 
 def _together(changes: Sequence[Change], noticed: Sequence[Change]) -> Iterator[Change]:

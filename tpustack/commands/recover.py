@@ -54,7 +54,7 @@ def _repair(engine: Stack, stack: str, *, asked: bool, alone: bool) -> None:
     for urn in interrupted:
         click.echo(urn)
     if interrupted:
-        click.echo("Run `pulumi up` to go on.")
+        click.echo(f"Run `pulumi up --stack {stack}` to go on.")
     elif not alone:
         click.echo("Nothing was being created.")
     if not interrupted:

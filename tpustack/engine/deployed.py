@@ -18,7 +18,9 @@ def outputs_of(stack: str | None) -> dict[str, Any]:
     name = name_of(stack)
     outputs = users_own().select(name, create=False).outputs()
     if "vm_name" not in outputs:
-        raise UsageError(f"the stack {name} has nothing up to look into; `pulumi up` makes it")
+        raise UsageError(
+            f"the stack {name} has nothing up to look into; `pulumi up --stack {name}` makes it"
+        )
     return outputs
 
 

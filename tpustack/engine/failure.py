@@ -30,7 +30,9 @@ def explained(verb: str, stack: str) -> Iterator[None]:
     try:
         yield
     except automation.StackNotFoundError:
-        raise UsageError(f"{what}: the backend has no such stack; `pulumi up` makes it") from None
+        raise UsageError(
+            f"{what}: the backend has no such stack; `pulumi up --stack {stack}` makes it"
+        ) from None
     except automation.CommandError as error:
         raise TpustackError(with_cures(f"{what} failed:\n{diagnostics(str(error))}")) from None
 

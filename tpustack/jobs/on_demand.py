@@ -80,7 +80,7 @@ class OnDemand:
             raise UsageError(
                 f"--idle-stop: the machine of the stack {self._stack} may not take its TPU down. "
                 "Set limits.idleMinutes or limits.timeToLiveHours in its file, which gives it the "
-                "role, and run `pulumi up`"
+                f"role, and run `pulumi up --stack {self._stack}`"
             )
         return settings
 

@@ -142,12 +142,13 @@ def _of_stack(stack: str, *, submits: bool, managed: bool) -> str:
     if managed and settings.jobs.vertex is None:
         raise UsageError(
             f"jobs.vertex: (not set) for the stack {stack}, so that Vertex AI has no account to "
-            "run jobs as. Set `tpu-stack:jobs: {vertex: {}}` in its file and run `pulumi up`"
+            "run jobs as. Set `tpu-stack:jobs: {vertex: {}}` in its file and run "
+            f"`pulumi up --stack {stack}`"
         )
     if submits and not managed and not settings.jobs.enabled:
         raise UsageError(
             f"jobs.enabled: (not set) for the stack {stack}, whose machine runs one training. Set "
-            "`tpu-stack:jobs: {enabled: true}` in its file and run `pulumi up`"
+            f"`tpu-stack:jobs: {{enabled: true}}` in its file and run `pulumi up --stack {stack}`"
         )
     return names_of(settings, stack).bucket
 

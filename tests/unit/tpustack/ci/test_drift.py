@@ -48,7 +48,25 @@ def test_a_resource_with_both_is_named_once(tmp_path: Path) -> None:
     (found,) = drift.drift(job(tmp_path, events((LABEL,), (OFF,))), ["dev"])
     (change,) = found.changes
     assert change.properties == ("labels.team", "currentStatus: TERMINATED")
-    assert len(found.notes) == 2
+    assert len(found.notes) == 3
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "command"),
+    [
+        ("stacks: [dev]\n", "tpustack ci deploy"),
+        ("stacks: [prod]\n", "pulumi up"),
+        (None, "pulumi up"),
+    ],
+)
+def test_the_way_back_is_a_command_that_takes_the_stack(
+    tmp_path: Path, pipeline: str | None, command: str
+) -> None:
+    of = job(tmp_path, events((LABEL,), ()))
+    if pipeline:
+        (tmp_path / "stacks" / "pipeline.yaml").write_text(pipeline, encoding="utf-8")
+    (found,) = drift.drift(of, ["dev"])
+    assert found.notes[0].startswith(f"Put it back with `{command} --refresh --stack dev`, or")
 
 
 def test_a_tpu_that_the_idle_limit_stopped_is_no_drift(tmp_path: Path) -> None:
@@ -57,6 +75,7 @@ def test_a_tpu_that_the_idle_limit_stopped_is_no_drift(tmp_path: Path) -> None:
     assert found.outcome is Outcome.NO_CHANGE
 
 
-def test_nothing_is_no_drift(tmp_path: Path) -> None:
+def test_nothing_is_no_drift_of_what_can_be_seen(tmp_path: Path) -> None:
     (found,) = drift.drift(job(tmp_path, events((), ())), ["dev"])
     assert found.outcome is Outcome.NO_CHANGE
+    assert "IAM roles" in found.notes[0]
