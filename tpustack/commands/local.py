@@ -18,11 +18,11 @@ from tpustack.engine import toolchain
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(arguments: tuple[str, ...]) -> None:
-    """Run a command of the local cloud; `env` adds what Pulumi needs."""
-    chosen = arguments or ("--help",)
-    code = local.pass_on(chosen)
-    others = {"--json", "--unset", "--help", "-h"}
-    if code == 0 and chosen[0] == "env" and not others & set(chosen):
+    """Run a command of the local cloud; `env --backend` adds Pulumi with the demo's stacks."""
+    backend = arguments == ("env", "--backend")
+    code = local.pass_on(arguments[:1] if backend else arguments or ("--help",))
+    if code == 0 and backend:
         variables = toolchain.environment(toolchain.find(), project.state())
         click.echo(toolchain.exports(variables))
+        click.echo(f"and Pulumi's, for the stacks of `make demo`: {', '.join(variables)}", err=True)
     sys.exit(code)

@@ -155,7 +155,7 @@ class Demo:
     def _explain(self, outputs: dict[str, Any]) -> None:
         self._print(
             "\nEverything is still up. To look around:\n"
-            '  eval "$(.venv/bin/tpustack local env)"     # this shell talks to the local cloud\n'
+            '  eval "$(.venv/bin/tpustack local env --backend)"  # for the local cloud\n'
             f"  pulumi stack output --stack {self.stack}\n"
             f"  gcloud compute instances list\n"
             # TensorBoard's fast loader finds nothing in the buckets of the local cloud.

@@ -22,6 +22,11 @@ class CommandError(Exception):
         self.exit_code = exit_code
 
 
+def typed() -> str:
+    """Return the command as somebody types it; `tpustack local` passes its own name on."""
+    return os.environ.get("LOCALCLOUD_PROG") or "python -m localcloud"
+
+
 def run_file(home: Path) -> Path:
     """Return the file in which a running emulator leaves its process id and port."""
     return home / "run.json"
@@ -50,7 +55,7 @@ def ask(home: Path, verb: str, name: str, body: dict[str, Any] | None = None) ->
     known = running(home)
     if known is None:
         raise CommandError(
-            f"the local cloud of {home} is not running; start it with `python -m localcloud start`",
+            f"the local cloud of {home} is not running; start it with `{typed()} start`",
             exit_code=3,
         )
     return _request(home, known["port"], verb, name, body or {})

@@ -6,11 +6,12 @@ import argparse
 import json
 import os
 import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from localcloud.cli.client import Commands, ask
+from localcloud.cli.client import Commands, ask, typed
 from localcloud.server import trust
 
 _LOCAL = "127.0.0.1,localhost,::1"
@@ -34,6 +35,8 @@ def _env(options: argparse.Namespace) -> int:
         print(json.dumps(found, indent=2))
     else:
         print("\n".join(_set(name, value) for name, value in found.items()))
+        back = f'eval "$({typed()} env --unset)" takes that back'
+        print(f"for this shell: {', '.join(found)}; {back}", file=sys.stderr)
     return 0
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from localcloud import __version__
 from localcloud.cli import environment, faults, forward, lifecycle, logs, permissions, reach
-from localcloud.cli.client import CommandError
+from localcloud.cli.client import CommandError, typed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,12 +36,10 @@ def _parser() -> argparse.ArgumentParser:
     home = Path(os.environ.get("LOCALCLOUD_HOME", ".localcloud"))
     text = "folder of its state (default: $LOCALCLOUD_HOME, or .localcloud here)"
     common.add_argument("--home", type=Path, default=home, help=text)
-    # `tpustack local` passes its own name on, for the lines of usage.
-    prog = os.environ.get("LOCALCLOUD_PROG")
     parser = argparse.ArgumentParser(
-        prog=prog or "localcloud",
+        prog=os.environ.get("LOCALCLOUD_PROG") or "localcloud",
         description="Google Cloud on localhost, with VMs and TPUs that really run.",
-        epilog=f'Point this shell\'s clients at it: eval "$({prog or "python -m localcloud"} env)"',
+        epilog=f'Point this shell\'s clients at it: eval "$({typed()} env)"',
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from localcloud.cli import environment
 from localcloud.cli.main import main
 
 ROOT = Path(__file__).parents[3] / "localcloud"
@@ -34,6 +35,11 @@ def test_the_map_leads_to_files_that_are_there(folder: str, name: str) -> None:
 def test_the_map_names_every_package() -> None:
     packages = {f"{path.parent.name}/" for path in PACKAGE.glob("*/__init__.py")}
     assert packages <= {folder for folder, _ in rows()}
+
+
+def test_every_variable_of_env_is_listed() -> None:
+    listed = set(re.findall(r"`([A-Za-z0-9_]+)`", README.partition("### Variables")[2]))
+    assert {*environment._pointing(0, "", "", ""), *environment._trusting("")} <= listed
 
 
 def test_resumable_upload_is_in_the_map() -> None:

@@ -83,7 +83,8 @@ def check_tpustack(words: list[str], *, whole: bool) -> None:
             raise click.UsageError(f"no command {words[0]}")
         command, words = found, words[1:]
     if command.name == "local":
-        check_localcloud(words)
+        # What tpustack itself takes there.
+        check_localcloud(words if words != ["env", "--backend"] else ["env"])
     elif whole:
         command.make_context(command.name, words)
     else:

@@ -17,4 +17,7 @@ def test_the_commands_to_look_around_are_whole_lines_also_in_a_narrow_terminal()
     url = f"{OUTPUTS['job_url']}/tensorboard"
     # With its fast loader TensorBoard finds no scalars in a bucket of the local cloud.
     assert f".venv/bin/tensorboard --load_fast=false --logdir {url}" in lines
-    assert any(line.startswith('eval "$(') and line.endswith("local cloud") for line in lines)
+    (talks,) = (line for line in lines if line.startswith('eval "$('))
+    # `pulumi stack output` comes next, and finds the demo's stack in the demo's backend alone.
+    assert "local env --backend)" in talks
+    assert talks.endswith("local cloud")

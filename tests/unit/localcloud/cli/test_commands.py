@@ -15,6 +15,9 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 def test_env_speaks_shell_and_json_and_takes_itself_back(started: Run, home: Path) -> None:
     names = set(json.loads(started("env", "--json").stdout))
+    said = started("env").stderr
+    assert all(name in said for name in names)
+    assert "python -m localcloud env --unset" in said
     assert {"HTTPS_PROXY", "SSL_CERT_FILE", "GOOGLE_OAUTH_ACCESS_TOKEN"} <= names
     script = f"{started('env').stdout}\nenv"
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
