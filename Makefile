@@ -22,7 +22,7 @@ help:  ## List the targets
 setup:  ## Make .venv with the locked dependencies
 	@$(PYTHON) tools/make_venv.py
 
-setup-deploy:  ## Make .venv for deploying alone: no TensorFlow, no test tools
+setup-deploy:  ## Make .venv for deploying and the local cloud: no TensorFlow, no test tools
 	@$(PYTHON) tools/make_venv.py --deploy
 
 toolchain: setup-deploy  ## Find, download or build the Pulumi engine

@@ -2,7 +2,7 @@
 
 Run it with any Python 3.8 or newer; it needs nothing else: `python3 tools/make_venv.py`. It looks
 for an interpreter that TensorFlow has a wheel for, and does nothing when `.venv` is up to date.
-With --deploy it leaves out what only training, the local cloud and the tests need.
+With --deploy it leaves out what only training, TPUs of the local cloud and the tests need.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FULL_LOCK = ROOT / "requirements.txt"
 DEPLOY_LOCK = ROOT / "requirements-deploy.txt"
-DISTRIBUTIONS = {FULL_LOCK: (".", "training", "localcloud"), DEPLOY_LOCK: (".", "training")}
+DISTRIBUTIONS = (".", "training", "localcloud")
 # TensorFlow 2.19, the last release with full TPU support, has wheels for these.
 SUITABLE = ((3, 12), (3, 11), (3, 10))
 
@@ -105,7 +105,7 @@ def _install(python: str, venv: Path, lock: Path) -> None:
     if not sys.stderr.isatty():
         uv.append("--quiet")
     _run([*uv, "--require-hashes", "-r", str(lock)], environment)
-    for name in DISTRIBUTIONS[lock]:
+    for name in DISTRIBUTIONS:
         own = ["--no-deps", "--no-build-isolation", "--editable", str(ROOT / name)]
         _run([*uv, *own], environment)
     (venv / ".installed").write_text(_fingerprint(lock), encoding="utf-8")
@@ -121,7 +121,7 @@ def _locked(name: str, lock: Path) -> str:
 
 def _fingerprint(lock: Path) -> str:
     digest = hashlib.sha256()
-    for path in (lock, *(ROOT / name / "pyproject.toml" for name in DISTRIBUTIONS[lock])):
+    for path in (lock, *(ROOT / name / "pyproject.toml" for name in DISTRIBUTIONS)):
         digest.update(path.read_bytes())
     return digest.hexdigest() + f" {ROOT}\n"
 

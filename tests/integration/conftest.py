@@ -182,6 +182,6 @@ def deploying(tmp_path_factory: pytest.TempPathFactory, wheels: dict[str, Path])
     """What `make setup-deploy` installs; uv is not in its own cache."""
     folder = tmp_path_factory.mktemp("deploying")
     pins = constraints(folder, "requirements-deploy.txt")
-    made = Installed(folder, ["--constraint", pins, wheels["."], wheels["training"]])
+    made = Installed(folder, ["--constraint", pins, *wheels.values()])
     shutil.copy(UV, made.environment / "bin")
     return made

@@ -69,5 +69,11 @@ def test_an_installed_trainer_trains_the_digits(installed: Installed) -> None:
 def test_deploying_takes_a_quarter_of_the_whole_environment(deploying: Installed) -> None:
     assert deploying.megabytes() <= WHOLE_MEGABYTES / 4
     packages = {path.name for path in deploying.environment.glob("lib/*/site-packages/*")}
-    assert {"tensorflow", "keras", "googleapiclient", "localcloud"} & packages == set()
+    assert {"tensorflow", "keras", "pytest"} & packages == set()
     deploying.install(["pip", "check", "--python", deploying.python])
+
+
+def test_who_only_deploys_has_the_local_cloud_to_try_it(deploying: Installed) -> None:
+    deploying.output("tpustack", "local", "start")
+    assert "HTTPS_PROXY" in deploying.output("tpustack", "local", "env")
+    deploying.output("tpustack", "local", "stop")

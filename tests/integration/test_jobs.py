@@ -118,7 +118,7 @@ def test_an_example_and_the_notebook_train_on_the_tpu_of_the_local_cloud(
 ) -> None:
     engine = deploy(jobs={"enabled": True})
     bucket = engine.up(ignore).outputs["bucket_url"]
-    # What `tpustack local env --backend` looks for in a checkout: the engine's tools and the stacks' state.
+    # What `tpustack local env --backend` looks for in a checkout: the engine's tools, the state.
     (project / "tools").symlink_to(EXAMPLES.parent / "tools")
     (project / ".state").symlink_to(tmp_path / "state")
     picture = tmp_path / "curve.png"
