@@ -33,7 +33,7 @@ from infra.components.network import Network, NetworkArgs
 from infra.components.services import ProjectServices, ProjectServicesArgs
 from infra.components.tpu import Tpu, TpuArgs, TpuNode, TpuVm
 from infra.components.vm import Vm, VmArgs
-from infra.cost.running import goes_on
+from infra.cost.running import without_price
 from infra.settings import StackSettings
 from infra.settings.tpu import Architecture
 from infra.settings.training import RunOn
@@ -275,9 +275,8 @@ class Builder:
 
     def _of_trainer(self, machine: RunOn) -> dict[str, pulumi.Input[str]]:
         """Return what only the machine that runs the trainer is told."""
-        settings, context = self.settings, self.context
-        cost = f"{goes_on(settings, context.stack, context.catalog)}."
-        return machines.trainer_metadata(cost) if settings.training.run_on is machine else {}
+        note = f"{without_price(self.settings, self.context.stack)}."
+        return machines.trainer_metadata(note) if self.settings.training.run_on is machine else {}
 
     def _tpu_metadata(self, bucket: Bucket) -> dict[str, pulumi.Input[str]]:
         """Return a TPU VM's metadata; none if its runtime serves gRPC and the VM trains."""

@@ -15,8 +15,17 @@ def goes_on(settings: StackSettings, stack: str, catalog: Catalog) -> str:
     """Say what the stack costs until which command, whether or not it trains."""
     hour = of_stack(settings, stack, catalog).configured
     amount = f"{'' if hour.complete else 'over '}{dollars(hour.hour)}"
+    return _until(f"cost {amount} an hour", settings, stack)
+
+
+def without_price(settings: StackSettings, stack: str) -> str:
+    """Say the same in a machine's metadata, where each new price would be an update of it."""
+    return _until("go on costing", settings, stack)
+
+
+def _until(costs: str, settings: StackSettings, stack: str) -> str:
     return (
-        f"TPU and VM cost {amount} an hour, also once the training has ended or failed, until "
+        f"TPU and VM {costs}, also once the training has ended or failed, until "
         f"{_end(settings, stack)}. {_limits(settings)}"
     )
 
