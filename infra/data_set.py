@@ -25,9 +25,8 @@ def report(settings: StackSettings, bucket: str) -> None:
 def _tell(why: str | None) -> None:
     if why is not None:
         pulumi.log.warn(
-            f"training.data: (not set), and {why}. Without data the training ends at once "
-            "(exit code 2), and VM and TPU go on costing. Set training.data to a folder that "
-            "`tpu-training data convert` wrote (docs/first-hour.md)"
+            f"training.data: (not set), and {why}. Without data the training ends at once: name a "
+            "folder that `tpu-training data convert` wrote"
         )
 
 

@@ -69,42 +69,24 @@ def warn_about_unlisted(settings: StackSettings, context: Context) -> Iterator[s
 
 
 def warn_about_unproven(settings: StackSettings, context: Context) -> Iterator[str]:
-    """Warn, in one line, of all parts of the stack's TPU VM that nobody has shown to work."""
+    """Warn, in one short line, of all parts of the stack's TPU VM that nobody has shown to work."""
     accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
     runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
     if settings.architecture is not Architecture.VM or accelerator is None or runtime is None:
         return
     found = [*_unproven(settings, accelerator, runtime)]
     if found:
-        yield (
-            f"not proven on a real TPU: {'; '.join(found)} "
-            "(docs/tpu.md, what stays unproven, has the sources)."
-        )
+        yield f"not proven on a real TPU (docs/tpu.md#what-stays-unproven): {'; '.join(found)}"
 
 
 def _unproven(settings: StackSettings, accelerator: Accelerator, runtime: Runtime) -> Iterator[str]:
     if runtime.listed and runtime.proof is Proof.INFERRED:
-        yield (
-            f"tpu.runtimeVersion {runtime.name} follows from Google's pattern of names, and nobody "
-            f"was seen to use it ({_LIVE})"
-        )
+        yield f"that {runtime.name} exists ({_LIVE})"
     if runtime.broken:
-        then = (
-            "the start-up script installs it anew"
-            if settings.training.run_on is RunOn.TPU
-            else "whether its gRPC worker starts is open"
-        )
-        yield (
-            f"the image {runtime.name}, whose TensorFlow ends with a segmentation fault when it is "
-            f"imported: {then}"
-        )
+        yield f"the image of {runtime.name}, whose TensorFlow crashes on import"
     if accelerator.doubt:
         yield accelerator.doubt
     if settings.training.run_on is not RunOn.VM:
         return
-    how = "a VM that drives a TPU VM by gRPC with tensorflow-cpu, as it drives a classic node"
-    if runtime.serves_grpc and accelerator.hosts == 1:
-        how += ", on one host with a -pod runtime, which Google documents for several"
-    if not runtime.serves_grpc:
-        how += ", through the worker of the tensorflow-tpu wheel"
-    yield f"{how}; Google documents training.runOn: tpu"
+    worker = "" if runtime.serves_grpc else " through the tensorflow-tpu wheel's worker"
+    yield f"a VM that drives it by gRPC{worker}; Google documents training.runOn: tpu"

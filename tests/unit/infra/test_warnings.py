@@ -74,15 +74,15 @@ def test_a_warning_of_something_unknown_names_what_is_like_it(root: Path) -> Non
         (
             "tpu-vm-tf-2.16.1-pod-se",
             {},
-            ["by gRPC with tensorflow-cpu", "one host with a -pod runtime", "runOn: tpu"],
+            ["by gRPC;", "runOn: tpu"],
         ),
-        ("tpu-vm-tf-2.16.1-se", {}, ["through the worker of the tensorflow-tpu wheel"]),
+        ("tpu-vm-tf-2.16.1-se", {}, ["through the tensorflow-tpu wheel's worker"]),
         (
             "tpu-vm-tf-2.18.0-pod-pjrt-v5p-and-below",
             ON_TPU,
-            ["follows from Google's pattern of names", "installs it anew"],
+            ["that tpu-vm-tf-2.18.0-pod-pjrt-v5p-and-below exists", "crashes on import"],
         ),
-        ("tpu-vm-tf-2.17.1-pod-se", {}, ["segmentation fault", "gRPC worker starts is open"]),
+        ("tpu-vm-tf-2.17.1-pod-se", {}, ["crashes on import", "by gRPC"]),
     ],
 )
 def test_what_nobody_has_shown_on_a_tpu_is_named_in_one_warning(
@@ -91,9 +91,11 @@ def test_what_nobody_has_shown_on_a_tpu_is_named_in_one_warning(
     warnings = unproven(said(root, tpu={**V2, "runtimeVersion": tpu}, training=training))
     assert len(warnings) == bool(parts)
     assert all(part in warnings[0] for part in parts)
+    # It comes with every preview: what speaks for each part, the page says.
+    assert all(len(warning.split()) <= 35 for warning in warnings)
 
 
 def test_tensorflow_on_v6e_is_doubted(root: Path) -> None:
     tpu = {"acceleratorType": "v6e-8", "runtimeVersion": "tpu-vm-tf-2.18.0-pjrt-v5e-and-v6"}
     (warning,) = unproven(said(root, tpu=tpu, training=ON_TPU))
-    assert "TensorFlow on v6e, for which Google names runtimes" in warning
+    assert "TensorFlow on v6e" in warning
