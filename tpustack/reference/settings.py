@@ -49,7 +49,7 @@ and may surprise:
 ```console
 $ tpustack check --stack mine
 mine: fine
-  warning: not proven on a real TPU (docs/tpu.md#what-stays-unproven): a VM that drives it by gRPC; ...
+  warning: not proven on a real TPU (docs/tpu.md#what-stays-unproven): a VM that drives it by ...
 ```
 
 `tpustack settings` prints this reference. A name that is not here is an error.
