@@ -15,7 +15,7 @@ gc.freeze()
 gc.set_threshold(100_000)
 early.start_provider()
 
-from infra import cures, data_set, enabled, fits, offered, taken
+from infra import closed, cures, data_set, enabled, fits, offered, taken
 from infra.catalog import Catalog
 from infra.checks import with_checks
 from infra.checks.context import Context
@@ -38,6 +38,7 @@ try:
     if pulumi.runtime.is_dry_run():
         enabled.report(settings)
         data_set.report(settings, context.names.bucket)
+        closed.report(settings, context.names.bucket)
         offered.report(settings, context)
         fits.report(settings, ROOT)
 except SettingsError as error:

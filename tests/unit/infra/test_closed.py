@@ -1,0 +1,79 @@
+"""A preview says who loses access to a bucket that the stack takes over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pulumi
+import pytest
+
+from infra import closed
+from infra.settings.parse import parse
+
+from .conftest import config
+
+OPEN = {"uniformBucketLevelAccess": {"enabled": False}, "publicAccessPrevention": "inherited"}
+CLOSED = {"uniformBucketLevelAccess": {"enabled": True}, "publicAccessPrevention": "enforced"}
+
+
+class Google:
+    """Answers as Cloud Storage does: with a bucket, or that there is none."""
+
+    def __init__(self, access: dict[str, Any] | None) -> None:
+        self._access = access
+
+    def get(self, url: str, **_: Any) -> Google:
+        assert url == "https://storage.googleapis.com/storage/v1/b/a-bucket"
+        return self
+
+    def __bool__(self) -> bool:
+        return self._access is not None
+
+    def json(self) -> dict[str, Any]:
+        return {"iamConfiguration": self._access}
+
+
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    heard: list[str] = []
+    monkeypatch.setattr(pulumi.log, "warn", heard.append)
+    return heard
+
+
+@pulumi.runtime.test  # type: ignore[untyped-decorator]
+def previewed(**bucket: object) -> None:
+    closed.report(parse(config(bucket=bucket), "test"), "a-bucket")
+
+
+@pytest.mark.parametrize(
+    ("access", "turned_on"),
+    [
+        (OPEN, "uniform access and public access prevention"),
+        ({**OPEN, "publicAccessPrevention": "enforced"}, "uniform access"),
+        ({**CLOSED, "publicAccessPrevention": "inherited"}, "public access prevention"),
+    ],
+)
+def test_what_the_update_turns_on_is_said(
+    access: dict[str, Any], turned_on: str, warnings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(closed, "users_session", lambda: Google(access))
+    previewed()
+    (warning,) = warnings
+    assert warning.startswith(f"gs://a-bucket: the update turns {turned_on} on. ")
+
+
+@pytest.mark.parametrize("google", [Google(CLOSED), Google(None), None])
+def test_nothing_is_said_of_a_closed_bucket_or_none(
+    google: Google | None, warnings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(closed, "users_session", lambda: google)
+    previewed()
+    assert warnings == []
+
+
+def test_a_bucket_that_stays_somebody_elses_is_not_looked_at(
+    warnings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(closed, "users_session", lambda: pytest.fail("somebody was asked"))
+    previewed(create=False, name="a-bucket")
+    assert warnings == []
