@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,6 +26,9 @@ from localcloud.core.tokens import (
 
 log = logging.getLogger(__name__)
 requests_log = logging.getLogger("localcloud.requests")
+# gcloud names its command in every call. Before it connects it would wait for addresses that exist
+# on paper only, for minutes and without a word.
+_SSH = re.compile(r"command/gcloud\.\S*\.(ssh|scp|start-iap-tunnel|connect-to-serial-port)(?=\s|$)")
 
 
 class Dispatcher:
@@ -64,6 +68,13 @@ class Dispatcher:
         return response
 
     def _find(self, request: Request) -> tuple[Match, Route]:
+        if refused := _SSH.search(request.headers.get("User-Agent", "")):
+            self._report("%s refused", refused[0])
+            raise ApiError(
+                400,
+                "machines of the local cloud are processes of this computer, and nothing connects to "
+                f"them by {refused[1]}. `localcloud logs NAME` prints a machine's serial port",
+            )
         for api in self._apis:
             found = api.match(request.verb, request.host, request.path)
             if found is None:

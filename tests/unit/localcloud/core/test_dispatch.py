@@ -29,6 +29,29 @@ def test_a_method_that_is_not_emulated_says_so(api: Client) -> None:
     assert "cloudresourcemanager.projects.delete" in message(answer)
 
 
+@pytest.mark.parametrize(
+    ("command", "refused"),
+    [
+        ("compute.ssh", "by ssh"),
+        ("beta.compute.scp", "by scp"),
+        ("compute.tpus.tpu-vm.ssh", "by ssh"),
+        ("compute.start-iap-tunnel", "by start-iap-tunnel"),
+        ("compute.connect-to-serial-port", "by connect-to-serial-port"),
+        ("compute.config-ssh", None),
+        ("compute.instances.create", None),
+    ],
+)
+def test_gcloud_is_told_at_once_that_nothing_connects_to_a_machine(
+    api: Client, command: str, refused: str | None
+) -> None:
+    """As gcloud 528 names itself (googlecloudsdk/core/transport.py)."""
+    agent = f"gcloud/528.0.0 command/gcloud.{command} invocation-id/1a environment/None"
+    answer = api.session.get(f"https://{PROJECT}", headers={"User-Agent": agent}, timeout=20)
+    assert answer.status_code == (400 if refused else 200)
+    if refused:
+        assert refused in message(answer.json())
+
+
 def test_an_unknown_field_or_parameter_is_refused_with_its_name(
     api: Client, local_cloud: LocalCloud
 ) -> None:
