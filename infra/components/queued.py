@@ -71,7 +71,7 @@ class QueuedTpu(Tpu):
             {
                 **where,
                 **several,
-                "requested": entry.created,
+                "requested": entry.id,
                 **({"at": entry.at} if queue.fallback_zones else {}),
                 "waitMinutes": queue.wait_minutes,
             },

@@ -7,6 +7,7 @@ from typing import Any
 
 import pulumi
 from pulumi import dynamic
+from pulumi.runtime.rpc import UNKNOWN
 
 from infra.queued.api import TpuApi
 from infra.queued.state import entry_name, loss, lost, standing
@@ -15,15 +16,19 @@ from infra.rest import ApiResourceProvider, Json, say
 
 
 class QueuedNodeProvider(ApiResourceProvider):
-    """Waits for TPU VMs. The request creates and deletes them."""
+    """Waits for TPU VMs. The request creates and deletes them.
+
+    `requested` is the ID of the request. It says which one no better than project, zone and name
+    do, but a preview that replaces the request does not know it yet.
+    """
 
     def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> dynamic.DiffResult:
         """Replace the TPU VMs for another request; the time to wait counts only once."""
-        replaces = [
-            key
-            for key in ("project", "zone", "name", "nodes", "requested")
-            if _olds.get(key) != _news.get(key)
-        ]
+        identity = ("project", "zone", "name", "nodes")
+        replaces = [key for key in identity if _olds.get(key) != _news.get(key)]
+        # In the update the engine has deleted the TPU VMs before the request, and asks nothing.
+        if _news["requested"] == UNKNOWN:
+            replaces.append("requested")
         changed = any(_olds.get(key) != _news.get(key) for key in ("waitMinutes", "fallbackZones"))
         return dynamic.DiffResult(
             changes=bool(replaces) or changed, replaces=replaces, delete_before_replace=True
@@ -45,11 +50,9 @@ class QueuedNodeProvider(ApiResourceProvider):
         api = TpuApi()
         there, entry = locate(api, props)
         found = standing(api, there)
-        if lost(there, found):
+        if entry is None or lost(there, found):
             return dynamic.ReadResult("", {})
-        requested = (entry or {}).get("createTime", props["requested"])
-        read = {**there, "requested": requested, "endpoints": _endpoints(found)}
-        return dynamic.ReadResult(id_, read)
+        return dynamic.ReadResult(id_, {**there, "endpoints": _endpoints(found)})
 
     def update(
         self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]

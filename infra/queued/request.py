@@ -81,9 +81,8 @@ class QueuedRequestProvider(ApiResourceProvider):
             ]
             for operation in changes:
                 api.finish(operation, _UPDATE_MINUTES)
-        kept = {key: _olds[key] for key in ("created", "loss") if key in _olds}
         at = {"at": _olds.get("at", _olds["zone"])} if may_move(_news) else {}
-        return dynamic.UpdateResult(dict(_news) | kept | at)
+        return dynamic.UpdateResult({**_news, "loss": _olds.get("loss", ""), **at})
 
     def delete(self, _id: str, _props: dict[str, Any]) -> None:
         """Delete a request in any state along with its TPU VMs, and wait until all are gone."""
@@ -98,15 +97,13 @@ class QueuedRequest(dynamic.Resource, module="tpu", name="QueuedResource"):
     `request` is the API's QueuedResource without labels, and `queueing` its policy.
     """
 
-    created: pulumi.Output[str]
-    """When it was put into the queue: another one for another request."""
     at: pulumi.Output[str]
     """The zone that it is in, if it may be in several."""
 
     def __init__(
         self, name: str, props: Mapping[str, Any], opts: pulumi.ResourceOptions | None = None
     ) -> None:
-        computed: Json = {"created": None, "loss": None}
+        computed: Json = {"loss": None}
         if may_move(props):
             computed["at"] = None
         super().__init__(QueuedRequestProvider(), name, {**props, **computed}, opts)
@@ -123,7 +120,7 @@ def _lost_by_now(props: Mapping[str, Any]) -> str:
 
 
 def _outputs(api: TpuApi, props: Mapping[str, Any], entry: Json) -> Json:
-    return {**props, "created": entry.get("createTime", ""), "loss": loss(api, props, entry)}
+    return {**props, "loss": loss(api, props, entry)}
 
 
 def _asked_labels(entry: Json, props: Mapping[str, Any]) -> Json:

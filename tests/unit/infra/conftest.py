@@ -147,8 +147,9 @@ def run(root: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         hosts: int = 1,
         stack: str = "test",
         taken: dict[str, str] | None = None,
+        engine: Engine | None = None,
     ) -> tuple[Engine, dict[str, Any]]:
-        engine = Engine(hosts=hosts, preview=preview)
+        engine = engine or Engine(hosts=hosts, preview=preview)
         # An engine that only records calls no hooks.
         monkeypatch.setattr("infra.components.services.until_they_answer", lambda: None)
         # To say where each resource is declared takes a quarter of the time; it ignores that, too.

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import requests
 from pulumi.dynamic.dynamic import serialize_provider
+from pulumi.runtime import rpc
 
 from infra.managed_jobs import ManagedJobsProvider
 from infra.queued import node as node_module
@@ -37,7 +38,7 @@ ASKED: dict[str, Any] = {
     "queueing": {"validUntilTime": "2027-01-31T17:00:00Z"},
     "labels": {"team": "vision"},
 }
-WAITED_FOR: dict[str, Any] = {**WHERE, "requested": "then", "waitMinutes": 90}
+WAITED_FOR: dict[str, Any] = {**WHERE, "requested": ENTRY, "waitMinutes": 90}
 SLICES: dict[str, Any] = {
     **ASKED,
     "request": {
@@ -144,7 +145,7 @@ def google(monkeypatch: pytest.MonkeyPatch) -> Google:
 
 def test_a_request_is_put_into_the_queue_with_its_tier_deadline_and_labels(google: Google) -> None:
     made = QueuedRequestProvider().create(ASKED)
-    assert (made.id, made.outs) == (ENTRY, {**ASKED, "created": "then", "loss": ""})
+    assert (made.id, made.outs) == (ENTRY, {**ASKED, "loss": ""})
     (_, name, query, body), *_ = google.calls
     assert (name, query["queuedResourceId"]) == (f"{PLACE}/queuedResources", "a-tpu")
     assert body["spot"] == {}
@@ -179,7 +180,7 @@ def test_only_what_the_agent_queued_again_meanwhile_is_taken_over(
     google.there[ENTRY] |= {**body, "more": "that Google adds"}
     if taken_over:
         made = QueuedRequestProvider().create(marked("ours"))
-        assert (made.id, made.outs) == (ENTRY, {**marked("ours"), "created": "then", "loss": ""})
+        assert (made.id, made.outs) == (ENTRY, {**marked("ours"), "loss": ""})
     else:
         with pytest.raises(RuntimeError, match="exists already"):
             QueuedRequestProvider().create(marked("ours"))
@@ -233,7 +234,7 @@ def test_a_service_that_stays_away_is_an_error_in_the_end(google: Google) -> Non
 
 def test_nothing_changes_where_nothing_is_changed(google: Google) -> None:
     google.serves()
-    stored = {**ASKED, "created": "then", "loss": ""}
+    stored = {**ASKED, "loss": ""}
     assert not QueuedRequestProvider().diff(ENTRY, stored, ASKED).changes
 
 
@@ -268,7 +269,7 @@ def test_a_request_is_replaced_without_a_refresh_once_google_has_taken_its_tpu(
     becomes: Callable[[Google], None],
     why: str,
 ) -> None:
-    stored = {**ASKED, "created": "then", "loss": ""}
+    stored = {**ASKED, "loss": ""}
     google.serves()
     assert not QueuedRequestProvider().diff(ENTRY, stored, ASKED).changes
     becomes(google)
@@ -278,7 +279,7 @@ def test_a_request_is_replaced_without_a_refresh_once_google_has_taken_its_tpu(
 
 def test_who_may_not_look_at_the_queue_can_still_preview(google: Google) -> None:
     google.refusals = [(403, "PERMISSION_DENIED", "you may not")]
-    stored = {**ASKED, "created": "then", "loss": ""}
+    stored = {**ASKED, "loss": ""}
     assert not QueuedRequestProvider().diff(ENTRY, stored, ASKED).changes
 
 
@@ -316,7 +317,7 @@ def test_a_refresh_sees_what_became_of_a_request(
     if node:
         google.there[NODE] = {"state": node, "labels": {"team": "vision"}}
     outs = QueuedRequestProvider().read(ENTRY, ASKED).outs
-    assert outs == {**ASKED, "created": "then", "loss": loss}
+    assert outs == {**ASKED, "loss": loss}
 
 
 def test_labels_change_on_the_tpu_vm(google: Google) -> None:
@@ -390,9 +391,15 @@ def test_a_refresh_sees_a_tpu_vm_that_was_taken_away(google: Google) -> None:
     assert QueuedNodeProvider().read(NODE, WAITED_FOR).id == ""
 
 
+def test_a_refresh_sees_tpu_vms_go_with_their_request(google: Google) -> None:
+    google.serves()
+    del google.there[ENTRY]
+    assert QueuedNodeProvider().read(NODE, WAITED_FOR).id == ""
+
+
 def test_another_request_means_another_tpu_vm_and_another_patience_does_not() -> None:
     diff = QueuedNodeProvider().diff
-    assert diff(NODE, WAITED_FOR, {**WAITED_FOR, "requested": "now"}).replaces == ["requested"]
+    assert diff(NODE, WAITED_FOR, {**WAITED_FOR, "requested": rpc.UNKNOWN}).replaces == ["requested"]
     patience = diff(NODE, WAITED_FOR, {**WAITED_FOR, "waitMinutes": 5})
     assert (patience.changes, patience.replaces) == (True, [])
     stored = {**WAITED_FOR, "endpoints": ENDPOINTS}

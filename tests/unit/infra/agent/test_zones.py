@@ -404,7 +404,8 @@ class Deployment:
         """Make both resources."""
         self.state = Provider().create(asked).outs or {}
         waits = {key: asked[key] for key in ("project", "zone", "name", "fallbackZones")}
-        waits |= {"requested": self.state["created"], "waitMinutes": 60.0, "at": self.state["at"]}
+        waits |= {"requested": "id", "waitMinutes": 60.0, "at": self.state["at"]}
+        self.waits = waits
         self.nodes = QueuedNodeProvider().create(waits).outs or {}
 
     def refresh(self) -> None:
@@ -412,10 +413,9 @@ class Deployment:
         self.nodes = QueuedNodeProvider().read("id", self.nodes).outs or {}
 
     def differs(self, asked: dict[str, Any] = ASKED) -> bool:
-        waits = {**self.nodes, "requested": self.state["created"]}
         diffs = (
             Provider().diff("id", self.state, asked),
-            QueuedNodeProvider().diff("id", self.nodes, waits),
+            QueuedNodeProvider().diff("id", self.nodes, self.waits),
         )
         return any(diff.changes for diff in diffs)
 
