@@ -121,7 +121,8 @@ def patch_node(cloud: Cloud, call: Call) -> Json:
 def _update(cloud: Cloud, name: str, changes: dict[str, Any]) -> Record:
     with cloud.store.locked():
         record = nodes.load_present(cloud, name)
-        record = {key: value for key, value in (record | changes).items() if value}
+        emptied = {key for key, value in changes.items() if not value}
+        record = {k: v for k, v in (record | changes).items() if k not in emptied}
         cloud.store.put(NODE, name, record)
     hosts.update(cloud, record)
     return record

@@ -90,6 +90,10 @@ def test_several_slices_are_nodes_of_one_request(tpu: Client) -> None:
     listed = tpu.get(f"{ALPHA}/nodes")["nodes"]
     assert [node["name"].rpartition("/")[2] for node in listed] == ["s-0", "s-1"]
     assert all(node["multisliceNode"] for node in listed)
+    for name in ("s-0", "s-1"):
+        labels = {"labels": {"team": "audio"}}
+        changed = tpu.patch(f"{ALPHA}/nodes/{name}", labels, updateMask="labels")
+        assert changed["response"]["labels"] == {"team": "audio"}
     nodes_before = len(listed)
     tpu.delete(f"{ALPHA}/nodes/s-0")
     assert (state(tpu), nodes_before) == ("ACTIVE", 2)
