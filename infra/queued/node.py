@@ -7,19 +7,18 @@ from typing import Any
 
 import pulumi
 from pulumi import dynamic
-from pulumi.runtime.rpc import UNKNOWN
 
 from infra.queued.api import TpuApi
 from infra.queued.state import entry_name, loss, lost, standing
-from infra.queued.zones import locate, may_move
+from infra.queued.zones import id_of, locate, may_move
 from infra.rest import ApiResourceProvider, Json, say
 
 
 class QueuedNodeProvider(ApiResourceProvider):
     """Waits for TPU VMs. The request creates and deletes them.
 
-    `requested` is the ID of the request. It says which one no better than project, zone and name
-    do, but a preview that replaces the request does not know it yet.
+    `requested` is the ID of the request. It says no more than project, zone and name do, but only
+    a preview that replaces the request does not know it.
     """
 
     def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> dynamic.DiffResult:
@@ -27,7 +26,7 @@ class QueuedNodeProvider(ApiResourceProvider):
         identity = ("project", "zone", "name", "nodes")
         replaces = [key for key in identity if _olds.get(key) != _news.get(key)]
         # In the update the engine has deleted the TPU VMs before the request, and asks nothing.
-        if _news["requested"] == UNKNOWN:
+        if _news["requested"] != id_of(_news):
             replaces.append("requested")
         changed = any(_olds.get(key) != _news.get(key) for key in ("waitMinutes", "fallbackZones"))
         return dynamic.DiffResult(

@@ -21,8 +21,9 @@ from infra.queued.request import QueuedRequestProvider
 
 from .conftest import Engine, Run, config, whole
 
+REQUEST = "pulumi-python:dynamic/tpu:QueuedResource"
 PROVIDERS: dict[str, dynamic.ResourceProvider] = {
-    "pulumi-python:dynamic/tpu:QueuedResource": QueuedRequestProvider(),
+    REQUEST: QueuedRequestProvider(),
     "pulumi-python:dynamic/tpu:QueuedNode": QueuedNodeProvider(),
     "pulumi-python:dynamic/vertex:ManagedJobs": ManagedJobsProvider(),
 }
@@ -83,11 +84,13 @@ class Updating(Engine):
         id_, outs = super().new_resource(args)
         if args.typ not in PROVIDERS:
             return id_, outs
+        id_ = request_module.id_of(args.inputs) if args.typ == REQUEST else id_
         outs |= {"loss": "", "at": args.inputs.get("zone")}
         olds, news = self.before.get(args.typ), whole(dict(args.inputs))
         if olds is not None:
             # Pulumi's mocks leave out what is unknown.
-            asked = {"requested": rpc.UNKNOWN, **news}
+            unknown = rpc.deserialize_property(rpc.UNKNOWN, True)
+            asked = {"requested": unknown, **news}
             diff = PROVIDERS[args.typ].diff("id", olds, asked)
             done = "update" if diff.changes else "same"
             self.decided[args.typ] = f"replace for {diff.replaces}" if diff.replaces else done

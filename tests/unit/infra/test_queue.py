@@ -398,8 +398,8 @@ def test_a_refresh_sees_tpu_vms_go_with_their_request(google: Google) -> None:
 
 
 def test_another_request_means_another_tpu_vm_and_another_patience_does_not() -> None:
-    diff = QueuedNodeProvider().diff
-    assert diff(NODE, WAITED_FOR, {**WAITED_FOR, "requested": rpc.UNKNOWN}).replaces == ["requested"]
+    diff, unknown = QueuedNodeProvider().diff, rpc.deserialize_property(rpc.UNKNOWN, True)
+    assert diff(NODE, WAITED_FOR, {**WAITED_FOR, "requested": unknown}).replaces == ["requested"]
     patience = diff(NODE, WAITED_FOR, {**WAITED_FOR, "waitMinutes": 5})
     assert (patience.changes, patience.replaces) == (True, [])
     stored = {**WAITED_FOR, "endpoints": ENDPOINTS}
