@@ -7,13 +7,12 @@ from pathlib import Path
 import pulumi
 
 from bootstrap.program import declare
-from bootstrap.settings import BootstrapError, parse, structured
+from bootstrap.settings import BootstrapError, parse
+from infra.settings.engine import config_from_engine
 
 ROOT = Path(__file__).resolve().parent.parent
 
 try:
-    config = pulumi.runtime.get_config_env()
-    settings = parse({key: structured(value) for key, value in config.items()}, pulumi.get_stack())
-    declare(settings, ROOT)
+    declare(parse(config_from_engine(), pulumi.get_stack()), ROOT)
 except BootstrapError as error:
     raise pulumi.RunError(str(error)) from None

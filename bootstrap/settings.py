@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -11,7 +10,7 @@ from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from infra.settings.base import Section, StrEnum, Text
-from infra.settings.problems import UNSET, Problem
+from infra.settings.problems import UNSET, Problem, holds_secret, secret_problem
 
 NAMESPACE: Final = "tpu-stack-bootstrap"
 PROJECT_KEY: Final = "gcp:project"
@@ -137,6 +136,9 @@ def parse(config: Mapping[str, object], stack: str) -> BootstrapSettings:
     }
     if config.get(PROJECT_KEY):
         values["project"] = config[PROJECT_KEY]
+    secret = [secret_problem(name) for name, value in values.items() if holds_secret(value)]
+    if secret:
+        raise BootstrapError(stack, secret)
     try:
         settings = BootstrapSettings.model_validate(values)
     except ValidationError as error:
@@ -145,11 +147,6 @@ def parse(config: Mapping[str, object], stack: str) -> BootstrapSettings:
     if problems := list(_problems(settings)):
         raise BootstrapError(stack, problems)
     return settings
-
-
-def structured(value: str) -> object:
-    """Return a setting as the engine got it: groups and lists are JSON, all else is plain text."""
-    return json.loads(value) if value.startswith(("{", "[")) else value
 
 
 def _problem(error: ErrorDetails) -> Problem:

@@ -33,7 +33,7 @@ def load(stack: str, project: Path) -> BootstrapSettings:
             f"bootstrap/ has no {path.name}. There are: {', '.join(there) or 'none'}"
         ) from None
     except yaml.YAMLError as error:
-        raise UsageError(f"{path.name} is no YAML: {' '.join(str(error).split())}") from None
+        raise UsageError(f"{path.name} is not valid YAML: {' '.join(str(error).split())}") from None
     except BootstrapError as error:
         raise UsageError(str(error)) from None
 

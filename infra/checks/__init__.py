@@ -63,6 +63,7 @@ from infra.checks.vm import (
 )
 from infra.checks.zones import check_fallback_zones
 from infra.settings import StackSettings
+from infra.settings.parse import STAND_IN
 from infra.settings.problems import UNSET, Problem, SettingsError
 
 
@@ -158,18 +159,24 @@ def with_checks(error: SettingsError, context: Callable[[StackSettings], Context
     """Return an error with what the checks say of those settings that could be read.
 
     What a setting that could not be read may have made right, or wrong, is left out: whatever is
-    said of a setting that is not set, or with the name of one that has a problem already.
+    said with its name, or of a setting of its group that is not set.
     """
     if error.rest is None:
         return error
     meant = {name for each in error.problems for name in _DID_YOU_MEAN.findall(each.cure)}
-    unread = {*meant, *(each.setting for each in error.problems)}
+    unread = {STAND_IN, *meant, *(each.setting for each in error.problems)}
+    groups = {_group(each) for each in error.problems if each.value is not UNSET}
     found = [
         problem
         for problem in find_problems(error.rest, context(error.rest))
-        if problem.value is not UNSET and not any(name in str(problem) for name in unread)
+        if not (problem.value is UNSET and _group(problem) in groups)
+        and not any(name in str(problem) for name in unread)
     ]
     return SettingsError(error.stack, [*error.problems, *found])
+
+
+def _group(problem: Problem) -> str:
+    return problem.setting.rpartition(".")[0]
 
 
 def find_warnings(settings: StackSettings, context: Context) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from infra.catalog import Catalog
 from infra.names import Names
+from infra.settings.problems import Problem
 
 
 def _installed_provider() -> str:
@@ -37,6 +38,16 @@ def nearest(value: str, known: Iterable[str], count: int = 3) -> str:
     names = list(known)
     close = difflib.get_close_matches(value, names, n=count, cutoff=0.5)
     return f"Use {one_of(close)}" if close else f"There are: {', '.join(names[:8])}"
+
+
+def without_tpus(setting: str, zone: str, zones: Iterable[str]) -> Problem:
+    """Return the problem with a zone that is none of those with TPUs, the best of them first."""
+    known = list(zones)
+    is_region = any(each.rpartition("-")[0] == zone for each in known)
+    region = zone if is_region else zone.rpartition("-")[0]
+    here = [each for each in known if each.rpartition("-")[0] == region]
+    why = "is a region, not a zone" if is_region else "has no TPUs"
+    return Problem(setting, zone, why, f"Use {one_of(here[:3])}" if here else nearest(zone, known))
 
 
 def one_of(names: Iterable[str]) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from infra.catalog import unlisted
-from infra.checks.context import Context, nearest, one_of
+from infra.checks.context import Context, nearest, one_of, without_tpus
 from infra.settings import StackSettings
 from infra.settings.problems import Problem
 from infra.settings.tpu import Architecture, Capacity
@@ -23,8 +23,9 @@ def check_zone(settings: StackSettings, context: Context) -> Iterator[Problem]:
     accelerator = context.catalog.accelerator(settings.tpu.accelerator_type)
     may_be_new = accelerator is not None and not accelerator.zones_final
     if not here and not (may_be_new and unlisted.is_zone(settings.zone)):
-        zones = dict.fromkeys(zone for other in types.values() for zone in other.zones)
-        yield Problem("zone", settings.zone, "has no TPUs", nearest(settings.zone, zones))
+        having = (accelerator, *types.values()) if accelerator else types.values()
+        zones = dict.fromkeys(zone for each in having for zone in each.zones)
+        yield without_tpus("zone", settings.zone, zones)
         return
     if accelerator and accelerator.zones_final and settings.zone not in accelerator.zones:
         same = [name for name in here if types[name].family == accelerator.family]

@@ -112,19 +112,25 @@ class StackSettings(Section):
     @field_validator("labels")
     @classmethod
     def _labels_are_googles(cls, labels: dict[str, str]) -> dict[str, str]:
+        own = ", ".join(repr(key) for key in labels if key in OWN_LABELS)
+        wrong = ", ".join(
+            f"{key!r}: {value!r}"
+            for key, value in labels.items()
+            if not (_LABEL.fullmatch(key) and key[:1].isalpha() and _LABEL.fullmatch(value))
+        )
+        why = []
         if len(labels) > _MOST_LABELS:
-            raise ValueError(
-                f"are {len(labels)} labels, but Google allows {_MOST_LABELS} beside the stack's own"
+            why.append(f"has {len(labels)} labels, but Google allows {_MOST_LABELS} of yours")
+        if own:
+            why.append(
+                f"has {own}, which is the stack's own: by it the stack is known, and what is left "
+                "of it is found"
             )
-        for key, value in labels.items():
-            if key in OWN_LABELS:
-                raise ValueError(
-                    f"has the label {key!r}, which is the stack's own: by it the stack is known, "
-                    "and what is left of it is found"
-                )
-            if not (_LABEL.fullmatch(key) and key[:1].isalpha() and _LABEL.fullmatch(value)):
-                raise ValueError(
-                    f"has the label {key!r}: {value!r}, but Google allows lower-case letters, "
-                    "digits, - and _, at most 63 of them, and keys begin with a letter"
-                )
+        if wrong:
+            why.append(
+                f"has {wrong}, but Google allows lower-case letters, digits, - and _, at most 63 "
+                "of them, and keys begin with a letter"
+            )
+        if why:
+            raise ValueError("; it ".join(why))
         return labels

@@ -7,17 +7,21 @@ import json
 import pulumi
 
 from infra.settings import StackSettings
-from infra.settings.parse import NAMESPACE, PROJECT_KEY, parse
+from infra.settings.parse import parse
 
 
 def settings_from_engine() -> StackSettings:
     """Read the settings of the stack that the engine runs. Raises SettingsError."""
-    config = {
-        key: value
+    return parse(config_from_engine(), pulumi.get_stack())
+
+
+def config_from_engine() -> dict[str, object]:
+    """Return the configuration as the stack's file has it: what is secret is so as a whole."""
+    secret = pulumi.runtime.get_config_secret_keys_env()
+    return {
+        key: {"secure": ""} if key in secret else _structured(value)
         for key, value in pulumi.runtime.get_config_env().items()
-        if key == PROJECT_KEY or key.startswith(f"{NAMESPACE}:")
     }
-    return parse({key: _structured(value) for key, value in config.items()}, pulumi.get_stack())
 
 
 def _structured(value: str) -> object:

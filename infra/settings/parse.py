@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import datetime
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, get_args
 
 from pydantic import ValidationError
@@ -13,10 +14,15 @@ from pydantic_core import ErrorDetails
 
 from infra.settings import StackSettings
 from infra.settings.base import Section, descriptions, one_line
-from infra.settings.problems import UNSET, Problem, SettingsError
+from infra.settings.problems import UNSET, Problem, SettingsError, holds_secret, secret_problem
 
 NAMESPACE: Final = "tpu-stack"
 PROJECT_KEY: Final = "gcp:project"
+STAND_IN: Final = "stand-in"
+"""What the names of a project and a zone begin with that stand for those that are not set."""
+_STAND_INS: Final = {"project": f"{STAND_IN}-project", "zone": f"{STAND_IN}1-a"}
+
+_NAMES: Final = [info.alias or name for name, info in StackSettings.model_fields.items()]
 
 # Limits of pydantic's error types: what is wrong, and what would be right ({0} is the limit).
 _LIMITS: Final[Mapping[str, tuple[str, str, str]]] = {
@@ -30,7 +36,7 @@ _KINDS: Final[Mapping[str, str]] = {
     "int": "a whole number",
     "float": "a number",
     "finite_number": "a finite number",
-    "string": "a text",
+    "string": "text",
     "model": "a group of settings",
     "dict": "a group of names and values",
     "tuple": "a list",
@@ -39,44 +45,87 @@ _KINDS: Final[Mapping[str, str]] = {
 }
 
 
-def parse(config: Mapping[str, object], stack: str) -> StackSettings:
+def parse(config: Mapping[str, object], stack: str, told: Sequence[Problem] = ()) -> StackSettings:
     """Parse the settings in `config`, whose keys are those of a stack file (`tpu-stack:zone`, …).
 
-    Keys of other namespaces belong to others and are left alone, except `gcp:project`.
-    Raises SettingsError with every problem.
+    Raises SettingsError with every problem, those that are `told` already among them.
     """
-    values = {
-        key.partition(":")[2]: value
-        for key, value in config.items()
-        if key.startswith(f"{NAMESPACE}:")
-    }
-    misplaced = [
-        Problem(
-            "project",
-            values.pop("project"),
-            "is the provider's setting, not this program's",
-            f"Set it as {PROJECT_KEY}",
-        )
-        for _ in range("project" in values)
-    ]
-    if config.get(PROJECT_KEY) not in (None, ""):
-        values["project"] = config[PROJECT_KEY]
+    values: dict[str, Any] = {}
+    problems = list(told)
+    for key, value in config.items():
+        namespace, _, name = key.rpartition(":")
+        if key == PROJECT_KEY:
+            values |= {} if value in (None, "") else {"project": value}
+        # What has no namespace is the program's own to Pulumi.
+        elif namespace in (NAMESPACE, "") and name != "project":
+            values[name] = value
+        elif problem := _astray(key, namespace, name, value):
+            problems.append(problem)
+            values |= {name: value} if name in _NAMES and name not in values else {}
+    secret = [name for name in values if holds_secret(values[name])]
+    problems += [secret_problem(_dotted((name,))) for name in secret]
+    values = {name: value for name, value in values.items() if name not in secret}
+    settings: StackSettings | None = None
+    wrong: list[ErrorDetails] = []
     try:
         settings = StackSettings.model_validate(values)
     except ValidationError as error:
-        found = error.errors(include_url=False)
-        problems = [_problem(details, stack) for details in found]
-        rest = _without(values, [details["loc"] for details in found])
-        raise SettingsError(stack, misplaced + problems, rest) from None
-    if misplaced:
-        raise SettingsError(stack, misplaced, settings)
+        wrong = error.errors(include_url=False)
+    problems += [_problem(details, stack) for details in wrong if details["loc"][0] not in secret]
+    paths = [details["loc"] for details in wrong]
+    problems += [problem for path, problem in _of_another_type(values, ()) if path not in paths]
+    if problems or settings is None:
+        raise SettingsError(stack, problems, settings or _without(values, paths))
     return settings
+
+
+def _astray(key: str, namespace: str, name: str, value: object) -> Problem | None:
+    """Return the problem with a setting in another namespace; None if it belongs there."""
+    if name == "project":
+        cure = f"Set it as {PROJECT_KEY}"
+        return Problem(key, value, "is the provider's setting, not this program's", cure)
+    if key in ("gcp:zone", "gcp:region"):
+        cure = f"Set {NAMESPACE}:zone, whose region is that of all resources"
+        return Problem(key, value, "is a default of the provider, which decides nothing here", cure)
+    if namespace in ("gcp", "pulumi"):
+        return None
+    cure = f"Write {NAMESPACE}:{name}" if name in _NAMES else f"Use {NAMESPACE} or gcp"
+    return Problem(key, value, "is in a namespace that nothing here reads", cure)
+
+
+def _of_another_type(
+    value: object, path: tuple[int | str, ...]
+) -> Iterator[tuple[tuple[int | str, ...], Problem]]:
+    """Yield values in groups that pydantic takes for a flag or a number, but Pulumi for another.
+
+    What is in no group is a text to Pulumi, whatever the file says.
+    """
+    if isinstance(value, (dict, list)):
+        for key, below in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _of_another_type(below, (*path, key))
+    elif isinstance(value, datetime.date):
+        why = "is a date in YAML, which Pulumi hands on in a form of its own"
+        yield path, Problem(_dotted(path), value, why, "Put it between quotes")
+    elif len(path) > 1 and value is not None and (found := _field(path)):
+        kinds = _kinds(found[1].annotation)
+        wanted = next((kind for kind in (bool, int, float) if kind in kinds), None)
+        if wanted and (isinstance(value, str) or isinstance(value, bool) != (wanted is bool)):
+            why = f"is not {_KINDS[wanted.__name__]}"
+            yield path, Problem(_dotted(path), value, why, _meaning(path))
+
+
+def _kinds(annotation: Any) -> list[Any]:
+    """Return a type and all that it is made of."""
+    return [annotation, *(kind for part in get_args(annotation) for kind in _kinds(part))]
 
 
 def _without(
     values: Mapping[str, Any], paths: Sequence[tuple[int | str, ...]]
 ) -> StackSettings | None:
-    """Return the settings without those at `paths`; None where they do without one badly."""
+    """Return the settings without those at `paths`; None where they do without one badly.
+
+    Others stand for a project and a zone that are not set.
+    """
     kept = copy.deepcopy(dict(values))
     # The last of a list first: what is left of it does not move.
     for path in sorted(paths, key=str, reverse=True):
@@ -88,7 +137,7 @@ def _without(
         except (KeyError, IndexError, TypeError):
             continue
     try:
-        return StackSettings.model_validate(kept)
+        return StackSettings.model_validate({**_STAND_INS, **kept})
     except ValidationError:
         return None
 
@@ -111,7 +160,7 @@ def _problem(error: ErrorDetails, stack: str) -> Problem:
     if kind == "missing":
         return Problem(name, value, "is required", f"Set it: {described}")
     if kind == "value_error":
-        return Problem(name, value, str(error["ctx"]["error"]), "Change or remove that one")
+        return Problem(name, value, str(error["ctx"]["error"]), "Correct it")
     if kind in _LIMITS:
         key, why, cure = _LIMITS[kind]
         limit = error["ctx"][key]
@@ -123,7 +172,7 @@ def _problem(error: ErrorDetails, stack: str) -> Problem:
         if kind.startswith(prefix):
             if prefix == "model" and (section := _section(path)):
                 return Problem(name, value, f"is not {expected}", _members(section, path))
-            return Problem(name, value, f"is not {expected}", f"It is: {described}")
+            return Problem(name, value, f"is not {expected}", _meaning(path))
     return Problem(name, value, f"is not valid ({error['msg']})", described)
 
 
@@ -185,6 +234,10 @@ def _field(path: tuple[int | str, ...]) -> tuple[type[Section], FieldInfo] | Non
         if section and (field := _by_alias(section).get(str(path[end - 1]))):
             return section, field
     return None
+
+
+def _meaning(path: tuple[int | str, ...]) -> str:
+    return f"Meaning: {_description(path)}"
 
 
 def _description(path: tuple[int | str, ...]) -> str:

@@ -33,8 +33,29 @@ class Problem:
 
     def __str__(self) -> str:
         end = "" if self.cure.endswith("?") else "."
-        setting, value = _printable(self.setting), _printable(_shown(self.value))
-        return f"{setting}: {value} {self.why}. {self.cure}{end}"
+        about = f"{self.setting}: {_shown(self.value)}"
+        if self.value is UNSET and self.why.startswith("is "):
+            about = self.setting
+        return f"{_printable(about)} {self.why}. {self.cure}{end}"
+
+
+def holds_secret(value: object) -> bool:
+    """Return whether a setting is, or has in it, what Pulumi keeps encrypted (`secure: …`)."""
+    if isinstance(value, dict):
+        encrypted = [*value] == ["secure"] and isinstance(value["secure"], str)
+        return encrypted or any(map(holds_secret, value.values()))
+    return isinstance(value, list) and any(map(holds_secret, value))
+
+
+def secret_problem(setting: str) -> Problem:
+    """Return the problem with a setting that is a secret."""
+    return Problem(
+        setting,
+        "[secret]",
+        "is a secret, but settings stand in clear in the state and in what is made of them",
+        "Set it without --secret if all may read it; a token belongs in Secret Manager, from which "
+        "the training reads it (docs/gitops.md)",
+    )
 
 
 def misplaced(values: Mapping[str, object], why: str, cure: str) -> Iterator[Problem]:

@@ -62,7 +62,7 @@ def load(root: Path) -> PipelineSettings:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{FILE} can't be read: {error}") from None
     except yaml.YAMLError as error:
-        raise UsageError(f"{FILE} is no YAML: {' '.join(str(error).split())}") from None
+        raise UsageError(f"{FILE} is not valid YAML: {' '.join(str(error).split())}") from None
     try:
         settings = PipelineSettings.model_validate(document)
     except ValidationError as error:

@@ -7,7 +7,7 @@ import json
 import click
 
 from infra.catalog import Catalog
-from infra.checks.context import nearest
+from infra.checks.context import nearest, without_tpus
 from infra.cost.table import aligned
 from infra.settings.problems import Problem
 from tpustack import options
@@ -60,7 +60,7 @@ def _problems(catalog: Catalog, table: str, zone: str | None, kind: str | None) 
     types = dict.fromkeys(tables.names(catalog, table))
     problems = []
     if zone is not None and zone not in zones:
-        problems.append(Problem("--zone", zone, "has no TPUs", nearest(zone, zones)))
+        problems.append(without_tpus("--zone", zone, zones))
     if kind is not None and kind not in types:
         why = f"is nothing that the catalog's {table} have"
         problems.append(Problem("--type", kind, why, nearest(kind, types)))

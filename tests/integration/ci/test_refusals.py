@@ -24,7 +24,7 @@ def test_whatever_is_wrong_is_said_and_nothing_is_changed(
     (clone.path / "stacks/Pulumi.broken.yaml").write_text("config: [", encoding="utf-8")
     wrong = clone.ci("preview", "--stack", "broken", "--stack", "nosuch")
     assert wrong.code == FAILURE
-    assert "has a file that is no YAML" in clone.text("broken")
+    assert "has a file that is not valid YAML" in clone.text("broken")
     assert "has no file Pulumi.nosuch.yaml" in clone.text("nosuch")
 
     secret = clone.ci("deploy", "--stack", "dev", PULUMI_CONFIG_PASSPHRASE="")

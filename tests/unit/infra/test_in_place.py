@@ -18,6 +18,7 @@ from infra.managed_jobs import ManagedJobsProvider
 from infra.queued import request as request_module
 from infra.queued.node import QueuedNodeProvider
 from infra.queued.request import QueuedRequestProvider
+from infra.queued.zones import id_of
 
 from .conftest import Engine, Run, config, whole
 
@@ -84,7 +85,7 @@ class Updating(Engine):
         id_, outs = super().new_resource(args)
         if args.typ not in PROVIDERS:
             return id_, outs
-        id_ = request_module.id_of(args.inputs) if args.typ == REQUEST else id_
+        id_ = id_of(args.inputs) if args.typ == REQUEST else id_
         outs |= {"loss": "", "at": args.inputs.get("zone")}
         olds, news = self.before.get(args.typ), whole(dict(args.inputs))
         if olds is not None:

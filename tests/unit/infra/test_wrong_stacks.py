@@ -36,7 +36,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "no project",
         {**config(), "gcp:project": ""},
-        "gcp:project: (not set) is required: everything is created in a project. "
+        "gcp:project is required: everything is created in a project. "
         "Run `pulumi config set gcp:project YOUR-PROJECT --stack test`.",
     ),
     (
@@ -49,19 +49,24 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "the project in the wrong namespace",
         config(project="some-project"),
-        "project: \"some-project\" is the provider's setting, not this program's. "
+        "tpu-stack:project: \"some-project\" is the provider's setting, not this program's. "
         "Set it as gcp:project.",
     ),
     (
         "no zone",
         config(zone=None),
-        "zone: (not set) is required. Set it: Zone of the TPU and the VM, for example "
-        "us-central1-b.",
+        "zone is required. Set it: Zone of the TPU and the VM, for example us-central1-b.",
     ),
     (
         "a region instead of a zone",
         config(zone="us-central1"),
-        'zone: "us-central1" has no TPUs. Use us-central1-f, us-central1-c or us-central1-b.',
+        'zone: "us-central1" is a region, not a zone. Use us-central1-b, us-central1-c or '
+        "us-central1-f.",
+    ),
+    (
+        "a zone that its region has not",
+        config(zone="europe-west4-z"),
+        'zone: "europe-west4-z" has no TPUs. Use europe-west4-a or europe-west4-b.',
     ),
     (
         "a misspelled setting",
@@ -96,7 +101,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a flag that is none",
         config(bucket={"forceDestroy": "perhaps"}),
-        'bucket.forceDestroy: "perhaps" is not true or false. It is: Delete the bucket with '
+        'bucket.forceDestroy: "perhaps" is not true or false. Meaning: Delete the bucket with '
         "everything in it on `pulumi destroy`. Otherwise the bucket and its objects are left "
         "standing.",
     ),
@@ -108,21 +113,21 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a label that Google refuses",
         config(labels={"Team": "a"}),
-        "labels: {\"Team\": \"a\"} has the label 'Team': 'a', but Google allows lower-case "
+        "labels: {\"Team\": \"a\"} has 'Team': 'a', but Google allows lower-case "
         "letters, digits, - and _, at most 63 of them, and keys begin with a letter. "
-        "Change or remove that one.",
+        "Correct it.",
     ),
     (
         "a label that is the stack's own",
         config(labels={"tpu-stack": "pr-7"}),
-        'labels: {"tpu-stack": "pr-7"} has the label \'tpu-stack\', which is the stack\'s own: by '
-        "it the stack is known, and what is left of it is found. Change or remove that one.",
+        'labels: {"tpu-stack": "pr-7"} has \'tpu-stack\', which is the stack\'s own: by '
+        "it the stack is known, and what is left of it is found. Correct it.",
     ),
     (
         "more labels than Google allows",
         config(labels={f"l{number}": "" for number in range(62)}),
-        f"labels: {json.dumps({f'l{number}': '' for number in range(62)})} are 62 labels, but "
-        "Google allows 60 beside the stack's own. Change or remove that one.",
+        f"labels: {json.dumps({f'l{number}': '' for number in range(62)})} has 62 labels, but "
+        "Google allows 60 of yours. Correct it.",
     ),
     (
         "an unknown TPU",
@@ -270,14 +275,15 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "a queue's end without a zone",
         config(tpu={**VM, "queued": {"validUntil": "2026-12-31T18:00:00"}}),
         'tpu.queued.validUntil: "2026-12-31T18:00:00" is not a time with its zone, such as Z at '
-        "its end. It is: When Google gives up the request, for example 2026-12-31T18:00:00Z. "
+        "its end. Meaning: When Google gives up the request, for example 2026-12-31T18:00:00Z. "
         "Without it, the request queues for as long as it takes.",
     ),
     (
         "a queue's end that is no time",
         config(tpu={**VM, "queued": {"validUntil": "tomorrow"}}),
-        'tpu.queued.validUntil: "tomorrow" is not a time. It is: When Google gives up the request, '
-        "for example 2026-12-31T18:00:00Z. Without it, the request queues for as long as it takes.",
+        'tpu.queued.validUntil: "tomorrow" is not a time. Meaning: When Google gives up the '
+        "request, for example 2026-12-31T18:00:00Z. Without it, the request queues for as long as "
+        "it takes.",
     ),
     (
         "slices of a node",
@@ -340,7 +346,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a while without its length",
         config(zone="us-west4-a", tpu={**LITE, "capacity": "flex-start"}),
-        "tpu.queued.runHours: (not set) is required with tpu.capacity: flex-start. Set after how "
+        "tpu.queued.runHours is required with tpu.capacity: flex-start. Set after how "
         "many hours Google deletes the TPU, at most 168.",
     ),
     (
@@ -441,7 +447,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "disks that are no list",
         config(tpu={**VM, "dataDisks": {"name": "corpus"}}),
-        'tpu.dataDisks: {"name": "corpus"} is not a list. It is: Disks of a TPU VM beside its '
+        'tpu.dataDisks: {"name": "corpus"} is not a list. Meaning: Disks of a TPU VM beside its '
         "boot disk. With architecture vm only.",
     ),
     (
@@ -475,7 +481,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a disk without its size",
         disks({"name": "corpus"}),
-        "tpu.dataDisks[0].sizeGib: (not set) is required for a disk to make. Set its size in GiB.",
+        "tpu.dataDisks[0].sizeGib is required for a disk to make. Set its size in GiB.",
     ),
     (
         "a disk that is made and there already",
@@ -589,8 +595,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a given bucket without a name",
         config(bucket={"create": False}),
-        "bucket.name: (not set) is required with bucket.create: false. Set the name of the bucket "
-        "to use.",
+        "bucket.name is required with bucket.create: false. Set the name of the bucket to use.",
     ),
     (
         "a given bucket that would be destroyed",
@@ -601,7 +606,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "no runtime",
         config(tpu={"acceleratorType": "v2-8"}),
-        "tpu.runtimeVersion: (not set) is required for architecture vm. Set one, for example "
+        "tpu.runtimeVersion is required for architecture vm. Set one, for example "
         "tpu-vm-tf-2.16.1-se or tpu-vm-tf-2.16.1-pod-se.",
     ),
     (
@@ -725,14 +730,13 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         config(
             tpu={**VM, "runtimeVersion": "tpu-ubuntu2204-base"},
         ),
-        "training.tensorflowVersion: (not set) is required: the runtime tpu-ubuntu2204-base has "
+        "training.tensorflowVersion is required: the runtime tpu-ubuntu2204-base has "
         "no TensorFlow of its own. Set the version to install, for example 2.19.1.",
     ),
     (
         "a node without a version",
         node(tensorflowVersion=None),
-        "tpu.tensorflowVersion: (not set) is required for architecture node. Set one, for example "
-        "2.12.1.",
+        "tpu.tensorflowVersion is required for architecture node. Set one, for example 2.12.1.",
     ),
     (
         "an unknown version of a node",
@@ -834,7 +838,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a host project without its network's name",
         config(network={"create": False, "project": "host-project"}),
-        "network.name: (not set) is required beside network.project: host-project may lend several "
+        "network.name is required beside network.project: host-project may lend several "
         "networks. Set it, and network.subnetwork if that has another name.",
     ),
     (
@@ -955,7 +959,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "an owner that is no part of a name",
         config(owner="Ada Lovelace"),
         'owner: "Ada Lovelace" is no part of a name (lower-case letters, digits and hyphens, no '
-        "hyphen first or last). Change or remove that one.",
+        "hyphen first or last). Correct it.",
     ),
     (
         "an owner with a long name",
@@ -1119,7 +1123,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a budget without an amount",
         config(budget={}),
-        "budget.amount: (not set) is required in a budget. Set what may be spent in a month, in "
+        "budget.amount is required in a budget. Set what may be spent in a month, in "
         "whole units of the currency.",
     ),
     (

@@ -113,7 +113,7 @@ def test_the_whole_catalog_is_in_json(run: Run) -> None:
     ("arguments", "message"),
     [
         ("nosuch", "'nosuch' is not one of 'accelerators', 'runtimes', 'machines', 'prices'"),
-        ("--zone us-central1", '--zone: "us-central1" has no TPUs. Use us-central1-'),
+        ("--zone us-central1", '--zone: "us-central1" is a region, not a zone. Use us-central1-'),
         ("--type v9", '--type: "v9" is nothing that the catalog\'s accelerators have.'),
         ("machines --type v2-8", '"v2-8" is nothing that the catalog\'s machines have.'),
         ("--zone us-central2-b --type v2-8", '--zone: "us-central2-b" has no v2-8.'),

@@ -43,11 +43,12 @@ def test_all_problems_of_all_stacks_are_reported_at_once(project: Path, run: Run
     assert lines[1].startswith('  - tpu.acceleratorType: "v2-9" is no TPU type that Google offers.')
     assert lines[2].startswith('  - vm.machineType: "n1-nosuch-2" is no machine type')
     assert lines[3:] == [
-        "empty: 2 problems (stacks/Pulumi.empty.yaml)",
-        "  - gcp:project: (not set) is required: everything is created in a project. "
+        "empty: 3 problems (stacks/Pulumi.empty.yaml)",
+        "  - gcp:project is required: everything is created in a project. "
         "Run `pulumi config set gcp:project YOUR-PROJECT --stack empty`.",
-        "  - zone: (not set) is required. Set it: Zone of the TPU and the VM, for example "
-        "us-central1-b.",
+        "  - zone is required. Set it: Zone of the TPU and the VM, for example us-central1-b.",
+        "  - tpu.runtimeVersion is required for architecture vm. Set one, for example "
+        "tpu-vm-tf-2.16.1-se or tpu-vm-tf-2.16.1-pod-se.",
     ]
 
 
@@ -154,9 +155,9 @@ def test_a_stack_that_cannot_be_is_refused_with_one_message(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"config: [", "has a file that is no YAML"),
-        (b"config: \xff\xfe", "has a file that can't be read: it is no UTF-8 text"),
-        (b"- a list", "gcp:project: (not set) is required"),
+        (b"config: [", "has a file that is not valid YAML"),
+        (b"config: \xff\xfe", "has a file that can't be read: it is not UTF-8"),
+        (b"- a list", "gcp:project is required"),
         (b"config: text", 'config: "text" is not a group of settings'),
     ],
 )

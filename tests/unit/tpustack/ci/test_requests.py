@@ -89,7 +89,7 @@ def test_what_a_failed_run_left_before_it_noted_anything_goes() -> None:
         ("stacks: [dev]\npullRequests: {like: dev, hours: 0}", "pullRequests.hours"),
         ("stacks: [dev]\npullRequests: {like: dev}", "pullRequests.project: Field required"),
         ("stacks: [dev]\nstages: 1", "stages: Extra inputs are not permitted"),
-        ("stacks: [", "is no YAML"),
+        ("stacks: [", "is not valid YAML"),
         ("", "the file: Input should be"),
     ],
 )
