@@ -93,7 +93,8 @@ def _of(environment: EnvironmentSettings, settings: StackSettings) -> Rights:
     everything = {*permissions.of_project(), *(sweeper() if environment.like else ())}
     granting = {name for name in everything if name.endswith(_GRANTS)}.difference(UNLIMITED)
     grants = {name: permissions.grants.get(name, ()) for name in granting}
-    machines = _machines(settings) if _needs_role(settings) else []
+    creates = settings.recovery.enabled
+    machines = permissions_of_role(creates=creates) if _needs_role(settings) else []
     role = settings.limits.role or ""
     if machines:
         grants[_ON_PROJECT] += (f"projects/{environment.project}/roles/{role}",)
@@ -108,8 +109,3 @@ def _of(environment: EnvironmentSettings, settings: StackSettings) -> Rights:
 
 def _needs_role(settings: StackSettings) -> bool:
     return settings.limits.any or settings.recovery.enabled
-
-
-def _machines(settings: StackSettings) -> list[str]:
-    queued = settings.tpu.queue is not None
-    return permissions_of_role(queued=queued, creates=settings.recovery.enabled)

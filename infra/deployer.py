@@ -42,9 +42,8 @@ _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
         _own_key(s.bucket.encryption) and s.bucket.force_destroy
     ),
     "a network of its own": lambda s: s.network.create,
-    "a tpu": lambda s: s.tpu.queue is None,
+    "a tpu": lambda s: True,
     "several slices from the queue": lambda s: s.tpu.queue is not None and s.tpu.slices > 1,
-    "a tpu that queues": lambda s: s.tpu.queue is not None,
     "limits": lambda s: _makes_a_role(s),
     "recovery": lambda s: s.recovery.enabled,
     "managed training": lambda s: s.jobs.vertex is not None,

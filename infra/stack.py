@@ -170,7 +170,6 @@ class Builder:
             project=self.settings.project,
             role_id=self.names.limits_role,
             given=self.settings.limits.role,
-            queued=self.settings.tpu.queue is not None,
             creates=self.settings.recovery.enabled,
             as_itself=self.settings.architecture is Architecture.VM,
             account=identity.email,

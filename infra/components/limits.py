@@ -10,10 +10,9 @@ import pulumi_gcp as gcp
 
 from infra.components import projects
 
+# They count for requests in the queue, too.
 _PERMISSIONS = ("tpu.nodes.delete", "tpu.nodes.start", "tpu.nodes.stop")
-_CREATE = ("tpu.nodes.create",)
-_IN_THE_QUEUE = ("tpu.queuedResources.delete",)
-_INTO_THE_QUEUE = ("tpu.queuedResources.create",)
+_CREATE = "tpu.nodes.create"
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,6 @@ class LimitsArgs:
     Attributes:
         role_id: the beginning of its id in the project.
         given: the id of a role that is there already; None for one of the stack's own.
-        queued: whether the TPU comes from the queue.
         creates: whether the machines make a lost TPU anew.
         as_itself: whether that TPU runs as the machines' own account, as all but classic nodes do.
         account: the address of the machines' account.
@@ -34,7 +32,6 @@ class LimitsArgs:
     project: str
     role_id: str
     given: str | None
-    queued: bool
     creates: bool
     as_itself: bool
     account: pulumi.Input[str]
@@ -78,18 +75,16 @@ class Limits(pulumi.ComponentResource):
             project=args.project,
             role_id=f"{args.role_id}_{week(datetime.now(timezone.utc))}",
             title="Keeps the limits of a tpu-stack",
-            permissions=permissions_of_role(queued=args.queued, creates=args.creates),
+            permissions=permissions_of_role(creates=args.creates),
             opts=pulumi.ResourceOptions.merge(
                 own, pulumi.ResourceOptions(ignore_changes=["roleId"])
             ),
         ).name
 
 
-def permissions_of_role(*, queued: bool, creates: bool) -> list[str]:
-    """Return what the role holds, by whether the TPU queues and the machines make it anew."""
-    creating = _INTO_THE_QUEUE if queued else _CREATE
-    more = (*(creating if creates else ()), *(_IN_THE_QUEUE if queued else ()))
-    return sorted((*_PERMISSIONS, *more))
+def permissions_of_role(*, creates: bool) -> list[str]:
+    """Return what the role holds, by whether the machines make their TPU anew."""
+    return sorted((*_PERMISSIONS, *([_CREATE] if creates else ())))
 
 
 def week(now: datetime) -> str:

@@ -11,6 +11,7 @@ from localcloud.core import conditions, data, enablement, projects
 from localcloud.core.call import Call
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, error_info
+from localcloud.core.permissions import known
 from localcloud.core.store import POLICY as POLICY
 from localcloud.core.store import Record
 from localcloud.core.tokens import ANONYMOUS, CLOUD_PLATFORM, Principal
@@ -78,6 +79,8 @@ def allowed(
     attributes: Mapping[str, Any] | None = None,
 ) -> bool:
     """Return what `has` returns, and note that a call depended on it."""
+    if permission not in known():
+        raise LookupError(f"{permission} is no permission of Google's")
     granted = has(cloud, principal, permission, resources, attributes)
     with cloud.store.locked():
         cloud.asked.setdefault(principal.member, {})[permission] = granted
@@ -145,6 +148,9 @@ def require(
     if allowed(cloud, principal, permission, resources, attributes):
         return
     resource = resources[0] if resources else "the resource"
+    # Google's words leave out the API in the names of some:
+    # github.com/hashicorp/terraform-provider-google/issues/11789.
+    permission = permission.replace("iam.googleapis.com/", "iam.")
     if resource.startswith("buckets/"):
         kind = "object" if "/objects/" in resource else "bucket"
         message = (

@@ -12,6 +12,7 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.fields import same_bytes
+from localcloud.core.permissions import require_testable
 from localcloud.core.registry import Collection
 from localcloud.core.tokens import Principal
 
@@ -78,9 +79,11 @@ def _put(cloud: Cloud, resource: str, bindings: list[Json]) -> Json:
     return written
 
 
-def granted(cloud: Cloud, principal: Principal, resources: list[str], sent: Json) -> Json:
-    """Return which of the permissions in `sent` the caller has on one of `resources`."""
-    wanted = sent.get("permissions", [])
+def granted(
+    cloud: Cloud, principal: Principal, resources: Sequence[str], wanted: list[str], service: str
+) -> Json:
+    """Return which permissions the caller has on one of `resources`, which are of a service."""
+    require_testable(wanted, service)
     have = [name for name in wanted if access.has(cloud, principal, name, resources)]
     return {"permissions": have} if have else {}
 
@@ -112,8 +115,9 @@ def serve(
         return write(cloud, name, call.body)
 
     def test(cloud: Cloud, call: Call) -> Json:
-        resources = list(collection.resources(cloud, call))
-        return granted(cloud, call.principal, resources, call.body)
+        resources = collection.resources(cloud, call)
+        service = collection.permissions.partition(".")[0]
+        return granted(cloud, call.principal, resources, call.body.get("permissions", []), service)
 
     collection.method("getIamPolicy")(get)
     collection.method("setIamPolicy")(set_)

@@ -192,7 +192,7 @@ def test_an_account_is_acted_as_by_the_queue_with_the_stacks_own_configuration(
     assert whose(given(configured)) == email
     request = dynamic.ConfigureRequest(cast(Any, configured))
     ApiResourceProvider().configure(request)
-    with pytest.raises(ApiError, match=f"tpu.queuedResources.list.* {email}"):
+    with pytest.raises(ApiError, match=f"tpu.nodes.list.* {email}"):
         TpuApi().list_all(NODES, "queuedResources")
 
 

@@ -21,9 +21,9 @@ def test_the_role_file_has_what_the_stack_takes_and_says_what_the_budget_takes(
     assert done.out.startswith("# And on the billing account roles/billing.costsManager (")
     role = yaml.safe_load(done.out)
     assert role["title"] == "Deployer of tpu-stack staging"
-    assert "tpu.queuedResources.create" in role["includedPermissions"]
+    assert "tpu.nodes.create" in role["includedPermissions"]
     look = yaml.safe_load(run("permissions", "--stack", "staging", "--look").out)
-    assert "tpu.queuedResources.create" not in look["includedPermissions"]
+    assert "tpu.nodes.create" not in look["includedPermissions"]
     assert set(look["includedPermissions"]) < set(role["includedPermissions"])
 
 

@@ -10,6 +10,7 @@ from localcloud.core import projects
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid, not_found
+from localcloud.core.registry import Collection
 from localcloud.core.store import Record
 from localcloud.services.iam.api import API
 from localcloud.services.paging import page
@@ -19,8 +20,11 @@ POOL = "workload-identity-pool"
 PROVIDER = "workload-identity-provider"
 """The store's kind of providers; the key is the pool's with `/providers/NAME`."""
 
-_POOLS = "projects.locations.workloadIdentityPools"
-_PROVIDERS = f"{_POOLS}.providers"
+_PATH = "projects.locations.workloadIdentityPools"
+_POOLS = Collection(API, _PATH, "iam.googleapis.com/workloadIdentityPools")
+_PROVIDERS = Collection(
+    API, f"{_PATH}.providers", "iam.googleapis.com/workloadIdentityPoolProviders"
+)
 _ID = re.compile(r"(?!gcp-)[a-z0-9-]{4,32}")
 _MAPPED = re.compile(r"google\.(subject|groups)|(?=.{1,100}$)attribute\.[a-z0-9_]+")
 _LONGEST_EXPRESSION, _LONGEST_CONDITION = 2048, 4096
@@ -53,7 +57,7 @@ def public_name(key: str) -> str:
     return f"projects/{projects.number(project)}/{rest}"
 
 
-@API.method(f"{_POOLS}.create", permission="iam.workloadIdentityPools.create")
+@_POOLS.method("create")
 def create_pool(cloud: Cloud, call: Call) -> Json:
     """Create a pool."""
     if call.body.get("mode", "FEDERATION_ONLY") != "FEDERATION_ONLY":
@@ -61,7 +65,7 @@ def create_pool(cloud: Cloud, call: Call) -> Json:
     return _create(cloud, call, POOL, key_of(call), call.arg("workloadIdentityPoolId"), _KEPT)
 
 
-@API.method(f"{_PROVIDERS}.create", permission="iam.workloadIdentityPoolProviders.create")
+@_PROVIDERS.method("create")
 def create_provider(cloud: Cloud, call: Call) -> Json:
     """Create a provider in a pool."""
     pool = _require(cloud, POOL, key_of(call))
@@ -70,28 +74,28 @@ def create_provider(cloud: Cloud, call: Call) -> Json:
     return _create(cloud, call, PROVIDER, f"{pool}/providers", short, _PROVIDER_KEPT)
 
 
-@API.method(f"{_POOLS}.get", permission="iam.workloadIdentityPools.get")
-@API.method(f"{_PROVIDERS}.get", permission="iam.workloadIdentityPoolProviders.get")
+@_POOLS.method("get")
+@_PROVIDERS.method("get")
 def get(cloud: Cloud, call: Call) -> Json:
     """Return one pool or provider; a deleted one is shown for thirty days."""
     key = key_of(call)
     return cloud.store.load(_kind(call), key, not_found(key))
 
 
-@API.method(f"{_POOLS}.list", permission="iam.workloadIdentityPools.list")
+@_POOLS.method("list")
 def list_pools(cloud: Cloud, call: Call) -> Json:
     """Return the pools of a project."""
     return page(call, "workloadIdentityPools", _listed(cloud, call, POOL, key_of(call)))
 
 
-@API.method(f"{_PROVIDERS}.list", permission="iam.workloadIdentityPoolProviders.list")
+@_PROVIDERS.method("list")
 def list_providers(cloud: Cloud, call: Call) -> Json:
     """Return the providers of a pool."""
     return page(call, "workloadIdentityPoolProviders", _listed(cloud, call, PROVIDER, key_of(call)))
 
 
-@API.method(f"{_POOLS}.patch", permission="iam.workloadIdentityPools.update")
-@API.method(f"{_PROVIDERS}.patch", permission="iam.workloadIdentityPoolProviders.update")
+@_POOLS.method("patch", verb="update")
+@_PROVIDERS.method("patch", verb="update")
 def patch(cloud: Cloud, call: Call) -> Json:
     """Change what the mask names; a field that is not sent is taken away."""
     kind = _kind(call)
@@ -112,16 +116,16 @@ def patch(cloud: Cloud, call: Call) -> Json:
     return _done(cloud, key, record)
 
 
-@API.method(f"{_POOLS}.delete", permission="iam.workloadIdentityPools.delete")
-@API.method(f"{_PROVIDERS}.delete", permission="iam.workloadIdentityPoolProviders.delete")
+@_POOLS.method("delete")
+@_PROVIDERS.method("delete")
 def delete(cloud: Cloud, call: Call) -> Json:
     """Delete; its id stays taken, and it can be brought back."""
     key = _require(cloud, _kind(call), key_of(call))
     return _moved(cloud, call, key, "DELETED")
 
 
-@API.method(f"{_POOLS}.undelete", permission="iam.workloadIdentityPools.undelete")
-@API.method(f"{_PROVIDERS}.undelete", permission="iam.workloadIdentityPoolProviders.undelete")
+@_POOLS.method("undelete")
+@_PROVIDERS.method("undelete")
 def undelete(cloud: Cloud, call: Call) -> Json:
     """Bring a deleted one back."""
     key = key_of(call)
@@ -131,7 +135,7 @@ def undelete(cloud: Cloud, call: Call) -> Json:
     return _moved(cloud, call, key, "ACTIVE")
 
 
-@API.method(f"{_POOLS}.operations.get", f"{_PROVIDERS}.operations.get")
+@API.method(f"{_PATH}.operations.get", f"{_PATH}.providers.operations.get")
 def get_operation(cloud: Cloud, call: Call) -> Json:
     """Return an operation by its name."""
     name = call.params["name"]

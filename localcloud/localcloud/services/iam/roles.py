@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
-from functools import lru_cache
 
-from localcloud.core import access, projects
+from localcloud.core import access, permissions, projects
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, failed_precondition, invalid
-from localcloud.core.registry import apis
 from localcloud.core.store import Record
 from localcloud.services.iam.api import API
 from localcloud.services.paging import cut, page
@@ -26,19 +24,11 @@ _RESTORABLE, _RESERVED = 7 * _DAY, 37 * _DAY
 _FIELDS = ("title", "description", "includedPermissions", "stage")
 
 
-@lru_cache(maxsize=1)
-def _permissions() -> frozenset[str]:
-    """Return every permission that a method of the local cloud or a predefined role names."""
-    named = {name for names in access.predefined_roles().values() for name in names}
-    asked = {name for api in apis() for name in api.permissions()}
-    return frozenset(asked | {name for name in named if "*" not in name})
-
-
 def _predefined(name: str) -> Json:
     patterns = access.predefined_roles()[name]
     included = {
         permission
-        for permission in _permissions()
+        for permission in permissions.known()
         if any(fnmatchcase(permission, pattern) for pattern in patterns)
     }
     return {
@@ -54,12 +44,6 @@ def _listed(call: Call, roles: list[Json]) -> Json:
     if call.arg("view") != "FULL":
         roles = [{k: v for k, v in role.items() if k != "includedPermissions"} for role in roles]
     return page(call, "roles", roles, size=300)
-
-
-def _check_permissions(role: Json) -> None:
-    unknown = sorted(set(role.get("includedPermissions", [])) - _permissions())
-    if unknown:
-        raise invalid(f"Permission {', '.join(unknown)} is not valid.")
 
 
 @API.method("roles.get")
@@ -84,8 +68,7 @@ def query_testable_permissions(cloud: Cloud, call: Call) -> Json:
     project = resource.removeprefix(_PROJECTS)
     if project == resource or projects.find(cloud, project) is None:
         raise invalid(f"Invalid resource name '{resource}': the local cloud has {_PROJECTS}ID.")
-    # Those of billing accounts can't be granted on a project.
-    names = sorted(name for name in _permissions() if not name.startswith("billing."))
+    names = permissions.in_projects(sorted(permissions.known()))
     items = [{"name": name, "stage": "GA"} for name in names]
     size = min(call.body.get("pageSize") or 100, 1000)
     return cut("permissions", items, call.body.get("pageToken", ""), size)
@@ -149,7 +132,7 @@ def create(cloud: Cloud, call: Call) -> Json:
         raise invalid(f'Invalid role id "{role_id}": 3 to 64 letters, digits, _ and .')
     name = f"projects/{call.project}/roles/{role_id}"
     sent = call.body.get("role", {})
-    _check_permissions(sent)
+    permissions.require_in_role(sent.get("includedPermissions", []))
     record = {"name": name, "etag": _etag(cloud)}
     record |= {field: sent[field] for field in _FIELDS if field in sent}
     with cloud.store.locked():
@@ -180,7 +163,7 @@ def list_(cloud: Cloud, call: Call) -> Json:
 def patch(cloud: Cloud, call: Call) -> Json:
     """Change a role."""
     mask = call.mask() or list(_FIELDS)
-    _check_permissions(call.body)
+    permissions.require_in_role(call.body.get("includedPermissions", []))
     record = _find(cloud, call)
     if record.get("deleted"):
         raise failed_precondition(f"The role {_key(call)} is deleted: undelete it first.")

@@ -73,13 +73,9 @@ def set_policy(cloud: Cloud, call: Call) -> Json:
 def test_permissions(cloud: Cloud, call: Call) -> Json:
     """Return those of the permissions in the query that the caller has."""
     resources = api.resources_of(cloud, call.params["bucket"], call.principal)
-    held = [
-        permission
-        for permission in call.request.query.get("permissions", [])
-        if access.has(cloud, call.principal, permission, resources)
-    ]
-    answer: Json = {"kind": "storage#testIamPermissionsResponse"}
-    return answer | {"permissions": held} if held else answer
+    wanted = call.request.query.get("permissions", [])
+    held = policies.granted(cloud, call.principal, resources, wanted, "storage")
+    return {"kind": "storage#testIamPermissionsResponse"} | held
 
 
 def _policy(cloud: Cloud, bucket: str) -> Record:

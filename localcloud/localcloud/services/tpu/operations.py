@@ -90,7 +90,8 @@ def cancel_operation(cloud: Cloud, call: Call) -> Json:
     return {}
 
 
-@API.method("projects.locations.operations.delete", permission="tpu.operations.delete")
+# Google names no permission for it, and has those to get and to list only: our own word.
+@API.method("projects.locations.operations.delete", permission="tpu.operations.get")
 def delete_operation(cloud: Cloud, call: Call) -> Json:
     """Forget a finished operation."""
     record = cloud.operations.get(_PREFIX + _name(call))

@@ -18,7 +18,10 @@ from localcloud.services.tpu.views import queued_view
 
 _TIERS = ("spot", "guaranteed", "bestEffort")
 _KEPT = ("tpu", *_TIERS, "queueingPolicy", "reservationName", "provisioningModel", "runDuration")
-_QUEUED = Collection(API, "projects.locations.queuedResources", "tpu.queuedResources")
+# Requests have no permissions of their own: those of nodes count. Sources: "IAM permissions" of the
+# methods below docs.cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.queuedResources,
+# docs.cloud.google.com/iam/docs/roles-permissions/tpu; 2026-11-24.
+_QUEUED = Collection(API, "projects.locations.queuedResources", "tpu.nodes")
 _RESERVATION = re.compile(
     r"projects/[^/]+/locations/[^/]+/reservations/[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
 )

@@ -128,7 +128,7 @@ def _update(cloud: Cloud, name: str, changes: dict[str, Any]) -> Record:
     return record
 
 
-@NODES.method("getGuestAttributes", versions=V2)
+@NODES.method("getGuestAttributes", verb="get", versions=V2)
 def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
     """Answer what the guests of some or all workers have written."""
     record = load(cloud, NODE, node_name(call))

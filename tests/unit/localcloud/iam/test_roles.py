@@ -82,10 +82,14 @@ def test_a_deleted_role_comes_back_within_seven_days_and_keeps_its_id_for_thirty
 
 
 def test_a_custom_role_with_an_unknown_permission_is_refused(api: Client) -> None:
-    body = {"roleId": "wrong", "role": {"includedPermissions": ["tpu.*", "tpu.nodes.paint"]}}
-    message = api.post(ROLES, body, status=400)["error"]["message"]
-    assert "tpu.*" in message
-    assert "tpu.nodes.paint" in message
+    role = {"includedPermissions": ["tpu.*", "tpu.nodes.get", "tpu.queuedResources.delete"]}
+    error = api.post(ROLES, {"roleId": "wrong", "role": role}, status=400)["error"]
+    assert error["message"] == "Permission tpu.*, tpu.queuedResources.delete is not valid."
+    assert error["status"] == "INVALID_ARGUMENT"
+    api.post(ROLES, {"roleId": "right", "role": {"title": "Right"}})
+    wrong = {"includedPermissions": ["tpu.nodes.paint"]}
+    error = api.patch(f"{ROLES}/right", wrong, status=400)["error"]
+    assert error["message"] == "Permission tpu.nodes.paint is not valid."
     api.post(ROLES, {"roleId": "a b", "role": {}}, status=400)
 
 

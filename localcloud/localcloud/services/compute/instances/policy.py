@@ -35,4 +35,5 @@ def set_iam_policy(cloud: Cloud, call: Call) -> Json:
 def test_iam_permissions(cloud: Cloud, call: Call) -> Json:
     """Return which of the named permissions the caller has on the instance."""
     load(cloud, KIND.path(call))
-    return policies.granted(cloud, call.principal, list(resources_of(cloud, call)), call.body)
+    wanted = call.body.get("permissions", [])
+    return policies.granted(cloud, call.principal, resources_of(cloud, call), wanted, "compute")

@@ -1,0 +1,118 @@
+"""Permissions that Google does not have: in roles, in `testIamPermissions`, in our own code."""
+
+from __future__ import annotations
+
+import pytest
+
+from infra import deployer
+from infra.components import limits
+from localcloud.app import LocalCloud
+from localcloud.core import access, permissions, projects
+from localcloud.core.tokens import Principal
+from localcloud.services import all_apis
+from localcloud.testing import Client
+
+PROJECT = projects.DEFAULT_PROJECT
+IAM = f"iam.googleapis.com/v1/projects/{PROJECT}"
+ROLES = f"{IAM}/roles"
+MANAGER = f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}"
+KMS = f"cloudkms.googleapis.com/v1/projects/{PROJECT}/locations/us-central1/keyRings"
+TOPIC = f"pubsub.googleapis.com/v1/projects/{PROJECT}/topics/topic"
+SECRETS = f"secretmanager.googleapis.com/v1/projects/{PROJECT}/secrets"
+BILLING = "cloudbilling.googleapis.com/v1"
+
+
+@pytest.fixture
+def enabled_apis() -> tuple[str, ...]:
+    names = ("cloudbilling", "cloudkms", "compute", "iam", "pubsub", "secretmanager", "storage")
+    return tuple(f"{name}.googleapis.com" for name in names)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("tpu.nodes", "", "nosuch.things.get", "compute.nosuch.get", "bigquery.tables.*"),
+        *("iam.workloadIdentityPools.create", "TPU.nodes.get", "resourcemanager.projects.list"),
+        *("billing.budgets.get", "resourcemanager.organizations.get"),
+    ],
+)
+def test_what_google_does_not_have_or_not_for_projects_is_in_no_role(
+    api: Client, name: str
+) -> None:
+    api.post(ROLES, {"roleId": "wrong", "role": {"includedPermissions": [name]}}, status=400)
+
+
+def test_a_permission_that_the_local_cloud_cannot_judge_is_taken_and_said(
+    api: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = ["compute.instances.suspend", "compute.autoscalers.get", "bigquery.tables.get"]
+    names.append("iam.googleapis.com/workforcePools.get")
+    api.post(ROLES, {"roleId": "more", "role": {"includedPermissions": names}})
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [name for name in names if any(line.startswith(name) for line in said)] == names[1:]
+
+
+def refused(api: Client, address: str, *names: str) -> str:
+    body = {"permissions": list(names)}
+    error = api.post(f"{address}:testIamPermissions", body, status=400)["error"]
+    assert error["status"] == "INVALID_ARGUMENT"
+    return str(error["message"])
+
+
+def test_nobody_is_tested_in_a_project_for_a_permission_that_it_cannot_have(api: Client) -> None:
+    for name in ("tpu.queuedResources.get", "billing.budgets.get", "resourcemanager.projects.list"):
+        said = f"Permission {name} is not valid for this resource."
+        assert refused(api, MANAGER, "tpu.nodes.get", name) == said
+    body = {"permissions": ["tpu.nodes.get", "bigquery.tables.get"]}
+    assert api.post(f"{MANAGER}:testIamPermissions", body) == body
+
+
+def test_nor_for_one_of_another_service_at_what_has_a_policy_of_its_own(api: Client) -> None:
+    email = api.post(f"{IAM}/serviceAccounts", {"accountId": "someone"})["email"]
+    api.post(KMS, keyRingId="r")
+    api.post(f"{KMS}/r/cryptoKeys", {"purpose": "ENCRYPT_DECRYPT"}, cryptoKeyId="k")
+    api.put(TOPIC, {})
+    api.post(SECRETS, {"replication": {"automatic": {}}}, secretId="s")
+    account = api.get(f"{BILLING}/projects/{PROJECT}/billingInfo")["billingAccountName"]
+    for address, right in {
+        f"{IAM}/serviceAccounts/{email}": "iam.serviceAccounts.actAs",
+        f"{KMS}/r/cryptoKeys/k": "cloudkms.cryptoKeys.get",
+        TOPIC: "pubsub.topics.publish",
+        f"{SECRETS}/s": "secretmanager.versions.access",
+        f"{BILLING}/{account}": "billing.budgets.get",
+    }.items():
+        api.post(f"{address}:testIamPermissions", {"permissions": [right]})
+        wrong = f"{right.rpartition('.')[0]}.paint"
+        assert refused(api, address, right, wrong).startswith(f"Permission {wrong} is not valid")
+        refused(api, address, right, "tpu.nodes.get")
+
+
+def test_nor_at_buckets_for_what_is_the_projects(api: Client) -> None:
+    url = "storage.googleapis.com/storage/v1/b"
+    api.post(url, {"name": "a-bucket-of-mine"}, project=PROJECT)
+    tested = f"{url}/a-bucket-of-mine/iam/testPermissions"
+    assert api.get(tested, permissions="storage.objects.get")["permissions"]
+    for name in ("storage.buckets.list", "storage.objects.paint", "tpu.nodes.get"):
+        api.get(tested, permissions=name, status=400)
+
+
+def test_every_permission_that_a_method_or_a_role_names_is_one_of_googles() -> None:
+    asked = {name for api in all_apis() for name in api.permissions()}
+    held = {name for names in access.predefined_roles().values() for name in names}
+    named = {name for name in held if "*" not in name}
+    assert (asked | named) - permissions.known() == set()
+
+
+def test_every_permission_that_a_deployer_or_a_machine_gets_is_one_of_googles() -> None:
+    entries = [*deployer.groups().values(), deployer._catalog()["billingAccount"]]
+    listed = {n for entry in entries for kind in deployer.ALL for n in entry.get(kind, ())}
+    mine = {*listed, *deployer.sweeper(), *limits.permissions_of_role(creates=True)}
+    assert mine - permissions.known() == set()
+
+
+def test_a_handler_that_asks_for_a_permission_that_google_does_not_have_fails(
+    local_cloud: LocalCloud,
+) -> None:
+    someone = Principal("user:someone@example.com")
+    with pytest.raises(LookupError, match=r"tpu.queuedResources.get is no permission"):
+        access.allowed(local_cloud.cloud, someone, "tpu.queuedResources.get", ["projects/x"])
