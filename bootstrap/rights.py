@@ -9,7 +9,7 @@ from typing import Final
 
 from bootstrap.settings import BootstrapError, BootstrapSettings, EnvironmentSettings
 from infra.components.limits import permissions_of_role
-from infra.deployer import READ, permissions_of, sweeper
+from infra.deployer import READ, objects_condition, permissions_of, sweeper
 from infra.settings import StackSettings
 from infra.settings.problems import UNSET, Problem, SettingsError
 from infra.settings.stack_file import load_stack_file, stack_path
@@ -30,6 +30,7 @@ class Rights:
     """The rights in an environment's project.
 
     Attributes:
+        objects: the condition under which the deployer replaces and deletes objects, or none.
         looks: the previewer's permissions.
         deploys: the deployer's, but for those in `grants`.
         grants: the deployer's permissions to grant, each with the roles that it may grant by it.
@@ -37,6 +38,7 @@ class Rights:
         role: the id of the machines' role (`limits.role`).
     """
 
+    objects: str
     looks: tuple[str, ...]
     deploys: tuple[str, ...]
     grants: Mapping[str, tuple[str, ...]]
@@ -59,7 +61,7 @@ def rights_of(settings: BootstrapSettings, root: Path) -> Mapping[str, Rights]:
             problems += error.problems
             continue
         problems += _problems(name, stack, environment, of_stack)
-        found[name] = _of(environment, of_stack)
+        found[name] = _of(environment, of_stack, stack)
     if problems:
         # Requests' stacks are like another environment's.
         raise BootstrapError("pipeline", list({str(each): each for each in problems}.values()))
@@ -88,7 +90,7 @@ def _problems(
         yield Problem(f"{file}: limits.role", settings.limits.role or UNSET, why, cure)
 
 
-def _of(environment: EnvironmentSettings, settings: StackSettings) -> Rights:
+def _of(environment: EnvironmentSettings, settings: StackSettings, stack: str) -> Rights:
     permissions = permissions_of(settings)
     everything = {*permissions.of_project(), *(sweeper() if environment.like else ())}
     granting = {name for name in everything if name.endswith(_GRANTS)}.difference(UNLIMITED)
@@ -99,6 +101,7 @@ def _of(environment: EnvironmentSettings, settings: StackSettings) -> Rights:
     if machines:
         grants[_ON_PROJECT] += (f"projects/{environment.project}/roles/{role}",)
     return Rights(
+        objects=objects_condition(settings, stack),
         looks=tuple(permissions.of_project(READ)),
         deploys=tuple(sorted(everything - grants.keys())),
         grants=grants,

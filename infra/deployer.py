@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import yaml
 
+from infra.names import names_of
 from infra.settings import StackSettings
 from infra.settings.bucket import EncryptionSettings
 from infra.settings.budget import BudgetSettings
@@ -117,6 +118,24 @@ def _applying(
         for key, names in group.items():
             merged.setdefault(key, set()).update(names)
     return {key: tuple(sorted(names)) for key, names in sorted(merged.items())}
+
+
+def objects_role() -> str:
+    """Return the role that the deployer has under `objects_condition`, on the project."""
+    role: str = _catalog()["objects"]["role"]
+    return role
+
+
+def objects_condition(settings: StackSettings, stack: str) -> str:
+    """Return the IAM condition that lets the deployer replace and delete the stack's objects.
+
+    Empty where the whole bucket is deleted along with the stack.
+    """
+    if settings.bucket.create and settings.bucket.force_destroy:
+        return ""
+    objects = f"projects/_/buckets/{names_of(settings, stack).bucket}/objects/"
+    prefixes: list[str] = _catalog()["objects"]["prefixes"]
+    return " || ".join(f"resource.name.startsWith('{objects}{each}')" for each in prefixes)
 
 
 def sweeper() -> list[str]:

@@ -12,6 +12,7 @@ import pulumi_gcp as gcp
 from bootstrap.rights import Rights
 from bootstrap.settings import DEPLOYS, PREVIEWS, BootstrapSettings
 from infra.components.limits import week
+from infra.deployer import objects_role
 
 _STATE = {DEPLOYS: "roles/storage.objectUser", PREVIEWS: "roles/storage.objectViewer"}
 _KEY = {
@@ -71,6 +72,8 @@ class Accounts(pulumi.ComponentResource):
             name = f"granter-{permission.split('.')[1]}"
             self._grant(deployer, name, (permission,), _ONLY.format(_quoted(roles)))
         self._grant(previewer, "previewer", rights.looks)
+        if rights.objects:
+            self._bind(deployer, "objects", objects_role(), rights.objects)
         environment = args.settings.environments[args.environment]
         for role in dict.fromkeys(environment.deployer_roles):
             self._bind(deployer, role.rpartition("/")[2], role)
@@ -143,7 +146,7 @@ class Accounts(pulumi.ComponentResource):
         condition: str = "",
     ) -> None:
         args = self._args
-        only: Mapping[str, str] = {"title": "roles-of-the-stack", "expression": condition}
+        only: Mapping[str, str] = {"title": "of-the-stack", "expression": condition}
         gcp.projects.IAMMember(
             f"{args.environment}-{name}",
             project=args.settings.environments[args.environment].project,

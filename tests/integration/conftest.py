@@ -128,12 +128,12 @@ def deploy(project: Path, environment: dict[str, str], trainer: Path) -> Deploy:
 @pytest.fixture
 def deployer(
     google: requests.Session, cloud: LocalCloudCommand, environment: dict[str, str]
-) -> Callable[[Permissions], Deployer]:
+) -> Callable[..., Deployer]:
     """Lets the engine run as an account with exactly the permissions given, and no others."""
 
-    def become(permissions: Permissions) -> Deployer:
+    def become(permissions: Permissions, objects: str = "") -> Deployer:
         account = Deployer(google, cloud)
-        account.grant(permissions)
+        account.grant(permissions, objects)
         environment["GOOGLE_OAUTH_ACCESS_TOKEN"] = account.token()
         return account
 

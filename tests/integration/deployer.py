@@ -8,7 +8,7 @@ from typing import Any
 import requests
 
 from bootstrap.rights import UNLIMITED
-from infra.deployer import Permissions
+from infra.deployer import Permissions, objects_role
 from tpustack.cloud.local import LocalCloudCommand
 
 PROJECT = "projects/tpu-stack-local"
@@ -42,8 +42,12 @@ class Deployer:
     def __init__(self, owner: requests.Session, cloud: LocalCloudCommand) -> None:
         self._owner, self._cloud = owner, cloud
 
-    def grant(self, permissions: Permissions) -> None:
+    def grant(self, permissions: Permissions, objects: str = "") -> None:
         """Make the account with roles of these permissions; owners do no more than this.
+
+        Args:
+            permissions: what the stack takes.
+            objects: the condition under which it may replace and delete objects.
 
         As `tpustack bootstrap` does, it binds the right to grant to the stack's own roles.
         """
@@ -55,6 +59,8 @@ class Deployer:
             role = {"title": "Deployer", "includedPermissions": included}
             name = self._post(f"{iam}/roles", {"roleId": role_id, "role": role})["name"]
             self._bind(f"cloudresourcemanager.googleapis.com/v1/{PROJECT}", name, only)
+        if objects:
+            self._bind(f"cloudresourcemanager.googleapis.com/v1/{PROJECT}", objects_role(), objects)
         if permissions.billing_role:
             info = f"https://cloudbilling.googleapis.com/v1/{PROJECT}/billingInfo"
             account = self._owner.get(info, timeout=30).json()["billingAccountName"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.deployer import READ, WRITE, Permissions, permissions_of
+from infra.deployer import READ, WRITE, permissions_of
 from infra.settings import StackSettings
 from infra.settings.parse import parse
 from tpustack.cloud.local import LocalCloudCommand
@@ -26,7 +26,7 @@ CLASSIC: dict[str, Any] = {
     "network": {"create": False},
 }
 Deploy = Callable[..., Stack]
-Become = Callable[[Permissions], Deployer]
+Become = Callable[..., Deployer]
 
 
 def settings_of(stack: str, changes: dict[str, Any]) -> StackSettings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import yaml
 
-from infra.deployer import ALL, READ, permissions_of
+from infra.deployer import ALL, READ, objects_condition, objects_role, permissions_of
 from tpustack import options
 from tpustack.stacks.files import load
 
@@ -16,10 +16,12 @@ from tpustack.stacks.files import load
 def command(stack: str, look: bool) -> None:
     """Write the role that a stack's deployer needs, as a file for `gcloud iam roles create`.
 
-    Budgets need a role on the billing account instead; the file names it.
+    Budgets need a role on the billing account, and buckets that stay one under a condition. The
+    file names both.
     """
     kinds = (READ,) if look else ALL
-    permissions = permissions_of(load(stack))
+    settings = load(stack)
+    permissions, objects = permissions_of(settings), objects_condition(settings, stack)
     role = {
         "title": f"{'Previewer' if look else 'Deployer'} of tpu-stack {stack}",
         "stage": "GA",
@@ -29,3 +31,5 @@ def command(stack: str, look: bool) -> None:
         needed = ", ".join(permissions.of_billing_account(*kinds))
         click.echo(f"# And on the billing account {permissions.billing_role} ({needed}).")
     click.echo(yaml.safe_dump(role, sort_keys=False), nl=False)
+    if objects and not look:
+        click.echo(f"# And on the project {objects_role()}, under the condition\n#   {objects}")

@@ -49,10 +49,10 @@ def resource(accessed: str) -> dict[str, Any]:
 
     The names are those of "Resource attributes for IAM Conditions",
     cloud.google.com/iam/docs/conditions-resource-attributes. A list of objects is an access to the
-    bucket.
+    bucket. A project has other names than what is in a bucket, which nothing here asks for.
     """
     if not accessed.startswith("buckets/"):
-        return {}
+        return {"resource": dict.fromkeys(("name", "type", "service"), "")}
     kind = "Object" if "/objects/" in accessed else "Bucket"
     service = "storage.googleapis.com"
     said = {"name": f"projects/_/{accessed}", "type": f"{service}/{kind}", "service": service}

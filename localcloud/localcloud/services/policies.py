@@ -56,7 +56,9 @@ def write(cloud: Cloud, resource: str, sent: Json) -> Json:
             )
         bindings = [binding for binding in policy.get("bindings", []) if binding.get("members")]
         for binding in bindings:
-            check(cloud, binding)
+            # Of what a project has, conditions know buckets and objects by their names.
+            stores = binding.get("role", "").startswith("roles/storage.")
+            check(cloud, binding, attributes=("api", "resource") if stores else ("api",))
         require_version(policy, bindings, known["bindings"])
         return _put(cloud, resource, bindings)
 

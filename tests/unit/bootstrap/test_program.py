@@ -11,7 +11,7 @@ import pulumi
 import pytest
 
 from bootstrap.settings import BootstrapError
-from infra.deployer import READ, permissions_of
+from infra.deployer import READ, objects_condition, permissions_of
 from infra.settings.stack_file import load_stack_file, stack_path
 from tests.unit.bootstrap.conftest import TPU, Resources, of, write_stack
 
@@ -129,6 +129,19 @@ def test_no_condition_of_a_stack_with_everything_names_more_than_ten_roles_or_a_
     assert {each for each in unbound if each.endswith(".setIamPolicy")} == {
         "pubsub.topics.setIamPolicy"
     }
+
+
+def test_a_deployer_replaces_and_deletes_its_objects_in_a_bucket_that_stays(
+    declared: Callable[..., Resources], stacks: Path
+) -> None:
+    members = of(declared(), "IAMMember")
+    bound = members["prod-objects"]
+    assert bound["role"] == "roles/storage.objectUser"
+    assert bound["project"] == "project-prod"
+    settings = load_stack_file(stack_path(stacks, "prod"))
+    assert bound["condition"]["expression"] == objects_condition(settings, "prod")
+    # Those of requests go with their stacks.
+    assert "requests-objects" not in members
 
 
 def test_the_environment_of_requests_may_do_what_the_stack_that_they_are_like_does(

@@ -8,6 +8,7 @@ import pytest
 
 from infra import deployer
 from infra.settings.parse import parse
+from localcloud.core import conditions
 
 from .conftest import REPOSITORY, Run, config
 
@@ -67,6 +68,36 @@ def test_a_stack_in_a_given_network_takes_no_permission_to_make_one() -> None:
     given = of(network={"create": False}, enableApis=False)
     assert not [name for name in given.of_project() if "networks.create" in name]
     assert "serviceusage.services.enable" not in given.of_project()
+
+
+@pytest.mark.parametrize(
+    ("bucket", "name"),
+    [
+        ({}, "some-project-tpu-stack-test"),
+        ({"create": False, "name": "given"}, "given"),
+        ({"create": False, "name": "given", "forceDestroy": True}, "given"),
+        ({"forceDestroy": True}, ""),
+    ],
+)
+def test_a_deployer_replaces_what_the_stack_uploads_in_a_bucket_that_stays_and_no_more(
+    bucket: dict[str, Any], name: str
+) -> None:
+    settings = parse(config(bucket=bucket), "test")
+    condition = deployer.objects_condition(settings, "test")
+    assert bool(condition) == bool(name)
+    if not name:
+        return
+    conditions.check(condition, ("resource",))
+    for path, may in {
+        "agent/declaration.json": True,
+        "data/manifest.json": True,
+        "wheels/1/a.whl": True,
+        "agent/state.json": False,
+        "jobs/train/checkpoints/ckpt-1": False,
+    }.items():
+        names = conditions.resource(f"buckets/{name}/objects/{path}")
+        assert conditions.evaluate(condition, names) is may, path
+    assert not conditions.evaluate(condition, conditions.resource("projects/some-project"))
 
 
 def test_what_is_of_the_billing_account_is_in_no_role_of_the_project() -> None:

@@ -91,6 +91,25 @@ def test_a_service_that_does_not_tell_the_roles_refuses_whoever_is_bound_to_them
     deployer.post(f"{topic}:setIamPolicy", policy)
 
 
+def test_a_role_of_storage_reaches_no_further_than_the_objects_that_its_condition_names(
+    api: Client,
+) -> None:
+    api.post(BUCKETS, {"name": "a-bucket"}, project=projects.DEFAULT_PROJECT)
+    upload = "storage.googleapis.com/upload/storage/v1/b/a-bucket/o"
+    for name in ("data/one", "jobs/one"):
+        api.post(upload, {}, uploadType="media", name=name)
+    expression = "resource.name.startsWith('projects/_/buckets/a-bucket/objects/data/')"
+    condition = {"title": "t", "expression": expression}
+    bind(api, "roles/storage.objectUser", MEMBER, condition=condition)
+    deployer = api.as_member(MEMBER)
+    deployer.post(upload, {}, uploadType="media", name="data/one")
+    deployer.delete(f"{BUCKETS}/a-bucket/o/jobs%2Fone", status=403)
+    deployer.post(upload, {}, uploadType="media", name="jobs/two", status=403)
+    deployer.delete(f"{BUCKETS}/a-bucket/o/data%2Fone", status=204)
+    # The role has it, the condition does not name the project.
+    deployer.get(URL, status=403)
+
+
 def test_a_false_condition_grants_nothing(api: Client) -> None:
     false = {"title": "t", "expression": "api.getAttribute('nothing', 'no') == 'yes'"}
     bind(api, "roles/tpu.viewer", MEMBER, condition=false)
