@@ -3,7 +3,11 @@ from __future__ import annotations
 import pytest
 
 from localcloud.app import LocalCloud
+from localcloud.core import enablement
 from localcloud.core.clock import VirtualClock
+from localcloud.core.cloud import Cloud
+from localcloud.core.projects import DEFAULT_PROJECT
+from localcloud.services.policies import grant
 from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.localcloud.groups.conftest import KEY, MANAGERS, PROJECT, ZONE, Groups
@@ -205,3 +209,27 @@ def test_a_viewer_sees_groups_and_makes_none(groups: Groups, api: Client) -> Non
     stranger = Groups(api.as_member("user:stranger@example.com"))
     stranger.insert(status=403, name="h")
     stranger.get(status=403)
+
+
+def test_a_manager_alone_can_not_delete_its_group_or_change_what_is_kept(
+    groups: Groups, cloud: Cloud
+) -> None:
+    enablement.enable(cloud, DEFAULT_PROJECT, ("iam.googleapis.com",))
+    groups.insert()
+    groups.create("vm")
+    member = "user:operator@example.com"
+    manages = ["delete", "update"]
+    rights = [f"compute.instanceGroupManagers.{verb}" for verb in manages]
+    iam = f"iam.googleapis.com/v1/projects/{DEFAULT_PROJECT}/roles"
+    role = {"roleId": "manages", "role": {"includedPermissions": rights}}
+    grant(cloud, f"projects/{DEFAULT_PROJECT}", groups.api.post(iam, role)["name"], member)
+    operator = groups.api.as_member(member)
+    configs = {"perInstanceConfigs": [{"name": "vm"}]}
+    denied = operator.post(f"{MANAGERS}/g/updatePerInstanceConfigs", configs, status=403)
+    assert "compute.disks.use" in denied["error"]["message"]
+    denied = operator.delete(f"{MANAGERS}/g", status=403)
+    assert "compute.instanceGroups.delete" in denied["error"]["message"]
+    both = [*rights, "compute.disks.use", "compute.instanceGroups.delete"]
+    groups.api.patch(f"{iam}/manages", {"includedPermissions": both})
+    operator.post(f"{MANAGERS}/g/updatePerInstanceConfigs", configs)
+    operator.delete(f"{MANAGERS}/g")

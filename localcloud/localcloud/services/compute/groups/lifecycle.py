@@ -216,6 +216,7 @@ def roll(cloud: Cloud, path: str, names: list[str]) -> None:
 @API.method("instanceGroupManagers.delete", permission=KIND.permission("delete"))
 def delete_group(cloud: Cloud, call: Call) -> Json:
     """Delete a group with its instances."""
+    require_permission(cloud, call, "compute.instanceGroups.delete")
     path = KIND.path(call)
     with cloud.store.locked():
         record = load_group(cloud, path)

@@ -19,7 +19,12 @@ from localcloud.services.compute.groups.records import (
     template_of,
 )
 from localcloud.services.compute.links import last, shown
-from localcloud.services.compute.resources import begin, require_name, require_new
+from localcloud.services.compute.resources import (
+    begin,
+    require_name,
+    require_new,
+    require_permission,
+)
 
 _UPDATE = KIND.permission("update")
 _ACTIONS = {"deleteInstances": "DELETING", "recreateInstances": "RECREATING"}
@@ -145,6 +150,7 @@ def list_configs(cloud: Cloud, call: Call) -> Json:
 @API.method("instanceGroupManagers.patchPerInstanceConfigs", permission=_UPDATE)
 def update_configs(cloud: Cloud, call: Call) -> Json:
     """Replace instances' configs, which take effect when the instances are recreated."""
+    require_permission(cloud, call, "compute.disks.use")
     path = KIND.path(call)
 
     def edit(record: Record) -> None:
