@@ -151,6 +151,10 @@ def require(
     # Google's words leave out the API in the names of some:
     # github.com/hashicorp/terraform-provider-google/issues/11789.
     permission = permission.replace("iam.googleapis.com/", "iam.")
+    domain = "iam.googleapis.com"
+    details = [
+        error_info("IAM_PERMISSION_DENIED", domain, permission=permission, resource=resource)
+    ]
     if resource.startswith("buckets/"):
         kind = "object" if "/objects/" in resource else "bucket"
         message = (
@@ -158,23 +162,13 @@ def require(
             f"Google Cloud Storage {kind}. Permission '{permission}' denied on resource (or it "
             "may not exist)."
         )
+        details = []
     else:
         message = (
             f"Permission '{permission}' denied on resource '//{resource}' for "
             f"{principal.email or 'anonymous caller'} (or it may not exist)."
         )
-    raise ApiError(
-        401 if principal is ANONYMOUS else 403,
-        message,
-        details=[
-            error_info(
-                "IAM_PERMISSION_DENIED",
-                "iam.googleapis.com",
-                permission=permission,
-                resource=resource,
-            )
-        ],
-    )
+    raise ApiError(401 if principal is ANONYMOUS else 403, message, details=details)
 
 
 def require_scope(principal: Principal, scopes: frozenset[str], method: str) -> None:

@@ -42,15 +42,15 @@ class Dispatcher:
 
     def answer(self, request: Request) -> Response:
         """Return the response to a request; errors come as responses too."""
-        name, started = "-", time.perf_counter()
+        name, api, started = "-", "", time.perf_counter()
         try:
             found, route = self._find(request)
-            name = found.method.id
+            name, api = found.method.id, found.method.api
             response = self._call(request, found, route)
         except ApiError as error:
             if error.code >= 500 or (error.code == 404 and name == "-"):
                 self._report("%s %s%s: %s", request.verb, request.host, request.path, error.message)
-            response = Response.of_json(error.body(), error.code)
+            response = Response.of_json(error.body(api), error.code)
         except ConnectionError:
             # The client went away in the middle of its body: nobody is left to answer to.
             raise
@@ -58,7 +58,7 @@ class Dispatcher:
             self.problems += 1
             log.exception("%s %s%s failed", request.verb, request.host, request.path)
             message = f"the local cloud failed: {type(error).__name__}: {error}"
-            response = Response.of_json(ApiError(500, message).body(), 500)
+            response = Response.of_json(ApiError(500, message).body(api), 500)
         # Clients compare it with times in the answer, which are by the cloud's own clock too.
         response.headers["Date"] = formatdate(self._cloud.clock.now(), usegmt=True)
         took = (time.perf_counter() - started) * 1000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+_CONSOLE = "https://console.developers.google.com"
 # By HTTP status: the canonical status, and the short reason in `errors[]`.
 _DEFAULTS = {
     400: ("INVALID_ARGUMENT", "invalid"),
@@ -19,6 +20,19 @@ _DEFAULTS = {
     501: ("UNIMPLEMENTED", "notImplemented"),
     503: ("UNAVAILABLE", "backendError"),
     504: ("DEADLINE_EXCEEDED", "backendError"),
+}
+# How APIs write errors, as recorded from Google (2024-26), and as its Go client prints them, which
+# ends with the reason where `errors[]` has one (issues 2760 and 9375 of github.com/hashicorp/
+# terraform-provider-google). APIs that are named here neither way have a status and no `errors[]`.
+# The old ones have `errors[]`, and a status only where Google's front end refuses, with details.
+_OLD = frozenset({"compute", "storage"})
+_BOTH = frozenset({"cloudbilling", "cloudresourcemanager", "iam", "serviceusage"})
+# By canonical status: the reason in `errors[]` of the APIs that have both.
+_REASONS = {
+    "INVALID_ARGUMENT": "badRequest",
+    "FAILED_PRECONDITION": "failedPrecondition",
+    "ALREADY_EXISTS": "alreadyExists",
+    "ABORTED": "aborted",
 }
 # google.rpc.Code of the canonical statuses, for errors inside long-running operations.
 RPC_CODE = {
@@ -68,18 +82,29 @@ class ApiError(Exception):
         self.status = status or usual_status
         self.reason = reason or usual_reason
         self.details = details or []
+        self._own_reason = reason
 
-    def body(self) -> dict[str, Any]:
-        """Return the JSON body of the HTTP response."""
-        error: dict[str, Any] = {
-            "code": self.code,
-            "message": self.message,
-            "errors": [{"message": self.message, "domain": "global", "reason": self.reason}],
-            "status": self.status,
-        }
+    def body(self, api: str = "") -> dict[str, Any]:
+        """Return the JSON body of an API's HTTP response."""
+        error: dict[str, Any] = {"code": self.code, "message": self.message}
+        if api in _OLD | _BOTH:
+            error["errors"] = [self._old(api)]
+        if api not in _OLD or self.details:
+            error["status"] = self.status
         if self.details:
             error["details"] = self.details
         return {"error": error}
+
+    def _old(self, api: str) -> dict[str, str]:
+        reason = self.reason
+        if api in _BOTH and not self._own_reason:
+            reason = _REASONS.get(self.status, reason)
+        entry = {"message": self.message, "domain": "global", "reason": reason}
+        if reason == "accessNotConfigured":
+            entry |= {"domain": "usageLimits", "extendedHelp": _CONSOLE}
+        if reason == "conditionNotMet":
+            entry |= {"location": "If-Match", "locationType": "header"}
+        return entry
 
     def rpc_status(self) -> dict[str, Any]:
         """Return the google.rpc.Status for a long-running operation that failed."""
