@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qs
 
 from localcloud.core.errors import invalid
+from localcloud.core.fields import camel
 from localcloud.core.tokens import Principal
 
 if TYPE_CHECKING:
@@ -107,12 +108,9 @@ class Call:
         return values[-1] if values else default
 
     def mask(self) -> list[str]:
-        """Return what the update mask names, as in JSON; nothing if it was not sent.
-
-        Clients may write `display_name` for `displayName`.
-        """
+        """Return what the update mask names, as in JSON; nothing if it was not sent."""
         paths = (path.strip() for path in self.arg("updateMask").split(","))
-        return [re.sub("_(.)", lambda found: found[1].upper(), path) for path in paths if path]
+        return [camel(path) for path in paths if path]
 
     def sent(self, fields: Iterable[str]) -> Json:
         """Return those of the fields that the body has."""

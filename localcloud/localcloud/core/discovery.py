@@ -177,9 +177,10 @@ def _load(api: str, version: str) -> Json:
 
 
 def _without_prose(node: Json) -> Json:
-    # Four fifths of a document are descriptions, which nobody reads here. A property that is
-    # itself named "description" has a dict as its value and stays.
+    # Four fifths of a document are descriptions, which nobody reads here. Properties may have the
+    # same names: their values say what they are.
     for key in ("description", "enumDescriptions", "enumDeprecated", "annotations"):
-        if not isinstance(node.get(key), dict) or key == "annotations":
+        value = node.get(key)
+        if not isinstance(value, dict) or not value.keys() & {"type", "$ref"}:
             node.pop(key, None)
     return node

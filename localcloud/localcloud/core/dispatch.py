@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from email.utils import formatdate
 
-from localcloud.core import access, accounts, fields, projects, refusals, schema
+from localcloud.core import access, accounts, fields, forms, projects, refusals, schema
 from localcloud.core.call import Call, Json, Request, Response, parse_json
 from localcloud.core.cloud import Cloud
-from localcloud.core.discovery import Match, Method, document
-from localcloud.core.errors import ApiError
+from localcloud.core.discovery import Match, document
+from localcloud.core.errors import OLD, ApiError
 from localcloud.core.registry import Api, Route
 from localcloud.core.tokens import (
     ANONYMOUS,
@@ -103,7 +103,7 @@ class Dispatcher:
         params = projects.canonical(self._cloud, found.params)
         call = Call(request, method, params, caller, upload=found.upload)
         if route.project_of:
-            call.body = self._read_body(request, method)
+            call.body = self._read_body(call)
             named = {"projectsId": route.project_of(call.body)}
             call.params |= projects.canonical(self._cloud, named)
         access.require_quota_project(self._cloud, call, route.service)
@@ -114,7 +114,7 @@ class Dispatcher:
             access.require(self._cloud, call.principal, route.permission, resources)
         self._validate_query(call)
         if not found.upload and not route.project_of:
-            call.body = self._read_body(request, method)
+            call.body = self._read_body(call)
         return self._respond(call, route.handler(self._cloud, call))
 
     def caller(self, request: Request) -> Principal:
@@ -149,14 +149,17 @@ class Dispatcher:
         if problems:
             self._refuse(call, problems)
 
-    def _read_body(self, request: Request, method: Method) -> Json:
-        body = parse_json(request.read())
+    def _read_body(self, call: Call) -> Json:
+        method, body = call.method, parse_json(call.request.read())
         if method.request is None:
             if body:
                 self._report("%s takes no body but got %s", method.id, sorted(body))
                 raise ApiError(400, f"{method.id} takes no request body")
             return {}
-        problems = schema.problems(document(method.api, method.version), method.request, body)
+        known = document(method.api, method.version)
+        if method.api not in OLD:
+            body = forms.taken(known, method.request, body, call.params)
+        problems = schema.problems(known, method.request, body)
         if problems:
             self._report("request of %s refused: %s", method.id, "; ".join(problems))
             raise ApiError(400, "\n".join(problems))
@@ -170,11 +173,12 @@ class Dispatcher:
             return Response(204)
         method = call.method
         if method.response:
-            problems = schema.problems(
-                document(method.api, method.version), method.response, result
-            )
+            known = document(method.api, method.version)
+            problems = schema.problems(known, method.response, result)
             if problems:
                 raise ApiError(500, f"the local cloud's {method.id} answers wrongly: {problems}")
+            if forms.NUMBERS in call.arg("$alt"):
+                result = forms.numbered(known, method.response, result)
         mask = call.arg("fields")
         if mask:
             with suppress(ValueError):

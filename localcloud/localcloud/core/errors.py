@@ -25,7 +25,7 @@ _DEFAULTS = {
 # ends with the reason where `errors[]` has one (issues 2760 and 9375 of github.com/hashicorp/
 # terraform-provider-google). APIs that are named here neither way have a status and no `errors[]`.
 # The old ones have `errors[]`, and a status only where Google's front end refuses, with details.
-_OLD = frozenset({"compute", "storage"})
+OLD = frozenset({"compute", "storage"})
 _BOTH = frozenset({"cloudbilling", "cloudresourcemanager", "iam", "serviceusage"})
 # By canonical status: the reason in `errors[]` of the APIs that have both.
 _REASONS = {
@@ -87,9 +87,9 @@ class ApiError(Exception):
     def body(self, api: str = "") -> dict[str, Any]:
         """Return the JSON body of an API's HTTP response."""
         error: dict[str, Any] = {"code": self.code, "message": self.message}
-        if api in _OLD | _BOTH:
+        if api in OLD | _BOTH:
             error["errors"] = [self._old(api)]
-        if api not in _OLD or self.details:
+        if api not in OLD or self.details:
             error["status"] = self.status
         if self.details:
             error["details"] = self.details

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 _URL_SAFE = str.maketrans("+/", "-_")
@@ -15,6 +16,11 @@ def same_bytes(one: str | None, other: str | None) -> bool:
     (`_SafeEncodeBytes` in apitools/base/py/encoding_helper.py).
     """
     return (one or "").translate(_URL_SAFE) == (other or "").translate(_URL_SAFE)
+
+
+def camel(name: str) -> str:
+    """Return a field's name in JSON: clients may write `display_name` for `displayName`."""
+    return re.sub("_(.)", lambda found: found[1].upper(), name)
 
 
 def parse(text: str) -> Mask:
