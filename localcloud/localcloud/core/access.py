@@ -40,7 +40,7 @@ def predefined_roles() -> dict[str, list[str]]:
 
 def policy(cloud: Cloud, resource: str) -> Record:
     """Return the IAM policy set on a resource such as `projects/p` or `buckets/b`."""
-    return cloud.store.get(POLICY, resource) or {"version": 1, "etag": "ACAB", "bindings": []}
+    return cloud.store.get(POLICY, resource) or {"etag": "ACAB", "bindings": []}
 
 
 def members_of(principal: Principal) -> set[str]:
@@ -163,6 +163,8 @@ def require(
             "may not exist)."
         )
         details = []
+    elif permission.startswith("resourcemanager."):
+        message, details = "The caller does not have permission", []
     else:
         message = (
             f"Permission '{permission}' denied on resource '//{resource}' for "

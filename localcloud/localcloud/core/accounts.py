@@ -28,7 +28,13 @@ def find(cloud: Cloud, email: str) -> tuple[str, Record] | None:
         project = email.partition("@")[2].removesuffix(_OWN)
     key = f"projects/{project}/serviceAccounts/{email}"
     record = cloud.store.get(ACCOUNT, key)
-    return (key, record) if record is not None else None
+    return (key, record) if record is not None and is_visible(cloud, record) else None
+
+
+def is_visible(cloud: Cloud, record: Record) -> bool:
+    """Return whether Google finds the account, which it does only a while after its creation."""
+    made: float = record.get("_created", 0.0)
+    return made + cloud.seconds("account.visible") <= cloud.clock.now()
 
 
 def is_agent(email: str) -> bool:

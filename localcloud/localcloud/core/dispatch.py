@@ -72,8 +72,8 @@ class Dispatcher:
             self._report("%s refused", refused[0])
             raise ApiError(
                 400,
-                "machines of the local cloud are processes of this computer, and nothing connects to "
-                f"them by {refused[1]}. `localcloud logs NAME` prints a machine's serial port",
+                "machines of the local cloud are processes of this computer, and nothing connects "
+                f"to them by {refused[1]}. `localcloud logs NAME` prints a machine's serial port",
             )
         for api in self._apis:
             found = api.match(request.verb, request.host, request.path)

@@ -10,17 +10,14 @@ from localcloud.core.hooks import service_enabled
 from localcloud.core.store import Record
 
 ENABLED = "enabled-service"
+DEFAULTS = "cloudapis.googleapis.com"
+"""Brings the APIs that Google's console and command line enable in a new project."""
 
 
 def catalog() -> dict[str, Record]:
     """Return the known APIs by name, each with its title."""
     services: dict[str, Record] = data.load("services")
     return services
-
-
-def defaults() -> list[str]:
-    """Return the APIs that every new project has enabled."""
-    return [name for name, about in catalog().items() if about.get("default")]
 
 
 def key(project: str, service: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 from localcloud.core import enablement
 from localcloud.core.clock import rfc3339
@@ -34,6 +35,12 @@ def identifier(cloud: Cloud, name: str) -> str:
     return name
 
 
+def numbered(name: str) -> str:
+    """Return the name of what is in a project with the project's number in place of its id."""
+    _, project, rest = name.split("/", 2)
+    return f"projects/{number(project)}/{rest}"
+
+
 def common_metadata(cloud: Cloud, project: str) -> list[Record]:
     """Return the metadata that all machines of a project share: items with `key` and `value`."""
     record = cloud.store.get(_COMMON_METADATA, project) or {"items": []}
@@ -61,8 +68,10 @@ def _canonical(cloud: Cloud, name: str, value: str) -> str:
     return f"projects/{identifier(cloud, project)}{slash}{below}"
 
 
-def ensure(cloud: Cloud, project: str, *, owner: str) -> None:
-    """Create the project with `owner` as its owner, unless it exists."""
+def ensure(
+    cloud: Cloud, project: str, *, owner: str, apis: Iterable[str] = (enablement.DEFAULTS,)
+) -> None:
+    """Create the project with `owner` as its owner and `apis` enabled, unless it exists."""
     key = f"projects/{project}"
     with cloud.store.locked():
         if cloud.store.get(PROJECT, key) is not None:
@@ -77,4 +86,4 @@ def ensure(cloud: Cloud, project: str, *, owner: str) -> None:
         cloud.store.put(PROJECT, key, record)
         bindings = [{"role": "roles/owner", "members": [owner]}]
         cloud.store.put(POLICY, key, {"version": 1, "etag": "BwYAAAAAAAE=", "bindings": bindings})
-        enablement.enable(cloud, project, enablement.defaults())
+        enablement.enable(cloud, project, apis)

@@ -44,13 +44,13 @@ def write(cloud: Cloud, resource: str, sent: Json) -> Json:
     policy = sent.get("policy", sent)
     with cloud.store.locked():
         known = read(cloud, resource)
-        etag = policy.get("etag")
-        if etag and not same_bytes(etag, known["etag"]):
+        sent_etag = policy.get("etag")
+        if sent_etag and not same_bytes(sent_etag, known["etag"]):
             raise ApiError(
                 409,
                 "There were concurrent policy changes. Please retry the whole read-modify-write "
-                f"with exponential backoff. The request's ETag '{etag}' did not match the current "
-                f"policy's ETag '{known['etag']}'.",
+                f"with exponential backoff. The request's ETag '{sent_etag}' did not match the "
+                f"current policy's ETag '{known['etag']}'.",
                 status="ABORTED",
                 reason="aborted",
             )
@@ -76,7 +76,7 @@ def _put(cloud: Cloud, resource: str, bindings: list[Json]) -> Json:
     if merged == known["bindings"]:
         return known
     version = _CONDITIONAL if any(map(condition_of, merged)) else 1
-    written = {"version": version, "etag": _etag(cloud), "bindings": merged}
+    written = {"version": version, "etag": etag(cloud), "bindings": merged}
     cloud.store.put(access.POLICY, resource, written)
     return written
 
@@ -114,7 +114,7 @@ def serve(
         right = f"{collection.permissions}.setIamPolicy"
         known = read(cloud, name)["bindings"]
         require_modified(cloud, call, right, collection.resources(cloud, call), known, bindings)
-        return write(cloud, name, call.body)
+        return shown(write(cloud, name, call.body), _CONDITIONAL)
 
     def test(cloud: Cloud, call: Call) -> Json:
         resources = collection.resources(cloud, call)
@@ -164,6 +164,8 @@ def shown(policy: Json, asked: int | str | None) -> Json:
     Below version 3 a conditional role gets another name, so that nobody writes it back without
     its condition.
     """
+    if not policy["bindings"]:
+        return {field: value for field, value in policy.items() if field != "bindings"}
     if int(asked or 1) >= _CONDITIONAL or not any(map(condition_of, policy["bindings"])):
         return policy
     return {**policy, "version": 1, "bindings": list(map(_without_condition, policy["bindings"]))}
@@ -280,6 +282,7 @@ def _merged(bindings: list[Json]) -> list[Json]:
     ]
 
 
-def _etag(cloud: Cloud) -> str:
+def etag(cloud: Cloud) -> str:
+    """Return the etag of what is written now."""
     # In the form of Google's: a byte 7, then a time.
     return base64.b64encode(b"\x07" + cloud.operations.number().to_bytes(7, "big")).decode()

@@ -13,6 +13,7 @@ from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
+from localcloud.core.fields import camel
 from localcloud.core.registry import Collection
 from localcloud.core.store import Record
 from localcloud.services import policies
@@ -58,8 +59,12 @@ def find(cloud: Cloud, call: Call) -> tuple[str, Record]:
         ApiError: 404 when there is none.
     """
     key = key_of(cloud, call)
-    missing = ApiError(404, f"Unknown service account: {key.rpartition('/')[2]}")
-    return key, cloud.store.load(ACCOUNT, key, missing)
+    record = cloud.store.get(ACCOUNT, key)
+    if record is not None and accounts.is_visible(cloud, record):
+        return key, record
+    if record is None and cloud.store.get(DELETED, key) is None:
+        raise ApiError(404, "Unknown service account")
+    raise ApiError(404, f"Service account {key} does not exist.")
 
 
 def _view(record: Record) -> Json:
@@ -129,12 +134,14 @@ def patch(cloud: Cloud, call: Call) -> Json:
         else:
             sent, mask = call.body, ["displayName", "description"]
         for field in mask:
-            name = "displayName" if field == "display_name" else field
+            name = camel(field)
             if name not in ("displayName", "description"):
                 raise invalid(f"Invalid updateMask {field}: displayName and description only")
             record[name] = sent.get(name, "")
         record["etag"] = _etag(cloud)
         cloud.store.put(ACCOUNT, key, record)
+    if call.method.verb == "PATCH":
+        return {field: record[field] for field in ("name", *map(camel, mask))}
     return _view(record)
 
 

@@ -11,7 +11,6 @@ from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid, not_found
 from localcloud.core.registry import Collection
-from localcloud.core.store import Record
 from localcloud.services.iam.api import API
 from localcloud.services.paging import page
 
@@ -49,12 +48,6 @@ def key_of(call: Call) -> str:
     if "providersId" in call.params:
         parts += ["providers", call.params["providersId"]]
     return "/".join(parts)
-
-
-def public_name(key: str) -> str:
-    """Return the name of a pool or provider in policies and audiences: with a project number."""
-    _, project, rest = key.split("/", 2)
-    return f"projects/{projects.number(project)}/{rest}"
 
 
 @_POOLS.method("create")
@@ -113,7 +106,7 @@ def patch(cloud: Cloud, call: Call) -> Json:
         if kind == PROVIDER:
             _check_provider(record)
         cloud.store.put(kind, key, record)
-    return _done(cloud, key, record)
+    return _done(cloud, key)
 
 
 @_POOLS.method("delete")
@@ -139,8 +132,8 @@ def undelete(cloud: Cloud, call: Call) -> Json:
 def get_operation(cloud: Cloud, call: Call) -> Json:
     """Return an operation by its name."""
     name = call.params["name"]
-    record = cloud.operations.load(f"iam/{name}", not_found(name))
-    return {"name": name, "done": True, "response": record["response"]}
+    cloud.operations.load(f"iam/{name}", not_found(name))
+    return {"name": projects.numbered(name), "done": True}
 
 
 def _kind(call: Call) -> str:
@@ -156,11 +149,11 @@ def _create(
             "begin with gcp-."
         )
     key = f"{parent}/{short}"
-    record = {"name": public_name(key), "state": "ACTIVE"}
+    record = {"name": projects.numbered(key), "state": "ACTIVE"}
     record |= {field: call.body[field] for field in kept if call.body.get(field)}
     # Taken also by a deleted one: its id is free again only after thirty days.
     cloud.store.add(kind, key, record, ApiError(409, "Requested entity already exists"))
-    return _done(cloud, key, record)
+    return _done(cloud, key)
 
 
 def _check_provider(provider: Json) -> None:
@@ -199,10 +192,11 @@ def _moved(cloud: Cloud, call: Call, key: str, state: str) -> Json:
     with cloud.store.locked():
         record = (cloud.store.get(_kind(call), key) or {}) | {"state": state}
         cloud.store.put(_kind(call), key, record)
-    return _done(cloud, key, record)
+    return _done(cloud, key)
 
 
-def _done(cloud: Cloud, key: str, record: Record) -> Json:
+def _done(cloud: Cloud, key: str) -> Json:
+    """Return an operation as Google begins it; it ends done, without a response."""
     name = f"{key}/operations/{cloud.operations.number():x}"
-    started = cloud.operations.report(f"iam/{name}", record)
-    return {"name": name, "done": True, "response": started["response"]}
+    cloud.operations.report(f"iam/{name}", {})
+    return {"name": projects.numbered(name)}

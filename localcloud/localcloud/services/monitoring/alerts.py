@@ -40,7 +40,8 @@ def get(cloud: Cloud, call: Call) -> Json:
 def list_(cloud: Cloud, call: Call) -> Json:
     """Return the policies of a project."""
     found = cloud.store.items(POLICY, f"projects/{call.project}/")
-    return page(call, "alertPolicies", [record for _, record in found])
+    shown = page(call, "alertPolicies", [record for _, record in found])
+    return shown | {"totalSize": len(found)}
 
 
 @_POLICIES.method("patch", verb="update")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from localcloud.core.call import Call, Json
+from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.registry import Api, Collection
@@ -26,7 +27,8 @@ _FIELDS = ("type", "displayName", "description", "labels", "userLabels", "enable
 def create(cloud: Cloud, call: Call) -> Json:
     """Create a channel."""
     name = f"projects/{call.project}/notificationChannels/{cloud.operations.number()}"
-    return _put(cloud, {"name": name, "enabled": True, **call.sent(_FIELDS)})
+    record = {"name": name, "enabled": True, **call.sent(_FIELDS)}
+    return _put(cloud, record | {"creationRecord": _now(cloud), "mutationRecords": [_now(cloud)]})
 
 
 @_CHANNELS.method("get")
@@ -39,7 +41,8 @@ def get(cloud: Cloud, call: Call) -> Json:
 def list_(cloud: Cloud, call: Call) -> Json:
     """Return the channels of a project."""
     found = cloud.store.items(CHANNEL, f"projects/{call.project}/")
-    return page(call, "notificationChannels", [record for _, record in found])
+    shown = page(call, "notificationChannels", [record for _, record in found])
+    return shown | {"totalSize": len(found)}
 
 
 @_CHANNELS.method("patch", verb="update")
@@ -50,6 +53,7 @@ def patch(cloud: Cloud, call: Call) -> Json:
         raise invalid("Field type is immutable.")
     mask = call.mask()
     changed = {field: sent[field] for field in mask or sent if field in sent}
+    changed["mutationRecords"] = [_now(cloud), *record["mutationRecords"]]
     return _put(cloud, record | changed)
 
 
@@ -66,6 +70,10 @@ def delete(cloud: Cloud, call: Call) -> Json:
                 cloud.store.put(POLICY, key, policy)
         cloud.store.delete(CHANNEL, name)
     return {}
+
+
+def _now(cloud: Cloud) -> Json:
+    return {"mutateTime": rfc3339(cloud.clock.now())}
 
 
 def _load(cloud: Cloud, call: Call) -> Record:

@@ -101,6 +101,6 @@ def _unmet(message: str) -> ApiError:
 
 
 def _rules(cloud: Cloud, project: str, constraint: str) -> list[Json]:
-    spec = cloud.store.get(POLICY, f"projects/{project}/policies/{constraint}") or {}
-    rules: list[Json] = spec.get("rules", [])
+    policy = cloud.store.get(POLICY, f"projects/{project}/policies/{constraint}") or {}
+    rules: list[Json] = policy.get("spec", {}).get("rules", [])
     return rules

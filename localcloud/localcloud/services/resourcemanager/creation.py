@@ -17,6 +17,13 @@ from localcloud.services.resourcemanager.projects import API, shown_as
 # cloud.google.com/resource-manager/docs/creating-managing-projects
 _ID = re.compile(r"[a-z][a-z0-9-]{4,28}[a-z0-9]")
 
+_GOOGLE = "type.googleapis.com/google"
+# By version: the package of its types, and the type of an operation's metadata.
+_TYPES = {
+    "v1": (f"{_GOOGLE}.cloudresourcemanager.v1", "ProjectCreationStatus"),
+    "v3": (f"{_GOOGLE}.cloud.resourcemanager.v3", "CreateProjectMetadata"),
+}
+
 
 @API.method("projects.create")
 def create(cloud: Cloud, call: Call) -> Json:
@@ -36,17 +43,18 @@ def create(cloud: Cloud, call: Call) -> Json:
     if cloud.store.get(PROJECT, f"projects/{project}") is not None:
         raise ApiError(409, "Requested entity already exists", status="ALREADY_EXISTS")
     named = call.body.get("name" if call.method.version == "v1" else "displayName") or project
-    arguments = {"project": project, "owner": member, "named": named}
+    arguments = {"project": project, "owner": member, "fields": {"name": named}}
+    arguments["fields"] |= call.sent(("labels",))
     name = f"operations/cp.{cloud.operations.number()}"
     work = Work("project.create", arguments, cloud.seconds("project.create"))
     return _view(call, name, cloud.operations.start(f"resourcemanager/{name}", work))
 
 
 @effect("project.create")
-def _create(cloud: Cloud, project: str, owner: str, named: str) -> Record:
-    projects.ensure(cloud, project, owner=owner)
+def _create(cloud: Cloud, project: str, owner: str, fields: Record) -> Record:
+    projects.ensure(cloud, project, owner=owner, apis=())
     with cloud.store.locked():
-        record: Record = (cloud.store.get(PROJECT, f"projects/{project}") or {}) | {"name": named}
+        record: Record = (cloud.store.get(PROJECT, f"projects/{project}") or {}) | fields
         cloud.store.put(PROJECT, f"projects/{project}", record)
     return record
 
@@ -60,13 +68,15 @@ def get_operation(cloud: Cloud, call: Call) -> Json:
 
 
 def _view(call: Call, name: str, record: Record) -> Json:
+    if not record["done"]:
+        return {"name": name}
     version = call.method.version
-    of_type = f"type.googleapis.com/google.cloud.resourcemanager.{version}"
+    package, metadata = _TYPES[version]
 
     def response(made: Json) -> Json:
-        return {"@type": f"{of_type}.Project", **shown_as(made, version)}
+        return {"@type": f"{package}.Project", **shown_as(made, version)}
 
-    metadata = {"@type": f"{of_type}.CreateProjectMetadata"}
-    operation = shown(name, metadata, record, response)
-    metadata.pop("endTime", None)
+    status = {"@type": f"{package}.{metadata}", "gettable": True, "ready": True}
+    operation = shown(name, status, record, response)
+    status.pop("endTime")
     return operation

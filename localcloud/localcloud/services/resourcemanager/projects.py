@@ -70,6 +70,7 @@ def _v3(record: Record) -> Json:
         "createTime": record["createTime"],
         "updateTime": record["createTime"],
         "etag": f'W/"{record["projectNumber"]}"',
+        **({"labels": record["labels"]} if "labels" in record else {}),
     }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import google_crc32c
 
+from localcloud.core import projects
 from localcloud.core.access import POLICY
 from localcloud.core.call import Call, Json
 from localcloud.core.clock import rfc3339
@@ -51,29 +52,30 @@ def create(cloud: Cloud, call: Call) -> Json:
         raise ApiError(501, f"the local cloud does not implement secrets' {', '.join(others)}")
     if not call.body.get("replication"):
         raise invalid("Secret.replication is required")
-    record = {"name": name, "createTime": rfc3339(cloud.clock.now())}
-    record |= call.sent(_FIELDS)
-    cloud.store.add(SECRET, name, record, ApiError(409, f"Secret [{name}] already exists."))
-    return record
+    shown = _made(cloud, name)
+    record = {**shown, "_key": name, **call.sent(_FIELDS)}
+    taken = ApiError(409, f"Secret [{shown['name']}] already exists.")
+    cloud.store.add(SECRET, name, record, taken)
+    return _shown(record)
 
 
 @_SECRETS.method("get")
 def get(cloud: Cloud, call: Call) -> Json:
     """Return one secret, without what it holds."""
-    return _load(cloud, call)
+    return _shown(_load(cloud, call))
 
 
 @API.method("projects.secrets.list", permission="secretmanager.secrets.list")
 def list_(cloud: Cloud, call: Call) -> Json:
     """Return the secrets of a project."""
     found = cloud.store.items(SECRET, f"projects/{call.project}/")
-    return page(call, "secrets", [record for _, record in found])
+    return page(call, "secrets", [_shown(record) for _, record in found])
 
 
 @_SECRETS.method("delete")
 def delete(cloud: Cloud, call: Call) -> Json:
     """Delete a secret with its versions and its policy."""
-    name = _load(cloud, call)["name"]
+    name = _load(cloud, call)["_key"]
     for key, _ in cloud.store.items(VERSION, f"{name}/"):
         cloud.store.delete(VERSION, key)
     cloud.store.delete(SECRET, name)
@@ -86,16 +88,23 @@ def delete(cloud: Cloud, call: Call) -> Json:
 )
 def add_version(cloud: Cloud, call: Call) -> Json:
     """Add a version, which is `latest` from then on."""
-    text = call.body.get("payload", {}).get("data", "")
+    payload = call.body.get("payload", {})
+    text = payload.get("data", "")
     try:
         data = base64.b64decode(text, validate=True)
     except binascii.Error:
         raise invalid("payload.data is not base64.") from None
+    checksum = payload.get("dataCrc32c")
+    if checksum is not None and int(checksum) != google_crc32c.value(data):
+        raise invalid("payload.dataCrc32c is not the CRC32C of payload.data.")
     if not 0 < len(data) <= _MOST_BYTES:
         raise invalid("The SecretPayload must have between 1 and 65536 bytes.")
     with cloud.store.locked():
-        name = f"{_load(cloud, call)['name']}/versions/{len(_versions(cloud, call)) + 1}"
-        shown = {"name": name, "createTime": rfc3339(cloud.clock.now()), "state": "ENABLED"}
+        secret = _load(cloud, call)
+        name = f"{secret['_key']}/versions/{len(_versions(cloud, call)) + 1}"
+        shown = {**_made(cloud, name), "state": "ENABLED", "replicationStatus": _placed(secret)}
+        if checksum is not None:
+            shown["clientSpecifiedPayloadChecksum"] = True
         cloud.store.put(VERSION, name, {**shown, "_data": text})
     return shown
 
@@ -112,14 +121,32 @@ def access(cloud: Cloud, call: Call) -> Json:
 @_VERSIONS.method("get")
 def get_version(cloud: Cloud, call: Call) -> Json:
     """Return what is known of a version."""
-    return {key: value for key, value in _version(cloud, call).items() if key != "_data"}
+    return _shown(_version(cloud, call))
 
 
-policies.serve(_SECRETS, lambda cloud, call: str(_load(cloud, call)["name"]))
+policies.serve(_SECRETS, lambda cloud, call: str(_load(cloud, call)["_key"]))
+
+
+def _made(cloud: Cloud, name: str) -> Json:
+    made = {"name": projects.numbered(name), "createTime": rfc3339(cloud.clock.now())}
+    return made | {"etag": f'"{cloud.operations.number():x}"'}
+
+
+def _shown(record: Record) -> Json:
+    return {field: value for field, value in record.items() if not field.startswith("_")}
+
+
+def _placed(secret: Record) -> Json:
+    """Return where a version is: a copy in each place of the secret's replication."""
+    managed = secret["replication"].get("userManaged")
+    if managed is None:
+        return {"automatic": {}}
+    places = [{"location": replica["location"]} for replica in managed.get("replicas", [])]
+    return {"userManaged": {"replicas": places}}
 
 
 def _load(cloud: Cloud, call: Call) -> Record:
-    missing = ApiError(404, f"Secret [{_name(call)}] not found.")
+    missing = ApiError(404, f"Secret [{projects.numbered(_name(call))}] not found.")
     return cloud.store.load(SECRET, _name(call), missing)
 
 
@@ -132,5 +159,5 @@ def _version(cloud: Cloud, call: Call) -> Record:
     asked = call.params["versionsId"]
     number = str(len(_versions(cloud, call))) if asked == "latest" else asked
     name = f"{_name(call)}/versions/{number}"
-    missing = ApiError(404, f"Secret Version [{name}] not found or has no versions.")
-    return cloud.store.load(VERSION, name, missing)
+    said = f"Secret Version [{projects.numbered(name)}] not found or has no versions."
+    return cloud.store.load(VERSION, name, ApiError(404, said))

@@ -11,9 +11,12 @@ from localcloud.core.errors import ApiError, error_info, failed_precondition, in
 from localcloud.core.operations import Work, effect
 from localcloud.core.registry import Api, Collection
 from localcloud.core.store import Record
+from localcloud.services.long_running import EMPTY
 from localcloud.services.paging import page
 
 API = Api("serviceusage", ("v1", "v1beta1"), gated=False)
+_TYPE = "type.googleapis.com/google.api.serviceusage"
+_NOTHING_TO_DO = "operations/noop.DONE_OPERATION"
 _PAGE = 50
 
 
@@ -116,8 +119,11 @@ def disable(cloud: Cloud, call: Call) -> Json:
         )
     for name in [*needing, service]:
         cloud.store.delete(enablement.ENABLED, enablement.key(project, name))
-    view = _view(cloud, project, service)
-    return _operation(cloud, Work("report", {"response": {"service": view}}))
+    response = {
+        "@type": f"{_TYPE}.v1.DisableServiceResponse",
+        "service": _view(cloud, project, service),
+    }
+    return _operation(cloud, Work("report", {"response": response}))
 
 
 @_SERVICES.method("generateServiceIdentity", verb="enable", versions=("v1beta1",))
@@ -127,8 +133,10 @@ def generate_service_identity(cloud: Cloud, call: Call) -> Json:
     number = projects.number(_project(cloud, call))
     short = service.split(".")[0]
     agent = enablement.catalog()[service].get("agent", f"gcp-sa-{short}")
-    email = f"service-{number}@{agent}.iam.gserviceaccount.com"
-    identity = {"email": email, "uniqueId": str(100_000_000_000_000_000_000 + int(number))}
+    identity = {"@type": f"{_TYPE}.v1beta1.ServiceIdentity"}
+    if agent:
+        identity["email"] = f"service-{number}@{agent}.iam.gserviceaccount.com"
+        identity["uniqueId"] = str(100_000_000_000_000_000_000 + int(number))
     return _operation(cloud, Work("report", {"response": identity}))
 
 
@@ -136,6 +144,8 @@ def generate_service_identity(cloud: Cloud, call: Call) -> Json:
 def get_operation(cloud: Cloud, call: Call) -> Json:
     """Return an operation by its name."""
     name = call.params["name"]
+    if name == _NOTHING_TO_DO:
+        return {"name": name, "done": True}
     record = cloud.operations.load(f"serviceusage/{name}", not_found(name))
     return _operation_view(name, record)
 
@@ -144,32 +154,40 @@ def get_operation(cloud: Cloud, call: Call) -> Json:
 def tell_enabled(cloud: Cloud, project: str, services: list[str], kind: str) -> Json:
     """Return the enabled services, as the operation's response."""
     views = [_view(cloud, project, service) for service in services]
-    if kind == "EnableServiceResponse":
-        return {"service": views[0]}
-    return {"services": views}
+    what = {"service": views[0]} if kind == "EnableServiceResponse" else {"services": views}
+    return {"@type": f"{_TYPE}.v1.{kind}", **what}
 
 
 def _start(cloud: Cloud, project: str, services: list[str], kind: str) -> Json:
     stands = [cloud.store.get(enablement.ENABLED, enablement.key(project, s)) for s in services]
     if all(stands):
         response = tell_enabled(cloud, project, services, kind)
-        return {"name": "operations/noop.DONE_OPERATION", "done": True, "response": response}
+        return {"name": _NOTHING_TO_DO, "done": True, "response": response}
     # The operation ends first; calls are let through only after as long again.
     seconds = cloud.seconds("service.enable")
     enablement.enable(cloud, project, services, after=2 * seconds)
     arguments = {"project": project, "services": services, "kind": kind}
-    return _operation(cloud, Work("service.enabled", arguments, seconds))
+    work = Work("service.enabled", arguments, seconds)
+    names = [_view(cloud, project, service)["name"] for service in services]
+    batch = {"@type": f"{_TYPE}.v1.OperationMetadata", "resourceNames": names}
+    return _operation(cloud, work, EMPTY if kind == "EnableServiceResponse" else batch)
 
 
-def _operation(cloud: Cloud, work: Work) -> Json:
+def _operation(cloud: Cloud, work: Work, metadata: Json | None = None) -> Json:
     name = f"operations/acf.local-{cloud.operations.number()}"
-    return _operation_view(name, cloud.operations.start(f"serviceusage/{name}", work))
+    about = {"metadata": metadata or {}}
+    return _operation_view(name, cloud.operations.start(f"serviceusage/{name}", work, about))
 
 
 def _operation_view(name: str, record: Record) -> Json:
-    view: Json = {"name": name, "done": record["done"]}
+    view: Json = {"name": name}
+    if not record["done"]:
+        return view
+    view["done"] = True
+    if record["about"]["metadata"]:
+        view["metadata"] = record["about"]["metadata"]
     if record.get("error"):
         view["error"] = {key: record["error"][key] for key in ("code", "message")}
-    elif record["done"]:
-        view["response"] = record.get("response") or {}
+    else:
+        view["response"] = record["response"]
     return view

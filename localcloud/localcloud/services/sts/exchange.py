@@ -61,7 +61,7 @@ def _principal(cloud: Cloud, sent: dict[str, str]) -> Principal:
     if condition and evaluate(condition, names) is not True:
         raise BadToken("The given credential is rejected by the attribute condition.")
     access.require_service(cloud, pool.split("/")[1], "sts.googleapis.com")
-    name = f"{_IAM}{federation.public_name(pool)}"
+    name = f"{_IAM}{projects.numbered(pool)}"
     sets = {f"principalSet:{name}/*"}
     sets |= {
         f"principalSet:{name}/attribute.{attribute}/{value}"

@@ -80,8 +80,8 @@ def test_display_name_and_description_change_and_nothing_else(
 ) -> None:
     sent = {"serviceAccount": {"description": "new"}, "updateMask": "description"}
     changed = api.patch(f"{ACCOUNTS}/{EMAIL}", sent)
-    assert changed["description"] == "new"
-    assert changed["displayName"] == "T"
+    assert changed == {"name": account["name"], "description": "new"}
+    assert api.get(f"{ACCOUNTS}/{EMAIL}")["displayName"] == "T"
     sent = {"serviceAccount": {"email": "x@y.z"}, "updateMask": "email"}
     api.patch(f"{ACCOUNTS}/{EMAIL}", sent, status=400)
 
@@ -173,3 +173,21 @@ def test_the_accounts_that_google_makes_are_there(api: Client, cloud: Cloud) -> 
     # The agent is in no list, but policies may name it.
     grant(api, "roles/storage.objectViewer", f"serviceAccount:{agent}")
     assert members(api, "roles/storage.objectViewer") == [f"serviceAccount:{agent}"]
+
+
+def test_a_new_account_is_found_after_a_while_with_real_latencies(
+    api: Client, cloud: Cloud, clock: VirtualClock
+) -> None:
+    one = f"{ACCOUNTS}/{EMAIL}"
+    assert api.get(one, status=404)["error"]["message"] == "Unknown service account"
+    cloud.latency_profile = "real"
+    made = api.post(ACCOUNTS, {"accountId": "trainer"})
+    said = f"Service account {made['name']} does not exist."
+    assert api.get(one, status=404)["error"]["message"] == said
+    api.post(f"{one}:getIamPolicy", status=404)
+    policy = api.post(f"{POLICY}:getIamPolicy")
+    policy["bindings"].append({"role": "roles/viewer", "members": [MEMBER]})
+    refused = api.post(f"{POLICY}:setIamPolicy", {"policy": policy}, status=400)["error"]
+    assert refused["message"] == f"Service account {EMAIL} does not exist."
+    clock.advance(cloud.seconds("account.visible"))
+    assert api.get(one) == made

@@ -135,3 +135,19 @@ def test_a_topic_takes_messages_of_those_who_may_publish(api: Client) -> None:
     stranger = api.as_member(STRANGER)
     stranger.post(f"{url}:publish", {"messages": [{"data": "YQ=="}]}, status=403)
     api.post(f"{url}:publish", {"messages": [{}]}, status=400)
+
+
+def test_channels_and_policies_tell_when_they_were_made_and_changed(
+    api: Client, clock: VirtualClock, channel: str, made: Json
+) -> None:
+    url = f"monitoring.googleapis.com/v3/{channel}"
+    clock.advance(60)
+    for one in (url, f"monitoring.googleapis.com/v3/{made['name']}"):
+        api.patch(one, {"displayName": "renamed"}, updateMask="display_name")
+    told = api.get(url)
+    first, last = told["mutationRecords"][1], told["mutationRecords"][0]
+    assert (told["creationRecord"], first["mutateTime"] < last["mutateTime"]) == (first, True)
+    changed = api.get(f"monitoring.googleapis.com/v3/{made['name']}")
+    assert changed["creationRecord"]["mutateTime"] < changed["mutationRecord"]["mutateTime"]
+    for kind in ("notificationChannels", "alertPolicies"):
+        assert api.get(f"{MONITORING}/{kind}")["totalSize"] == 1

@@ -33,11 +33,23 @@ def test_a_policy_holds_from_when_it_is_set_until_it_is_deleted(api: Client) -> 
     number = projects.number(PROJECT)
     assert made["name"] == f"projects/{number}/policies/compute.vmExternalIpAccess"
     api.post(POLICIES, {"name": NAME, "spec": DENIED}, status=409)
-    assert api.get(effective)["spec"] == DENIED
+    assert api.get(effective)["spec"]["rules"] == DENIED["rules"]
+    assert made["etag"] == made["spec"]["etag"]
+    assert made["spec"]["updateTime"]
     assert api.get(f"{POLICIES}/compute.vmExternalIpAccess") == made
     assert api.get(POLICIES)["policies"] == [made]
     api.delete(f"{POLICIES}/compute.vmExternalIpAccess")
     assert api.get(effective)["spec"] == {"rules": []}
+
+
+def test_a_dry_run_is_kept_and_refuses_nothing(api: Client) -> None:
+    made = api.post(POLICIES, {"name": NAME, "dryRunSpec": DENIED})
+    assert made["dryRunSpec"]["rules"] == DENIED["rules"]
+    assert "spec" not in made
+    effective = f"{POLICIES}/compute.vmExternalIpAccess:getEffectivePolicy"
+    assert api.get(effective)["spec"] == {"rules": []}
+    gone = api.get(f"{POLICIES}/compute.requireOsLogin", status=404)["error"]["message"]
+    assert gone == "Requested entity was not found."
 
 
 def test_a_name_that_no_constraint_has_is_refused(api: Client) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 
+import google_crc32c
 import pytest
 
 from localcloud.core import projects
@@ -35,7 +36,7 @@ def test_the_latest_version_is_what_was_added_last(api: Client, secret: Json) ->
     api.get(f"{ONE}/versions/latest:access", status=404)
     for text in (b"old", b"new"):
         api.post(f"{ONE}:addVersion", payload(text))
-    assert secret["name"] == f"projects/{PROJECT}/secrets/webhook"
+    assert secret["name"] == f"projects/{projects.number(PROJECT)}/secrets/webhook"
     latest = api.get(f"{ONE}/versions/latest:access")
     assert base64.b64decode(latest["payload"]["data"]) == b"new"
     assert base64.b64decode(api.get(f"{ONE}/versions/1:access")["payload"]["data"]) == b"old"
@@ -55,6 +56,26 @@ def test_who_may_read_a_secret_says_its_own_policy(api: Client, secret: Json) ->
     reader.get(f"{SECRETS}/other/versions/latest:access", status=403)
     reader.get(ONE, status=403)
     reader.post(f"{ONE}:addVersion", payload(b"z"), status=403)
+
+
+def test_secrets_and_versions_say_what_google_says_of_them(api: Client, secret: Json) -> None:
+    assert secret["etag"]
+    data = base64.b64decode(payload(b"x")["payload"]["data"])
+    sent = {"payload": {**payload(b"x")["payload"], "dataCrc32c": str(google_crc32c.value(data))}}
+    version = api.post(f"{ONE}:addVersion", sent)
+    assert version["name"] == f"{secret['name']}/versions/1"
+    assert version["etag"]
+    assert version["replicationStatus"] == {"automatic": {}}
+    assert version["clientSpecifiedPayloadChecksum"]
+    sent["payload"]["dataCrc32c"] = "1"
+    api.post(f"{ONE}:addVersion", sent, status=400)
+    replicas = [{"location": "us-east1"}, {"location": "us-west1"}]
+    api.post(SECRETS, {"replication": {"userManaged": {"replicas": replicas}}}, secretId="two")
+    placed = api.post(f"{SECRETS}/two:addVersion", payload(b"x"))["replicationStatus"]
+    assert placed == {"userManaged": {"replicas": replicas}}
+    number = projects.number(PROJECT)
+    said = api.get(f"{SECRETS}/gone", status=404)["error"]["message"]
+    assert said == f"Secret [projects/{number}/secrets/gone] not found."
 
 
 def test_what_google_refuses_is_refused(api: Client, secret: Json) -> None:

@@ -49,8 +49,11 @@ def test_several_are_enabled_at_once_or_none(api: Client) -> None:
     names = [f"projects/{PROJECT}/services/{name}" for name in wanted]
     got = api.get(f"{V1}:batchGet", names=names)["services"]
     assert {one["state"] for one in got} == {"ENABLED"}
+    assert done["metadata"]["resourceNames"][0] == f"projects/{NUMBER}/services/{TPU}"
+    assert done["response"]["@type"].endswith(".v1.BatchEnableServicesResponse")
     again = api.post(f"{V1}:batchEnable", {"serviceIds": wanted})
     assert again["name"] == "operations/noop.DONE_OPERATION"
+    assert api.get(f"serviceusage.googleapis.com/v1/{again['name']}")["done"]
 
 
 def test_an_api_that_others_need_is_disabled_with_them_or_not_at_all(api: Client) -> None:
@@ -71,6 +74,14 @@ def test_an_unknown_api_is_refused_as_one_that_may_not_be_seen(api: Client) -> N
 def test_the_identity_of_a_service_is_the_one_that_policies_name(api: Client) -> None:
     operation = api.post(f"{BETA}/{TPU}:generateServiceIdentity")
     assert operation["response"]["email"] == f"service-{NUMBER}@cloud-tpu.iam.gserviceaccount.com"
+    assert operation["response"]["@type"].endswith(".v1beta1.ServiceIdentity")
+
+
+def test_a_service_without_an_account_has_none(api: Client) -> None:
+    operation = api.post(f"{BETA}/bigquery.googleapis.com:generateServiceIdentity")
+    assert set(operation["response"]) == {"@type"}
+    operation = api.post(f"{BETA}/sqladmin.googleapis.com:generateServiceIdentity")
+    assert "@gcp-sa-cloud-sql." in operation["response"]["email"]
 
 
 def test_a_viewer_may_look_and_not_enable(api: Client) -> None:
@@ -92,7 +103,7 @@ class TestWithRealLatency:
         self, api: Client, clock: VirtualClock
     ) -> None:
         operation = api.post(f"{V1}/{TPU}:enable", {})
-        assert "done" not in operation or not operation["done"]
+        assert set(operation) == {"name"}
         poll = f"serviceusage.googleapis.com/v1/{operation['name']}"
         clock.advance(16)
         assert api.get(poll)["response"]["service"]["state"] == "ENABLED"
