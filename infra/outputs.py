@@ -58,7 +58,7 @@ def export(
         "tpu_zone": tpu.zone,
         "tpu_zones": list(settings.tpu_zones),
         "vm_name": vm.name,
-        "vm_zone": settings.zone,
+        "vm_zone": settings.vm_zone,
     }
     for name in OUTPUTS:
         pulumi.export(name, values[name])

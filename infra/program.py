@@ -39,7 +39,7 @@ def declare(settings: StackSettings, context: Context) -> dict[str, pulumi.Input
     declare_training(settings, context.names, services, bucket, stack.read_only)
     stack.limits(services, identity)
     declare_messages(settings, context.names, stack.labels, identity, services)
-    network = stack.network(services, identity)
+    network = stack.network(services)
     tpu = stack.tpu(services, network, identity, bucket)
     vm = stack.vm(services, network, identity, bucket)
     return export(settings, checked.job, bucket, identity, vm, tpu)

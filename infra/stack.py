@@ -67,7 +67,7 @@ class Builder:
         args = ProjectServicesArgs(settings.project, apis_of(settings), settings.enable_apis)
         return ProjectServices("services", args)
 
-    def network(self, services: ProjectServices, identity: Identity) -> Place:
+    def network(self, services: ProjectServices) -> Place:
         """Declare the stack's own network, or return the one that the settings name."""
         network, facts = self.settings.network, self.context.catalog.network
         if not network.create:
@@ -85,7 +85,7 @@ class Builder:
             subnet_range=subnet_range(self.settings, self.context) or facts.own_subnet_range,
             iap_range=facts.iap_range,
             ssh_port=facts.ssh_port,
-            account=identity.email,
+            tag=self.names.network,
             requires=(services.enabled[COMPUTE_API],),
         )
         own = Network("network", args)
@@ -165,7 +165,6 @@ class Builder:
         """Declare what the machines may do when a limit is reached, or a TPU is lost."""
         if not self.settings.limits.any and not self.settings.recovery.enabled:
             return
-        apis = (services.enabled[IAM_API], services.enabled[PROJECTS_API])
         args = LimitsArgs(
             project=self.settings.project,
             role_id=self.names.limits_role,
@@ -174,7 +173,7 @@ class Builder:
             as_itself=self.settings.architecture is Architecture.VM,
             account=identity.email,
             account_name=identity.name,
-            requires=apis,
+            requires=(services.enabled[IAM_API], services.enabled[PROJECTS_API]),
         )
         Limits("limits", args)
 
@@ -232,7 +231,7 @@ class Builder:
         settings = self.settings
         runs_trainer = settings.training.run_on is RunOn.VM
         args = VmArgs(
-            **self._machine(services, place, identity),
+            **self._machine(services, place, identity) | {"zone": settings.vm_zone},
             name=self.names.vm,
             settings=settings.vm,
             startup_script=machines.startup_script("vm.sh") if runs_trainer else None,
@@ -244,8 +243,8 @@ class Builder:
         if managed is None:
             return Vm("vm", args)
         # Firewall rules belong to the network's project, which decides in a Shared VPC.
-        shared = settings.network.project is not None
-        ranges = () if shared else self.context.catalog.network.health_check_ranges
+        facts = self.context.catalog.network
+        ranges = () if settings.network.project else facts.health_check_ranges
         return ManagedVm("vm", ManagedVmArgs(args, managed, ranges))
 
     def _machine(
@@ -258,6 +257,7 @@ class Builder:
             "network": place.network,
             "subnetwork": place.subnetwork,
             "account": identity.email,
+            "tag": self.names.network,
             "labels": self.labels,
             "parts_require": (services.enabled[COMPUTE_API],),
         }

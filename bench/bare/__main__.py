@@ -55,8 +55,8 @@ compute.Firewall(
     "machines",
     project=PROJECT,
     network=network.id,
-    source_service_accounts=[account.email],
-    target_service_accounts=[account.email],
+    source_tags=["bare-net"],
+    target_tags=["bare-net"],
     allows=[compute.FirewallAllowArgs(protocol="all")],
 )
 compute.Firewall(
@@ -86,6 +86,7 @@ tpu.V2Vm(
         network=network.id, subnetwork=subnetwork.id, enable_external_ips=False
     ),
     service_account=tpu.V2VmServiceAccountArgs(email=account.email, scopes=[CLOUD_PLATFORM]),
+    tags=["bare-net"],
 )
 compute.Instance(
     "vm",
@@ -102,5 +103,6 @@ compute.Instance(
     service_account=compute.InstanceServiceAccountArgs(
         email=account.email, scopes=[CLOUD_PLATFORM]
     ),
+    tags=["bare-net"],
     metadata={"bucket-url": bucket.url, "tpu-name": "bare-tpu"},
 )

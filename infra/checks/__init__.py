@@ -36,7 +36,13 @@ from infra.checks.queue import (
     warn_about_flex_start,
 )
 from infra.checks.recovery import check_recovery
-from infra.checks.tpu import check_accelerator, check_capacity, check_form, check_zone
+from infra.checks.tpu import (
+    check_accelerator,
+    check_capacity,
+    check_form,
+    check_zone,
+    warn_about_node,
+)
 from infra.checks.tpu_vm import (
     check_not_for_nodes,
     check_scopes,
@@ -61,7 +67,7 @@ from infra.checks.vm import (
     check_shielded,
     check_vm_capacity,
 )
-from infra.checks.zones import check_fallback_zones
+from infra.checks.zones import check_fallback_zones, warn_about_ai_zones
 from infra.settings import StackSettings
 from infra.settings.parse import STAND_IN
 from infra.settings.problems import UNSET, Problem, SettingsError
@@ -139,6 +145,8 @@ CHECKS: Final[tuple[Check, ...]] = (
 
 
 WARNINGS: Final[tuple[Callable[[StackSettings, Context], Iterator[str]], ...]] = (
+    warn_about_node,
+    warn_about_ai_zones,
     warn_about_versions,
     warn_about_packages,
     warn_about_slices,

@@ -74,7 +74,8 @@ def warn_about_network(settings: StackSettings, context: Context) -> Iterator[st
     yield (
         f"network.create is false, so the rules of network {where} decide whether the stack's "
         "machines reach each other; the stack makes none for that. They must allow all ports "
-        f"between machines of {context.names.account}{health} (docs/network.md has the commands)."
+        f"between machines with the tag {context.names.network}{health} (docs/network.md has the "
+        "commands)."
     )
     if network.project:
         yield (

@@ -105,6 +105,20 @@ def check_form(settings: StackSettings, context: Context) -> Iterator[Problem]:
         )
 
 
+def warn_about_node(settings: StackSettings, context: Context) -> Iterator[str]:
+    """Warn that Google makes classic nodes for few projects.
+
+    Sources: github.com/hashicorp/terraform-provider-google/issues/22526 and
+    github.com/GoogleCloudPlatform/magic-modules/issues/13759 (2025-04).
+    """
+    if settings.architecture is Architecture.NODE:
+        yield (
+            "architecture is node, and since 2025-04-15 Google denies new TPU nodes to projects "
+            'that are not on its list ("Your request to provision TPU Node has been denied"), once '
+            "the VM is there and costs. Use architecture vm unless yours is on the list."
+        )
+
+
 def check_capacity(settings: StackSettings, context: Context) -> Iterator[Problem]:
     """Check that this form of TPU can be bought this way."""
     tpu = settings.tpu

@@ -55,7 +55,8 @@ def unlisted(settings: StackSettings, context: Context) -> Iterator[Unlisted]:
         yield Unlisted("tpu.runtimeVersion", runtime.name, tuple(catalog.runtimes), url)
     machine = settings.vm.machine_type
     if machine not in catalog.machine_types:
-        url = f"{_COMPUTE}/projects/{settings.project}/zones/{zone}/machineTypes/{machine}"
+        place = f"projects/{settings.project}/zones/{settings.vm_zone}"
+        url = f"{_COMPUTE}/{place}/machineTypes/{machine}"
         yield Unlisted("vm.machineType", machine, tuple(catalog.machine_types), url)
 
 

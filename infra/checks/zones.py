@@ -11,6 +11,13 @@ from infra.settings.problems import Problem, misplaced
 from infra.settings.tpu import Architecture
 
 _SETTING = "tpu.queued.fallbackZones"
+SWITCH_ON = (
+    "gcloud beta compute preview-features update ai-zones-visibility --activation-status=enabled "
+    "--rollout-plan=fast-rollout --project={}"
+)
+"""Shows AI zones to a project (docs.cloud.google.com/compute/docs/regions-zones/manage-ai-zones,
+read 2026-11-24).
+"""
 
 
 def check_fallback_zones(settings: StackSettings, context: Context) -> Iterator[Problem]:
@@ -33,6 +40,17 @@ def check_fallback_zones(settings: StackSettings, context: Context) -> Iterator[
         yield Problem(_SETTING, zones, f"can't be used: {'; '.join(wrong)}", cure)
     if tie := _tie(settings):
         yield Problem(_SETTING, zones, *tie)
+
+
+def warn_about_ai_zones(settings: StackSettings, context: Context) -> Iterator[str]:
+    """Warn of zones that Google hides until a project switches them on."""
+    for zone in settings.tpu_zones:
+        if unlisted.is_ai_zone(zone):
+            yield (
+                f"{settings.setting_of(zone)}: {zone} is an AI zone, which Google hides from a "
+                f"project until `{SWITCH_ON.format(settings.project)}`. The VM is in "
+                f"{settings.vm_zone}: AI zones have no usual machine types."
+            )
 
 
 def _wrong(settings: StackSettings, context: Context) -> Iterator[tuple[str, str]]:

@@ -42,6 +42,7 @@ class Machine:
     Attributes:
         name: its name; the names of several slices begin with it.
         account: address of the service account that it runs as.
+        tag: by which the firewall of the stack's own network lets it in.
         metadata: what its start-up script reads; a classic TPU node has none.
         requires: what it waits for although none of its properties names it.
         parts_require: what its disks wait for, and all else that it is made of.
@@ -53,6 +54,7 @@ class Machine:
     network: pulumi.Input[str]
     subnetwork: pulumi.Input[str]
     account: pulumi.Input[str]
+    tag: str
     labels: Mapping[str, str]
     metadata: Mapping[str, pulumi.Input[str]]
     requires: tuple[pulumi.Resource, ...]

@@ -131,7 +131,7 @@ class ManagedVm(pulumi.ComponentResource):
         named = {key: value for key, value in told.items() if key not in kept}
         content = [
             *(vm.settings.machine_type, disk, interfaces(vm), scheduling(vm.settings)),
-            *(shielded(vm.settings), identity(vm), named, dict(vm.labels)),
+            *(shielded(vm.settings), identity(vm), [vm.tag], named, dict(vm.labels)),
         ]
         return compute.InstanceTemplate(
             "template",
@@ -145,6 +145,7 @@ class ManagedVm(pulumi.ComponentResource):
             scheduling=scheduling(vm.settings),
             shielded_instance_config=shielded(vm.settings),
             service_account=identity(vm),
+            tags=[vm.tag],
             metadata={**told, **script},
             labels=mark.labels(vm.labels),
             # Like a VM without a group (`keep_script`), it keeps the script that it was made with,

@@ -16,7 +16,7 @@ class NetworkArgs:
 
     Attributes:
         iap_range: the addresses that IAP forwards SSH from.
-        account: address of the service account that all of the stack's machines run as.
+        tag: what all of the stack's machines are tagged with.
         requires: what the network waits for; everything else waits for the network.
     """
 
@@ -26,16 +26,19 @@ class NetworkArgs:
     subnet_range: IPv4Network
     iap_range: IPv4Network
     ssh_port: int
-    account: pulumi.Input[str]
+    tag: str
     requires: tuple[pulumi.Resource, ...] = ()
 
 
 class Network(pulumi.ComponentResource):
     """The stack's own network: one subnet, Private Google Access and Cloud NAT.
 
-    Nothing is open to the internet, on purpose: SSH comes in through IAP, and only machines that
-    run as the stack's account reach each other. They do so at all ports: which ones the hosts of
-    slices use changes with the runtime (github.com/jax-ml/jax/issues/35905).
+    Nothing is open to the internet, on purpose: SSH comes in through IAP, and only machines with
+    the stack's tag reach each other. They do so at all ports: which ones the hosts of slices use
+    changes with the runtime (github.com/jax-ml/jax/issues/35905). By the tag, since Cloud TPU's API
+    says of tags that they are sources and targets of firewall rules (Node.tags,
+    docs.cloud.google.com/tpu/docs/reference/rest/v2/projects.locations.nodes, read 2026-11-24), and
+    nobody says so of the account.
     """
 
     network: pulumi.Output[str]
@@ -77,8 +80,8 @@ class Network(pulumi.ComponentResource):
             project=args.project,
             network=network.id,
             direction="INGRESS",
-            source_service_accounts=[args.account],
-            target_service_accounts=[args.account],
+            source_tags=[args.tag],
+            target_tags=[args.tag],
             allows=[{"protocol": "all"}],
             opts=child,
         )

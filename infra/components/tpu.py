@@ -134,7 +134,7 @@ class TpuVm(Tpu):
             }[tpu.capacity],
             "shielded_instance_config": {"enable_secure_boot": True} if tpu.secure_boot else None,
             "service_account": {"email": args.account, "scopes": list(tpu.scopes)},
-            "tags": list(tpu.tags) or None,
+            "tags": [args.tag, *tpu.tags],
             "metadata": dict(args.metadata),
             "labels": mark.labels(args.labels),
         }
@@ -229,7 +229,7 @@ def node_body(args: TpuArgs, disks: tuple[Attached, ...]) -> dict[str, Any]:
         "metadata": dict(args.metadata),
         **given("dataDisks", attached),
         **given("bootDiskConfig", boot),
-        **given("tags", list(tpu.tags)),
+        "tags": [args.tag, *tpu.tags],
         **given("shieldedInstanceConfig", {"enableSecureBoot": True} if tpu.secure_boot else None),
         **given("autocheckpointEnabled", tpu.autocheckpoint),
     }

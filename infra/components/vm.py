@@ -62,6 +62,7 @@ class Vm(pulumi.ComponentResource):
             scheduling=scheduling(vm),
             shielded_instance_config=shielded(vm),
             service_account=identity(args),
+            tags=[args.tag],
             metadata=metadata(args),
             metadata_startup_script=args.startup_script,
             labels=mark.labels(args.labels),

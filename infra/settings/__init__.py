@@ -19,6 +19,7 @@ from infra.settings.training import RunOn, TrainingSettings
 from infra.settings.vm import VmCapacity, VmSettings
 
 _OWNER = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+_AI = re.compile(r"-ai\d+")
 _LABEL = re.compile(r"[a-z0-9_-]{0,63}")
 OWN_LABELS = ("managed-by", "tpu-stack", "tpu-stack-mark")
 """What the stack itself says; settings have other labels."""
@@ -32,7 +33,7 @@ class StackSettings(Section):
     project: Text
     """Google Cloud project that everything is created in."""
     zone: Text
-    """Zone of the TPU and the VM, for example us-central1-b."""
+    """Zone of the TPU and the VM, for example us-central1-a. An AI zone's VM is in its parent."""
     name_prefix: Text | None = None
     """Prefix of the names of all resources. tpu-stack-STACK, or tpu-stack-STACK-OWNER, if it is not
     set.
@@ -93,6 +94,15 @@ class StackSettings(Section):
     def setting_of(self, zone: str) -> str:
         """Return the setting that names one of the zones that the TPU may be in."""
         return "zone" if zone == self.zone else "tpu.queued.fallbackZones"
+
+    @property
+    def vm_zone(self) -> str:
+        """Zone of the VM: the TPU's, or the parent of an AI zone, which has no usual machines.
+
+        The parent of `us-central1-ai1a` is `us-central1-a`
+        (docs.cloud.google.com/compute/docs/regions-zones/ai-zones, read 2026-11-24).
+        """
+        return _AI.sub("-", self.zone)
 
     @property
     def region(self) -> str:

@@ -103,7 +103,7 @@ class TpuSettings(Section):
     """The TPU: its size, its software and how it is bought."""
 
     accelerator_type: Text = "v2-8"
-    """Type and size of the TPU, for example v2-8 or v3-32."""
+    """Type and size of the TPU, for example v5litepod-4 or v5p-32."""
     slices: int = Field(default=1, ge=1, le=256)
     """How many TPUs of that type (1 to 256). Several are called NAME-0, NAME-1 and so on. With
     architecture vm only.

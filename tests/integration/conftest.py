@@ -112,12 +112,16 @@ def environment(tmp_path: Path, tools: Toolchain, cloud: LocalCloudCommand) -> d
 
 
 @pytest.fixture
-def deploy(project: Path, environment: dict[str, str], trainer: Path) -> Deploy:
+def deploy(
+    project: Path, environment: dict[str, str], trainer: Path, cloud: LocalCloudCommand
+) -> Deploy:
     """Makes a stack with the given settings: those of stack `local`, changed."""
     made: dict[str, Stack] = {}
 
     def make(stack: str = "local", **changes: Any) -> Stack:
         write_stack(project, trainer, stack, **changes)
+        if stack == "local-node":
+            cloud.run("faults", "set", "deny-tpu-nodes", '{"on": false}')
         if stack not in made:
             made[stack] = Backend(environment, project).select(stack)
         return made[stack]

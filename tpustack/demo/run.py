@@ -111,6 +111,8 @@ class Demo:
     def _start_cloud(self) -> dict[str, int]:
         with self._phase("cloud", "local Google Cloud"):
             self.cloud.run("start")
+            if self.stack == STACKS["node"]:
+                self.cloud.run("faults", "set", "deny-tpu-nodes", '{"on": false}')
             status = self.cloud.status()
             self._cloud_pid = status["pid"]
             os.environ.update(self.cloud.environment())

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from infra.apis import COMPUTE_API, TPU_API
+from infra.catalog.unlisted import is_ai_zone
 from infra.checks.context import nearest
+from infra.checks.zones import SWITCH_ON
 from infra.settings.tpu import Architecture
-from tpustack.cloud.google import NotFound
+from tpustack.cloud.google import Forbidden, NotFound
 from tpustack.live.finding import OK, WRONG, Asked, Finding
 from tpustack.live.project import is_enabled, not_enabled
 
 _TPU = "https://tpu.googleapis.com/{}/projects/{}/locations/{}/{}"
 _MACHINE = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/machineTypes/{}"
+# What the TPU API answers for a zone that it does not have, or does not show to the project.
+_UNKNOWN = "is not found or access is unauthorized"
 
 
 def accelerator_type(asked: Asked) -> Iterator[Finding]:
@@ -45,8 +49,8 @@ def software(asked: Asked) -> Iterator[Finding]:
 
 
 def machine_type(asked: Asked) -> Iterator[Finding]:
-    """Ask whether the zone has the VM's machine type."""
-    wanted, zone = asked.settings.vm.machine_type, asked.settings.zone
+    """Ask whether the VM's zone has its machine type."""
+    wanted, zone = asked.settings.vm.machine_type, asked.settings.vm_zone
     if not is_enabled(asked, COMPUTE_API):
         yield not_enabled("machine type", COMPUTE_API)
         return
@@ -71,6 +75,10 @@ def _offered(asked: Asked, zone: str, version: str, collection: str, field: str)
         return [str(one[field]) for one in asked.google.pages(url, collection, {"pageSize": 500})]
     except NotFound:
         return []
+    except Forbidden as error:
+        if _UNKNOWN not in str(error):
+            raise
+        return []
 
 
 def _in_zone(
@@ -80,8 +88,9 @@ def _in_zone(
     if wanted in known:
         return Finding(about, OK, f"{zone} has {wanted}")
     if not known:
-        return Finding(
-            about, WRONG, f"{zone} offers no TPUs", f"Change {asked.settings.setting_of(zone)}"
-        )
+        cure = f"Change {asked.settings.setting_of(zone)}"
+        if is_ai_zone(zone):
+            cure = f"Switch AI zones on: `{SWITCH_ON.format(asked.project)}`"
+        return Finding(about, WRONG, f"{zone} offers no TPUs", cure)
     said = f"{zone} has no {wanted}"
     return Finding(about, WRONG, said, f"Change {setting}. {nearest(wanted, known)}")

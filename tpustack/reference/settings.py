@@ -18,10 +18,10 @@ settings of this page, each with `tpu-stack:` before its first part:
 ```yaml
 config:
   gcp:project: my-tpus
-  tpu-stack:zone: us-central1-b
+  tpu-stack:zone: us-central1-a
   tpu-stack:tpu:
-    acceleratorType: v2-8
-    runtimeVersion: tpu-vm-tf-2.16.1-pod-se
+    acceleratorType: v5litepod-4
+    runtimeVersion: tpu-vm-tf-2.16.1-pod-pjrt
     capacity: spot
 ```
 
@@ -29,9 +29,9 @@ config:
 answer in advance:
 
 ```console
-$ tpustack init mine --project my-tpus --zone us-central1-b --accelerator-type v2-8 \\
+$ tpustack init mine --project my-tpus --zone us-central1-a --accelerator-type v5litepod-4 \\
     --capacity spot --backend file
-stacks/Pulumi.mine.yaml is written. It costs $1.46 an hour.
+stacks/Pulumi.mine.yaml is written. It costs $1.09 an hour.
 The stack mine is made and selected; its state is in ~/.pulumi.
 Next:
   pulumi preview

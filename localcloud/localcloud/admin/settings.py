@@ -62,7 +62,7 @@ def clear(cloud: Cloud) -> None:
 def _types_by_zone(value: Json) -> list[str]:
     problems = []
     for zone, types in value.items():
-        if zone not in tpu_catalog.zones():
+        if zone not in ("*", *tpu_catalog.zones()):
             problems.append(f"{zone!r} is no zone with TPUs ({', '.join(tpu_catalog.zones())})")
         if not isinstance(types, list):
             problems.append(f"the value of {zone} must be a list of accelerator types, or ['*']")
@@ -120,6 +120,15 @@ def _cpus(value: Json) -> list[str]:
     return _only("CPUS")(value) + _whole(value.get("CPUS", {}))
 
 
+def _texts(name: str) -> Check:
+    def check(value: Json) -> list[str]:
+        texts = value.get(name, [])
+        good = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
+        return _only(name)(value) + ([] if good else [f"{name} must be a list of texts"])
+
+    return check
+
+
 def _seconds(value: Json) -> list[str]:
     return _only("stop", "preempt")(value) + _whole(value)
 
@@ -145,15 +154,18 @@ def _issuers(value: Json) -> list[str]:
 
 
 _CHECKS: dict[str, Check] = {
+    "ai-zones": _switch,
     "compute.quota": _cpus,
     "compute.stockout": _zones,
     "deny-tpu-nodes": _switch,
     "grace": _seconds,
+    "grpc": _texts("deaf"),
     ISSUERS: _issuers,
     "quota": _limits,
     "reservations": _types_by_zone,
     "stockout": _types_by_zone,
     TOKENS: _moments,
+    "tpu-firewall": _switch,
     "tpu-hosts": _hosts,
     "vertex-quota-project": _switch,
 }

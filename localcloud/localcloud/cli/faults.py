@@ -35,7 +35,7 @@ def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
     preempt.add_argument("--after", type=float, default=0.0, help="seconds from now")
     preempt.set_defaults(run=_preempt)
     stockout = kinds.add_parser("stockout", parents=[common], help="a zone has no TPU of a type")
-    stockout.add_argument("zone")
+    stockout.add_argument("zone", help="* for all")
     stockout.add_argument("types", nargs="+", help="such as v2-8; * for all; none to lift it")
     stockout.set_defaults(run=_stockout)
     quota = kinds.add_parser("quota", parents=[common], help="limit a TPU quota")
@@ -48,9 +48,10 @@ def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
     run.add_argument("--check", action="store_true", help="only read it")
     run.add_argument("--json", action="store_true", help="a JSON object for each happening")
     run.set_defaults(run=_run)
-    deny = kinds.add_parser("deny-nodes", parents=[common], help="refuse classic TPU nodes")
-    deny.add_argument("switch", choices=("on", "off"))
-    deny.set_defaults(run=_deny)
+    put = kinds.add_parser("set", parents=[common], help="an option, for what nobody has seen yet")
+    put.add_argument("name", help="such as deny-tpu-nodes")
+    put.add_argument("value", type=json.loads, help="""a JSON object, such as '{"on": false}'""")
+    put.set_defaults(run=lambda options: _set(options, options.name, options.value))
 
 
 def _add_machine_faults(kinds: Commands, common: argparse.ArgumentParser) -> None:
@@ -133,10 +134,6 @@ def _stockout(options: argparse.Namespace) -> int:
 
 def _quota(options: argparse.Namespace) -> int:
     return _set(options, "quota", {options.metric: options.limit})
-
-
-def _deny(options: argparse.Namespace) -> int:
-    return _set(options, "deny-tpu-nodes", {"on": options.switch == "on"})
 
 
 def _set(options: argparse.Namespace, name: str, value: dict[str, object]) -> int:

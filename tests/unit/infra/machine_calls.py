@@ -89,7 +89,7 @@ def _node(settings: StackSettings, context: Context) -> Json:
         },
         "serviceAccount": {"email": email_of(settings, context), "scope": list(tpu.scopes)},
         "labels": labels_of(settings),
-        **({"tags": list(tpu.tags)} if tpu.tags else {}),
+        "tags": [context.names.network, *tpu.tags],
         **({"shieldedInstanceConfig": {"enableSecureBoot": True}} if tpu.secure_boot else {}),
     }
 
@@ -205,6 +205,7 @@ def _instance(settings: StackSettings, context: Context) -> Json:
             "enableIntegrityMonitoring": vm.shielded.integrity_monitoring,
         },
         "serviceAccounts": [{"email": email_of(settings, context), "scopes": [FULL_SCOPE]}],
+        "tags": {"items": [context.names.network]},
         "metadata": {"items": items},
         "labels": labels_of(settings),
     }
@@ -218,9 +219,9 @@ def image_of(settings: StackSettings) -> str:
 
 def _vm(settings: StackSettings, context: Context) -> Iterator[Call]:
     vm, name = settings.vm, context.names.vm
-    place = f"projects/{settings.project}/zones/{settings.zone}"
+    place = f"projects/{settings.project}/zones/{settings.vm_zone}"
     kind = f"{place}/diskTypes/{vm.boot_disk_type.value}"
-    disks = _compute(settings, f"zones/{settings.zone}/disks")
+    disks = _compute(settings, f"zones/{settings.vm_zone}/disks")
     boot: Json = {"boot": True, "autoDelete": not vm.keep_boot_disk}
     body: Json
     if vm.keep_boot_disk:
@@ -243,7 +244,7 @@ def _vm(settings: StackSettings, context: Context) -> Iterator[Call]:
         "disks": [boot],
         **_instance(settings, context),
     }
-    yield _COMPUTE, _compute(settings, f"zones/{settings.zone}/instances"), {}, body
+    yield _COMPUTE, _compute(settings, f"zones/{settings.vm_zone}/instances"), {}, body
 
 
 def _managed_vm(settings: StackSettings, context: Context) -> Iterator[Call]:
@@ -287,7 +288,7 @@ def _managed_vm(settings: StackSettings, context: Context) -> Iterator[Call]:
         "autoHealingPolicies": [healing] if watched else [],
         "targetSize": 0,
     }
-    zone = f"zones/{settings.zone}"
+    zone = f"zones/{settings.vm_zone}"
     groups = _compute(settings, f"{zone}/instanceGroupManagers")
     yield _COMPUTE, groups, {}, body
     member = {"name": f"{name}-0", "preservedState": {"metadata": {"group": name}}}

@@ -60,6 +60,8 @@ class Google:
         self._local.start()
         self._cloud = self._local.cloud
         enablement.enable(self._cloud, PROJECT, tuple(f"{api}.googleapis.com" for api in _APIS))
+        self._cloud.store.put("setting", "deny-tpu-nodes", {"on": False})
+        self._cloud.store.put("setting", "ai-zones", {"on": True})
         self._local.cloud.clock.advance(3600)  # type: ignore[attr-defined]
         token = self._cloud.token(Principal(DEVELOPER, frozenset({_SCOPE})), lifetime=1e9)
         # The budgets' API wants to know in which project's name it is asked.

@@ -97,6 +97,8 @@ def deploy(run: Run, root: Path, tmp_path: Path) -> Iterator[Deploy]:
     apis = ("tpu", "compute", "storage", "iam", "cloudresourcemanager")
     enablement.enable(local.cloud, PROJECT, tuple(f"{api}.googleapis.com" for api in apis))
 
+    local.cloud.store.put("setting", "deny-tpu-nodes", {"on": False})
+
     def up(settings: Json) -> Stack:
         parsed = parse(config(**settings), "test")
         engine, _ = run(config(**settings))

@@ -355,7 +355,7 @@ def test_a_given_network_is_used_and_none_is_made(run: Run) -> None:
     assert engine.of("Network") == engine.of("Firewall") == []
     warning = engine.warnings[0]
     assert "the rules of network shared decide" in warning
-    assert "all ports between machines of tpu-stack-test-sa" in warning
+    assert "all ports between machines with the tag tpu-stack-test-net" in warning
     interface = engine.one("Instance")["networkInterfaces"][0]
     assert interface["network"] == "projects/some-project/global/networks/shared"
     assert interface["subnetwork"] == "projects/some-project/regions/us-central1/subnetworks/tpus"
@@ -366,8 +366,8 @@ def test_the_own_network_opens_ssh_to_iap_and_everything_to_its_own_machines(run
     rules = {rule.name: rule.inputs for rule in engine.of("Firewall")}
     machines, ssh = rules.pop("allow-machines"), rules.pop("allow-iap-ssh")
     assert rules == {}
-    account = "tpu-stack-test-sa@some-project.iam.gserviceaccount.com"
-    assert machines["sourceServiceAccounts"] == machines["targetServiceAccounts"] == [account]
+    assert machines["sourceTags"] == machines["targetTags"] == ["tpu-stack-test-net"]
+    assert engine.one("Instance")["tags"] == engine.one("V2Vm")["tags"] == ["tpu-stack-test-net"]
     assert machines["allows"] == [{"protocol": "all"}]
     assert "sourceRanges" not in machines
     assert ssh["sourceRanges"] == ["35.235.240.0/20"]

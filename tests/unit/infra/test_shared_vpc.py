@@ -29,7 +29,6 @@ SERVICE, HOST = "some-project", "host-project"
 COMPUTE = "compute.googleapis.com/compute/v1/projects"
 SHARED: Json = {"create": False, "project": HOST, "name": "lent"}
 DEPLOYER = "user:deployer@example.com"
-ACCOUNT = f"tpu-stack-test-sa@{SERVICE}.iam.gserviceaccount.com"
 
 
 def test_machines_are_declared_in_the_host_projects_network(run: Run) -> None:
@@ -120,8 +119,8 @@ def test_a_stack_comes_up_once_the_host_project_has_granted_what_the_page_says(
         "name": "tpu-stack-machines",
         "network": f"projects/{HOST}/global/networks/lent",
         "allowed": [{"IPProtocol": "all"}],
-        "sourceServiceAccounts": [ACCOUNT],
-        "targetServiceAccounts": [ACCOUNT],
+        "sourceTags": ["tpu-stack-test-net"],
+        "targetTags": ["tpu-stack-test-net"],
     }
     owner.post(f"{COMPUTE}/{SERVICE}/global/firewalls", rule, status=400)
     owner.post(f"{COMPUTE}/{HOST}/global/firewalls", rule)

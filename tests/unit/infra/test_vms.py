@@ -197,3 +197,15 @@ def test_the_machine_that_runs_the_trainer_knows_what_goes_on_costing_and_what_e
     engine, _ = run(config(tpu=bare, training={**training, "runOn": "tpu"}))
     assert engine.one("V2Vm")["metadata"]["cost-note"] == vm
     assert "cost-note" not in engine.one("Instance")["metadata"]
+
+
+@pytest.mark.parametrize("vm", [{}, {"managed": {}}, {"keepBootDisk": True}])
+def test_the_vm_of_an_ai_zone_is_in_its_parent(run: Run, vm: dict[str, object]) -> None:
+    tpu = {"acceleratorType": "v6e-1", "runtimeVersion": "v2-alpha-tpuv6e"}
+    training = {"runOn": "tpu", "tensorflowVersion": "2.19.1"}
+    engine, outputs = run(config(zone="us-central1-ai1a", tpu=tpu, vm=vm, training=training))
+    assert engine.one("V2Vm")["zone"] == "us-central1-ai1a"
+    kinds = ("Instance", "InstanceGroupManager", "PerInstanceConfig", "Disk")
+    zones = {made.inputs["zone"] for kind in kinds for made in engine.of(kind)}
+    assert zones == {outputs["vm_zone"]} == {"us-central1-a"}
+    assert engine.one("Subnetwork")["region"] == "us-central1"

@@ -99,3 +99,25 @@ def test_tensorflow_on_v6e_is_doubted(root: Path) -> None:
     tpu = {"acceleratorType": "v6e-8", "runtimeVersion": "tpu-vm-tf-2.18.0-pjrt-v5e-and-v6"}
     (warning,) = unproven(said(root, tpu=tpu, training=ON_TPU))
     assert "TensorFlow on v6e" in warning
+
+
+@pytest.mark.parametrize("zone", ["us-central1-ai1a", "us-south1-ai1b"])
+def test_an_ai_zone_is_a_zone_that_has_to_be_switched_on(root: Path, zone: str) -> None:
+    tpu = {"acceleratorType": "v6e-1", "runtimeVersion": "v2-alpha-tpuv6e"}
+    training = {**ON_TPU, "tensorflowVersion": "2.19.1"}
+    [warning] = [text for text in said(root, zone=zone, tpu=tpu, training=training) if zone in text]
+    assert "preview-features update ai-zones-visibility" in warning
+    assert "--project=some-project" in warning
+    assert f"The VM is in {zone.replace('-ai1', '-')}" in warning
+
+
+def test_an_ai_zone_that_the_catalog_does_not_know_may_be_new(root: Path) -> None:
+    said_ = said(root, zone="us-east5-ai1c", tpu=V5E, training=ON_TPU)
+    assert [text for text in said_ if "does not know v5litepod-8 in us-east5-ai1c" in text]
+
+
+def test_a_classic_node_is_let_pass_with_googles_answer_to_others(root: Path) -> None:
+    node = {"acceleratorType": "v2-8", "tensorflowVersion": "2.12.1"}
+    [warning] = [text for text in said(root, architecture="node", tpu=node) if "2025" in text]
+    assert "Your request to provision TPU Node has been denied" in warning
+    assert "Use architecture vm" in warning

@@ -55,7 +55,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "no zone",
         config(zone=None),
-        "zone is required. Set it: Zone of the TPU and the VM, for example us-central1-b.",
+        "zone is required. Set it: Zone of the TPU and the VM, for example us-central1-a. An AI "
+        "zone's VM is in its parent.",
     ),
     (
         "a region instead of a zone",
@@ -137,7 +138,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a TPU that the zone has not",
         config(zone="us-central1-a"),
-        'zone: "us-central1-a" offers no v2-8. Use us-central1-b, us-central1-c, us-central1-f, '
+        'zone: "us-central1-a" offers no v2-8. Use us-central1-b, us-central1-c, '
         "europe-west4-a or asia-east1-c for it; us-central1-a has v2-32, v2-128, v2-256, v2-512.",
     ),
     (
@@ -156,8 +157,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         'tpu.queued.fallbackZones: ["us-central1-a", "us-central1-b", "us-central1-c", '
         '"europe-west4-a", "us-central1-c"] can\'t be used: us-central1-a offers no v2-8; '
         "us-central1-b is the stack's zone already; europe-west4-a is not in us-central1, where "
-        "the bucket and the network are; us-central1-c is there twice. Use us-central1-c or "
-        "us-central1-f.",
+        "the bucket and the network are; us-central1-c is there twice. Use us-central1-c.",
     ),
     (
         "further zones without the queue",
@@ -198,7 +198,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "a zone without TPUs",
         config(zone="mars-north1-a"),
-        'zone: "mars-north1-a" has no TPUs. Use us-south1-a, asia-northeast1-b or us-central1-a.',
+        'zone: "mars-north1-a" has no TPUs. Use us-south1-a, asia-northeast1-b or us-south1-ai1b.',
     ),
     (
         "a family without classic nodes",

@@ -36,10 +36,6 @@ def _text(value: Any) -> list[str]:
     return [] if isinstance(value, str) and value else [f"expected a name, not {value!r}"]
 
 
-def _true(value: Any) -> list[str]:
-    return [] if value is True else [f"expected true, not {value!r}"]
-
-
 def _seconds(value: Any) -> list[str]:
     good = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
     return [] if good else [f"expected seconds above 0, not {value!r}"]
@@ -128,10 +124,6 @@ def _put_quota(ask: Ask, value: Any) -> Lift:
     return _set(ask, "quota", value["metric"], value["limit"])
 
 
-def _put_deny_nodes(ask: Ask, value: Any) -> Lift:
-    return _set(ask, "deny-tpu-nodes", "on", True)
-
-
 def _set(ask: Ask, name: str, part: str, value: Any) -> Lift:
     ask("POST", "setting", {"name": name, "value": {part: value}})
     return lambda: ask("DELETE", "setting", {"name": name, "part": part})
@@ -152,7 +144,6 @@ KINDS = {
     "slow": Kind(_check_slow, _put_slow, lasts=True),
     "stockout": Kind(_check_stockout, _put_stockout, lasts=True),
     "quota": Kind(_check_quota, _put_quota, lasts=True),
-    "deny-nodes": Kind(_true, _put_deny_nodes, lasts=True),
     "expire-tokens": Kind(_text, partial(_break, what="expire-tokens")),
     "clock": Kind(_seconds, _put_clock),
     "delete-objects": Kind(_text, partial(_break, what="delete-objects")),

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from localcloud.core import data, projects
+from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 
 
@@ -34,20 +35,34 @@ def zones() -> list[str]:
     return [zone for zones in regions().values() for zone in zones]
 
 
-def visible(project: str, place: str) -> bool:
+@lru_cache(maxsize=1)
+def ai_zones() -> frozenset[str]:
+    """Return the zones for accelerators, which have no usual machine types."""
+    places = data.load("compute-places").items()
+    return frozenset(f"{name}-{zone}" for name, about in places for zone in about.get("ai", []))
+
+
+def is_on(cloud: Cloud, zone: str) -> bool:
+    """Return whether a zone may be used: AI zones once the setting `ai-zones` is on."""
+    return zone not in ai_zones() or bool(cloud.setting("ai-zones").get("on"))
+
+
+def visible(cloud: Cloud, project: str, place: str) -> bool:
     """Return whether lists show a region or zone to a project.
 
     Google shows a closed region to those it lets in: here the local cloud's own project alone.
     """
+    if not is_on(cloud, place):
+        return False
     places = data.load("compute-places")
     about = places.get(place) or places.get(region_of(place), {})
     return project == projects.DEFAULT_PROJECT or "closed" not in about
 
 
-def auto_ranges(project: str) -> dict[str, str]:
+def auto_ranges(cloud: Cloud, project: str) -> dict[str, str]:
     """Return the ranges of an auto mode network's subnets by region."""
     places = data.load("compute-places")
-    return {n: p["range"] for n, p in places.items() if "range" in p and visible(project, n)}
+    return {n: p["range"] for n, p in places.items() if "range" in p and visible(cloud, project, n)}
 
 
 def region_of(zone: str) -> str:
@@ -57,7 +72,7 @@ def region_of(zone: str) -> str:
 
 def require_zone(zone: str) -> None:
     """Refuse a zone that does not exist."""
-    if zone not in regions().get(region_of(zone), []):
+    if zone not in regions().get(region_of(zone), []) and zone not in ai_zones():
         raise invalid(f"Invalid value for field 'zone': '{zone}'. Unknown zone.")
 
 
@@ -86,7 +101,7 @@ def machine_type(name: str, zone: str) -> MachineType:
             f"Invalid value for field 'machineType': '{name}'. The local cloud offers no custom "
             f"machine types; predefined ones are {', '.join(sorted(machine_types()))}."
         )
-    found = machine_types().get(name)
+    found = None if zone in ai_zones() else machine_types().get(name)
     if found is None:
         raise ApiError(404, f"The resource 'zones/{zone}/machineTypes/{name}' was not found")
     return found

@@ -111,7 +111,7 @@ def _give_ula_range(record: Json) -> None:
 def _add_auto_subnets(cloud: Cloud, path: str, record: Json) -> None:
     project, name = path.split("/")[1], record["name"]
     record["subnetworks"] = []
-    for region, range_ in catalog.auto_ranges(project).items():
+    for region, range_ in catalog.auto_ranges(cloud, project).items():
         at = f"projects/{project}/regions/{region}/subnetworks/{name}"
         subnet = (
             SUBNETWORK

@@ -113,7 +113,9 @@ def _serve(
     @API.method(f"{collection}.list", permission=f"compute.{collection}.list")
     def list_(cloud: Cloud, call: Call) -> Json:
         place = _place(call, parameter)
-        items = [view(place, name) for name in names if catalog.visible(call.project, name)]
+        none = collection == "machineTypes" and last(place) in catalog.ai_zones()
+        shown_here = [name for name in names if catalog.visible(cloud, call.project, name)]
+        items = [] if none else [view(place, name) for name in shown_here]
         return page(call, f"compute#{parameter}List", f"{place}/{collection}", items)
 
     def aggregated(cloud: Cloud, call: Call) -> Json:
@@ -121,7 +123,7 @@ def _serve(
         by_zone = {
             f"zones/{zone}": [view(f"{project}/zones/{zone}", name) for name in names]
             for zone in catalog.zones()
-            if catalog.visible(call.project, zone)
+            if catalog.visible(cloud, call.project, zone)
         }
         kind, path = f"compute#{parameter}AggregatedList", f"{project}/aggregated/{collection}"
         return aggregate(call, kind, path, collection, by_zone)
@@ -141,6 +143,6 @@ def _place(call: Call, parameter: str) -> str:
 
 
 _serve("regions", 1000, catalog.regions(), _region)
-_serve("zones", 1000, catalog.zones(), _zone)
+_serve("zones", 1000, [*catalog.zones(), *sorted(catalog.ai_zones())], _zone)
 _serve("machineTypes", 3000, catalog.machine_types(), _machine_type)
 _serve("diskTypes", 30001, _DISK_TYPES, _disk_type)

@@ -125,7 +125,7 @@ def serve_lists(kind: Kind, view: Callable[[Record], Json] = dict) -> None:
         return page(call, f"{kind.kind}List", path, records)
 
     def aggregated(cloud: Cloud, call: Call) -> Json:
-        found: dict[str, list[Json]] = {place: [] for place in _places(call, kind)}
+        found: dict[str, list[Json]] = {place: [] for place in _places(cloud, call, kind)}
         for path, record in cloud.store.items(STORE, f"projects/{call.project}/{kind.scope}/"):
             if path.split("/")[-2] == kind.collection:
                 found.setdefault(_scope_of(path), []).append(view(record))
@@ -209,7 +209,7 @@ def _scope_of(path: str) -> str:
     return "/".join(parts) if parts[0] != "global" else "global"
 
 
-def _places(call: Call, kind: Kind) -> list[str]:
+def _places(cloud: Cloud, call: Call, kind: Kind) -> list[str]:
     """Return the scopes that an aggregated list shows, also those without a resource."""
     names = {"regions": list(catalog.regions()), "zones": catalog.zones()}
     every = call.flag("includeAllScopes")
@@ -217,7 +217,7 @@ def _places(call: Call, kind: Kind) -> list[str]:
         f"{scope}/{name}"
         for scope in (names if every else [kind.scope])
         for name in names[scope]
-        if catalog.visible(call.project, name)
+        if catalog.visible(cloud, call.project, name)
     ]
 
 

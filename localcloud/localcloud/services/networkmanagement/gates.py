@@ -27,7 +27,8 @@ def refresh(cloud: Cloud) -> None:
         for index, path in enumerate(hosts.keys(record)):
             machine = by_path.get(path)
             if machine and machine.running and not machine.peered:
-                hosts.shut(cloud, record, index, not _is_open(cloud, machine, known))
+                closed = hosts.is_deaf(cloud, record) or not _is_open(cloud, machine, known)
+                hosts.shut(cloud, record, index, closed)
 
 
 @changed

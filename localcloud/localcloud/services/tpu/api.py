@@ -7,6 +7,7 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.registry import Api, Collection
 from localcloud.core.store import Record
+from localcloud.services.compute.catalog import is_on
 from localcloud.services.tpu import catalog
 
 API = Api("tpu", ("v1", "v2", "v2alpha1"))
@@ -19,14 +20,16 @@ QUEUED = "tpu-queued-resource"
 """The store's kind of queued resources, by full name."""
 
 
-def place(call: Call) -> str:
+def place(call: Call, cloud: Cloud | None = None) -> str:
     """Return the location in the path, `projects/p/locations/z`, whose zone must have TPUs.
+
+    With a cloud, the project must see the zone too: it may be an AI zone.
 
     Raises:
         ApiError: 403, as Google answers for a zone that is unknown to the TPU API.
     """
     zone = call.params["locationsId"]
-    if zone not in catalog.zones():
+    if zone not in catalog.zones() or (cloud and not is_on(cloud, zone)):
         raise ApiError(403, f"Location {zone} is not found or access is unauthorized.")
     return f"projects/{call.project}/locations/{zone}"
 

@@ -1,9 +1,9 @@
 """Stock-outs, quotas and the refusal of classic nodes, as switched by settings.
 
 Settings are records of the store's kind `setting`:
-`stockout` {zone: [TPU types, `*` for all]}, `quota` {metric: limit in cores or chips per zone},
-`deny-tpu-nodes` {"on": true}, `reservations` {zone: [TPU types]} (without it every request
-finds its reservation), `tpu-hosts` {"limit": n}: how many hosts may run at once.
+`stockout` {zone or `*`: [TPU types or `*`]}, `quota` {metric: limit in cores or chips per zone},
+`deny-tpu-nodes` {"on": false} for a project on Google's list, `reservations` {zone: [TPU types]}
+(without it every request finds its reservation), `tpu-hosts` {"limit": n}: how many hosts may run.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def preemptible(record: Record) -> bool:
 
 
 def require_nodes_allowed(cloud: Cloud) -> None:
-    """Refuse a classic node, as Google does to projects that are not on its list."""
-    if cloud.setting("deny-tpu-nodes").get("on"):
+    """Refuse a classic node, as Google does since 2025-04-15 to projects not on its list."""
+    if cloud.setting("deny-tpu-nodes").get("on", True):
         raise ApiError(
             400,
             "Your request to provision TPU Node has been denied. Please migrate to TPU VM "
@@ -55,7 +55,8 @@ def require_quota(cloud: Cloud, project: str, zone: str, wanted: list[Record]) -
 
 def in_stock(cloud: Cloud, zone: str, accelerator: str) -> bool:
     """Return whether the zone has room for one more slice of this type."""
-    out = cloud.setting("stockout").get(zone, [])
+    stockout = cloud.setting("stockout")
+    out = [*stockout.get(zone, ()), *stockout.get("*", ())]
     return accelerator not in out and "*" not in out
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -72,6 +73,15 @@ def endpoints(cloud: Cloud, record: Record) -> list[Record]:
 def serves(record: Record) -> bool:
     """Return whether the node's hosts serve gRPC by themselves."""
     return "tensorflowVersion" in record or catalog.serves_grpc(record.get("runtimeVersion", ""))
+
+
+def is_deaf(cloud: Cloud, record: Record) -> bool:
+    """Return whether no other machine gets to its port, by the setting `grpc`.
+
+    Nobody has shown that TPU VMs with a runtime of these names let others in.
+    """
+    patterns = cloud.setting("grpc").get("deaf", [])
+    return any(fnmatch(record.get("runtimeVersion", ""), pattern) for pattern in patterns)
 
 
 def halt(cloud: Cloud, record: Record) -> None:

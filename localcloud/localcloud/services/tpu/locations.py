@@ -10,6 +10,7 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.hooks import service_enabled
 from localcloud.core.registry import Collection
 from localcloud.services import policies
+from localcloud.services.compute.catalog import is_on
 from localcloud.services.paging import page
 from localcloud.services.tpu import catalog
 from localcloud.services.tpu.api import API, V2, missing, place
@@ -39,14 +40,15 @@ def _location(project: str, zone: str) -> Json:
 @API.method("projects.locations.get", permission="tpu.locations.get")
 def get_location(cloud: Cloud, call: Call) -> Json:
     """Describe a zone."""
-    place(call)
+    place(call, cloud)
     return _location(call.project, call.params["locationsId"])
 
 
 @API.method("projects.locations.list", permission="tpu.locations.list")
 def list_locations(cloud: Cloud, call: Call) -> Json:
     """List the zones with TPUs."""
-    return page(call, "locations", [_location(call.project, zone) for zone in catalog.zones()])
+    visible = [zone for zone in catalog.zones() if is_on(cloud, zone)]
+    return page(call, "locations", [_location(call.project, zone) for zone in visible])
 
 
 def _accelerators(call: Call) -> dict[str, Json]:
@@ -75,7 +77,7 @@ def _serve(
 
     @collection.method("get", versions=versions)
     def get(cloud: Cloud, call: Call) -> Json:
-        short, at = call.params[f"{name}Id"], place(call)
+        short, at = call.params[f"{name}Id"], place(call, cloud)
         known = offered(call)
         if short not in known:
             raise missing(f"{at}/{name}/{short}")
@@ -83,7 +85,7 @@ def _serve(
 
     @collection.method("list", versions=versions)
     def list_(cloud: Cloud, call: Call) -> Json:
-        place(call)
+        place(call, cloud)
         return page(call, name, [view(call, *item) for item in offered(call).items()])
 
 

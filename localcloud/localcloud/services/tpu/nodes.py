@@ -28,7 +28,7 @@ _DAY = 86400.0
 
 def new_name(cloud: Cloud, call: Call) -> str:
     """Return the full name that a call asks for; it must be well-formed and free."""
-    name = f"{place(call)}/nodes/{call.arg('nodeId')}"
+    name = f"{place(call, cloud)}/nodes/{call.arg('nodeId')}"
     checks.require_name(call.arg("nodeId"), "nodeId")
     require_new(cloud, name)
     return name

@@ -33,7 +33,7 @@ def create_queued_resource(cloud: Cloud, call: Call) -> Json:
     """Queue a request for one or more TPU VMs."""
     short = call.arg("queuedResourceId")
     checks.require_name(short, "queuedResourceId")
-    name = f"{place(call)}/queuedResources/{short}"
+    name = f"{place(call, cloud)}/queuedResources/{short}"
     if cloud.store.get(QUEUED, name) is not None:
         raise ApiError(409, f"Resource '{name}' already exists")
     wanted = _nodes(cloud, call, name)

@@ -63,6 +63,10 @@ def test_an_hour_of_a_machine_costs_what_the_source_has_for_the_whole_machine(
     assert price.amount == Decimal(hour)
 
 
+# No source has a price of v6e in its region.
+WITHOUT_A_PRICE = {"us-south1-ai1b"}
+
+
 def test_every_tpu_has_a_price_on_demand_in_each_of_its_zones() -> None:
     unknown = [
         f"{tpu.name} in {zone}"
@@ -70,12 +74,12 @@ def test_every_tpu_has_a_price_on_demand_in_each_of_its_zones() -> None:
         for zone in tpu.zones
         if PRICES.tpu(tpu, zone.rpartition("-")[0], "on-demand") is None
     ]
-    assert unknown == []
+    assert {place.partition(" in ")[2] for place in unknown} == WITHOUT_A_PRICE
 
 
 def test_what_may_be_taken_away_is_never_dearer() -> None:
     for tpu in CATALOG.accelerators.values():
-        for zone in tpu.zones:
+        for zone in set(tpu.zones) - WITHOUT_A_PRICE:
             region = zone.rpartition("-")[0]
             full = PRICES.tpu(tpu, region, "on-demand")
             for way in ("spot", "preemptible"):

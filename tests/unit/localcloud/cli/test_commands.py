@@ -61,12 +61,12 @@ def test_faults_are_listed_and_cleared(started: Run) -> None:
     assert started("faults", "add", "storage.objects.*", "--count", "2").returncode == 0
     assert started("faults", "stockout", "us-central1-b", "v2-8").returncode == 0
     assert started("faults", "quota", "TPUV2sPerProjectPerZoneForTPUAPI", "8").returncode == 0
-    assert started("faults", "deny-nodes", "on").returncode == 0
+    assert started("faults", "set", "deny-tpu-nodes", '{"on": false}').returncode == 0
     listed = json.loads(started("faults", "list").stdout)
     [fault] = listed["calls"].values()
     assert fault["method"] == "storage.objects.*"
     assert listed["stockout"] == {"us-central1-b": ["v2-8"]}
-    assert listed["deny-tpu-nodes"] == {"on": True}
+    assert listed["deny-tpu-nodes"] == {"on": False}
     assert started("faults", "clear").returncode == 0
     assert json.loads(started("faults", "list").stdout) == {"calls": {}}
 

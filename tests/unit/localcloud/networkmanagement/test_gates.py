@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from localcloud.core.cloud import Cloud
 from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
@@ -47,3 +49,13 @@ def test_a_deleted_tpu_leaves_no_gate(google: Client, cloud: Cloud, machines: Fa
     assert list(cloud.folder("tpu").glob("*.shut"))
     google.delete(f"{TPU}/nodes/t")
     assert list(cloud.folder("tpu").iterdir()) == []
+
+
+@pytest.mark.parametrize(("deaf", "shut"), [([], False), (["*-pod-*"], True), (["*-se"], False)])
+def test_a_runtime_of_some_name_may_let_no_machine_in(
+    google: Client, cloud: Cloud, machines: FakeMachines, deaf: list[str], shut: bool
+) -> None:
+    cloud.store.put("setting", "grpc", {"deaf": deaf})
+    body = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.17.0-pod-pjrt"}
+    google.post(f"{TPU}/nodes", body, nodeId="d")
+    assert is_shut(machines, "d") is shut

@@ -11,6 +11,7 @@ import pytest
 from localcloud.app import LocalCloud
 from localcloud.cli import main
 from localcloud.core.call import Json
+from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
 from localcloud.testing import Client
 from tests.unit.localcloud.networkmanagement.conftest import COMPUTE, NET, PROJECT, ZONE, Ask, Make
@@ -67,8 +68,9 @@ def test_a_deleted_tpus_addresses_are_free_again(google: Client, reach: Ask, vm:
 
 
 def test_a_classic_node_is_reached_over_the_peering_whatever_the_rules_for_what_comes_in(
-    google: Client, reach: Ask, vm: Make, rule: Rule
+    google: Client, cloud: Cloud, reach: Ask, vm: Make, rule: Rule
 ) -> None:
+    cloud.store.put("setting", "deny-tpu-nodes", {"on": False})
     vm("a")
     node = {"acceleratorType": "v2-8", "tensorflowVersion": "2.12.1", "network": NET}
     google.post(f"{V1}/nodes", node, nodeId="t")

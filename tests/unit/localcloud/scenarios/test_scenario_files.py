@@ -74,7 +74,6 @@ events:
         ("{at: 5, stockout: {zone: x, types: [v9]}}", "stockout: 'x' is no zone with TPUs"),
         ("{at: 5, quota: {metric: x, limit: 1}}", "quota: 'x' is no TPU quota"),
         ("{at: 5, clock: -3}", "clock: expected seconds above 0, not -3"),
-        ("{at: 5, deny-nodes: 1}", "deny-nodes: expected true, not 1"),
         ("often", "expected a time and a fault, not 'often'"),
     ],
 )
@@ -84,10 +83,10 @@ def test_a_wrong_event_is_refused_in_plain_words(tmp_path: Path, event: str, pro
     assert f"event 1: {problem}" in str(refused.value)
 
 
-def test_the_readmes_scenario_is_one_and_has_every_kind_but_two(tmp_path: Path) -> None:
+def test_the_readmes_scenario_is_one_and_has_every_kind_but_one(tmp_path: Path) -> None:
     [text] = re.findall(r"```yaml\n(events:.*?)```", README.read_text(encoding="utf-8"), re.S)
     kinds = {event.kind for event in parsed(tmp_path, text)}
-    assert KINDS.keys() - kinds == {"deny-nodes", "delete-objects"}
+    assert KINDS.keys() - kinds == {"delete-objects"}
 
 
 def test_everything_wrong_is_said_at_once(tmp_path: Path) -> None:

@@ -19,6 +19,12 @@ NODE: Json = {"acceleratorType": "v2-8", "tensorflowVersion": "2.12.1"}
 NUMBER = projects.number("tpu-stack-local")
 
 
+@pytest.fixture(autouse=True)
+def on_googles_list(cloud: Cloud) -> None:
+    """This project may have classic nodes."""
+    cloud.store.put("setting", "deny-tpu-nodes", {"on": False})
+
+
 def test_a_node_gets_a_range_a_network_and_the_services_account(tpu: Client) -> None:
     tpu.post(f"{V1}/nodes", NODE, nodeId="t")
     node = tpu.get(f"{V1}/nodes/t")
@@ -64,8 +70,8 @@ def test_a_range_of_a_subnetwork_or_another_node_is_taken(tpu: Client) -> None:
     assert f"TPU node '{PARENT}/nodes/a'" in answer["error"]["message"]
 
 
-def test_a_denied_project_gets_googles_message(tpu: Client, cloud: Cloud) -> None:
-    cloud.store.put("setting", "deny-tpu-nodes", {"on": True})
+def test_any_other_project_gets_googles_message(tpu: Client, cloud: Cloud) -> None:
+    cloud.store.delete("setting", "deny-tpu-nodes")
     answer = tpu.post(f"{V1}/nodes", NODE, nodeId="t", status=400)
     assert answer["error"]["message"] == (
         "Your request to provision TPU Node has been denied. Please migrate to TPU VM Architecture "

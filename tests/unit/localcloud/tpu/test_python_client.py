@@ -10,6 +10,7 @@ import requests
 from googleapiclient.discovery import build
 from googleapiclient.errors import HttpError
 
+from localcloud.core.cloud import Cloud
 from tests.unit.localcloud.fake_machines import FakeMachines
 
 PARENT = "projects/tpu-stack-local/locations/us-central1-b"
@@ -56,7 +57,10 @@ def test_a_vm_and_a_queued_resource_come_and_go(
     assert locations.nodes().list(parent=PARENT).execute() == {}
 
 
-def test_a_classic_node_comes_and_goes(session: requests.Session, machines: FakeMachines) -> None:
+def test_a_classic_node_comes_and_goes(
+    session: requests.Session, cloud: Cloud, machines: FakeMachines
+) -> None:
+    cloud.store.put("setting", "deny-tpu-nodes", {"on": False})
     locations = client(session, "v1")
     body = {"acceleratorType": "v2-8", "tensorflowVersion": "2.12.1"}
     locations.nodes().create(parent=PARENT, nodeId="t", body=body).execute()

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.server
 PARENT = "projects/tpu-stack-local/locations/us-central1-b"
 HOST = f"{PARENT}/nodes/t/hosts/0"
 V1 = f"tpu.googleapis.com/v1/{PARENT}"
+V2 = f"tpu.googleapis.com/v2/{PARENT}"
 ALPHA = f"tpu.googleapis.com/v2alpha1/{PARENT}"
 
 _CLIENT = """
@@ -59,6 +60,7 @@ def clock() -> Clock:
 @pytest.fixture
 def running(local_cloud: LocalCloud) -> Iterator[Client]:
     local_cloud.cloud.store.put("setting", "grace", {"stop": 1.0, "preempt": 1.0})
+    local_cloud.cloud.store.put("setting", "deny-tpu-nodes", {"on": False})
     yield Client(local_cloud)
     for key in [f"{PARENT}/nodes/{name}/hosts/0" for name in ("t", "u")]:
         local_cloud.cloud.machines.remove(key)
@@ -207,9 +209,9 @@ def test_a_tpu_serves_again_at_its_endpoint_after_a_restart(tmp_path: Path) -> N
     first = LocalCloud(home)
     first.start()
     enablement.enable(first.cloud, "tpu-stack-local", ("tpu.googleapis.com",))
-    body = {"acceleratorType": "v2-8", "tensorflowVersion": "2.12.1"}
-    Client(first).post(f"{V1}/nodes", body, nodeId="t")
-    port = Client(first).get(f"{V1}/nodes/t")["networkEndpoints"][0]["port"]
+    body = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.17.0-pod-pjrt"}
+    Client(first).post(f"{V2}/nodes", body, nodeId="t")
+    port = Client(first).get(f"{V2}/nodes/t")["networkEndpoints"][0]["port"]
     first.stop()
     assert not answers(port)
     second = LocalCloud(home)
@@ -218,7 +220,7 @@ def test_a_tpu_serves_again_at_its_endpoint_after_a_restart(tmp_path: Path) -> N
         deadline = time.monotonic() + 30
         while not answers(port) and time.monotonic() < deadline:
             time.sleep(0.1)
-        (endpoint,) = Client(second).get(f"{V1}/nodes/t")["networkEndpoints"]
+        (endpoint,) = Client(second).get(f"{V2}/nodes/t")["networkEndpoints"]
         assert endpoint["port"] == port
         assert answers(port)
     finally:

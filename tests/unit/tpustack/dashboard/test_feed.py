@@ -83,7 +83,7 @@ def test_a_preempted_tpu_and_one_that_is_not_there_say_so(client: Client, google
     ]
     elsewhere = "us-central1-c"
     make_tpu(client, "m", elsewhere)
-    moved = a_stack("moved", queued={"fallbackZones": ["us-central1-f", elsewhere]})
+    moved = a_stack("moved", queued={"fallbackZones": ["us-central1-a", elsewhere]})
     (row,) = of_zone(google, (project, ZONE), {"m": moved})
     assert (row["zone"], row["state"]) == (elsewhere, "READY")
     for preempt in preemptions(client.local_cloud.cloud, "a"):

@@ -12,7 +12,7 @@ from infra.catalog import Catalog
 from infra.checks.context import Context
 from infra.names import names_of
 from infra.settings.parse import parse
-from tpustack.cloud.google import Google, NotFound
+from tpustack.cloud.google import Forbidden, Google, NotFound
 from tpustack.live import offered, quota
 from tpustack.live.finding import Asked, Finding, Question
 
@@ -113,3 +113,25 @@ def test_a_zone_that_google_does_not_know_hides_nothing_of_the_others() -> None:
         assert states(found) == ["ok", "wrong", "ok"]
         assert found[1].said == f"{C} offers no TPUs"
         assert found[1].cure == "Change tpu.queued.fallbackZones"
+
+
+def test_an_ai_zone_that_google_hides_has_a_cure_of_its_own() -> None:
+    class Hidden:
+        def get(self, *_: object) -> dict[str, str]:
+            return {"state": "ENABLED"}
+
+        def pages(self, url: str, *_: object) -> Iterator[dict[str, Any]]:
+            said = f"Location {url.split('/')[-2]} is not found or access is unauthorized."
+            raise Forbidden(f"{url} answers 403: {said}")
+
+    config = {
+        "gcp:project": "some-project",
+        "tpu-stack:zone": "us-central1-ai1a",
+        "tpu-stack:tpu": {"acceleratorType": "v6e-1", "runtimeVersion": "v2-alpha-tpuv6e"},
+    }
+    settings = parse(config, "night")
+    context = Context("night", Path(), Catalog(), names_of(settings, "night"))
+    asked = Asked(cast(Google, Hidden()), settings, context)
+    [finding] = offered.accelerator_type(asked)
+    assert finding.said == "us-central1-ai1a offers no TPUs"
+    assert "preview-features update ai-zones-visibility" in finding.cure
