@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from . import port
 from .ceiling import Ceiling
 from .google import Bucket, Place
 from .jobs import main as jobs
@@ -59,6 +60,10 @@ def main() -> None:
         return
     tell = _teller(machine, keeper, outbox)
     threading.Thread(target=lambda: _or_die(tell), name="messages", daemon=True).start()
+    if machine.optional("tpu-runs-training") is None:
+        world = World(time.time, say_of_trainer, why_silent, random.random, outbox.tell)
+        about = keeper.place, machine.call, machine.tpus()[0], world, time.sleep
+        threading.Thread(target=lambda: _or_die(lambda: port.watch(*about)), daemon=True).start()
     _run(_trainer(machine, keeper, outbox), keeper)
 
 

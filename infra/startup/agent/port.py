@@ -1,0 +1,44 @@
+"""Say at once if this VM does not get through to a READY TPU: both cost, and set-up is long.
+
+Google documents no client of a TPU VM's port 8470 on another machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from . import forms
+from .google import Call, Place
+from .world import World
+
+_LOOK_SECONDS = 5.0
+# A -pod runtime serves when it is READY; other TPU VMs install their worker first.
+_PATIENCE, _PATIENCE_WITH_SCRIPT = 110.0, 900.0
+
+
+def watch(
+    place: Place, call: Call, name: str, world: World, sleep: Callable[[float], None]
+) -> None:
+    """Return once the TPU answers, or once it was said that it does not."""
+    ready: float | None = None
+    while True:
+        try:
+            found = (forms.node(here, call, name) for here in place.everywhere())
+            seen = next((one for one in found if one and one.phase == "ready"), None)
+        except OSError:  # Its grants may not count yet; whoever needs the TPU says what is wrong.
+            seen = None
+        why = forms.why_ill(seen, world.silent) if seen else None
+        if seen and not why:
+            return
+        ready = (ready or world.now()) if seen else None
+        script = "startup-script" in seen.nodes[0].get("metadata", {}) if seen else False
+        if ready and world.now() - ready >= (_PATIENCE_WITH_SCRIPT if script else _PATIENCE):
+            said = (
+                f"{name} is READY, but {why}: this VM can't drive it. Set training.runOn: tpu, "
+                "which Google documents for TPU VMs (docs/tpu.md, what stays unproven), or look "
+                "at the firewall rules of a network that the stack did not make"
+            )
+            world.say(said)
+            world.tell(said)
+            return
+        sleep(_LOOK_SECONDS)
