@@ -24,9 +24,10 @@ from localcloud.core import enablement
 from localcloud.core.cloud import DEVELOPER, Cloud
 from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.core.tokens import Principal
-from localcloud.machines.image import Image
 from localcloud.services.oauth2 import SCOPES
 from localcloud.services.storage.records import DELETED_BUCKET
+from localcloud.services.tpu import hosts
+from localcloud.services.tpu.catalog import accelerators
 from localcloud.testing import Client
 from tpustack.stacks.new import runtime_for
 
@@ -41,27 +42,30 @@ WAITED_FOR = re.compile(r"(tpu|queue|service)\.|compute\.create$")
 HURRY = 3
 # Nobody but an owner gets as far as enabling an API while these are disabled.
 ASKED_FIRST = ("iam.googleapis.com", "cloudresourcemanager.googleapis.com")
-ACCELERATOR = "v2-8"
+ACCELERATOR, RUN_ON = "v5litepod-4", "tpu"
+# The chips of a TPU VM, which libtpu would drive: four devices of this machine's processor.
+CHIPS = """
+import sys
+if "tpu_training" in sys.orig_argv:
+    from tpu_training.cluster import cluster
+    cluster._use_local_tpu = lambda: cluster._use_this_machine(4)[0]
+"""
 
 
 @pytest.fixture
 def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The VM's image has the TensorFlow that the TPU's runtime takes: this environment's, renamed.
+    """The TPU VM's image has the TensorFlow of its runtime: this environment's, renamed.
 
-    So nothing is downloaded. What a VM installs, and how, tests/unit/infra shows.
+    So nothing is downloaded. What a machine installs, and how, tests/unit/infra shows.
     """
-    runtime = Catalog().runtimes[runtime_for(ACCELERATOR, Catalog()) or ""]
+    runtime = Catalog().runtimes[runtime_for(ACCELERATOR, Catalog(), RUN_ON) or ""]
     metadata = f"Metadata-Version: 2.1\nName: tensorflow\nVersion: {runtime.tensorflow}\n"
     info = tmp_path / "image" / f"tensorflow-{runtime.tensorflow}.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(metadata, encoding="utf-8")
-    install = Image._install
-
-    def with_tensorflow(image: Image, host: str) -> None:
-        install(image, host)
-        image._program("python3", f'PYTHONPATH={info.parent} exec {sys.executable} "$@"')
-
-    monkeypatch.setattr(Image, "_install", with_tensorflow)
+    (info.parent / "sitecustomize.py").write_text(CHIPS, encoding="utf-8")
+    program = {"python3": f'PYTHONPATH={info.parent} exec {sys.executable} "$@"'}
+    monkeypatch.setattr(hosts, "_programs", lambda worker: program)
 
 
 @pytest.fixture
@@ -74,6 +78,8 @@ def cloud(tmp_path: Path, image: None, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.setattr(Cloud, "seconds", hurry)
     made = LocalCloud(tmp_path / "cloud", latency="real")
     made.start()
+    gone = [name for name in accelerators() if name.startswith(("v2-", "v3-"))]
+    made.cloud.store.put("setting", "stockout", {"*": gone})
     yield made
     made.stop()
 

@@ -39,7 +39,7 @@ def test_a_stock_out_and_a_policy_come_with_their_cures_and_are_then_overcome(
         assert code != 0
         assert said.partition("Diagnostics:")[2].count(CURES[cause]) == 1, said
 
-    cloud.run("faults", "stockout", "us-central1-b", "v2-8")
+    cloud.run("faults", "stockout", "*", "v2-8")
     refused("stock-out")
     cloud.run("faults", "clear")
     services = f"https://serviceusage.googleapis.com/v1/{PROJECT}/services"

@@ -13,6 +13,7 @@ from infra.cost.parts import of_stack
 from infra.cost.table import UNKNOWN, dollars
 from infra.settings.problems import Problem
 from infra.settings.tpu import Capacity
+from infra.settings.training import RunOn
 from tpustack import options
 from tpustack.engine import home
 from tpustack.errors import TpustackError, UsageError
@@ -37,12 +38,12 @@ _OFFERED = [capacity for capacity in Capacity if capacity is not Capacity.FLEX_S
 @click.argument("name")
 @click.option("--project", help="The id of the Google Cloud project.")
 @click.option(
-    "--zone", shell_complete=options.zones, help="Where the TPU is, for example us-central1-b."
+    "--zone", shell_complete=options.zones, help="Where the TPU is, for example us-central1-a."
 )
 @click.option(
     "--accelerator-type",
     shell_complete=options.accelerators,
-    help="Type and size of the TPU, for example v2-8.",
+    help="Type and size of the TPU, for example v5litepod-4.",
 )
 @click.option(
     "--capacity",
@@ -53,6 +54,12 @@ _OFFERED = [capacity for capacity in Capacity if capacity is not Capacity.FLEX_S
     "--data",
     type=click.Path(),
     help="Folder that `tpu-training data convert` wrote. Without it the bucket must have the data.",
+)
+@click.option(
+    "--run-on",
+    type=click.Choice([str(machine) for machine in RunOn]),
+    help="What trains: the VM, which drives the TPU by gRPC (the default), or the TPU VM itself, "
+    "as Google documents.",
 )
 @click.option(
     "--owner",

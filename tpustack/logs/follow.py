@@ -1,4 +1,4 @@
-"""Shows the training on the VM as a progress bar, from its serial port."""
+"""Shows the training: on the VM by its serial port, on a TPU VM by what it writes to the bucket."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tpustack.cloud.google import Google, NotFound
+from tpustack.cloud.tpu import look_up
 from tpustack.errors import TpustackError
-from tpustack.logs import serial
+from tpustack.logs import bucket, serial
 from tpustack.logs.words import Progress as Step
 
 # Seconds after which the VM is looked at. TensorFlow compiles a large model for longer than that,
@@ -19,18 +20,25 @@ SILENCE = 300.0
 _OFF = ("STOPPING", "STOPPED", "SUSPENDING", "SUSPENDED", "TERMINATED")
 
 
-def follow(console: Console, outputs: Mapping[str, Any], *, advice: str) -> None:
-    """Show the VM's output and the training's progress until it ends.
+def follow(
+    console: Console, outputs: Mapping[str, Any], *, advice: str, on_tpu: bool = False
+) -> None:
+    """Show the trainer's output and the training's progress until it ends.
 
     Args:
         console: where to show it.
         outputs: the stack's, as infra/outputs.py names them.
         advice: what to do about a failure, as a sentence.
+        on_tpu: whether the TPU VM runs the trainer.
 
     Raises:
         TpustackError: when the training has failed for good, or the VM is off.
     """
-    vm, google = outputs["vm_name"], Google()
+    google = Google()
+    vm = outputs["tpu_name" if on_tpu else "vm_name"]
+    port = {"project": outputs["project"], "zone": outputs["vm_zone"], "vm": vm}
+    source = bucket.lines(google, outputs["job_url"]) if on_tpu else serial.lines(google, **port)
+    why_silent = _say_why_tpu_is_silent if on_tpu else _say_why_silent
     bar = Progress(
         TextColumn("training"),
         BarColumn(),
@@ -41,7 +49,7 @@ def follow(console: Console, outputs: Mapping[str, Any], *, advice: str) -> None
     )
     plain = not console.is_terminal
     with bar:
-        task = bar.add_task("training", total=None, figures="waiting for the VM")
+        task = bar.add_task("training", total=None, figures=f"waiting for {vm}")
 
         def on_progress(said: Step) -> None:
             bar.update(task, completed=said.step, total=said.steps, figures=said.summary)
@@ -52,10 +60,10 @@ def follow(console: Console, outputs: Mapping[str, Any], *, advice: str) -> None
             console.print(f"  {line}", style="dim", highlight=False, markup=False, soft_wrap=True)
 
         def look_at_vm() -> None:
-            show(_say_why_silent(google, outputs, advice))
+            show(why_silent(google, outputs, advice))
 
         ended = serial.wait_for_end(
-            serial.lines(google, project=outputs["project"], zone=outputs["vm_zone"], vm=vm),
+            source,
             on_line=show,
             on_progress=on_progress,
             on_silence=look_at_vm,
@@ -80,4 +88,15 @@ def _say_why_silent(google: Google, outputs: Mapping[str, Any], advice: str) -> 
     return (
         f"nothing new for {SILENCE / 60:.0f} minutes; {vm} is {status}. Compiling or installing "
         "can take longer than that. Ctrl-C ends the display, not the training"
+    )
+
+
+def _say_why_tpu_is_silent(google: Google, outputs: Mapping[str, Any], advice: str) -> str:
+    """Return how to read what a TPU VM writes. Raises TpustackError if it is gone."""
+    name = outputs["tpu_name"]
+    zone, node = look_up(google, outputs, name)
+    return (
+        f"nothing new for {SILENCE / 60:.0f} minutes; {name} is {node.get('state')}. `gcloud alpha "
+        f"compute tpus tpu-vm ssh {name} --zone={zone} --tunnel-through-iap --command='journalctl "
+        f"--unit=google-startup-scripts --unit=watchdog'` shows what it writes. {advice}"
     )

@@ -18,6 +18,7 @@ from infra.settings import StackSettings
 from infra.settings.parse import PROJECT_KEY, parse
 from infra.settings.problems import Problem, SettingsError
 from infra.settings.tpu import Capacity
+from infra.settings.training import RunOn
 from tpustack.errors import UsageError
 from tpustack.stacks import files as stacks
 
@@ -52,18 +53,22 @@ class Answers:
     capacity: str
     data: str = ""
     owner: str = ""
+    run_on: str = str(RunOn.VM)
 
     def config(self, catalog: Catalog) -> dict[str, Any]:
         """Return the stack file's configuration."""
         tpu = {"acceleratorType": self.accelerator_type}
-        if runtime := runtime_for(self.accelerator_type, catalog):
+        if runtime := runtime_for(self.accelerator_type, catalog, self.run_on):
             tpu["runtimeVersion"] = runtime
+        training = {"data": self.data} if self.data else {}
+        if self.run_on != RunOn.VM:
+            training["runOn"] = self.run_on
         return {
             PROJECT_KEY: self.project,
             **({"tpu-stack:owner": self.owner} if self.owner else {}),
             "tpu-stack:zone": self.zone,
             "tpu-stack:tpu": {**tpu, "capacity": self.capacity},
-            **({"tpu-stack:training": {"data": self.data}} if self.data else {}),
+            **({"tpu-stack:training": training} if training else {}),
             **_OF_A_PERSON,
         }
 
@@ -76,6 +81,7 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = {
     "capacity": ("tpu.capacity",),
     "data": (_DATA,),
     "owner": ("owner",),
+    "run_on": ("training.runOn",),
 }
 REQUIRED = ("project", "zone", "accelerator_type", "capacity")
 """The answers that every stack needs."""
@@ -96,13 +102,17 @@ def owner_of(stack: str) -> str:
     return person.strip("-")[: max(room, 1)].strip("-")
 
 
-def runtime_for(accelerator_type: str, catalog: Catalog) -> str | None:
-    """Return the newest runtime with TensorFlow that serves gRPC; None for an unknown type."""
+def runtime_for(accelerator_type: str, catalog: Catalog, run_on: str = RunOn.VM) -> str | None:
+    """Return the first runtime with TensorFlow that fits; None for an unknown type.
+
+    A trainer that drives the TPU of its own host needs no gRPC, all others do.
+    """
     tpu = catalog.accelerators.get(accelerator_type)
     fitting = (
         runtime.name
         for runtime in catalog.runtimes.values()
-        if tpu and runtime.serves_grpc and tpu.family in runtime.families
+        if tpu and runtime.tensorflow and tpu.family in runtime.families
+        if runtime.serves_grpc == (run_on == RunOn.VM or tpu.hosts > 1)
     )
     return next(fitting, None)
 

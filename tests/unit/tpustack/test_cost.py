@@ -24,7 +24,7 @@ def test_a_stack_costs_what_its_parts_cost(project: Path, run: Run) -> None:
         "NAT",
         "Total",
     ]
-    assert lines[3].split()[-5:] == ["$32.0000", "$768.00", "$3,072.00", "$3,072.00", "$1,013.76"]
+    assert lines[3].split()[-5:] == ["$24.9600", "$599.04", "$2,396.16", "$2,396.16", "$683.49"]
 
 
 @pytest.mark.parametrize(

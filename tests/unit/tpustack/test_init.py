@@ -85,6 +85,27 @@ def test_options_alone_make_a_stack_that_passes_the_check(
     assert run("check", "--stack", "mine").code == 0
 
 
+@pytest.mark.parametrize(
+    ("tpu", "runtime"),
+    [
+        ("v5litepod-4", "tpu-vm-tf-2.16.1-pjrt"),
+        ("v5litepod-16", "tpu-vm-tf-2.16.1-pod-pjrt"),
+        ("v2-8", "tpu-vm-tf-2.16.1-se"),
+    ],
+)
+def test_a_trainer_on_the_tpu_vm_gets_the_runtime_that_google_documents_for_it(
+    project: Path, run: Run, pulumi: Pulumi, tpu: str, runtime: str
+) -> None:
+    zone = "us-central1-b" if tpu == "v2-8" else "us-central1-a"
+    told = ["--project", "my-project", "--zone", zone, "--accelerator-type", tpu]
+    done = run("init", "mine", *told, "--capacity", "spot", *HOME, "--run-on", "tpu")
+    assert done.code == 0, done.err
+    config = config_of(project, "mine")
+    assert config["tpu-stack:training"] == {"runOn": "tpu"}
+    assert config["tpu-stack:tpu"]["runtimeVersion"] == runtime  # type: ignore[index]
+    assert run("check", "--stack", "mine").code == 0
+
+
 def test_a_settings_file_of_a_persons_own_is_kept_out_of_git(project: Path, run: Run) -> None:
     assert run("init", "mine", *TOLD, *HOME).code == 0
     ignored = ["git", "check-ignore", "--quiet", "--no-index", "stacks/Pulumi.mine.yaml"]

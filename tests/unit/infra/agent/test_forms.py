@@ -125,6 +125,7 @@ def agent(
 
 def node(cloud: LocalCloud, google: Client, clock: VirtualClock) -> Agent:
     declare(google, {"c": CLASSIC})
+    cloud.cloud.store.put("setting", "deny-tpu-nodes", {"on": False})
     google.post(TPU.replace("/v2/", "/v1/") + "/nodes", CLASSIC, nodeId="c")
     agent = Agent(cloud, google, clock, ["c"])
     agent.looks(900, until=agent.are("READY"))

@@ -143,8 +143,9 @@ def test_what_google_does_not_stop_is_deleted(google: Client, watch: Watch, what
 
 
 def test_a_classic_node_is_stopped_by_the_version_of_the_api_that_knows_it(
-    google: Client, watch: Watch
+    google: Client, watch: Watch, local_cloud: LocalCloud
 ) -> None:
+    local_cloud.cloud.store.put("setting", "deny-tpu-nodes", {"on": False})
     node = {"acceleratorType": "v2-8", "tensorflowVersion": "2.12.1", "network": "default"}
     google.post(f"tpu.googleapis.com/v1/{PARENT}/nodes", node, nodeId="t")
     watch.looks(ONE | {"idleMinutes": 10}, 10 * MINUTE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -25,7 +26,7 @@ from infra.startup.agent.world import World
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Latency
-from localcloud.services.tpu import nodes
+from localcloud.services.tpu import catalog, nodes
 from localcloud.services.tpu.api import NODE as NODE_KIND
 from localcloud.services.tpu.api import QUEUED
 from localcloud.testing import Client, session
@@ -58,6 +59,15 @@ def body(**node: Any) -> Json:
 @pytest.fixture
 def latency() -> Latency:
     return "real"
+
+
+@pytest.fixture(autouse=True)
+def three_zones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No region has three zones with one type; here one has."""
+    accelerator = catalog.accelerators()["v2-8"]
+    zones = (*accelerator.zones, ZONES[2])
+    monkeypatch.setitem(catalog.accelerators(), "v2-8", replace(accelerator, zones=zones))
+    monkeypatch.setattr(catalog, "zones", lambda: zones)
 
 
 class Stack:

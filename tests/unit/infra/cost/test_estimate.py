@@ -97,7 +97,7 @@ def test_a_stack_is_tpu_vm_disk_bucket_and_nat() -> None:
     lines = estimate_of("prod").lines
     assert [line.part for line in lines] == ["TPU", "VM", "Disk", "Bucket", "NAT"]
     assert [line.what for line in lines] == [
-        "v3-32, on-demand",
+        "v5litepod-16, on-demand",
         "n2-highmem-8, on-demand",
         "50 GiB pd-balanced",
         "100 GiB Standard",
@@ -126,12 +126,12 @@ def test_a_table_has_the_same_columns_in_every_line() -> None:
         "Stack dev in us-central1, US dollars",
         "",
         "                                hour     day  run of 96 h  run on demand  run on spot",
-        "TPU     v2-8, spot           $1.3500  $32.40      $129.60        $432.00      $129.60",
+        "TPU     v5litepod-4, spot    $0.9797  $23.51       $94.05        $460.80       $94.05",
         "VM      n1-standard-2, spot  $0.0260   $0.62        $2.50          $9.12        $2.50",
         "Disk    50 GiB pd-balanced   $0.0068   $0.16        $0.66          $0.66        $0.66",
         "Bucket  100 GiB Standard     $0.0027   $0.07        $0.26          $0.26        $0.26",
         "NAT     2 machines           $0.0078   $0.19        $0.75          $0.75        $0.75",
-        "Total                        $1.3934  $33.44      $133.77        $442.79      $133.77",
+        "Total                        $1.0231  $24.55       $98.22        $471.59       $98.22",
     ]
 
 
