@@ -71,6 +71,7 @@ JOBS = f"us-central1-aiplatform.googleapis.com/v1/{PLACE}/customJobs"
 def test_a_client_based_api_refuses_a_person_without_one_and_no_service_account(
     api: Client, others: str
 ) -> None:
+    api.as_member("").get(POLICY, status=401)
     error = api.get(POLICY, status=403)["error"]
     assert "The orgpolicy.googleapis.com API requires a quota project" in error["message"]
     assert error["details"][0]["reason"] == "SERVICE_DISABLED"
