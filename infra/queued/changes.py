@@ -25,6 +25,7 @@ def asked(props: Mapping[str, Any], key: str) -> Any:
         return value
     specs = copy.deepcopy(value["tpu"]["nodeSpec"])
     for spec in specs:
+        spec["node"].pop("tags", None)  # They change in place.
         metadata = spec["node"].get("metadata", {})
         for key in _NO_REASON:
             metadata.pop(key, None)

@@ -16,7 +16,7 @@ from infra.queued.zones import id_of, locate, may_move, zones_of
 from infra.rest import ApiError, ApiResourceProvider, Json, say
 
 _IDENTITY = ("project", "zone", "name", "request")
-_CHANGEABLE = ("labels", "queueing", "deleteMinutes", "fallbackZones", "zoneMinutes")
+_CHANGEABLE = ("queueing", "deleteMinutes", "fallbackZones", "zoneMinutes")
 _UPDATE_MINUTES = 10.0
 
 
@@ -32,6 +32,7 @@ class QueuedRequestProvider(ApiResourceProvider):
         if lost:
             replaces.append("loss")
         changed = any(_olds.get(key) != _news.get(key) for key in _CHANGEABLE)
+        changed |= _marks(_olds) != _marks(_news)
         if replaces:
             reason = why({**_olds, "loss": lost}, _news)
             say(f"{_olds['name']}: {reason}. Its place in the queue is given up")
@@ -66,17 +67,17 @@ class QueuedRequestProvider(ApiResourceProvider):
     def update(
         self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]
     ) -> dynamic.UpdateResult:
-        """Change labels in place. A new deadline counts for the next request."""
-        api = TpuApi()
-        if _olds.get("labels") != _news["labels"]:
+        """Change labels and tags in place. A new deadline counts for the next request."""
+        api, marks = TpuApi(), _marks(_news)
+        if _marks(_olds) != marks:
             there, _ = locate(api, _olds)
             if not all(standing(api, there)):
                 raise RuntimeError(
-                    f"{_news['name']} still waits in the queue, and Google changes no labels there."
+                    f"{_news['name']} still waits in the queue, and Google changes nothing there."
                     " Wait until it is READY, or take the change back."
                 )
             changes = [
-                api.patch(node, {"labels": _news["labels"]}, {"updateMask": "labels"})
+                api.patch(node, marks, {"updateMask": ",".join(marks)})
                 for node in (f"{place(there)}/nodes/{name}" for name in names(_news))
             ]
             for operation in changes:
@@ -121,6 +122,12 @@ def _lost_by_now(props: Mapping[str, Any]) -> str:
 
 def _outputs(api: TpuApi, props: Mapping[str, Any], entry: Json) -> Json:
     return {**props, "loss": loss(api, props, entry)}
+
+
+def _marks(props: Mapping[str, Any]) -> Json:
+    """Return the labels and the tags of a request's TPU VMs."""
+    node = props["request"]["tpu"]["nodeSpec"][0]["node"]
+    return {"labels": props.get("labels"), "tags": node.get("tags", [])}
 
 
 def _asked_labels(entry: Json, props: Mapping[str, Any]) -> Json:

@@ -320,11 +320,20 @@ def test_a_refresh_sees_what_became_of_a_request(
     assert outs == {**ASKED, "loss": loss}
 
 
-def test_labels_change_on_the_tpu_vm(google: Google) -> None:
+@pytest.mark.parametrize(
+    ("labels", "tags"), [({"team": "audio"}, []), ({"team": "vision"}, ["a-net"])]
+)
+def test_labels_and_tags_change_on_the_tpu_vm(
+    google: Google, labels: dict[str, str], tags: list[str]
+) -> None:
     google.serves()
-    QueuedRequestProvider().update(ENTRY, ASKED, {**ASKED, "labels": {"team": "audio"}})
-    changed = ("PATCH", NODE, {"updateMask": "labels"}, {"labels": {"team": "audio"}})
-    assert changed in google.calls
+    spec = {**SPEC, "node": {**SPEC["node"], **({"tags": tags} if tags else {})}}
+    other = {**ASKED, "labels": labels, "request": {"tpu": {"nodeSpec": [spec]}, "spot": {}}}
+    found = QueuedRequestProvider().diff(ENTRY, ASKED, other)
+    assert (found.changes, found.replaces) == (True, [])
+    QueuedRequestProvider().update(ENTRY, ASKED, other)
+    asked = {"labels": labels, "tags": tags}
+    assert ("PATCH", NODE, {"updateMask": "labels,tags"}, asked) in google.calls
 
 
 def test_labels_of_a_request_that_waits_cannot_change(google: Google) -> None:
