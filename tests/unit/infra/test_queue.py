@@ -327,7 +327,8 @@ def test_labels_and_tags_change_on_the_tpu_vm(
     google: Google, labels: dict[str, str], tags: list[str]
 ) -> None:
     google.serves()
-    spec = {**SPEC, "node": {**SPEC["node"], **({"tags": tags} if tags else {})}}
+    node: Any = SPEC["node"]
+    spec = {**SPEC, "node": {**node, **({"tags": tags} if tags else {})}}
     other = {**ASKED, "labels": labels, "request": {"tpu": {"nodeSpec": [spec]}, "spot": {}}}
     found = QueuedRequestProvider().diff(ENTRY, ASKED, other)
     assert (found.changes, found.replaces) == (True, [])
