@@ -21,6 +21,8 @@ _CONDITIONAL = 3
 """The version of policies with conditions."""
 _BASIC = ("roles/owner", "roles/editor", "roles/viewer")
 _PUBLIC = ("allUsers", "allAuthenticatedUsers")
+# "Resource types that accept this attribute" (`conditions.MODIFIED_GRANTS`) are projects and above.
+_PROJECT = re.compile(r"projects/[^/]+")
 _EMAIL = re.compile(r"[^@\s:]+@[^@\s:]+")
 _DELETED = re.compile(r"(user|serviceAccount|group):[^?]+\?uid=\d+")
 _AGENT = re.compile(r"service-\d+@")
@@ -58,7 +60,8 @@ def write(cloud: Cloud, resource: str, sent: Json) -> Json:
         for binding in bindings:
             # Of what a project has, conditions know buckets and objects by their names.
             stores = binding.get("role", "").startswith("roles/storage.")
-            check(cloud, binding, attributes=("api", "resource") if stores else ("api",))
+            known_there = ("api", "resource") if stores else ("api",)
+            check(cloud, binding, attributes=known_there if _PROJECT.fullmatch(resource) else ())
         require_version(policy, bindings, known["bindings"])
         return _put(cloud, resource, bindings)
 
@@ -223,7 +226,7 @@ def check(
     cloud: Cloud,
     binding: Json,
     kinds: Sequence[str] = KINDS,
-    attributes: Sequence[str] = ("api",),
+    attributes: Sequence[str] = (),
 ) -> None:
     """Refuse a binding with a role, member or account that does not exist.
 

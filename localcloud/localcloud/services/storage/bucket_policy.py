@@ -57,7 +57,7 @@ def set_policy(cloud: Cloud, call: Call) -> Json:
         policies.require_version(call.body, bindings, policy["bindings"])
         for binding in bindings:
             kinds = (*policies.KINDS, *_PROJECT_KINDS)
-            policies.check(cloud, binding, kinds, ("api", "resource"))
+            policies.check(cloud, binding, kinds, ("resource",))
         _refuse_forbidden(bucket, bindings)
         resources = BUCKETS.resources(cloud, call)
         right = "storage.buckets.setIamPolicy"
