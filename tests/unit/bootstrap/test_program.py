@@ -69,7 +69,7 @@ def granters(
     """What an environment's roles that grant hold, and the condition that they are bound under."""
     made, found = of(resources, "IAMCustomRole"), {}
     for key, bound in of(resources, "IAMMember").items():
-        if key.startswith(f"{name}-") and bound.get("condition"):
+        if key.startswith(f"{name}-granter-"):
             kind = key.rpartition("-")[2]
             role = made[f"{name}-{prefix}_granter_{kind}"]
             found[kind] = (role["permissions"], bound["condition"]["expression"])
