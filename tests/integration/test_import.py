@@ -83,7 +83,9 @@ def test_what_is_there_already_is_imported_kept_as_it_is_and_then_the_stacks(
 ) -> None:
     make_all(google, trainer)
     before = whose(google)
-    engine = deploy(tpu=POD, network={"create": False})
+    (node,) = google.get(NODES).json()["nodes"]
+    pod = {**POD, "scopes": node["serviceAccount"]["scope"]}
+    engine = deploy(tpu=pod, network={"create": False})
     files = [documented(page) for page in ("state.md", "tpu.md", "vm.md")]
     carry_out(pulumi, project, [resource for file in files for resource in file])
     assert "replace" not in engine.up(ignore).changes

@@ -27,7 +27,8 @@ _LONGEST_DESCRIPTION = 512
 # Google keeps the first two and the last two addresses of every range.
 _RESERVED_ADDRESSES = 4
 _DEFAULT_TYPE = "v2-8"
-# Those of a TPU VM whose maker names none, as the API showed them in 2025.
+# Those of a TPU VM whose maker names none, as the API showed them in 2025. The last is added to
+# all: tpuServiceAccountAddedScopesSuppress in the Terraform provider's resource_tpu_v2_vm.go.
 _SCOPES = (
     "https://www.googleapis.com/auth/devstorage.read_write",
     "https://www.googleapis.com/auth/logging.write",
@@ -191,7 +192,7 @@ def service_account(cloud: Cloud, call: Call, sent: Json) -> Json:
                 f'Cloud TPU received an invalid scope, "{scope}". Scopes are URLs such as '
                 f"{CLOUD_PLATFORM}."
             )
-    return {"email": email, "scope": scopes}
+    return {"email": email, "scope": list(dict.fromkeys([*scopes, _SCOPES[-1]]))}
 
 
 def by_id(cloud: Cloud, reference: str) -> str:

@@ -130,6 +130,10 @@ def test_a_vm_is_shown_in_full_but_for_what_is_false(tpu: Client) -> None:
     assert (node["schedulingConfig"], node["shieldedInstanceConfig"]) == ({}, {})
     assert "multisliceNode" not in node
     assert len(node["serviceAccount"]["scope"]) == 6
+    own = {"serviceAccount": {"scope": ["https://www.googleapis.com/auth/cloud-platform"]}}
+    tpu.post(f"{V2}/nodes", VM | own, nodeId="own")
+    added = tpu.get(f"{V2}/nodes/own")["serviceAccount"]["scope"]
+    assert [scope.rpartition("/")[2] for scope in added] == ["cloud-platform", "pubsub"]
     assert IPv4Network(node["cidrBlock"]).subnet_of(IPv4Network("10.128.0.0/20"))
 
 
