@@ -7,6 +7,7 @@ only a stack of this name in this backend has; what can have no labels is found 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -24,6 +25,7 @@ _STORAGE = "https://storage.googleapis.com/storage/v1"
 _TPU = "https://tpu.googleapis.com/v2"
 # Deletes the queue's TPU VMs along with the request.
 _FORCE = {"force": "true"}
+_IN_A_NETWORK = re.compile("/(firewalls|routers|subnetworks)/")
 Json = Mapping[str, Any]
 
 
@@ -59,7 +61,12 @@ def remove(google: Google, orphans: list[Orphan]) -> dict[Orphan, str]:
     """Start to delete; return what can't be deleted yet, and why. A later run gets it."""
     left = {}
     ending = any(each.is_job for each in orphans)
+    filled = {each.stack for each in orphans if _IN_A_NETWORK.search(each.url)}
     for orphan in orphans:
+        if "/global/networks/" in orphan.url and orphan.stack in filled:
+            # Google takes the call and fails later, in an operation that nobody would look at.
+            left[orphan] = f"{orphan.name}: it goes once nothing is in it"
+            continue
         if ending and orphan.runs_jobs:
             # By which alone the next run knows whose the jobs are.
             left[orphan] = f"{orphan.name}: it stays until no custom job runs as it"
