@@ -136,9 +136,8 @@ def parse(config: Mapping[str, object], stack: str) -> BootstrapSettings:
     }
     if config.get(PROJECT_KEY):
         values["project"] = config[PROJECT_KEY]
-    secret = [secret_problem(name) for name, value in values.items() if holds_secret(value)]
-    if secret:
-        raise BootstrapError(stack, secret)
+    if secret := [name for name, value in values.items() if holds_secret(value)]:
+        raise BootstrapError(stack, [secret_problem(_setting(name)) for name in secret])
     try:
         settings = BootstrapSettings.model_validate(values)
     except ValidationError as error:
@@ -149,12 +148,16 @@ def parse(config: Mapping[str, object], stack: str) -> BootstrapSettings:
     return settings
 
 
+def _setting(name: str) -> str:
+    return PROJECT_KEY if name == "project" else name
+
+
 def _problem(error: ErrorDetails) -> Problem:
     """Return the problem that the types found."""
     name = ".".join(map(str, error["loc"]))
     value: object = UNSET if error["type"] == "missing" else error["input"]
     return Problem(
-        PROJECT_KEY if name == "project" else name,
+        _setting(name),
         value,
         f"is wrong: {error['msg']}",
         "docs/gitops.md describes every setting",

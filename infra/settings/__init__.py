@@ -132,10 +132,7 @@ class StackSettings(Section):
         if len(labels) > _MOST_LABELS:
             why.append(f"has {len(labels)} labels, but Google allows {_MOST_LABELS} of yours")
         if own:
-            why.append(
-                f"has {own}, which is the stack's own: by it the stack is known, and what is left "
-                "of it is found"
-            )
+            why.append(f"has {own}, which is the stack's own: by it all that it makes is found")
         if wrong:
             why.append(
                 f"has {wrong}, but Google allows lower-case letters, digits, - and _, at most 63 "

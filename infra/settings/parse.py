@@ -73,7 +73,11 @@ def parse(config: Mapping[str, object], stack: str, told: Sequence[Problem] = ()
         wrong = error.errors(include_url=False)
     problems += [_problem(details, stack) for details in wrong if details["loc"][0] not in secret]
     paths = [details["loc"] for details in wrong]
-    problems += [problem for path, problem in _of_another_type(values, ()) if path not in paths]
+    problems += [
+        problem
+        for path, problem in _of_another_type(values, ())
+        if not any(path[: len(said)] == said for said in paths)
+    ]
     if problems or settings is None:
         raise SettingsError(stack, problems, settings or _without(values, paths))
     return settings
@@ -110,8 +114,8 @@ def _of_another_type(
         kinds = _kinds(found[1].annotation)
         wanted = next((kind for kind in (bool, int, float) if kind in kinds), None)
         if wanted and (isinstance(value, str) or isinstance(value, bool) != (wanted is bool)):
-            why = f"is not {_KINDS[wanted.__name__]}"
-            yield path, Problem(_dotted(path), value, why, _meaning(path))
+            why, meaning = f"is not {_KINDS[wanted.__name__]}", f"Meaning: {_description(path)}"
+            yield path, Problem(_dotted(path), value, why, meaning)
 
 
 def _kinds(annotation: Any) -> list[Any]:
@@ -172,7 +176,7 @@ def _problem(error: ErrorDetails, stack: str) -> Problem:
         if kind.startswith(prefix):
             if prefix == "model" and (section := _section(path)):
                 return Problem(name, value, f"is not {expected}", _members(section, path))
-            return Problem(name, value, f"is not {expected}", _meaning(path))
+            return Problem(name, value, f"is not {expected}", f"Meaning: {described}")
     return Problem(name, value, f"is not valid ({error['msg']})", described)
 
 
@@ -234,10 +238,6 @@ def _field(path: tuple[int | str, ...]) -> tuple[type[Section], FieldInfo] | Non
         if section and (field := _by_alias(section).get(str(path[end - 1]))):
             return section, field
     return None
-
-
-def _meaning(path: tuple[int | str, ...]) -> str:
-    return f"Meaning: {_description(path)}"
 
 
 def _description(path: tuple[int | str, ...]) -> str:

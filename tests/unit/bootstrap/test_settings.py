@@ -50,6 +50,11 @@ def test_the_settings_file_of_this_repository_is_right_but_for_the_names_to_fill
         ("region", "Europe", 'region: "Europe" is no region'),
         ("repository", "mine", 'repository: "mine" is no repository'),
         ("repositoryId", "me/mine", "repositoryId:"),
+        (
+            "region",
+            {"secure": "v1:x"},
+            'region: "[secret]" is a secret, but settings stand in clear',
+        ),
         ("environments", {}, "environments:"),
         ("environments", {"dev": {"project": "123"}}, '.dev.project: "123" is no project id'),
         (

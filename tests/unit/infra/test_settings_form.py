@@ -122,7 +122,7 @@ def test_a_text_in_the_place_of_a_number_or_a_flag_is_refused(
 
 
 def test_a_value_of_another_type_is_refused_once() -> None:
-    settings = config(tpu={**POD, "slices": "many"}, bucket={"protect": "perhaps"})
+    settings = config(tpu={**POD, "slices": "many"}, bucket={"protect": {"x": "perhaps"}})
     assert [problem.partition(":")[0] for problem in refused(settings)] == [
         "tpu.slices",
         "bucket.protect",

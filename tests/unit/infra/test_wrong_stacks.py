@@ -122,7 +122,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "a label that is the stack's own",
         config(labels={"tpu-stack": "pr-7"}),
         'labels: {"tpu-stack": "pr-7"} has \'tpu-stack\', which is the stack\'s own: by '
-        "it the stack is known, and what is left of it is found. Correct it.",
+        "it all that it makes is found. Correct it.",
     ),
     (
         "more labels than Google allows",

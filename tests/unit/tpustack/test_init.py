@@ -201,7 +201,10 @@ def test_a_missing_passphrase_file_is_made_for_its_owner_alone(
     monkeypatch.setenv(home.PASSPHRASE_FILE, str(path))
     done = run("init", "mine", *TOLD, *HOME)
     assert done.code == 0
-    assert f"{path} is made. Without this passphrase nobody can change or destroy" in done.out
+    assert (
+        f"Wrote a new passphrase to {path}. Keep it: every change of the stack needs it."
+        in done.out
+    )
     made = path.read_text(encoding="utf-8")
     assert len(made.strip()) > 30
     assert path.stat().st_mode & 0o777 == 0o600
