@@ -17,28 +17,25 @@ _SECONDS = 10.0
 def report(settings: StackSettings, bucket: str) -> None:
     """Warn if somebody would lose access; the look-up runs beside the program."""
     if settings.bucket.create:
-        beside.look(lambda: turned_on(bucket), lambda found: _tell(bucket, found))
+        beside.look(lambda: is_open(bucket), lambda found: _tell(bucket, found))
 
 
-def _tell(bucket: str, found: list[str]) -> None:
+def _tell(bucket: str, found: bool) -> None:
     if found:
         pulumi.log.warn(
-            f"gs://{bucket}: the update turns {' and '.join(found)} on. Who reads it by the ACL of "
-            "an object, or without logging in, loses access"
+            f"gs://{bucket}: the update turns on uniform access and public access prevention. Who "
+            "reads it by the ACL of an object, or without logging in, loses access"
         )
 
 
-def turned_on(bucket: str) -> list[str]:
-    """Return which of its protections a bucket lacks; none if it is not there or nobody may ask."""
+def is_open(bucket: str) -> bool:
+    """Return whether a bucket lacks a protection; not if it isn't there, or nobody may ask."""
     try:
-        session = users_session()
-        query = {"fields": "iamConfiguration"}
-        answer = session and session.get(_URL.format(quote(bucket)), params=query, timeout=_SECONDS)
-        access = answer.json()["iamConfiguration"] if answer else {}
+        session, query = users_session(), {"fields": "iamConfiguration"}
+        url = _URL.format(quote(bucket))
+        said = session.get(url, params=query, timeout=_SECONDS).json() if session else {}
+        access = said["iamConfiguration"]
+        shut = access["uniformBucketLevelAccess"]["enabled"]
     except Exception:  # No error of any kind may fail a preview.
-        return []
-    lacks = {
-        "uniform access": access and not access["uniformBucketLevelAccess"]["enabled"],
-        "public access prevention": access and access["publicAccessPrevention"] != "enforced",
-    }
-    return [name for name, lacking in lacks.items() if lacking]
+        return False
+    return not shut or access["publicAccessPrevention"] != "enforced"

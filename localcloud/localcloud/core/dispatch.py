@@ -72,8 +72,8 @@ class Dispatcher:
             self._report("%s refused", refused[0])
             raise ApiError(
                 400,
-                "machines of the local cloud are processes of this computer, and nothing connects "
-                f"to them by {refused[1]}. `localcloud logs NAME` prints a machine's serial port",
+                f"nothing connects to a machine of the local cloud by {refused[1]}: it is a "
+                "process tree of this computer. `localcloud logs NAME` prints its serial port",
             )
         for api in self._apis:
             found = api.match(request.verb, request.host, request.path)

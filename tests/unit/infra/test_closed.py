@@ -26,11 +26,8 @@ class Google:
         assert url == "https://storage.googleapis.com/storage/v1/b/a-bucket"
         return self
 
-    def __bool__(self) -> bool:
-        return self._access is not None
-
     def json(self) -> dict[str, Any]:
-        return {"iamConfiguration": self._access}
+        return {"iamConfiguration": self._access} if self._access else {"error": {"code": 404}}
 
 
 @pytest.fixture
@@ -46,20 +43,20 @@ def previewed(**bucket: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("access", "turned_on"),
+    "access",
     [
-        (OPEN, "uniform access and public access prevention"),
-        ({**OPEN, "publicAccessPrevention": "enforced"}, "uniform access"),
-        ({**CLOSED, "publicAccessPrevention": "inherited"}, "public access prevention"),
+        OPEN,
+        {**OPEN, "publicAccessPrevention": "enforced"},
+        {**CLOSED, "publicAccessPrevention": "inherited"},
     ],
 )
 def test_what_the_update_turns_on_is_said(
-    access: dict[str, Any], turned_on: str, warnings: list[str], monkeypatch: pytest.MonkeyPatch
+    access: dict[str, Any], warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(closed, "users_session", lambda: Google(access))
     previewed()
     (warning,) = warnings
-    assert warning.startswith(f"gs://a-bucket: the update turns {turned_on} on. ")
+    assert warning.startswith("gs://a-bucket: the update turns on uniform access and public")
 
 
 @pytest.mark.parametrize("google", [Google(CLOSED), Google(None), None])
