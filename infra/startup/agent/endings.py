@@ -110,7 +110,7 @@ _STATES = {
 _HEALTHS = {"UNHEALTHY_MAINTENANCE": "in maintenance"}
 _CURES = {
     "preempted": "`tpustack recover` makes it anew, or set recovery.enabled",
-    "stopped": "`gcloud compute tpus tpu-vm start` starts it",
+    "stopped": "`gcloud compute tpus tpu-vm start NAME --zone ZONE` starts it",
     "deleted": "`pulumi up --refresh` makes it anew",
     "not ready yet": "",
     "in maintenance": "it comes back by itself",

@@ -30,7 +30,7 @@ _CURES = {
     "PREEMPTED": "it was preempted: `pulumi up` deletes it and creates it again",
     "TERMINATED": "it was terminated: `pulumi up` deletes it and creates it again",
     "FAILED": "its creation failed: look at its operation's error, delete it and create it again",
-    "STOPPED": "it is stopped: start it with `gcloud compute tpus tpu-vm start`",
+    "STOPPED": "it is stopped: start it with `gcloud compute tpus tpu-vm start NAME --zone ZONE`",
     "HIDDEN": "it is hidden: delete it and create it again",
 }
 
@@ -138,7 +138,7 @@ def wait_until_ready(
         raise problem
     raise EndpointError(
         f"gave up after {wait.deadline:.0f} s: {problem}; check name, zone and project with "
-        "`gcloud compute tpus tpu-vm list`, or raise --connect_tries"
+        "`gcloud compute tpus tpu-vm list --zone ZONE`, or raise --connect_tries"
     )
 
 
