@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 from localcloud.core import data
 
 Json = dict[str, Any]
+_OUTPUT = re.compile(r"\[?Output[ -]only|Identifier\.", re.IGNORECASE)
 _VARIABLE = re.compile(r"\{(\+?)([^}]+)\}")
 
 
@@ -181,6 +182,8 @@ def _without_prose(node: Json) -> Json:
     # same names: their values say what they are.
     for key in ("description", "enumDescriptions", "enumDeprecated", "annotations"):
         value = node.get(key)
+        if key == "description" and isinstance(value, str) and _OUTPUT.match(value):
+            node["readOnly"] = True
         if not isinstance(value, dict) or not value.keys() & {"type", "$ref"}:
             node.pop(key, None)
     return node

@@ -57,6 +57,8 @@ def write(cloud: Cloud, resource: str, sent: Json) -> Json:
                 reason="aborted",
             )
         bindings = [binding for binding in policy.get("bindings", []) if binding.get("members")]
+        if "bindings" not in (sent.get("updateMask") or "bindings"):
+            bindings = known["bindings"]
         for binding in bindings:
             # Of what a project has, conditions know buckets and objects by their names.
             stores = binding.get("role", "").startswith("roles/storage.")
@@ -156,8 +158,9 @@ def require_version(policy: Json, *bindings: list[Json]) -> None:
     Raises:
         ApiError: 400.
     """
+    version = int(policy.get("version") or 1)
     conditional = any(condition_of(binding) for each in bindings for binding in each)
-    if conditional and int(policy.get("version") or 1) < _CONDITIONAL:
+    if conditional and version < _CONDITIONAL:
         raise invalid("Conditional role bindings take policy version 3.")
 
 

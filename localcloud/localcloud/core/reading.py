@@ -1,0 +1,145 @@
+"""Which fields of a request's body were read: one that nothing reads is not taken in silence.
+
+A handler reads a field by its name, or all of them by copying, storing or comparing the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from localcloud.core.call import Call, Json
+from localcloud.core.discovery import Document, document
+from localcloud.core.errors import ApiError
+
+_CURRENT: ContextVar[Reading | None] = ContextVar("reading", default=None)
+
+
+class UnreadError(ApiError):
+    """Fields that the local cloud does not implement; what the call has changed is undone."""
+
+
+class _Tracked(dict[str, Any]):
+    """An object that knows which of its fields were read."""
+
+    def __init__(self, fields: Json) -> None:
+        super().__init__({name: tracked(value) for name, value in fields.items()})
+        self.seen: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.seen.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.seen.add(name)
+        return super().get(name, default)
+
+    def pop(self, name: str, *default: Any) -> Any:
+        self.seen.add(name)
+        return super().pop(name, *default)
+
+    def __contains__(self, name: object) -> bool:
+        self.seen.add(str(name))
+        return super().__contains__(name)
+
+    def items(self) -> Any:
+        self.seen.update(self)
+        return super().items()
+
+    def values(self) -> Any:
+        self.seen.update(self)
+        return super().values()
+
+    def __iter__(self) -> Iterator[str]:
+        # Without it `{**body}` would not come by __getitem__.
+        return super().__iter__()
+
+    def __eq__(self, other: object) -> bool:
+        return bool(plain(self) == plain(other))
+
+    def __deepcopy__(self, memo: object) -> Json:
+        copied: Json = plain(self)
+        return copied
+
+
+def tracked(value: Any) -> Any:
+    """Return JSON whose objects know which of their fields were read."""
+    if isinstance(value, list):
+        return [tracked(item) for item in value]
+    return _Tracked(value) if isinstance(value, dict) else value
+
+
+def plain(value: Any) -> Any:
+    """Return a copy of JSON, which reads all of it."""
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    return {name: plain(one) for name, one in value.items()} if isinstance(value, dict) else value
+
+
+class Reading:
+    """The reading of one call's body."""
+
+    def __init__(self, call: Call) -> None:
+        self._method, self._body = call.method, call.body
+        self._mask = {path.partition(".")[0] for path in call.mask()}
+
+    def finish(self) -> None:
+        """Refuse the call when a field was not read; those outside of its mask do not count."""
+        known = document(self._method.api, self._method.version)
+        found = _unread(known, {"$ref": self._method.request}, self._body, "")
+        unread = {path for path in found if not self._mask or path.split(".")[0] in self._mask}
+        if unread:
+            raise UnreadError(
+                501,
+                f"the local cloud does not implement {', '.join(sorted(unread))} of "
+                f"{self._method.id}; nothing was changed",
+            )
+
+
+@contextmanager
+def reading(current: Reading) -> Iterator[None]:
+    """Hold the handler to its body: at its end and before anything of it takes effect."""
+    token = _CURRENT.set(current)
+    try:
+        yield
+        current.finish()
+    finally:
+        _CURRENT.reset(token)
+
+
+def finish() -> None:
+    """Refuse the call that is being handled, if one is, when a field was not read."""
+    current = _CURRENT.get()
+    if current is not None:
+        current.finish()
+
+
+def _unread(document: Document, spec: Json, value: Any, at: str) -> Iterator[str]:
+    if "$ref" in spec:
+        spec = document.schemas[spec["$ref"]]
+    if isinstance(value, list):
+        for item in value:
+            yield from _unread(document, spec.get("items", {}), item, f"{at}[]")
+    if not isinstance(value, _Tracked):
+        return
+    known, rest = spec.get("properties", {}), spec.get("additionalProperties", {})
+    for name, one in dict.items(value):
+        below = known.get(name, rest)
+        here = f"{at}.{name}" if at else name
+        if below.get("readOnly") or below.get("deprecated") or not _says(one):
+            continue
+        if name not in value.seen:
+            yield here
+        else:
+            yield from _unread(document, below, one, here)
+
+
+def _says(value: Any) -> bool:
+    """Return whether a value is other than what stands where the field is not sent."""
+    if isinstance(value, list):
+        return any(_says(item) for item in value)
+    if isinstance(value, dict):
+        return any(_says(item) for item in dict.values(value))
+    return bool(value) and value != "0"
