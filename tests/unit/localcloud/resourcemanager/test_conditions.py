@@ -90,8 +90,8 @@ def test_a_service_that_does_not_tell_the_roles_refuses_whoever_is_bound_to_them
     bind(api, "roles/pubsub.admin", MEMBER)
     deployer.post(f"{topic}:setIamPolicy", policy)
     # Neither is such a condition taken where the project's policy is not meant.
-    policy = {"policy": {"version": 3, "bindings": [{**publisher, "condition": bound}]}}
-    api.post(f"{topic}:setIamPolicy", policy, status=501)
+    conditional = {"version": 3, "bindings": [{**publisher, "condition": bound}]}
+    api.post(f"{topic}:setIamPolicy", {"policy": conditional}, status=501)
 
 
 def test_a_role_of_storage_reaches_no_further_than_the_objects_that_its_condition_names(

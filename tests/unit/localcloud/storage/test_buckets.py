@@ -213,8 +213,7 @@ def test_a_regional_bucket_satisfies_zone_isolation(api: Client) -> None:
 
 
 def test_autoclass_begins_with_standard_whatever_is_asked(api: Client) -> None:
-    wanted = {"storageClass": "NEARLINE", "autoclass": {"enabled": True}}
-    made = create(api, name="by-autoclass", **wanted)
+    made = create(api, name="by-autoclass", storageClass="NEARLINE", autoclass={"enabled": True})
     assert made["storageClass"] == "STANDARD"
     upload = "storage.googleapis.com/upload/storage/v1/b/by-autoclass/o"
     query = {"uploadType": "multipart"}
