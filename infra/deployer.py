@@ -15,6 +15,7 @@ from infra.settings import StackSettings
 from infra.settings.bucket import EncryptionSettings
 from infra.settings.budget import BudgetSettings
 from infra.settings.training import RunOn
+from infra.startup.agent.declaration import PATH
 
 _FILE: Final = Path(__file__).parent / "catalog" / "deployer.yaml"
 READ: Final = "read"
@@ -22,6 +23,8 @@ WRITE: Final = "write"
 CHANGE: Final = "change"
 WAIT: Final = "wait"
 ALL: Final = (READ, WRITE, CHANGE, WAIT)
+OBJECTS_ROLE: Final = "roles/storage.objectUser"
+_OBJECTS: Final = (PATH, "data/", "wheels/")
 
 _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
     "everything": lambda s: True,
@@ -120,22 +123,16 @@ def _applying(
     return {key: tuple(sorted(names)) for key, names in sorted(merged.items())}
 
 
-def objects_role() -> str:
-    """Return the role that the deployer has under `objects_condition`, on the project."""
-    role: str = _catalog()["objects"]["role"]
-    return role
-
-
 def objects_condition(settings: StackSettings, stack: str) -> str:
-    """Return the IAM condition that lets the deployer replace and delete the stack's objects.
+    """Return the condition of the deployer's `OBJECTS_ROLE`; empty where it needs none.
 
-    Empty where the whole bucket is deleted along with the stack.
+    The right to replace and delete objects counts for those alone that the stack uploads, not for
+    what the training writes. A bucket that goes with the stack goes whole.
     """
     if settings.bucket.create and settings.bucket.force_destroy:
         return ""
     objects = f"projects/_/buckets/{names_of(settings, stack).bucket}/objects/"
-    prefixes: list[str] = _catalog()["objects"]["prefixes"]
-    return " || ".join(f"resource.name.startsWith('{objects}{each}')" for each in prefixes)
+    return " || ".join(f"resource.name.startsWith('{objects}{each}')" for each in _OBJECTS)
 
 
 def sweeper() -> list[str]:

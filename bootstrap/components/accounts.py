@@ -12,7 +12,7 @@ import pulumi_gcp as gcp
 from bootstrap.rights import Rights
 from bootstrap.settings import DEPLOYS, PREVIEWS, BootstrapSettings
 from infra.components.limits import week
-from infra.deployer import objects_role
+from infra.deployer import OBJECTS_ROLE
 
 _STATE = {DEPLOYS: "roles/storage.objectUser", PREVIEWS: "roles/storage.objectViewer"}
 _KEY = {
@@ -73,7 +73,7 @@ class Accounts(pulumi.ComponentResource):
             self._grant(deployer, name, (permission,), _ONLY.format(_quoted(roles)))
         self._grant(previewer, "previewer", rights.looks)
         if rights.objects:
-            self._bind(deployer, "objects", objects_role(), rights.objects)
+            self._bind(deployer, "objects", OBJECTS_ROLE, rights.objects)
         environment = args.settings.environments[args.environment]
         for role in dict.fromkeys(environment.deployer_roles):
             self._bind(deployer, role.rpartition("/")[2], role)

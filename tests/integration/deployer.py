@@ -8,7 +8,7 @@ from typing import Any
 import requests
 
 from bootstrap.rights import UNLIMITED
-from infra.deployer import Permissions, objects_role
+from infra.deployer import OBJECTS_ROLE, Permissions
 from tpustack.cloud.local import LocalCloudCommand
 
 PROJECT = "projects/tpu-stack-local"
@@ -60,7 +60,7 @@ class Deployer:
             name = self._post(f"{iam}/roles", {"roleId": role_id, "role": role})["name"]
             self._bind(f"cloudresourcemanager.googleapis.com/v1/{PROJECT}", name, only)
         if objects:
-            self._bind(f"cloudresourcemanager.googleapis.com/v1/{PROJECT}", objects_role(), objects)
+            self._bind(f"cloudresourcemanager.googleapis.com/v1/{PROJECT}", OBJECTS_ROLE, objects)
         if permissions.billing_role:
             info = f"https://cloudbilling.googleapis.com/v1/{PROJECT}/billingInfo"
             account = self._owner.get(info, timeout=30).json()["billingAccountName"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import yaml
 
-from infra.deployer import ALL, READ, objects_condition, objects_role, permissions_of
+from infra.deployer import ALL, OBJECTS_ROLE, READ, objects_condition, permissions_of
 from tpustack import options
 from tpustack.stacks.files import load
 
@@ -32,4 +32,4 @@ def command(stack: str, look: bool) -> None:
         click.echo(f"# And on the billing account {permissions.billing_role} ({needed}).")
     click.echo(yaml.safe_dump(role, sort_keys=False), nl=False)
     if objects and not look:
-        click.echo(f"# And on the project {objects_role()}, under the condition\n#   {objects}")
+        click.echo(f"# And on the project {OBJECTS_ROLE}, under the condition\n#   {objects}")

@@ -20,10 +20,9 @@ PROVIDER = "workload-identity-provider"
 """The store's kind of providers; the key is the pool's with `/providers/NAME`."""
 
 _PATH = "projects.locations.workloadIdentityPools"
-_POOLS = Collection(API, _PATH, "iam.googleapis.com/workloadIdentityPools")
-_PROVIDERS = Collection(
-    API, f"{_PATH}.providers", "iam.googleapis.com/workloadIdentityPoolProviders"
-)
+_RIGHTS = "iam.googleapis.com/workloadIdentityPool"
+_POOLS = Collection(API, _PATH, f"{_RIGHTS}s")
+_PROVIDERS = Collection(API, f"{_PATH}.providers", f"{_RIGHTS}Providers")
 _ID = re.compile(r"(?!gcp-)[a-z0-9-]{4,32}")
 _MAPPED = re.compile(r"google\.(subject|groups)|(?=.{1,100}$)attribute\.[a-z0-9_]+")
 _LONGEST_EXPRESSION, _LONGEST_CONDITION = 2048, 4096

@@ -46,6 +46,13 @@ def _listed(call: Call, roles: list[Json]) -> Json:
     return page(call, "roles", roles, size=300)
 
 
+def _check_permissions(role: Json) -> None:
+    # Google's words: github.com/hashicorp/terraform-provider-google/issues/14033.
+    wrong = [name for name in role.get("includedPermissions", []) if not permissions.counts(name)]
+    if wrong:
+        raise invalid(f"Permission {', '.join(sorted(wrong))} is not valid.")
+
+
 @API.method("roles.get")
 def get_predefined(cloud: Cloud, call: Call) -> Json:
     """Return one of Google's roles."""
@@ -68,7 +75,7 @@ def query_testable_permissions(cloud: Cloud, call: Call) -> Json:
     project = resource.removeprefix(_PROJECTS)
     if project == resource or projects.find(cloud, project) is None:
         raise invalid(f"Invalid resource name '{resource}': the local cloud has {_PROJECTS}ID.")
-    names = permissions.in_projects(sorted(permissions.known()))
+    names = filter(permissions.counts, sorted(permissions.known()))
     items = [{"name": name, "stage": "GA"} for name in names]
     size = min(call.body.get("pageSize") or 100, 1000)
     return cut("permissions", items, call.body.get("pageToken", ""), size)
@@ -132,7 +139,7 @@ def create(cloud: Cloud, call: Call) -> Json:
         raise invalid(f'Invalid role id "{role_id}": 3 to 64 letters, digits, _ and .')
     name = f"projects/{call.project}/roles/{role_id}"
     sent = call.body.get("role", {})
-    permissions.require_in_role(sent.get("includedPermissions", []))
+    _check_permissions(sent)
     record = {"name": name, "etag": _etag(cloud)}
     record |= {field: sent[field] for field in _FIELDS if field in sent}
     with cloud.store.locked():
@@ -163,7 +170,7 @@ def list_(cloud: Cloud, call: Call) -> Json:
 def patch(cloud: Cloud, call: Call) -> Json:
     """Change a role."""
     mask = call.mask() or list(_FIELDS)
-    permissions.require_in_role(call.body.get("includedPermissions", []))
+    _check_permissions(call.body)
     record = _find(cloud, call)
     if record.get("deleted"):
         raise failed_precondition(f"The role {_key(call)} is deleted: undelete it first.")
