@@ -121,7 +121,6 @@ class Dispatcher:
     def _handle(self, call: Call, route: Route) -> Json | Response | None:
         if not call.body:
             return route.handler(self._cloud, call)
-        call.body = tracked(call.body)
         with self._cloud.store.undone_by(UnreadError), reading(Reading(call)):
             return route.handler(self._cloud, call)
 
@@ -172,7 +171,8 @@ class Dispatcher:
             self._report("request of %s refused: %s", method.id, "; ".join(problems))
             raise ApiError(400, "\n".join(problems))
         refusals.require_supported(document(method.api, method.version), method.request, body)
-        return body
+        read: Json = tracked(body)
+        return read
 
     def _respond(self, call: Call, result: Json | Response | None) -> Response:
         if isinstance(result, Response):

@@ -186,7 +186,7 @@ def known(message: str) -> str:
 def enforce(local_cloud: LocalCloud, constraint: str, **rule: object) -> None:
     """Set an organization policy on the project."""
     key = f"projects/{DEFAULT_PROJECT}/policies/{constraint}"
-    local_cloud.cloud.store.put(POLICY, key, {"rules": [rule]})
+    local_cloud.cloud.store.put(POLICY, key, {"spec": {"rules": [rule]}})
 
 
 def test_a_policy_on_public_addresses_refuses_them_and_nothing_else(
