@@ -18,7 +18,8 @@ from urllib.parse import unquote, urlsplit
 from localcloud.core import data
 
 Json = dict[str, Any]
-_OUTPUT = re.compile(r"\[?Output[ -]only|Identifier\.", re.IGNORECASE)
+# What descriptions say of fields that a caller may send and Google does not look at.
+_OUTPUT = re.compile(r"^\W?output[ -]only|^identifier\.|ignored on input", re.IGNORECASE)
 _VARIABLE = re.compile(r"\{(\+?)([^}]+)\}")
 
 
@@ -182,7 +183,7 @@ def _without_prose(node: Json) -> Json:
     # same names: their values say what they are.
     for key in ("description", "enumDescriptions", "enumDeprecated", "annotations"):
         value = node.get(key)
-        if key == "description" and isinstance(value, str) and _OUTPUT.match(value):
+        if key == "description" and isinstance(value, str) and _OUTPUT.search(value):
             node["readOnly"] = True
         if not isinstance(value, dict) or not value.keys() & {"type", "$ref"}:
             node.pop(key, None)

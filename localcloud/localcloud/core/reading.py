@@ -5,7 +5,7 @@ A handler reads a field by its name, or all of them by copying, storing or compa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -24,8 +24,8 @@ class UnreadError(ApiError):
 class _Tracked(dict[str, Any]):
     """An object that knows which of its fields were read."""
 
-    def __init__(self, fields: Json) -> None:
-        super().__init__({name: tracked(value) for name, value in fields.items()})
+    def __init__(self, fields: Iterable[tuple[str, Any]]) -> None:
+        super().__init__(fields)
         self.seen: set[str] = set()
 
     def __getitem__(self, name: str) -> Any:
@@ -68,7 +68,9 @@ def tracked(value: Any) -> Any:
     """Return JSON whose objects know which of their fields were read."""
     if isinstance(value, list):
         return [tracked(item) for item in value]
-    return _Tracked(value) if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        return _Tracked((name, tracked(one)) for name, one in value.items())
+    return value
 
 
 def plain(value: Any) -> Any:
@@ -128,7 +130,8 @@ def _unread(document: Document, spec: Json, value: Any, at: str) -> Iterator[str
     for name, one in dict.items(value):
         below = known.get(name, rest)
         here = f"{at}.{name}" if at else name
-        if below.get("readOnly") or below.get("deprecated") or not _says(one):
+        ignored = below.get("readOnly") or below.get("deprecated")
+        if ignored or not _says(one, below.get("default")):
             continue
         if name not in value.seen:
             yield here
@@ -136,10 +139,10 @@ def _unread(document: Document, spec: Json, value: Any, at: str) -> Iterator[str
             yield from _unread(document, below, one, here)
 
 
-def _says(value: Any) -> bool:
+def _says(value: Any, default: Any = None) -> bool:
     """Return whether a value is other than what stands where the field is not sent."""
     if isinstance(value, list):
         return any(_says(item) for item in value)
     if isinstance(value, dict):
         return any(_says(item) for item in dict.values(value))
-    return bool(value) and value != "0"
+    return bool(value) and value not in ("0", default)
