@@ -41,7 +41,7 @@ def _prepare_range(cloud: Cloud, call: Call, record: Json) -> None:
     Source: cloud.google.com/vpc/docs/configure-private-services-access.
     """
     network = url_of(require_network(cloud, call.project, record.get("network", "")))
-    length = record.get("prefixLength", 0)
+    length = int(record.get("prefixLength", 0))
     if not record.get("address") and not 8 <= length < 30:
         raise invalid(
             f"Invalid value for field 'resource.prefixLength': '{length}'. Must be between 8 and "

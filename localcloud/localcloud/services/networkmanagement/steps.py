@@ -90,7 +90,7 @@ def route(network: str, chosen: Route) -> Json:
     }
     if chosen.hop_path:
         about |= {"nextHopUri": chosen.hop_path, "priority": chosen.priority}
-    else:
+    elif chosen.hop == "NEXT_HOP_NETWORK":
         about["nextHop"] = "network gateway"
     if chosen.path:
         about["uri"] = chosen.path
