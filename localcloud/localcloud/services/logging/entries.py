@@ -63,7 +63,8 @@ def list_(cloud: Cloud, call: Call) -> Json:
 
 
 def _project_of_entries(body: Json) -> str:
-    names = {entry.get("logName") or body.get("logName", "") for entry in body.get("entries", [])}
+    default = body.get("logName", "")
+    names = {entry.get("logName") or default for entry in body.get("entries", [])}
     projects = {found[1] for found in map(_LOG.fullmatch, names) if found}
     if len(projects) != 1 or not all(map(_LOG.fullmatch, names)):
         raise invalid("log_name must be projects/PROJECT/logs/LOG, of one project for all entries.")

@@ -111,7 +111,7 @@ def disable(cloud: Cloud, call: Call) -> Json:
         if service in about.get("needs", [])
         and cloud.store.get(enablement.ENABLED, enablement.key(project, name)) is not None
     ]
-    if needing and not call.body.get("disableDependentServices"):
+    if not call.body.get("disableDependentServices") and needing:
         raise failed_precondition(
             f"The service {service} is depended on by the following active service(s): "
             f"{', '.join(needing)}. Please specify disable_dependent_services=true if you want "

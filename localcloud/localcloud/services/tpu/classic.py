@@ -44,7 +44,7 @@ def _record(cloud: Cloud, call: Call, accelerator: catalog.Accelerator) -> Recor
     body = call.body
     project = call.project
     network = require_network(cloud, project, checks.by_id(cloud, body.get("network", "")))
-    if network.split("/")[1] != project and not body.get("useServiceNetworking"):
+    if not body.get("useServiceNetworking") and network.split("/")[1] != project:
         raise invalid("A Shared VPC's network needs use_service_networking.")
     record: Record = {
         "description": body.get("description"),

@@ -215,11 +215,12 @@ def test_a_job_fails_where_its_region_has_no_room(
 
 
 def test_who_submits_must_be_let_act_as_the_account(
-    api: Client, local_cloud: LocalCloud, machines: FakeMachines
+    api: Client, local_cloud: LocalCloud, machines: FakeMachines, clock: VirtualClock
 ) -> None:
     accounts = f"iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts"
     assert "does not exist" in str(api.post(JOBS, body(serviceAccount=EMAIL), status=400))
     api.post(accounts, {"accountId": "runner"})
+    clock.advance(local_cloud.cloud.seconds("account.visible"))
     manager = f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}"
     policy = api.post(f"{manager}:getIamPolicy")
     policy["bindings"].append({"role": "roles/aiplatform.user", "members": ["user:ada@x.org"]})

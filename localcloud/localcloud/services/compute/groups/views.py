@@ -155,10 +155,11 @@ def list_instances(cloud: Cloud, call: Call) -> Json:
     """List the instances of a group with their states."""
     group, record = _managing(cloud, call)
     found = []
+    only_running = call.body.get("instanceState") == "RUNNING"
     for name in sorted(record["_members"]):
         instance = cloud.store.get(STORE, instance_path(group, name))
         running = instance is not None and instance["status"] == "RUNNING"
-        if instance is not None and (running or call.body.get("instanceState") != "RUNNING"):
+        if instance is not None and (running or not only_running):
             found.append({"instance": instance["selfLink"], "status": instance["status"]})
     path = f"{path_from(record['instanceGroup'])}/listInstances"
     return page(call, "compute#instanceGroupsListInstances", path, found)
