@@ -61,6 +61,12 @@ def test_a_secret_is_kept_and_read_with_a_key_of_kms_and_without_one_says_why(
     assert file["secretsprovider"] == f"gcpkms://{KEY}"
     assert "secure" in file["config"]["tpu-stack:token"]
     assert run("config", "get", "tpu-stack:token").stdout == "hush\n"
+    # The program would keep it in clear.
+    run("config", "set", "tpu-stack:zone", "us-central1-b")
+    previewed = run("preview")
+    assert previewed.returncode != 0
+    assert 'token: "[secret]" is a secret, but' in previewed.stdout + previewed.stderr
+    assert "hush" not in previewed.stdout + previewed.stderr
     version = f"https://cloudkms.googleapis.com/v1/{KEY}/cryptoKeyVersions/1"
     disabled = {"state": "DISABLED"}
     google.patch(version, params={"updateMask": "state"}, json=disabled, timeout=30)

@@ -17,6 +17,9 @@ from tpustack.cloud.local import LocalCloudCommand
 from tpustack.project import BACKEND
 
 ZONE = "https://compute.googleapis.com/compute/v1/projects/tpu-stack-local/zones/us-central1-b"
+TPUS = "https://tpu.googleapis.com/v2/projects/tpu-stack-local/locations"
+TPU = f"{TPUS}/{ZONE.rpartition('/')[2]}/nodes/tpu-stack-dev-tpu"
+LIMITS = {"timeToLiveHours": 4, "idleMinutes": 30}
 VM, DISKS = f"{ZONE}/instances/tpu-stack-dev-vm", f"{ZONE}/disks"
 OF_REQUEST = VM.replace("tpu-stack-local", REQUESTS).replace("-dev-", "-pr-7-")
 THEIR_DISKS = DISKS.replace("tpu-stack-local", REQUESTS)
@@ -69,6 +72,18 @@ def test_a_change_goes_from_a_branch_to_the_cloud_and_what_is_left_is_swept(
     assert google.get(VM).json()["labels"]["team"] == "vision"
     assert google.get(OF_REQUEST).ok
 
+    # What changes in place is in the plan and in the update, also of a TPU out of the queue.
+    tpu = google.get(TPU).json()
+    clone.settings("dev", labels={"team": "sound", "environment": "dev"}, limits=LIMITS)
+    clone.git("commit", "--quiet", "--all", "--message=In place")
+    assert clone.ci("preview", "--stack", "dev").code == CHANGES
+    assert "Will be replaced" not in clone.text("dev")
+    shutil.copytree(clone.path / OUTPUT, clone.path / "more")
+    changed = clone.ci("deploy", "--stack", "dev", "--plans", "more")
+    assert changed.code == CHANGES, changed.said
+    assert google.get(TPU).json()["createTime"] == tpu["createTime"]
+    assert google.get(TPU).json()["labels"]["team"] == "sound"
+
     label(google, "audio")
     google.post(f"{VM}/stop").raise_for_status()
     found = clone.ci("drift", "--stack", "dev")
@@ -84,7 +99,7 @@ def test_a_change_goes_from_a_branch_to_the_cloud_and_what_is_left_is_swept(
     repaired = clone.ci("deploy", "--refresh", "--stack", "dev")
     assert repaired.code == CHANGES, repaired.said
     assert google.get(VM).json()["status"] == "RUNNING"
-    assert google.get(VM).json()["labels"]["team"] == "vision"
+    assert google.get(VM).json()["labels"]["team"] == "sound"
 
     assert clone.ci("sweep").code == NO_CHANGE
     clone.git("push", "--quiet", "origin", "--delete", "team")
