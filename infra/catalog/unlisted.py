@@ -14,7 +14,7 @@ _TENSORFLOW = re.compile(
 )
 _BARE = re.compile(r"(tpu-ubuntu\d{4}|tpu-vm|v\d+-alpha)(-[a-z0-9]+)*")
 _MACHINE = re.compile(r"(?P<series>[a-z]\d+[a-z]?-(?P<kind>[a-z]+))(-\d+g?(-\w+)*)?")
-_ZONE = re.compile(r"[a-z]+-[a-z]+\d+-(?P<ai>ai\d+)?[a-z]")
+_ZONE = re.compile(r"[a-z]+-[a-z]+\d+-(ai\d+)?[a-z]")
 # From this release on the name of a runtime says which device API it has.
 _NAMES_API = (2, 15)
 
@@ -22,12 +22,6 @@ _NAMES_API = (2, 15)
 def is_zone(name: str) -> bool:
     """Return whether a name has the form of Google's zones."""
     return bool(_ZONE.fullmatch(name))
-
-
-def is_ai_zone(name: str) -> bool:
-    """Return whether it is one of the zones for accelerators alone, such as us-central1-ai1a."""
-    found = _ZONE.fullmatch(name)
-    return bool(found and found["ai"])
 
 
 def accelerator(name: str, known: Mapping[str, Accelerator]) -> Accelerator | None:

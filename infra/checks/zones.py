@@ -11,6 +11,8 @@ from infra.settings.problems import Problem, misplaced
 from infra.settings.tpu import Architecture
 
 _SETTING = "tpu.queued.fallbackZones"
+AI = "-ai"
+"""What the names of zones for accelerators alone have, such as us-central1-ai1a."""
 SWITCH_ON = (
     "gcloud beta compute preview-features update ai-zones-visibility --activation-status=enabled "
     "--rollout-plan=fast-rollout --project={}"
@@ -45,7 +47,7 @@ def check_fallback_zones(settings: StackSettings, context: Context) -> Iterator[
 def warn_about_ai_zones(settings: StackSettings, context: Context) -> Iterator[str]:
     """Warn of zones that Google hides until a project switches them on."""
     for zone in settings.tpu_zones:
-        if unlisted.is_ai_zone(zone):
+        if AI in zone:
             yield (
                 f"{settings.setting_of(zone)}: {zone} is an AI zone, which Google hides from a "
                 f"project until `{SWITCH_ON.format(settings.project)}`. The VM is in "

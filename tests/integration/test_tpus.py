@@ -124,9 +124,14 @@ def reasons(pulumi: Pulumi, kind: str, stack: str = "local") -> set[str]:
 
 
 def test_a_node_that_is_there_already_is_imported_and_another_version_is_installed_on_it(
-    deploy: Deploy, google: requests.Session, project: Path, pulumi: Pulumi
+    deploy: Deploy,
+    google: requests.Session,
+    project: Path,
+    pulumi: Pulumi,
+    cloud: LocalCloudCommand,
 ) -> None:
     enable(google, "tpu")
+    cloud.run("faults", "set", "deny-tpu-nodes", '{"on": false}')
     node = {
         "acceleratorType": "v2-8",
         "tensorflowVersion": "2.12.1",

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from infra.apis import COMPUTE_API, TPU_API
-from infra.catalog.unlisted import is_ai_zone
 from infra.checks.context import nearest
-from infra.checks.zones import SWITCH_ON
+from infra.checks.zones import AI, SWITCH_ON
 from infra.settings.tpu import Architecture
 from tpustack.cloud.google import Forbidden, NotFound
 from tpustack.live.finding import OK, WRONG, Asked, Finding
@@ -89,7 +88,7 @@ def _in_zone(
         return Finding(about, OK, f"{zone} has {wanted}")
     if not known:
         cure = f"Change {asked.settings.setting_of(zone)}"
-        if is_ai_zone(zone):
+        if AI in zone:
             cure = f"Switch AI zones on: `{SWITCH_ON.format(asked.project)}`"
         return Finding(about, WRONG, f"{zone} offers no TPUs", cure)
     said = f"{zone} has no {wanted}"

@@ -120,15 +120,6 @@ def _cpus(value: Json) -> list[str]:
     return _only("CPUS")(value) + _whole(value.get("CPUS", {}))
 
 
-def _texts(name: str) -> Check:
-    def check(value: Json) -> list[str]:
-        texts = value.get(name, [])
-        good = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
-        return _only(name)(value) + ([] if good else [f"{name} must be a list of texts"])
-
-    return check
-
-
 def _seconds(value: Json) -> list[str]:
     return _only("stop", "preempt")(value) + _whole(value)
 
@@ -159,7 +150,7 @@ _CHECKS: dict[str, Check] = {
     "compute.stockout": _zones,
     "deny-tpu-nodes": _switch,
     "grace": _seconds,
-    "grpc": _texts("deaf"),
+    "grpc": _only("deaf"),
     ISSUERS: _issuers,
     "quota": _limits,
     "reservations": _types_by_zone,

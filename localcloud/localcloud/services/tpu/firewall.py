@@ -13,6 +13,9 @@ from localcloud.services.compute.resources import identity
 from localcloud.services.tpu import nodes
 from localcloud.services.tpu.api import NODE
 
+_RULE = {"priority": 1000, "direction": "INGRESS", "disabled": False}
+_RULE |= {"sourceRanges": ["10.0.0.0/8"], "allowed": [{"IPProtocol": "tcp", "ports": ["8470"]}]}
+
 
 @nodes.served
 def _add_rule(cloud: Cloud) -> None:
@@ -22,13 +25,5 @@ def _add_rule(cloud: Cloud) -> None:
         project, _, network = node["_network"].partition("/global/networks/")
         name = f"tpu-{network}"[:63].rstrip("-")
         path = f"{project}/global/firewalls/{name}"
-        rule = identity(cloud, "compute#firewall", path, name) | {
-            "network": url_of(node["_network"]),
-            "priority": 1000,
-            "direction": "INGRESS",
-            "sourceRanges": ["10.0.0.0/8"],
-            "allowed": [{"IPProtocol": "tcp", "ports": ["8470-8482"]}],
-            "disabled": False,
-            "logConfig": {"enable": False},
-        }
-        cloud.store.put(STORE, path, rule)
+        rule = identity(cloud, "compute#firewall", path, name) | _RULE
+        cloud.store.put(STORE, path, rule | {"network": url_of(node["_network"])})
