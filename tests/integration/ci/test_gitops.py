@@ -16,7 +16,7 @@ from tests.integration.ci.conftest import OUTPUT, REQUESTS, MakeCheckout
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.project import BACKEND
 
-ZONE = "https://compute.googleapis.com/compute/v1/projects/tpu-stack-local/zones/us-central1-b"
+ZONE = "https://compute.googleapis.com/compute/v1/projects/tpu-stack-local/zones/us-central1-a"
 TPUS = "https://tpu.googleapis.com/v2/projects/tpu-stack-local/locations"
 TPU = f"{TPUS}/{ZONE.rpartition('/')[2]}/nodes/tpu-stack-dev-tpu"
 LIMITS = {"timeToLiveHours": 4, "idleMinutes": 30}
@@ -49,7 +49,7 @@ def test_a_change_goes_from_a_branch_to_the_cloud_and_what_is_left_is_swept(
     assert [each["stack"] for each in clone.result()["stacks"]] == ["dev"]
     comment = clone.text("dev")
     assert comment.startswith("<!-- tpustack ci preview dev -->\n")
-    for part in ("dynamic/tpu:QueuedResource tpu", "every rule is kept", "nothing → $1.3934"):
+    for part in ("dynamic/tpu:QueuedResource tpu", "every rule is kept", "nothing → $1.0231"):
         assert part in comment
     shutil.copytree(clone.path / OUTPUT, clone.path / "plans")
 

@@ -101,7 +101,7 @@ def attacks(pipeline: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
         ("GET", f"{storage}/storage/v1/b/{STATE}/o", {}),
         ("POST", f"{storage}/upload/storage/v1/b/{STATE}/o?uploadType=media&name=x", {}),
         ("POST", f"https://cloudkms.googleapis.com/v1/{key}:decrypt", {"ciphertext": "eA=="}),
-        ("GET", f"{compute}/projects/{prod}/zones/us-central1-b/instances/tpu-stack-prod-vm", {}),
+        ("GET", f"{compute}/projects/{prod}/zones/us-central1-a/instances/tpu-stack-prod-vm", {}),
         ("POST", f"{compute}/projects/{prod}/global/networks", {"name": "n"}),
         ("POST", f"{PROJECTS_API}/{prod}:setIamPolicy", owned),
         ("POST", f"{PROJECTS_API}/tpu-stack-local:setIamPolicy", owned),
