@@ -154,9 +154,11 @@ def checkout(
 
 
 def make_project(google: requests.Session, project: str) -> None:
-    """Makes a project of the developer's own."""
+    """Makes a project of the developer's own, with the APIs that gcloud enables in it."""
     url = "https://cloudresourcemanager.googleapis.com/v1/projects"
     google.post(url, json={"projectId": project}).raise_for_status()
+    services = f"https://serviceusage.googleapis.com/v1/projects/{project}/services"
+    google.post(f"{services}/cloudapis.googleapis.com:enable", json={}).raise_for_status()
 
 
 def _write_stacks(source: Path, stacks: tuple[str, ...], trainer: Path) -> None:
