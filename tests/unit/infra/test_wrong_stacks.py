@@ -62,7 +62,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "a region instead of a zone",
         config(zone="us-central1"),
         'zone: "us-central1" is a region, not a zone. Use us-central1-b, us-central1-c or '
-        "us-central1-f.",
+        "us-central1-a.",
     ),
     (
         "a zone that its region has not",
