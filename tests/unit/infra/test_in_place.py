@@ -68,7 +68,8 @@ CHANGES: dict[str, dict[str, Any]] = {
 OF_THE_QUEUE: dict[str, dict[str, Any]] = {
     "patience": {"tpu": {"queued": {"waitMinutes": 5}}},
     "deadline": {"tpu": {"queued": {"validUntil": "2099-01-31T17:00:00Z"}}},
-    "further zone": {"tpu": {"queued": {"fallbackZones": ["us-central1-c", "us-central1-f"]}}},
+    "further zone": {"tpu": {"queued": {"fallbackZones": ["us-central1-c"]}}},
+    "no further zone": {"tpu": {"queued": {"fallbackZones": []}}},
 }
 
 
@@ -153,5 +154,5 @@ def test_another_request_means_other_tpus_in_the_preview(
     run: Run, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     """In the update the engine has deleted them before the request, and makes them again."""
-    preview, _ = compare(run, monkeypatch, FORMS[form], {"tpu": {"tags": ["workers"]}})
+    preview, _ = compare(run, monkeypatch, FORMS[form], {"tpu": {"secureBoot": True}})
     assert set(preview.decided.values()) == {"replace for ['request']", "replace for ['requested']"}

@@ -46,6 +46,7 @@ def reached(api: Client, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -
     for email in (OURS, OTHERS):
         accounts = f"iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts"
         api.post(accounts, {"accountId": email.partition("@")[0]})
+    clock.advance(60)  # Until they are found.
     calls_as(api, clock, monkeypatch)
 
 

@@ -114,7 +114,7 @@ def test_a_tpu_vm_has_the_options_of_its_machine(run: Run) -> None:
     engine, outputs = run(config(tpu={**POD, **options}))
     vm = engine.one("V2Vm")
     assert vm["shieldedInstanceConfig"] == {"enableSecureBoot": True}
-    assert vm["tags"] == ["workers"]
+    assert vm["tags"] == ["tpu-stack-test-net", "workers"]
     assert vm["serviceAccount"] == {"email": outputs["service_account"], "scopes": [logging]}
     assert vm["networkConfig"]["enableExternalIps"] is True
 
@@ -134,7 +134,7 @@ def test_a_queued_tpu_vm_has_the_same_options_and_those_of_the_queue_alone(run: 
     (spec,) = request["tpu"]["nodeSpec"]
     node = spec["node"]
     assert node["shieldedInstanceConfig"] == {"enableSecureBoot": True}
-    assert node["tags"] == ["workers"]
+    assert node["tags"] == ["tpu-stack-test-net", "workers"]
     assert node["networkConfig"]["enableExternalIps"] is True
     assert node["dataDisks"] == [{"sourceDisk": disk["source"], "mode": "READ_ONLY"}]
     assert node["bootDiskConfig"] == {"diskSizeGb": "200"}
@@ -170,7 +170,6 @@ def test_the_queue_is_told_how_long_a_deletion_may_take(run: Run) -> None:
 
 
 def test_what_nobody_asks_for_is_not_in_a_request(run: Run) -> None:
-    """So that a stack made by an earlier release keeps its TPU."""
     request = asked(run)
     (spec,) = request["tpu"]["nodeSpec"]
     assert set(request) == {"tpu"}
@@ -181,4 +180,5 @@ def test_what_nobody_asks_for_is_not_in_a_request(run: Run) -> None:
         "networkConfig",
         "serviceAccount",
         "metadata",
+        "tags",
     }
