@@ -53,6 +53,8 @@ def is_the_same(props: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
 
 
 def _covers(found: Any, wanted: Any) -> bool:
+    if found is None and not wanted:
+        return True  # Google leaves out what is false or empty.
     if isinstance(wanted, Mapping):
         there = isinstance(found, Mapping)
         return there and all(_covers(found.get(key), value) for key, value in wanted.items())

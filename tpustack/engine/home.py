@@ -106,7 +106,7 @@ def make(home: Home, stack: str, *, project: str, region: str) -> Iterator[str]:
     if bucket and state_bucket.ensure(Google(), bucket[1], project=project, region=region):
         yield f"The bucket gs://{bucket[1]} is made; it keeps old versions of the state."
     if home.secrets_provider == PASSPHRASE and (made := _passphrase_file()):
-        yield f"{made} is made. Without this passphrase nobody can change or destroy the stack."
+        yield f"Wrote a new passphrase to {made}. Keep it: every change of the stack needs it."
     pulumi = _pulumi({PASSPHRASE_VARIABLE: home.passphrase} if home.passphrase else {})
     if not os.environ.get(BACKEND):
         pulumi("login", home.url)

@@ -8,7 +8,7 @@ import pulumi
 import pytest
 
 from infra.components.identity import _PROJECT_ROLES, Identity, IdentityArgs
-from infra.components.limits import _CREATE, _PERMISSIONS
+from infra.components.limits import _PERMISSIONS, permissions_of_role
 from infra.startup.agent.declaration import PATH as DECLARATION
 from infra.startup.agent.google import Json, Place, parse
 from infra.startup.agent.recovery import Recovery
@@ -39,7 +39,7 @@ def account(google: Client, local_cloud: LocalCloud) -> str:
     """The machines' account with what identity.py and limits.py grant it; the role's name."""
     enablement.enable(local_cloud.cloud, PROJECT, ("iam.googleapis.com",))
     google.post(f"{IAM}/serviceAccounts", {"accountId": "machines"})
-    role = {"title": "agent", "includedPermissions": [*_CREATE, *_PERMISSIONS]}
+    role = {"title": "agent", "includedPermissions": permissions_of_role(creates=True)}
     name = google.post(f"{IAM}/roles", {"roleId": "agent", "role": role})["name"]
     policy = google.post(f"{MANAGER}:getIamPolicy")
     bindings = [{"role": one, "members": [MEMBER]} for one in (name, *_PROJECT_ROLES)]

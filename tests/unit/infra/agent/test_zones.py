@@ -15,6 +15,7 @@ from infra.queued import node, request
 from infra.queued.api import TpuApi
 from infra.queued.node import QueuedNodeProvider
 from infra.queued.request import QueuedRequestProvider
+from infra.queued.zones import id_of
 from infra.startup.agent.forms import in_zone
 from infra.startup.agent.google import Call, Json, Place
 from infra.startup.agent.jobs.tpus import Tpus
@@ -414,7 +415,7 @@ class Deployment:
         """Make both resources."""
         self.state = Provider().create(asked).outs or {}
         waits = {key: asked[key] for key in ("project", "zone", "name", "fallbackZones")}
-        waits |= {"requested": "id", "waitMinutes": 60.0, "at": self.state["at"]}
+        waits |= {"requested": id_of(asked), "waitMinutes": 60.0, "at": self.state["at"]}
         self.waits = waits
         self.nodes = QueuedNodeProvider().create(waits).outs or {}
 
