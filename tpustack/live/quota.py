@@ -25,10 +25,9 @@ _PAGE = "https://console.cloud.google.com/iam-admin/quotas?project={}"
 # How metrics call a family: Google's page on quotas has tpu-v5s-litepod-serving-preemptible, users'
 # scripts have tpu-v4s-preemptible (2026-08).
 _FAMILY = {"v4": "v4s", "v5e": "v5s"}
-# The word of a family's second quota. v2 and v3 have one for slices of several hosts; v5litepod-1,
-# -4 and -8 take "serving" (cloud.google.com/tpu/docs/quota, a copy of 2025).
+# The word of a family's second quota. v2 and v3 have one for slices of several hosts, v5e for one
+# host: v5litepod-1, -4 and -8 (cloud.google.com/tpu/docs/quota, a copy of 2025).
 _SECOND = {"v2": "pod", "v3": "pod", "v5e": "serving"}
-_LARGEST_SERVING = 8
 _UNLIMITED = -1
 
 
@@ -133,9 +132,8 @@ def _fits(name: str, accelerator: Accelerator, capacity: Capacity) -> bool:
 
 
 def _takes_second(accelerator: Accelerator) -> bool:
-    if accelerator.family == "v5e":
-        return accelerator.chips <= _LARGEST_SERVING
-    return accelerator.family in _SECOND and accelerator.hosts > 1
+    family = accelerator.family
+    return family in _SECOND and (accelerator.hosts == 1) == (family == "v5e")
 
 
 def _standing(asked: Asked, accelerator: Accelerator, zone: str) -> int:

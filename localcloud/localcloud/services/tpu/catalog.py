@@ -15,9 +15,6 @@ _OTHER_NODE_VERSIONS = ("nightly", "pytorch-2.0")
 _OTHER_RUNTIMES = ("tpu-vm-cos-stable",)
 # Google gives a classic node twice as many addresses as it has hosts, and at least a /29.
 _LONGEST_PREFIX = 29
-# "v5litepod-1, v5litepod-4, v5litepod-8 [require] serving quota types: tpu-v5s-litepod-serving …"
-# (cloud.google.com/tpu/docs/quota, a copy of 2025; users' 429s of 2025-08 to 2026-08 agree).
-_LARGEST_SERVING = 8
 
 
 @dataclass(frozen=True)
@@ -90,8 +87,11 @@ class Accelerator:
 
     @property
     def _serves(self) -> bool:
-        """Whether it draws on v5e's quota for serving instead of that for training."""
-        return self.generation == "v5litepod" and self.size <= _LARGEST_SERVING
+        """Whether it draws on v5e's quota for serving: v5litepod-1, -4 and -8, of one host, do.
+
+        Source: cloud.google.com/tpu/docs/quota, a copy of 2025; users' 429s of 2025-08 to 2026-08.
+        """
+        return self.generation == "v5litepod" and self.hosts == 1
 
 
 @lru_cache(maxsize=1)
