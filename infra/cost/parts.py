@@ -15,8 +15,6 @@ from infra.settings.training import RunOn
 from infra.settings.vm import VmCapacity
 
 ASSUMED_STORAGE_GIB = 100
-# Google's default (docs.cloud.google.com/storage/docs/soft-delete, 2026-11).
-_SOFT_DELETE_DAYS = 7
 
 
 def of_stack(
@@ -139,8 +137,7 @@ def _bucket(settings: StackSettings, catalog: Catalog) -> Line:
 
 def _soft_delete(settings: StackSettings, catalog: Catalog) -> tuple[str, ...]:
     """Say what it costs that Google keeps replaced objects in a bucket that the stack makes."""
-    days = settings.bucket.soft_delete_days
-    days = _SOFT_DELETE_DAYS if days is None else days
+    days = settings.bucket.kept_days
     price = catalog.prices.storage(settings.region)
     if not (settings.bucket.create and days and price):
         return ()

@@ -78,3 +78,8 @@ class BucketSettings(Section):
     """A group of settings, which may be empty: {}. Encrypt with a key of Cloud KMS that you control
     instead of one of Google's.
     """
+
+    @property
+    def kept_days(self) -> int:
+        """How long deleted objects are kept (docs.cloud.google.com/storage/docs/soft-delete)."""
+        return 7 if self.soft_delete_days is None else self.soft_delete_days

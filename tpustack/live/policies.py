@@ -103,6 +103,12 @@ CONSTRAINTS = (
         lambda rule, s: _enforced(rule),
         "Ask whoever administers the organization: the stack makes a service account",
     ),
+    # "'604800' violates constraint" (discuss.google.dev/t/175999): no default passes everywhere.
+    Constraint(
+        "storage.softDeletePolicySeconds",
+        lambda rule, s: s.bucket.create and _denies(rule, str(s.bucket.kept_days * 86400)),
+        "Set bucket.softDeleteDays to a duration that is allowed",
+    ),
     Constraint(
         "compute.disableSerialPortAccess",
         lambda rule, s: s.training.run_on is RunOn.VM and _enforced(rule),

@@ -217,6 +217,17 @@ def test_names_that_are_taken_are_found(live: Live, api: Client) -> None:
             {"values": {"deniedValues": ["is:storage.googleapis.com"]}},
             {"labels": {}},
         ),
+        # `init` sets 0, which some refuse, and others refuse Google's default.
+        (
+            "storage.softDeletePolicySeconds",
+            {"values": {"allowedValues": ["604800"]}},
+            {"bucket": {"softDeleteDays": 0}},
+        ),
+        (
+            "storage.softDeletePolicySeconds",
+            {"values": {"allowedValues": ["0"]}},
+            {"labels": {}},
+        ),
         (
             "compute.requireShieldedVm",
             {"enforce": True},
