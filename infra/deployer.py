@@ -29,7 +29,6 @@ _OBJECTS: Final = (PATH, "data/", "wheels/")
 _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
     "everything": lambda s: True,
     "a vm that nobody manages": lambda s: s.vm.managed is None,
-    "a vm that comes back": lambda s: s.vm_comes_back,
     "a managed vm": lambda s: s.vm.managed is not None,
     "a health check of the vm": lambda s: (
         s.vm.managed is not None and s.training.run_on is RunOn.VM

@@ -45,6 +45,7 @@ SETTINGS: dict[str, Any] = {
     "budget": BUDGET,
     "messages": {"emails": ["team@example.com"], "pubsubTopic": "tpu-messages"},
     "limits": {"idleMinutes": 600},
+    "network": {"subnetRange": "10.10.0.0/24"},
     "vm": {"machineType": "n1-standard-2", "publicIp": True, "keepBootDisk": True},
     "tpu": {**TPU, "dataDisks": [{"name": "data", "sizeGib": 10}]},
 }
@@ -52,6 +53,14 @@ CHANGED: dict[str, Any] = {
     "bucket": {**BUCKET, "softDeleteDays": 7, "encryption": {"rotationDays": 30}},
     "budget": {**BUDGET, "amount": 600},
     "labels": {"team": "vision"},
+    "network": {"subnetRange": "10.10.0.0/20"},
+    "vm": {
+        **SETTINGS["vm"],
+        "machineType": "n1-standard-4",
+        "hostMaintenance": "terminate",
+        "shielded": {"secureBoot": False},
+    },
+    "tpu": {**TPU, "dataDisks": [{"name": "data", "sizeGib": 20}]},
 }
 
 

@@ -13,7 +13,7 @@ import requests
 from rich.console import Console
 
 from bench.sandbox import session
-from infra.deployer import READ, WAIT, WRITE, permissions_of
+from infra.deployer import CHANGE, READ, WAIT, WRITE, permissions_of
 from tpustack.cloud.google import Google
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine.stack import Stack
@@ -84,11 +84,14 @@ def test_a_preempted_vm_comes_back_and_runs_its_job_and_nothing_is_left_of_it(
     assert engine.up(ignore).changed == 0
 
     training = {"wheel": str(trainer), "tensorflowVersion": "2.19.1", "job": "second"}
-    deploy(vm=MANAGED, training=training)
+    checked = {**MANAGED, "managed": {"checkIntervalSeconds": 5, "failedChecks": 5}}
+    deploy(vm=checked, training=training)
     assert engine.up(ignore).changes["replace"] == 3
     said(cloud, "starting the job second")
     engine.destroy(ignore)
     assert cloud.status()["resources"] == before
     follows = {"compute.instances.get", "compute.instances.getSerialPortOutput"}
     assert follows <= set(permissions.of_project(WAIT))
-    assert runner.asked() == sorted({*permissions.of_project(READ, WRITE), *follows})
+    changes = {"compute.healthChecks.update"}
+    assert changes <= set(permissions.of_project(CHANGE))
+    assert runner.asked() == sorted({*permissions.of_project(READ, WRITE), *follows, *changes})
