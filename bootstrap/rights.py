@@ -21,8 +21,7 @@ UNLIMITED: Final = ("pubsub.topics.setIamPolicy",)
 those of "IAM API attributes": it refuses every grant under such a condition.
 https://docs.cloud.google.com/iam/docs/conditions-attribute-reference (2026-11-24)
 """
-_GRANTS: Final = ".setIamPolicy"
-_ON_PROJECT: Final = f"resourcemanager.projects{_GRANTS}"
+_ON_PROJECT: Final = "resourcemanager.projects.setIamPolicy"
 
 
 @dataclass(frozen=True)
@@ -93,12 +92,11 @@ def _problems(
 def _of(environment: EnvironmentSettings, settings: StackSettings, stack: str) -> Rights:
     permissions = permissions_of(settings)
     everything = {*permissions.of_project(), *(sweeper() if environment.like else ())}
-    granting = {name for name in everything if name.endswith(_GRANTS)}.difference(UNLIMITED)
-    grants = {name: permissions.grants.get(name, ()) for name in granting}
-    creates = settings.recovery.enabled
-    machines = permissions_of_role(creates=creates) if _needs_role(settings) else []
+    grants = {name: of for name, of in permissions.grants.items() if name not in UNLIMITED}
+    machines: list[str] = []
     role = settings.limits.role or ""
-    if machines:
+    if _needs_role(settings):
+        machines = permissions_of_role(creates=settings.recovery.enabled)
         grants[_ON_PROJECT] += (f"projects/{environment.project}/roles/{role}",)
     return Rights(
         objects=objects_condition(settings, stack),

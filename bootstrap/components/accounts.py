@@ -21,7 +21,7 @@ _KEY = {
 }
 # https://docs.cloud.google.com/iam/docs/setting-limits-on-granting-roles (2026-11-24). Google takes
 # no default but the empty list, with which the condition holds: bind nothing but rights to grant.
-_ONLY = "api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', []).hasOnly([{}])"
+_ONLY = "api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', []).hasOnly({})"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Accounts(pulumi.ComponentResource):
         for permission, roles in sorted(rights.grants.items()):
             # One for each kind of resource: a condition names at most ten roles.
             name = f"granter-{permission.split('.')[1]}"
-            self._grant(deployer, name, (permission,), _ONLY.format(_quoted(roles)))
+            self._grant(deployer, name, (permission,), _ONLY.format(list(roles)))
         self._grant(previewer, "previewer", rights.looks)
         if rights.objects:
             self._bind(deployer, "objects", OBJECTS_ROLE, rights.objects)
@@ -155,7 +155,3 @@ class Accounts(pulumi.ComponentResource):
             condition=only if condition else None,
             opts=pulumi.ResourceOptions(parent=account, depends_on=list(args.requires)),
         )
-
-
-def _quoted(names: tuple[str, ...]) -> str:
-    return ", ".join(f"'{name}'" for name in names)

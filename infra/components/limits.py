@@ -12,7 +12,6 @@ from infra.components import projects
 
 # They count for requests in the queue, too.
 _PERMISSIONS = ("tpu.nodes.delete", "tpu.nodes.start", "tpu.nodes.stop")
-_CREATE = "tpu.nodes.create"
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class Limits(pulumi.ComponentResource):
 
 def permissions_of_role(*, creates: bool) -> list[str]:
     """Return what the role holds, by whether the machines make their TPU anew."""
-    return sorted((*_PERMISSIONS, *([_CREATE] if creates else ())))
+    return [*(["tpu.nodes.create"] if creates else []), *_PERMISSIONS]
 
 
 def week(now: datetime) -> str:

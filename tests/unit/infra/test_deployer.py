@@ -132,10 +132,12 @@ def test_the_roles_that_a_stack_gives_are_those_on_the_list(
     assert given == {name: set(granted) for name, granted in of(**settings).grants.items()}
 
 
-def test_each_permission_to_grant_has_its_roles() -> None:
-    granting = {name for by_kind in deployer.groups().values() for names in by_kind.values()
-                for name in names if name.endswith(".setIamPolicy")}  # fmt: skip
-    assert granting == {name for each in deployer.grants().values() for name in each}
+def test_each_group_that_may_grant_names_the_roles() -> None:
+    grants, common = deployer.grants(), deployer.grants()["everything"].keys()
+    for group, by_kind in deployer.groups().items():
+        held = {name for names in by_kind.values() for name in names}
+        granting = {name for name in held if name.endswith(".setIamPolicy")}
+        assert granting == grants.get(group, {}).keys() - (common - granting), group
 
 
 def test_a_stack_whose_role_is_there_makes_none() -> None:
