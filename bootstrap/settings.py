@@ -22,6 +22,7 @@ _PROJECT = re.compile(r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
 _REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)+")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9_.-]{1,61}[a-z0-9]")
 _PREFIX = re.compile(r"(?!gcp-)[a-z][a-z0-9-]{1,17}[a-z0-9]")
+_PREFIXES = "prefix of 3 to 19 lower-case letters, digits and hyphens (gcp- is Google's own)"
 _REGION = re.compile(r"[a-z]+-[a-z]+\d+")
 _ENVIRONMENT = re.compile(r"[a-z][a-z0-9-]*[a-z0-9]")
 _LONGEST_ACCOUNT = 30
@@ -170,7 +171,7 @@ def _problems(settings: BootstrapSettings) -> Iterator[Problem]:
         (PROJECT_KEY, settings.project, _PROJECT, "project id", "my-project-pipeline"),
         ("region", settings.region, _REGION, "region", "europe-west4"),
         ("repository", settings.repository, _REPOSITORY, "repository", "owner/name"),
-        ("namePrefix", settings.name_prefix, _PREFIX, "free prefix of 3 to 19 letters", "tpu-ci"),
+        ("namePrefix", settings.name_prefix, _PREFIX, _PREFIXES, "tpu-ci"),
         ("stateBucket", settings.bucket, _BUCKET, "bucket name", "my-project-state"),
     ):
         if not form.fullmatch(value):
