@@ -59,6 +59,7 @@ CHANGED: dict[str, Any] = {
         "machineType": "n1-standard-4",
         "hostMaintenance": "terminate",
         "shielded": {"secureBoot": False},
+        "publicIp": False,
     },
     "tpu": {**TPU, "dataDisks": [{"name": "data", "sizeGib": 20}]},
 }
@@ -107,8 +108,9 @@ def test_key_rules_and_budget_come_up_as_they_are_set_are_changed_and_go(
     assert len(budget["thresholdRules"]) == 4
     assert budget["notificationsRule"]["pubsubTopic"] == f"projects/{PROJECT}/topics/tpu-budget"
     assert engine.up(ignore).changed == 0
-    changed = deploy(**{**SETTINGS, **CHANGED}).up(ignore).changes
-    assert "replace" not in changed
+    public = {**CHANGED["vm"], "publicIp": True}
+    for more in ({}, {"vm": public}):
+        assert "replace" not in deploy(**{**SETTINGS, **CHANGED, **more}).up(ignore).changes
     asked = runner.asked()
     engine.refresh(ignore)
     looked = runner.asked()

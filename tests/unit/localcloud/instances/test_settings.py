@@ -146,6 +146,9 @@ def test_an_external_address_is_added_and_taken_away(instances: Instances) -> No
     assert config["natIP"]
     instances.post("addAccessConfig", {}, status=400, networkInterface="nic0")
     instances.post("deleteAccessConfig", networkInterface="nic0", accessConfig="External NAT")
+    instances.post("setSecurityPolicy", {"networkInterfaces": ["nic0"], "securityPolicy": ""})
+    some = {"networkInterfaces": ["nic0"], "securityPolicy": "securityPolicies/p"}
+    instances.post("setSecurityPolicy", some, status=501)
     assert "accessConfigs" not in instances.get()["networkInterfaces"][0]
 
 

@@ -32,11 +32,11 @@ def plan(cloud: Cloud, call: Call, zone: str, sent: list[Json]) -> list[Json]:
         network = interface.get("network", "")
         path = _network(cloud, call, number, network) if network or not reference else ""
         subnet = require_subnetwork(cloud, call.project, zone, reference, path)
-        _may(cloud, call, "compute.subnetworks.use", subnet)
+        _may(cloud, call, "compute.subnetworks.use", subnet["selfLink"])
         if len(interface.get("accessConfigs", [])) > 1:
             raise invalid("At most one access config currently supported.")
         if interface.get("accessConfigs"):
-            _may(cloud, call, "compute.subnetworks.useExternalIp", subnet)
+            _may(cloud, call, "compute.subnetworks.useExternalIp", subnet["selfLink"])
         planned.append(
             {
                 **{k: v for k, v in interface.items() if k not in ("fingerprint", "kind")},
@@ -124,8 +124,8 @@ def _region(path: str) -> str:
     return f"projects/{project}/regions/{catalog.region_of(zone)}"
 
 
-def _may(cloud: Cloud, call: Call, permission: str, subnet: Record) -> None:
-    path = path_from(subnet["selfLink"])
+def _may(cloud: Cloud, call: Call, permission: str, subnet: str) -> None:
+    path = path_from(subnet)
     access.require(cloud, call.principal, permission, [path, "/".join(path.split("/")[:2])])
 
 
@@ -143,6 +143,7 @@ def add_access_config(cloud: Cloud, call: Call, record: Record) -> None:
     interface = record["networkInterfaces"][_find(record, call.arg("networkInterface"))]
     if interface.get("accessConfigs"):
         raise invalid("At most one access config currently supported.")
+    _may(cloud, call, "compute.subnetworks.useExternalIp", interface["subnetwork"])
     interface["accessConfigs"] = [access_config(cloud, path, call.body)]
 
 
@@ -157,6 +158,15 @@ def delete_access_config(cloud: Cloud, call: Call, record: Record) -> None:
         raise invalid(f"Invalid value for field 'accessConfig': '{name}'. Not found.")
     interface.pop("accessConfigs")
     addresses.give_back(cloud, path_from(record["selfLink"]), configs[0]["natIP"])
+
+
+@changes("setSecurityPolicy")
+def set_security_policy(cloud: Cloud, call: Call, record: Record) -> None:
+    """Set no policy, as Google's provider does whenever an access config comes or goes."""
+    for name in call.body.get("networkInterfaces", []):
+        _find(record, name)
+    if call.body.get("securityPolicy"):
+        raise ApiError(501, "the local cloud has no security policies")
 
 
 @changes("updateNetworkInterface")
