@@ -97,17 +97,11 @@ def groups() -> dict[str, dict[str, list[str]]]:
     return loaded
 
 
-def grants() -> dict[str, dict[str, list[str]]]:
-    """Return the roles that stacks give, by group and the permission to give them."""
-    loaded: dict[str, dict[str, list[str]]] = _catalog()["grants"]
-    return loaded
-
-
 def permissions_of(settings: StackSettings) -> Permissions:
     """Return the permissions that a stack with these settings takes."""
     billing = _catalog()["billingAccount"] if settings.budget else {}
     account = {kind: tuple(billing.get(kind, ())) for kind in ALL}
-    project, given = _applying(groups(), settings), _applying(grants(), settings)
+    project, given = (_applying(_catalog()[part], settings) for part in ("groups", "grants"))
     return Permissions(project, account, billing.get("role", ""), given)
 
 

@@ -93,19 +93,14 @@ def check_binding(expression: str, names: Collection[str]) -> None:
 
 
 def _check_call(method: str, arguments: list[ast.expr]) -> None:
-    said, listed = ast.unparse(arguments[0]), getattr(arguments[0], "elts", [None])
-    if method == "hasOnly" and not all(isinstance(each, ast.Constant) for each in listed):
-        raise invalid(
-            "hasOnly() expects an argument of type list containing only const values, but a "
-            "non-const expression was found in the list."
-        )
-    if method == "hasOnly" and len(listed) > _MOST_ROLES:
+    first, *default = map(ast.unparse, arguments)
+    if method == "hasOnly" and len(getattr(arguments[0], "elts", ())) > _MOST_ROLES:
         raise invalid(
             f"The list argument to hasOnly() cannot have more than {_MOST_ROLES} elements"
         )
-    if method == "getAttribute" and MODIFIED_GRANTS in said and ast.unparse(arguments[1]) != "[]":
+    if method == "getAttribute" and MODIFIED_GRANTS in first and default != ["[]"]:
         raise invalid(
-            f"api.getAttribute call on {said} can only accept empty list ('[]') as default value."
+            f"api.getAttribute call on {first} can only accept empty list ('[]') as default value."
         )
 
 

@@ -42,7 +42,7 @@ def table() -> str:
 
 
 def test_every_group_is_named_by_its_settings_and_says_nothing_twice() -> None:
-    assert {*deployer.groups(), *deployer.grants()} == deployer._APPLIES.keys()
+    assert {*deployer.groups(), *deployer._catalog()["grants"]} == deployer._APPLIES.keys()
     for group, by_kind in deployer.groups().items():
         assert by_kind.keys() <= set(deployer.ALL), group
         for names in by_kind.values():
@@ -133,7 +133,8 @@ def test_the_roles_that_a_stack_gives_are_those_on_the_list(
 
 
 def test_each_group_that_may_grant_names_the_roles() -> None:
-    grants, common = deployer.grants(), deployer.grants()["everything"].keys()
+    grants = deployer._catalog()["grants"]
+    common = grants["everything"].keys()
     for group, by_kind in deployer.groups().items():
         held = {name for names in by_kind.values() for name in names}
         granting = {name for name in held if name.endswith(".setIamPolicy")}
