@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from email.utils import formatdate
 
-from localcloud.core import access, accounts, fields, forms, projects, refusals, schema
+from localcloud.core import access, accounts, fields, forms, projects, schema
 from localcloud.core.call import Call, Json, Request, Response, parse_json
 from localcloud.core.cloud import Cloud
 from localcloud.core.discovery import Match, document
@@ -170,7 +170,6 @@ class Dispatcher:
         if problems:
             self._report("request of %s refused: %s", method.id, "; ".join(problems))
             raise ApiError(400, "\n".join(problems))
-        refusals.require_supported(document(method.api, method.version), method.request, body)
         read: Json = tracked(body)
         return read
 

@@ -1,6 +1,7 @@
 """Which fields of a request's body were read: one that nothing reads is not taken in silence.
 
-A handler reads a field by its name, or all of them by copying, storing or comparing the whole.
+A handler reads a field by its name, or all of them by copying, storing or comparing the whole. What
+it would keep so without doing it is in data/refused-fields.yaml, and counts as not read.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from localcloud.core import data
 from localcloud.core.call import Call, Json
 from localcloud.core.discovery import Document, document
 from localcloud.core.errors import ApiError
@@ -127,13 +129,15 @@ def _unread(document: Document, spec: Json, value: Any, at: str) -> Iterator[str
     if not isinstance(value, _Tracked):
         return
     known, rest = spec.get("properties", {}), spec.get("additionalProperties", {})
+    refused = data.load("refused-fields").get(document.api, {})
+    kept_only = {*refused.get("*", ()), *refused.get(spec.get("id", ""), ())} & known.keys()
     for name, one in dict.items(value):
         below = known.get(name, rest)
         here = f"{at}.{name}" if at else name
         ignored = below.get("readOnly") or below.get("deprecated")
         if ignored or not _says(one, below.get("default")):
             continue
-        if name not in value.seen:
+        if name not in value.seen or name in kept_only:
             yield here
         else:
             yield from _unread(document, below, one, here)

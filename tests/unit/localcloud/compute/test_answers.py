@@ -198,7 +198,7 @@ def test_an_image_names_its_licence_and_a_zone_its_platforms(net: Client) -> Non
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"disks.0.diskEncryptionKey": {"rawKey": "k"}}, "disks[0].diskEncryptionKey"),
+        ({"disks.0.diskEncryptionKey": {"rawKey": "k"}}, "disks[].diskEncryptionKey"),
         ({"disks.0.initializeParams.sourceImageEncryptionKey": {"rawKey": "k"}}, "sourceImage"),
         ({"disks.0.initializeParams.resourcePolicies": ["p"]}, "initializeParams.resourcePolicies"),
         ({"resourcePolicies": ["p"]}, "resourcePolicies"),
