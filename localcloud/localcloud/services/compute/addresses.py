@@ -18,7 +18,6 @@ from localcloud.services.compute.subnetworks import ranges, require_subnetwork
 from localcloud.services.compute.usage import in_use
 
 _PRIVATE = IPv4Network("10.0.0.0/8")
-_AUTOMATIC = IPv4Network("10.128.0.0/9")
 
 
 def _prepare(cloud: Cloud, call: Call, path: str, record: Json) -> None:
@@ -52,8 +51,7 @@ def _prepare_range(cloud: Cloud, call: Call, record: Json) -> None:
 
 
 def _free_range(cloud: Cloud, network: str, length: int) -> str:
-    taken = [_AUTOMATIC]
-    taken += [block for subnet in subnets(cloud, path_from(network)) for block in ranges(subnet)]
+    taken = [block for subnet in subnets(cloud, path_from(network)) for block in ranges(subnet)]
     taken += [
         IPv4Network((other["address"], other["prefixLength"]), strict=False)
         for _, other in cloud.store.items(STORE, "projects/")

@@ -78,7 +78,7 @@ def _replace(value: Any, version: str) -> Any:
 
 @cache
 def _fields(version: str, kind: str) -> frozenset[str]:
-    """Return the fields of resources of a kind, such as `compute#disk`; none if it is unknown."""
-    name = kind.removeprefix("compute#")
+    """Return the fields of resources of a kind, such as `compute#disk`; none for other values."""
+    name = kind.partition("compute#")[2]
     schema = document("compute", version).schemas.get(name[:1].upper() + name[1:], {})
     return frozenset(schema.get("properties", ()))

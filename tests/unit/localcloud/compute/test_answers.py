@@ -134,6 +134,12 @@ def test_an_address_has_no_labels_before_set_labels_which_is_done_at_once(net: C
     assert net.get(f"{REGION}/addresses/a")["labels"] == {"k": "v"}
 
 
+def test_labels_with_the_words_of_google_stay_as_they_are(api: Client) -> None:
+    labels = {"kind": "disk", "team": "a"}
+    api.post(f"{V1}/zones/us-central1-b/disks", {"name": "d", "sizeGb": "10", "labels": labels})
+    assert api.get(f"{V1}/zones/us-central1-b/disks/d")["labels"] == labels
+
+
 def test_a_routers_nats_have_the_defaults_of_their_type(net: Client) -> None:
     nats = [
         {"name": t.lower(), "type": t, "sourceSubnetworkIpRangesToNat": "LIST_OF_SUBNETWORKS"}

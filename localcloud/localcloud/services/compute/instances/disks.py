@@ -63,9 +63,10 @@ def _plan(cloud: Cloud, call: Call, instance: str, disk: Json) -> Record:
         others = holders(cloud, path)
         if others and disk.get("mode", "READ_WRITE") == "READ_WRITE":
             raise in_use(path, others[0])
-        record["users"] = [*record.get("users", []), url_of(instance)]
-        return record | {"lastAttachTimestamp": rfc3339(cloud.clock.now())}
-    return _new(cloud, call, instance, disk.get("initializeParams", {}), disk)
+    else:
+        record = _new(cloud, call, instance, disk.get("initializeParams", {}), disk)
+    users = [*record.get("users", []), url_of(instance)]
+    return record | {"users": users, "lastAttachTimestamp": rfc3339(cloud.clock.now())}
 
 
 def _new(cloud: Cloud, call: Call, instance: str, params: Json, disk: Json) -> Record:
@@ -85,8 +86,6 @@ def _new(cloud: Cloud, call: Call, instance: str, params: Json, disk: Json) -> R
         **_disk_fields(params),
         **identity(cloud, "compute#disk", path, name),
         "status": "READY",
-        "users": [url_of(instance)],
-        "lastAttachTimestamp": rfc3339(cloud.clock.now()),
     }
     complete(call.project, zone, record)
     stamp_labels(record)
