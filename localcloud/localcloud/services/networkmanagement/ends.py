@@ -58,13 +58,14 @@ def packet(cloud: Cloud, project: str, test: Json) -> Packet:
     """Return the packet that a checked test asks about.
 
     Raises:
-        NotFound: for an instance or network that doesn't exist.
+        NotFound: for an instance or network that doesn't exist, or a source in none.
     """
     protocol = test.get("protocol") or "TCP"
     everything = list(machines.all_of(cloud))
     source = _place(cloud, project, everything, test["source"], "")
-    near = source.network
-    destination = _place(cloud, project, everything, test["destination"], near)
+    if source.private and not source.network:
+        raise NotFound("NO_SOURCE_LOCATION", "")
+    destination = _place(cloud, project, everything, test["destination"], source.network)
     port = test["destination"].get("port") or _PORT if protocol in WITH_PORTS else None
     return Packet(source, destination, protocol.lower(), port)
 
@@ -83,9 +84,7 @@ def _place(cloud: Cloud, project: str, known: list[Machine], end: Json, near: st
         return Place(address, "")
     if not network:
         subnet = routes.subnet_at(cloud, end.get("projectId") or project, address)
-        if subnet is None:
-            raise NotFound("NO_SOURCE_LOCATION", "")
-        network = path_from(subnet["network"])
+        network = path_from(subnet["network"]) if subnet else ""
     return Place(address, network)
 
 

@@ -61,6 +61,8 @@ def test_an_internal_source_begins_in_the_network_whose_subnet_it_is_of(ask: Ask
     assert trace["endpointInfo"]["destinationPort"] == 80
     nowhere = ask({"ipAddress": "10.99.0.1"}, {"ipAddress": "10.0.0.99"})
     assert nowhere["traces"][0]["steps"][-1]["abort"]["cause"] == "NO_SOURCE_LOCATION"
+    outside = ask({"ipAddress": "8.8.8.8"}, {"ipAddress": "10.99.0.1"})
+    assert outside["result"] == "UNREACHABLE"
 
 
 def test_a_test_is_shown_without_what_was_not_set(google: Client, ask: Ask, vm: Make) -> None:
