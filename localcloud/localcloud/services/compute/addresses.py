@@ -99,6 +99,7 @@ def _serve(methods: str, scope: Scope) -> None:
             prepare=_prepare,
             remove=_remove,
             labelled=True,
+            latency="address",
         )
     )
 

@@ -43,7 +43,7 @@ def aggregate(
         else:
             warning = {
                 "code": "NO_RESULTS_ON_PAGE",
-                "message": f"There are no results for scope '{scope}' on this page.",
+                "message": f"No results for the scope '{scope}'.",
                 "data": [{"key": "scope", "value": scope}],
             }
             items[scope] = {"warning": warning}

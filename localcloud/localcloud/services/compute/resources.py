@@ -174,13 +174,11 @@ def begin(
     return operations.start(cloud, call, work, scope=_scope_of(path), kind=type_, target=path)
 
 
-def replace(
-    cloud: Cloud, call: Call, kind: Kind, type_: str, path: str, record: Json, step: str = "update"
-) -> Json:
+def replace(cloud: Cloud, call: Call, kind: Kind, type_: str, path: str, record: Json) -> Json:
     """Store a changed resource and answer the operation that changed it."""
     restamp(kind, record)
     cloud.store.put(STORE, path, record)
-    return begin(cloud, call, kind, type_, path, step=step)
+    return begin(cloud, call, kind, type_, path)
 
 
 @effect("compute.settle")
@@ -238,20 +236,19 @@ def _serve_patch(kind: Kind, change: Change) -> None:
 
 
 def _serve_labels(kind: Kind) -> None:
-    @changes(kind, "setLabels", step="label")
+    @changes(kind, "setLabels")
     def set_labels(cloud: Cloud, call: Call, record: Record) -> None:
         require_match(call.body.get("labelFingerprint"), record["labelFingerprint"], "labels")
         record["labels"] = call.body.get("labels", {})
 
 
-def changes(kind: Kind, verb: str, type_: str = "", step: str = "update") -> Callable[[Edit], Edit]:
+def changes(kind: Kind, verb: str, type_: str = "") -> Callable[[Edit], Edit]:
     """Register `edit(cloud, call, record)` for a method that changes a resource in place.
 
     Args:
         kind: of the resource.
         verb: of the method and its permission, such as `resize`.
         type_: of the operation, where it is another than the verb.
-        step: the end of the entry in data/latencies.yaml that says how long it takes.
     """
 
     def register(edit: Edit) -> Edit:
@@ -261,7 +258,7 @@ def changes(kind: Kind, verb: str, type_: str = "", step: str = "update") -> Cal
             with cloud.store.locked():
                 record = load(cloud, path)
                 edit(cloud, call, record)
-                return replace(cloud, call, kind, type_ or verb, path, record, step)
+                return replace(cloud, call, kind, type_ or verb, path, record)
 
         return edit
 

@@ -31,9 +31,9 @@ def create(cloud: Cloud, call: Call) -> Json:
         raise invalid(f"test_id '{test_id}' does not match {_ID.pattern}.")
     name = f"{place(call)}/connectivityTests/{test_id}"
     now = rfc3339(cloud.clock.now())
-    record = _checked(call.body) | {"name": name, "createTime": now}
-    taken = ApiError(409, f"Resource '{name}' already exists")
-    cloud.store.add(TEST, name, record | {"updateTime": now}, taken)
+    ends.check(call.body)
+    record = _set(call.sent(_KEPT)) | {"name": name, "createTime": now, "updateTime": now}
+    cloud.store.add(TEST, name, record, ApiError(409, f"Resource '{name}' already exists"))
     return _run(cloud, call, name, "create")
 
 
@@ -112,11 +112,6 @@ def _answer(cloud: Cloud, name: str, project: str) -> Record:
 @effect("networkmanagement.delete")
 def _forget(cloud: Cloud, name: str) -> None:
     cloud.store.delete(TEST, name)
-
-
-def _checked(body: Json) -> Record:
-    ends.check(body)
-    return _set({key: body[key] for key in _KEPT if key in body})
 
 
 def _set(record: Record) -> Record:

@@ -74,8 +74,7 @@ def firewall(network: str, verdict: Verdict) -> Json:
             "targetTags": rule.get("targetTags", []),
             "targetServiceAccounts": rule.get("targetServiceAccounts", []),
         }
-    way = "EGRESS" if verdict.direction == EGRESS else "INGRESS"
-    return {"state": f"APPLY_{way}_FIREWALL_RULE", "firewall": about}
+    return {"state": f"APPLY_{verdict.direction}_FIREWALL_RULE", "firewall": about}
 
 
 def route(network: str, chosen: Route) -> Json:

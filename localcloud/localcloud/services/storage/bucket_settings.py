@@ -10,7 +10,7 @@ from localcloud.core.errors import invalid
 from localcloud.services.storage import lifecycle_rules
 from localcloud.services.storage.object_fields import check_storage_class
 
-_WRITABLE = {
+WRITABLE = {
     "autoclass",
     "billing",
     "cors",
@@ -28,14 +28,10 @@ _WRITABLE = {
     "versioning",
     "website",
 }
+"""The fields that callers set, not Google."""
 _LABEL = re.compile(r"[\w-]{0,63}")
 _SOFT_DELETE = range(7 * 86400, 90 * 86400 + 1)
 _DEFAULT_SOFT_DELETE = str(7 * 86400)
-
-
-def changes(body: Json) -> Json:
-    """Return what the caller sets with `body`, without the fields that only Google sets."""
-    return {name: body[name] for name in _WRITABLE if name in body}
 
 
 def merged(settings: Json, body: Json) -> Json:

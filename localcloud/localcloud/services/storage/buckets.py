@@ -37,7 +37,7 @@ def insert(cloud: Cloud, call: Call) -> Json:
     refuse_acl(call)
     if call.flag("enableObjectRetention"):
         raise ApiError(501, "the local cloud does not implement enableObjectRetention")
-    wanted = bucket_settings.changes(call.body)
+    wanted = call.sent(bucket_settings.WRITABLE)
     place, place_type = locations.check(call.body.get("location") or "US", wanted)
     now = cloud.clock.now()
     settings = bucket_settings.complete(wanted, {}, now)
@@ -158,7 +158,7 @@ def _refuse_taken(cloud: Cloud, call: Call, name: str) -> None:
 
 
 def _change(cloud: Cloud, call: Call, *, merge: bool) -> Json:
-    body = bucket_settings.changes(call.body)
+    body = call.sent(bucket_settings.WRITABLE)
     with cloud.store.locked():
         bucket = records.require_bucket(cloud, call.params["bucket"])
         Conditions.of(call).check(bucket)

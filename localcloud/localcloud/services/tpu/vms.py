@@ -72,16 +72,13 @@ def accepted(cloud: Cloud, call: Call, zone: str, body: Json, slices: int = 1) -
         "runtimeVersion": body["runtimeVersion"],
         "serviceAccount": checks.service_account(cloud, call, body.get("serviceAccount", {})),
         "apiVersion": "V2" if call.method.version == "v2" else "V2_ALPHA1",
-        "multisliceNode": False,
         "_network": completed[0][1],
         "_uses": uses,
     }
 
 
 def _uses(call: Call, networks: list[tuple[Json, str]], attached: list[Json]) -> list[str]:
-    used = []
-    for config, path in networks:
-        used += [path, config["subnetwork"]]
+    used = [path for config, network in networks for path in (network, config["subnetwork"])]
     return [url_of(path) for path in used] + _disk_urls(call.project, attached)
 
 
