@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from infra.settings.base import Section, StrEnum, Text
-from infra.settings.problems import UNSET, Problem, holds_secret, secret_problem
+from infra.settings.problems import UNSET, Problem, counted, holds_secret, secret_problem
 
 NAMESPACE: Final = "tpu-stack-bootstrap"
 PROJECT_KEY: Final = "gcp:project"
@@ -123,7 +123,7 @@ class BootstrapError(Exception):
 
     def __init__(self, stack: str, problems: list[Problem]) -> None:
         self.problems = problems
-        lines = [f"{len(problems)} problem{'s' * (len(problems) != 1)} in Pulumi.{stack}.yaml:"]
+        lines = [f"{counted(len(problems), 'problem')} in Pulumi.{stack}.yaml:"]
         lines += [f"  - {problem}" for problem in problems]
         super().__init__("\n".join([*lines, "Nothing was created or changed."]))
 

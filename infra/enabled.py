@@ -123,8 +123,8 @@ def _tell(names: Sequence[str], settings: StackSettings) -> None:
     listed = ", ".join(names)
     if settings.enable_apis:
         pulumi.log.info(
-            f"Disabled in {settings.project}, and enabled by `pulumi up`: {listed}. They stay "
-            "enabled after `pulumi destroy`."
+            f"`pulumi up` enables these APIs in {settings.project}: {listed}. They stay enabled "
+            "after `pulumi destroy`."
         )
     else:
         pulumi.log.warn(

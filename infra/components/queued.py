@@ -97,8 +97,8 @@ def _said(args: TpuArgs, queue: QueueSettings) -> str:
     whose = f"its {len(args.names)} TPU VMs" if several else "its TPU VM"
     return (
         f"{args.name} comes from Google's queue: an update waits for {'them' if several else 'it'},"
-        f" at most {queue.wait_minutes:g} minutes.{_ends(queue)} To replace or destroy the request "
-        f"deletes {whose} with it, also while it is ACTIVE and in use."
+        f" at most {queue.wait_minutes:g} minutes.{_ends(queue)} Replacing or destroying the "
+        f"request also deletes {whose}, even while it is ACTIVE and in use."
     )
 
 

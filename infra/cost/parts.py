@@ -10,6 +10,7 @@ from infra.cost.estimate import HOURS_PER_DAY, Estimate, Line
 from infra.cost.table import dollars
 from infra.settings import StackSettings
 from infra.settings.disks import DiskMode
+from infra.settings.problems import counted
 from infra.settings.tpu import Architecture, Capacity
 from infra.settings.training import RunOn
 from infra.settings.vm import VmCapacity
@@ -186,7 +187,7 @@ def _nat(settings: StackSettings, catalog: Catalog) -> list[Line]:
     if not (settings.network.create and machines):
         return []
     price = catalog.prices.nat.hour(machines)
-    return [Line.fixed("NAT", f"{machines} machine{'s' * (machines != 1)}", price)]
+    return [Line.fixed("NAT", counted(machines, "machine"), price)]
 
 
 def _notes(catalog: Catalog, lines: list[Line]) -> tuple[str, ...]:

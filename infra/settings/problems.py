@@ -77,11 +77,16 @@ class SettingsError(Exception):
         self.stack = stack
         self.problems = tuple(problems)
         self.rest = rest
-        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        count = counted(len(problems), "problem")
         lines = [f"{count} in the settings of stack {stack!r} (stacks/Pulumi.{stack}.yaml):"]
         lines += [f"  - {problem}" for problem in problems]
         lines.append("Nothing was created or changed.")
         super().__init__("\n".join(lines))
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 problem`, `2 problems`, and so on."""
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _shown(value: object) -> str:

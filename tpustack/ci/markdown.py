@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from infra.settings.problems import counted
 from tpustack.ci import inert
 from tpustack.ci.outcome import Outcome
 from tpustack.ci.result import CostChange, Result
@@ -78,7 +79,7 @@ def _changes(command: str, result: Result) -> Iterator[str]:
         return
     lines = [_change(change) for change in result.changes]
     what = {"drift": "changed by somebody else", "preview": "to change"}.get(command, "changed")
-    count = f"{len(lines)} resource{'s' * (len(lines) != 1)} {what}"
+    count = f"{counted(len(lines), 'resource')} {what}"
     listing = inert.block("\n".join(lines), "diff")
     yield f"<details open><summary>{count}</summary>\n\n{listing}\n\n</details>"
 

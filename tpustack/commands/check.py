@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from infra.catalog import Catalog
+from infra.settings.problems import counted
 from tpustack import options
 from tpustack.errors import UsageError
 from tpustack.stacks import files as stacks
@@ -80,8 +81,8 @@ def _print_findings(findings: Sequence[Finding]) -> None:
 
 def _print(report: Report) -> None:
     if report.problems:
-        count = len(report.problems)
-        click.echo(f"{report.stack}: {count} problem{'s' * (count > 1)} ({report.file})", err=True)
+        count = counted(len(report.problems), "problem")
+        click.echo(f"{report.stack}: {count} ({report.file})", err=True)
         for problem in report.problems:
             click.echo(f"  - {problem}", err=True)
     else:

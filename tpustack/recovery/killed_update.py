@@ -17,6 +17,7 @@ from typing import Any
 
 from pulumi import automation
 
+from infra.settings.problems import counted
 from tpustack.errors import TpustackError, diagnostics
 from tpustack.project import BACKEND
 from tpustack.recovery.folder import mend
@@ -135,7 +136,7 @@ class Recovery:
         require_trusted(self._stack, before)
         deployment = before["deployment"]
         created = being_created(deployment)
-        self._line(f"an update was killed, which was creating {len(created)} resources")
+        self._line(f"a killed update was creating {counted(len(created), 'resource')}")
         with tempfile.TemporaryDirectory() as folder:
             copy = _Copy(Path(folder), self._stack, before)
             copy.write(with_what_may_be_there(deployment))

@@ -83,7 +83,7 @@ def test_without_credentials_nobody_is_asked(token: Token, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("ours", "said"),
     [
-        (True, "info: Disabled in some-project, and enabled by `pulumi up`: tpu.googleapis.com."),
+        (True, "info: `pulumi up` enables these APIs in some-project: tpu.googleapis.com."),
         (False, "warn: Disabled in some-project, and enableApis is false: tpu.googleapis.com."),
     ],
 )

@@ -159,7 +159,7 @@ def test_the_preview_of_a_queued_tpu_says_that_its_tpu_vm_goes_with_it(run: Run)
     engine, _ = run(config(tpu={**POD, "queued": {"waitMinutes": 90}}), preview=True)
     _, said = engine.notes
     assert "at most 90 minutes" in said
-    assert "deletes its TPU VM with it" in said
+    assert "also deletes its TPU VM, even" in said
 
 
 def test_the_preview_says_what_the_stack_costs_and_the_update_does_not_repeat_it(run: Run) -> None:
