@@ -11,10 +11,10 @@ from infra.rest import Json
 from infra.startup.agent.declaration import MARK
 from infra.startup.agent.forms import in_zone
 
-# Metadata that is no reason for another TPU; it differs between releases, limits and prices.
+# Metadata that is no reason for another TPU: it differs between releases, limits and prices.
 _NO_REASON = (
     *("startup-script", "tensorflow-lock", "watchdog", "limits", "cost-note"),
-    "tpu-zones",
+    *("tpu-zones", "messages"),
 )
 
 

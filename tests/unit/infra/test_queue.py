@@ -287,7 +287,7 @@ def test_another_start_up_script_or_price_is_no_other_request(google: Google) ->
     google.serves()
 
     def asks(script: str) -> dict[str, Any]:
-        keys = ("startup-script", "tensorflow-lock", "limits", "cost-note")
+        keys = ("startup-script", "tensorflow-lock", "limits", "messages")
         node = SPEC["node"] | {"metadata": dict.fromkeys(keys, script)}  # type: ignore[operator]
         return {**ASKED, "request": {"tpu": {"nodeSpec": [{**SPEC, "node": node}]}}}
 
