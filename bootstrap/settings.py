@@ -44,7 +44,7 @@ class Forge(StrEnum):
     GITLAB = "gitlab"
 
 
-class BudgetSettings(Section):
+class BudgetSettings(Section, strict=False):
     """A budget over the projects."""
 
     billing_account: Text
@@ -53,7 +53,7 @@ class BudgetSettings(Section):
     """Whole units of the account's currency a month; mails at 50, 90 and 100 %."""
 
 
-class EnvironmentSettings(Section):
+class EnvironmentSettings(Section, strict=False):
     """One environment: a project, and who may do what in it. Nobody else may."""
 
     project: Text
@@ -70,7 +70,7 @@ class EnvironmentSettings(Section):
     """Further roles of the deployer, for a stack that needs them."""
 
 
-class BootstrapSettings(Section):
+class BootstrapSettings(Section, strict=False):
     """Everything that the stack file says."""
 
     project: Text

@@ -27,7 +27,7 @@ OWN_LABELS = ("managed-by", "tpu-stack", "tpu-stack-mark")
 _MOST_LABELS = 64 - len(OWN_LABELS) - 1
 
 
-class StackSettings(Section):
+class StackSettings(Section, strict=False):
     """Everything that one stack file says."""
 
     project: Text

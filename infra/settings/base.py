@@ -31,6 +31,9 @@ class StrEnum(str, Enum):
 class Section(BaseModel):
     """A group of settings: camelCase in the stack file, unknown names are errors, immutable.
 
+    Numbers and flags are no texts there. What is in no group is a text to Pulumi, whatever the file
+    says.
+
     The docstring below a setting is its description.
     """
 
@@ -39,6 +42,7 @@ class Section(BaseModel):
         extra="forbid",
         frozen=True,
         protected_namespaces=(),
+        strict=True,
     )
 
     @classmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import datetime
 import difflib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, get_args
 
@@ -68,16 +69,12 @@ def parse(config: Mapping[str, object], stack: str, told: Sequence[Problem] = ()
     settings: StackSettings | None = None
     wrong: list[ErrorDetails] = []
     try:
-        settings = StackSettings.model_validate(values)
+        settings = _validated(values)
     except ValidationError as error:
         wrong = error.errors(include_url=False)
     problems += [_problem(details, stack) for details in wrong if details["loc"][0] not in secret]
     paths = [details["loc"] for details in wrong]
-    problems += [
-        problem
-        for path, problem in _of_another_type(values, ())
-        if not any(path[: len(said)] == said for said in paths)
-    ]
+    problems += _dates(values, ())
     if problems or settings is None:
         raise SettingsError(stack, problems, settings or _without(values, paths))
     return settings
@@ -97,30 +94,20 @@ def _astray(key: str, namespace: str, name: str, value: object) -> Problem | Non
     return Problem(key, value, "is in a namespace that nothing here reads", cure)
 
 
-def _of_another_type(
-    value: object, path: tuple[int | str, ...]
-) -> Iterator[tuple[tuple[int | str, ...], Problem]]:
-    """Yield values in groups that pydantic takes for a flag or a number, but Pulumi for another.
-
-    What is in no group is a text to Pulumi, whatever the file says.
-    """
+def _dates(value: object, path: tuple[int | str, ...]) -> Iterator[Problem]:
     if isinstance(value, (dict, list)):
         for key, below in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _of_another_type(below, (*path, key))
+            yield from _dates(below, (*path, key))
     elif isinstance(value, datetime.date):
         why = "is a date in YAML, which Pulumi hands on in a form of its own"
-        yield path, Problem(_dotted(path), value, why, "Put it between quotes")
-    elif len(path) > 1 and value is not None and (found := _field(path)):
-        kinds = _kinds(found[1].annotation)
-        wanted = next((kind for kind in (bool, int, float) if kind in kinds), None)
-        if wanted and (isinstance(value, str) or isinstance(value, bool) != (wanted is bool)):
-            why, meaning = f"is not {_KINDS[wanted.__name__]}", f"Meaning: {_description(path)}"
-            yield path, Problem(_dotted(path), value, why, meaning)
+        yield Problem(_dotted(path), value, why, "Put it between quotes")
 
 
-def _kinds(annotation: Any) -> list[Any]:
-    """Return a type and all that it is made of."""
-    return [annotation, *(kind for part in get_args(annotation) for kind in _kinds(part))]
+def _validated(values: Mapping[str, Any]) -> StackSettings:
+    """Return the settings, strict as JSON is: an enumeration or a time is a text there."""
+    written = json.dumps(values, default=str, ensure_ascii=False)
+    # Half a character, as `"\\ud800"` is, becomes another one, as in Pulumi.
+    return StackSettings.model_validate_json(written.encode(errors="replace"))
 
 
 def _without(
@@ -141,7 +128,7 @@ def _without(
         except (KeyError, IndexError, TypeError):
             continue
     try:
-        return StackSettings.model_validate({**_STAND_INS, **kept})
+        return _validated({**_STAND_INS, **kept})
     except ValidationError:
         return None
 

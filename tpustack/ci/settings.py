@@ -19,7 +19,7 @@ REQUEST = re.compile(r"pr-[1-9][0-9]*")
 """Names of requests' stacks."""
 
 
-class PullRequests(Section):
+class PullRequests(Section, strict=False):
     """Stacks of requests that are labelled for one."""
 
     like: Text
@@ -30,7 +30,7 @@ class PullRequests(Section):
     """Their time to live."""
 
 
-class PipelineSettings(Section):
+class PipelineSettings(Section, strict=False):
     """Everything that the file says."""
 
     stacks: tuple[Text, ...] = Field(min_length=1)
