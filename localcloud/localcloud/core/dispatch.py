@@ -14,7 +14,7 @@ from localcloud.core.call import Call, Json, Request, Response, parse_json
 from localcloud.core.cloud import Cloud
 from localcloud.core.discovery import Match, document
 from localcloud.core.errors import OLD, ApiError
-from localcloud.core.reading import Reading, UnreadError, reading, tracked
+from localcloud.core.reading import reading, tracked
 from localcloud.core.registry import Api, Route
 from localcloud.core.tokens import (
     ANONYMOUS,
@@ -116,13 +116,9 @@ class Dispatcher:
         self._validate_query(call)
         if not found.upload and not route.project_of:
             call.body = self._read_body(call)
-        return self._respond(call, self._handle(call, route))
-
-    def _handle(self, call: Call, route: Route) -> Json | Response | None:
-        if not call.body:
-            return route.handler(self._cloud, call)
-        with self._cloud.store.undone_by(UnreadError), reading(Reading(call)):
-            return route.handler(self._cloud, call)
+        with reading(call):
+            result = route.handler(self._cloud, call)
+        return self._respond(call, result)
 
     def caller(self, request: Request) -> Principal:
         """Return who sends the request, by its bearer token.

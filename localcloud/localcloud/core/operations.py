@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from localcloud.core import reading
 from localcloud.core.clock import Clock
 from localcloud.core.errors import ApiError
 from localcloud.core.store import Record, Store
@@ -93,7 +92,6 @@ class Operations:
             "done": False,
         }
         self._store.put(_KIND, key, record)
-        reading.finish()
         if work.seconds > 0:
             self._clock.at(record["due"], partial(self._finish, key))
         else:

@@ -6,6 +6,7 @@ it would keep so without doing it is in data/refused-fields.yaml, and counts as 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,11 +17,7 @@ from localcloud.core.call import Call, Json
 from localcloud.core.discovery import Document, document
 from localcloud.core.errors import ApiError
 
-_CURRENT: ContextVar[Reading | None] = ContextVar("reading", default=None)
-
-
-class UnreadError(ApiError):
-    """Fields that the local cloud does not implement; what the call has changed is undone."""
+_CALL: ContextVar[Call | None] = ContextVar("call", default=None)
 
 
 class _Tracked(dict[str, Any]):
@@ -82,42 +79,34 @@ def plain(value: Any) -> Any:
     return {name: plain(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
-class Reading:
-    """The reading of one call's body."""
-
-    def __init__(self, call: Call) -> None:
-        self._method, self._body = call.method, call.body
-        self._mask = {path.partition(".")[0] for path in call.mask()}
-
-    def finish(self) -> None:
-        """Refuse the call when a field was not read; those outside of its mask do not count."""
-        known = document(self._method.api, self._method.version)
-        found = _unread(known, {"$ref": self._method.request}, self._body, "")
-        unread = {path for path in found if not self._mask or path.split(".")[0] in self._mask}
-        if unread:
-            raise UnreadError(
-                501,
-                f"the local cloud does not implement {', '.join(sorted(unread))} of "
-                f"{self._method.id}; nothing was changed",
-            )
-
-
 @contextmanager
-def reading(current: Reading) -> Iterator[None]:
-    """Hold the handler to its body: at its end and before anything of it takes effect."""
-    token = _CURRENT.set(current)
+def reading(call: Call) -> Iterator[None]:
+    """Hold the handler of a call to its body: before its first change, else at its end."""
+    token = _CALL.set(call)
     try:
         yield
-        current.finish()
+        require_read()
     finally:
-        _CURRENT.reset(token)
+        _CALL.reset(token)
 
 
-def finish() -> None:
-    """Refuse the call that is being handled, if one is, when a field was not read."""
-    current = _CURRENT.get()
-    if current is not None:
-        current.finish()
+def require_read() -> None:
+    """Refuse the call that is being handled when a field within its mask was not read."""
+    call = _CALL.get()
+    if call is None or not call.body:
+        return
+    known = document(call.method.api, call.method.version)
+    mask = {path.partition(".")[0] for path in call.mask()}
+    counts = call.body.keys() if not mask or "*" in mask else mask
+    found = set(_unread(known, {"$ref": call.method.request}, call.body, ""))
+    unread = sorted(path for path in found if re.split(r"[.\[]", path)[0] in counts)
+    if unread:
+        raise ApiError(
+            501,
+            f"the local cloud does not implement {', '.join(unread)} of {call.method.id}; nothing "
+            "was changed",
+        )
+    _CALL.set(None)
 
 
 def _unread(document: Document, spec: Json, value: Any, at: str) -> Iterator[str]:
@@ -134,7 +123,7 @@ def _unread(document: Document, spec: Json, value: Any, at: str) -> Iterator[str
     for name, one in dict.items(value):
         below = known.get(name, rest)
         here = f"{at}.{name}" if at else name
-        ignored = below.get("readOnly") or below.get("deprecated")
+        ignored = below.get("readOnly")
         if ignored or not _says(one, below.get("default")):
             continue
         if name not in value.seen or name in kept_only:

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from localcloud.core.reading import require_read
+
 Record = dict[str, Any]
 POLICY = "policy"
 """The kind of IAM policies; the key is the full name of the resource they are set on."""
@@ -33,7 +35,6 @@ class Store:
             "CREATE TABLE IF NOT EXISTS record "
             "(kind TEXT, key TEXT, value TEXT, PRIMARY KEY (kind, key)) WITHOUT ROWID"
         )
-        self._undo = threading.local()
         self._records: dict[str, dict[str, str]] = {}
         for kind, key, value in self._db.execute("SELECT kind, key, value FROM record"):
             self._records.setdefault(kind, {})[key] = value
@@ -43,21 +44,6 @@ class Store:
         """Hold off every other reader and writer; reentrant."""
         with self._lock:
             yield
-
-    @contextmanager
-    def undone_by(self, error: type[Exception]) -> Iterator[None]:
-        """Take back what this thread writes when the error ends it."""
-        written: list[tuple[str, str, str | None]] = []
-        self._undo.written = written
-        try:
-            yield
-        except error:
-            self._undo.written = None
-            for kind, key, before in reversed(written):
-                self._write(kind, key, before)
-            raise
-        finally:
-            self._undo.written = None
 
     def get(self, kind: str, key: str) -> Record | None:
         """Return a copy of the record, or None."""
@@ -81,28 +67,20 @@ class Store:
 
     def put(self, kind: str, key: str, record: Record) -> None:
         """Create or replace the record."""
-        self._write(kind, key, json.dumps(record, separators=(",", ":")))
+        value = json.dumps(record, separators=(",", ":"))
+        require_read()
+        with self._lock:
+            self._records.setdefault(kind, {})[key] = value
+            self._db.execute("INSERT OR REPLACE INTO record VALUES (?, ?, ?)", (kind, key, value))
 
     def delete(self, kind: str, key: str) -> bool:
         """Remove the record; False when there was none."""
+        require_read()
         with self._lock:
-            if key not in self._records.get(kind, {}):
+            if self._records.get(kind, {}).pop(key, None) is None:
                 return False
-            self._write(kind, key, None)
+            self._db.execute("DELETE FROM record WHERE kind = ? AND key = ?", (kind, key))
             return True
-
-    def _write(self, kind: str, key: str, value: str | None) -> None:
-        with self._lock:
-            records = self._records.setdefault(kind, {})
-            if (written := getattr(self._undo, "written", None)) is not None:
-                written.append((kind, key, records.get(key)))
-            if value is None:
-                records.pop(key, None)
-                self._db.execute("DELETE FROM record WHERE kind = ? AND key = ?", (kind, key))
-            else:
-                records[key] = value
-                row = (kind, key, value)
-                self._db.execute("INSERT OR REPLACE INTO record VALUES (?, ?, ?)", row)
 
     def keys(self, kind: str, prefix: str = "") -> list[str]:
         """Return the keys of a kind that begin with `prefix`, sorted."""

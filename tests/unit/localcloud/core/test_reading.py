@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import copy
 import json
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
+from localcloud.core.errors import ApiError
 from localcloud.core.operations import Work, effect
-from localcloud.core.reading import tracked
+from localcloud.core.reading import reading, tracked
 from localcloud.core.registry import Route
 from localcloud.services.pubsub.topics import API, TOPIC
 from localcloud.testing import Client
@@ -37,8 +40,8 @@ def handle(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     route = API._routes[key]
 
     def handler(cloud: Cloud, call: Call) -> Json:
-        cloud.store.put(TOPIC, _KEY, {"name": _KEY})
         handlers[-1](cloud, call.body)  # type: ignore[operator]
+        cloud.store.put(TOPIC, _KEY, {"name": _KEY})
         return {"name": _KEY}
 
     fields = {name: getattr(route, name) for name in Route.__dataclass_fields__}
@@ -70,6 +73,18 @@ def test_copying_the_whole_is_reading_it(copied: object) -> None:
     body = tracked({"x": {"a": 1, "b": [{"c": 2}]}})
     copied(body)  # type: ignore[operator]
     assert body["x"].seen == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("mask", "named"), [("*", "labels.a, schemaSettings"), ("labels", "labels.a"), ("name", "")]
+)
+def test_what_the_mask_leaves_out_does_not_count(mask: str, named: str) -> None:
+    about = SimpleNamespace(api="pubsub", version="v1", request="Topic", id="patch")
+    body = tracked({"labels": {"a": "b"}, "schemaSettings": {"schema": "s"}})
+    call = SimpleNamespace(method=about, body=body, mask=lambda: [mask])
+    refused = pytest.raises(ApiError, match=f"implement {named} of") if named else nullcontext()
+    with refused, reading(call):  # type: ignore[arg-type]
+        body.get("labels")
 
 
 def test_fields_that_say_nothing_or_are_not_the_callers_may_be_sent(
