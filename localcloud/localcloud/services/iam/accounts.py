@@ -14,6 +14,7 @@ from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
 from localcloud.core.fields import camel
+from localcloud.core.reading import plain
 from localcloud.core.registry import Collection
 from localcloud.core.store import Record
 from localcloud.services import policies
@@ -129,10 +130,10 @@ def patch(cloud: Cloud, call: Call) -> Json:
     with cloud.store.locked():
         key, record = find(cloud, call)
         if call.method.verb == "PATCH":
-            sent = call.body.get("serviceAccount", {})
+            sent = plain(call.body.get("serviceAccount", {}))
             mask = call.body.get("updateMask", "").split(",")
         else:
-            sent, mask = call.body, ["displayName", "description"]
+            sent, mask = plain(call.body), ["displayName", "description"]
         for field in mask:
             name = camel(field)
             if name not in ("displayName", "description"):

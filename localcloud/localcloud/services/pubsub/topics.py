@@ -9,6 +9,7 @@ from localcloud.core.access import POLICY
 from localcloud.core.call import Call, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
+from localcloud.core.reading import plain
 from localcloud.core.registry import Api, Collection
 from localcloud.core.store import Record
 from localcloud.services import policies
@@ -70,7 +71,8 @@ def patch(cloud: Cloud, call: Call) -> Json:
     mask = [field for field in named.split(",") if field]
     if not mask or not set(_FIELDS).issuperset(mask):
         raise invalid(f"update_mask {mask} must name some of {', '.join(_FIELDS)}.")
-    sent = call.body.get("topic", {})
+    # Clients send the whole topic with its name.
+    sent = plain(call.body.get("topic", {}))
     with cloud.store.locked():
         record = _load(cloud, call)
         for field in mask:

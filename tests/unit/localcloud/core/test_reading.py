@@ -108,3 +108,14 @@ def test_no_effect_comes_before_the_refusal(
     handle.append(lambda cloud, body: cloud.operations.start("test/2", stored, {"sent": body}))
     api.put(_ONE, _BODY)
     assert done == ["done"]
+
+
+def test_what_a_mask_in_the_body_leaves_out_may_be_sent(api: Client) -> None:
+    api.put(_ONE, {"labels": {"a": "b"}})
+    topic = {
+        "name": _KEY,
+        "labels": {"a": "c"},
+        "messageStoragePolicy": {"allowedPersistenceRegions": ["us-central1"]},
+    }
+    changed = api.patch(_ONE, {"topic": topic, "updateMask": "labels"})
+    assert changed == {"name": _KEY, "labels": {"a": "c"}}

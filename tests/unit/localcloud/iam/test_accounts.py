@@ -78,7 +78,8 @@ def test_a_taken_account_id_is_a_conflict(api: Client, account: dict[str, Any]) 
 def test_display_name_and_description_change_and_nothing_else(
     api: Client, account: dict[str, Any]
 ) -> None:
-    sent = {"serviceAccount": {"description": "new"}, "updateMask": "description"}
+    whole = {**account, "displayName": "outside of the mask", "description": "new"}
+    sent = {"serviceAccount": whole, "updateMask": "description"}
     changed = api.patch(f"{ACCOUNTS}/{EMAIL}", sent)
     assert changed == {"name": account["name"], "description": "new"}
     assert api.get(f"{ACCOUNTS}/{EMAIL}")["displayName"] == "T"
