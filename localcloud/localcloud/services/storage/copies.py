@@ -74,6 +74,7 @@ def compose(cloud: Cloud, call: Call) -> Json:
     for source in wanted:
         name = source.get("name") or ""
         api.require(cloud, call.principal, bucket, "storage.objects.get", name)
+    moves = call.body.get("deleteSourceObjects")
     write = Write(
         bucket=bucket,
         name=call.params["destinationObject"],
@@ -98,7 +99,7 @@ def compose(cloud: Cloud, call: Call) -> Json:
             replace(draft.digest.result(), md5=None),
             components=sum(source.components or 1 for source in sources),
         )
-    if call.body.get("deleteSourceObjects"):
+    if moves:
         for version_of in sources:
             api.require(cloud, call.principal, bucket, "storage.objects.delete", version_of.name)
         _delete(cloud, bucket, [source for source in sources if source.name != version.name])
