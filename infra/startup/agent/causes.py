@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from .google import Json, message
+from .google import HIDDEN, Json, message
 
 _INVALID, _EXHAUSTED = (3, 400, 5, 404), (8, 429)
 _DENIED, _UNAUTHENTICATED = (7, 403), (16, 401)
@@ -15,6 +15,9 @@ _VERSION = re.compile(r"(runtime|tensorflow|software)[ _]?version")
 # "Maximum number of CreateNode requests per minute" (marin-community/marin, pull 6198), and the
 # reason that Google's APIs have for it (google/api/error_reason.proto).
 _RATE = ("per minute", "rate_limit_exceeded")
+_OTHER_ZONE = (
+    "switch AI zones on (docs/tpu.md), or take the zone out of the stack and run `pulumi up`"
+)
 _OTHER_VERSION = (
     "set tpu.runtimeVersion (tpu.tensorflowVersion of a classic node) to one that `tpustack check "
     "--live` finds, and run `pulumi up`"
@@ -53,6 +56,8 @@ def cause_of(code: int, answer: Json) -> Cause:
         return Cause("stock-out", said)
     if "has not been used" in low or "is disabled" in low or "service_disabled" in whole:
         return Cause("disabled API", said, "run `gcloud services enable tpu.googleapis.com`")
+    if code in _DENIED and HIDDEN in said:
+        return Cause("zone", said, _OTHER_ZONE, passes=False)
     if code in _DENIED:
         return Cause("permission", said, "run `pulumi up`, which grants what the agent needs")
     if code in _UNAUTHENTICATED:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .causes import cause_of
-from .google import TPU, Call, Json, Place, message, state_of, version
+from .google import TPU, Call, Json, Place, is_missing, message, state_of, version
 
 # The provider of the queue's resources asks by the same version (infra/queued/api.py).
 _QUEUE = "v2alpha1"
@@ -177,6 +177,8 @@ def _worst(state: str, tpus: dict[str, Json | None]) -> tuple[str, str]:
 
 def _get(call: Call, path: str, name: str) -> dict[str, Any] | None:
     status, found = call("GET", TPU + path, None)
-    if status not in (200, 404):
+    if is_missing(status, found):
+        return None
+    if status != 200:
         raise OSError(f"HTTP status {status} for {name}: {cause_of(status, found)}")
-    return found if status == 200 else None
+    return found

@@ -16,6 +16,8 @@ Call = Callable[[str, str, "str | None"], tuple[int, Json]]
 
 TPU = "https://tpu.googleapis.com/"
 STORAGE = "https://storage.googleapis.com/"
+HIDDEN = "is not found or access is unauthorized"
+"""What the TPU API says of a zone that it does not have, or does not show to the project."""
 
 
 # Such as "[EID: 0x90dfdfda32f61e59]" (tensorflow/tpu, issue 877): the same refusal is told once.
@@ -52,14 +54,18 @@ class Place:
         return f"{self.parent}/nodes/{name}"
 
 
+def is_missing(status: int, answer: Json) -> bool:
+    """Return whether nothing is there: Google answers 403 in a zone that it hides, an AI zone."""
+    return status == 404 or (status == 403 and HIDDEN in message(answer))
+
+
 def look_up(place: Place, call: Call, name: str) -> tuple[Place, int, Json]:
     """Return where a TPU is, and Google's answer; it is 404 if the TPU is in none of the zones."""
-    status, found = 404, Json()
     for here in place.everywhere():
         status, found = call("GET", f"{TPU}v2/{here.node(name)}", None)
-        if status != 404:
+        if not is_missing(status, found):
             return here, status, found
-    return place, status, found
+    return place, 404, {}
 
 
 class Bucket:

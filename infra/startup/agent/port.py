@@ -25,7 +25,7 @@ def watch(
         try:
             found = (forms.node(here, call, name) for here in place.everywhere())
             seen = next((one for one in found if one and one.phase == "ready"), None)
-        except OSError:  # Its grants may not count yet; whoever needs the TPU says what is wrong.
+        except OSError:  # Its grants may not count yet; the trainer says what is wrong.
             seen = None
         why = forms.why_ill(seen, world.silent) if seen else None
         if seen and not why:
@@ -34,9 +34,9 @@ def watch(
         script = "startup-script" in seen.nodes[0].get("metadata", {}) if seen else False
         if ready and world.now() - ready >= (_PATIENCE_WITH_SCRIPT if script else _PATIENCE):
             said = (
-                f"{name} is READY, but {why}: this VM can't drive it. Set training.runOn: tpu, "
-                "which Google documents for TPU VMs (docs/tpu.md, what stays unproven), or look "
-                "at the firewall rules of a network that the stack did not make"
+                f"{name} is READY, but {why}: this VM can't drive it. Set training.runOn: tpu "
+                "(docs/tpu.md#what-stays-unproven), which is for TPU VMs alone, or look at the "
+                "firewall rules if network.create is false"
             )
             world.say(said)
             world.tell(said)

@@ -34,9 +34,9 @@ def place(call: Call, cloud: Cloud | None = None) -> str:
     return f"projects/{call.project}/locations/{zone}"
 
 
-def node_name(call: Call) -> str:
+def node_name(call: Call, cloud: Cloud) -> str:
     """Return the full name of the node in the path."""
-    return f"{place(call)}/nodes/{call.params['nodesId']}"
+    return f"{place(call, cloud)}/nodes/{call.params['nodesId']}"
 
 
 def zone_of(name: str) -> str:

@@ -31,7 +31,7 @@ def create_node(cloud: Cloud, call: Call) -> Json:
 @NODES.method("reimage", versions=_V1)
 def reimage_node(cloud: Cloud, call: Call) -> Json:
     """Install another TensorFlow version on a classic node."""
-    name = node_name(call)
+    name = node_name(call, cloud)
     version = call.body.get("tensorflowVersion", "")
     if "tensorflowVersion" not in load(cloud, NODE, name):
         raise invalid(f"'{name}' is a TPU VM; only TPU nodes can be reimaged.")

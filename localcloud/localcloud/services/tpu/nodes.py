@@ -73,7 +73,7 @@ def begin(
         meanwhile: its state until the operation ends.
         fields: what changes at once.
     """
-    name = node_name(call)
+    name = node_name(call, cloud)
     record = load(cloud, NODE, name)
     if record["state"] not in states:
         raise bad_state(verb, record["state"])
@@ -97,7 +97,7 @@ def create(cloud: Cloud, name: str) -> Record:
 @NODES.method("delete")
 def delete_node(cloud: Cloud, call: Call) -> Json:
     """Delete a node, whatever its state."""
-    name = node_name(call)
+    name = node_name(call, cloud)
     record = load(cloud, NODE, name)
     if record["state"] == "DELETING":
         raise bad_state("delete", "DELETING")
@@ -119,7 +119,7 @@ def delete(cloud: Cloud, name: str) -> None:
 @NODES.method("stop")
 def stop_node(cloud: Cloud, call: Call) -> Json:
     """Stop a READY node; slices of several hosts cannot be stopped."""
-    record = load(cloud, NODE, node_name(call))
+    record = load(cloud, NODE, node_name(call, cloud))
     if record["state"] == "READY" and len(hosts.keys(record)) > 1:
         raise ApiError(400, "Cloud TPU received a bad request. stop is not supported for TPU pods")
     return begin(cloud, call, "stop", ("READY",), "STOPPING")

@@ -66,7 +66,7 @@ def _create(cloud: Cloud, name: str) -> Record | None:
 @_QUEUED.method("get", versions=V2)
 def get_queued_resource(cloud: Cloud, call: Call) -> Json:
     """Describe a queued resource."""
-    return queued_view(load(cloud, QUEUED, _name(call)), call.method.version)
+    return queued_view(load(cloud, QUEUED, _name(call, cloud)), call.method.version)
 
 
 @_QUEUED.method("list", versions=V2)
@@ -82,7 +82,7 @@ def list_queued_resources(cloud: Cloud, call: Call) -> Json:
 @_QUEUED.method("delete", versions=V2)
 def delete_queued_resource(cloud: Cloud, call: Call) -> Json:
     """Delete a queued resource; one that is in use only with `force`, along with its nodes."""
-    name = _name(call)
+    name = _name(call, cloud)
     with cloud.store.locked():
         record = load(cloud, QUEUED, name)
         state = queue.state_of(record)
@@ -112,7 +112,7 @@ def _delete(cloud: Cloud, name: str) -> Record | None:
 @_QUEUED.method("reset", versions=V2)
 def reset_queued_resource(cloud: Cloud, call: Call) -> Json:
     """Take a queued resource's nodes away and put it back into the queue."""
-    name = _name(call)
+    name = _name(call, cloud)
     record = load(cloud, QUEUED, name)
     if queue.state_of(record) not in ("ACTIVE", "SUSPENDED", "FAILED"):
         state = queue.state_of(record)
@@ -133,8 +133,8 @@ def _begin(cloud: Cloud, call: Call, verb: str, name: str, seconds: float) -> Js
     return operations.start(cloud, call, work, verb=verb, target=name)
 
 
-def _name(call: Call) -> str:
-    return f"{place(call)}/queuedResources/{call.params['queuedResourcesId']}"
+def _name(call: Call, cloud: Cloud) -> str:
+    return f"{place(call, cloud)}/queuedResources/{call.params['queuedResourcesId']}"
 
 
 def _nodes(cloud: Cloud, call: Call, name: str) -> list[Record]:

@@ -98,7 +98,7 @@ def _view(cloud: Cloud, call: Call, record: Record) -> Json:
 @NODES.method("get")
 def get_node(cloud: Cloud, call: Call) -> Json:
     """Describe a node."""
-    return _view(cloud, call, load(cloud, NODE, node_name(call)))
+    return _view(cloud, call, load(cloud, NODE, node_name(call, cloud)))
 
 
 @NODES.method("list")

@@ -89,7 +89,7 @@ def _disk_urls(project: str, attached: list[Json]) -> list[str]:
 @NODES.method("patch", verb="update", versions=V2)
 def patch_node(cloud: Cloud, call: Call) -> Json:
     """Change a TPU VM's description, labels, tags, metadata or data disks."""
-    name = node_name(call)
+    name = node_name(call, cloud)
     fields = call.mask()
     wrong = [field for field in fields if field not in _CHANGEABLE]
     if wrong or not fields:
@@ -128,7 +128,7 @@ def _update(cloud: Cloud, name: str, changes: dict[str, Any]) -> Record:
 @NODES.method("getGuestAttributes", verb="get", versions=V2)
 def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
     """Answer what the guests of some or all workers have written."""
-    record = load(cloud, NODE, node_name(call))
+    record = load(cloud, NODE, node_name(call, cloud))
     wanted = call.body.get("workerIds") or [str(i) for i in range(len(hosts.keys(record)))]
     query = call.body.get("queryPath", "").rstrip("/")
     found = []
@@ -146,7 +146,7 @@ def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
 @NODES.method("performMaintenance", versions=_ALPHA)
 def maintain_node(cloud: Cloud, call: Call) -> Json:
     """Take a READY TPU VM's hosts down and up again, as maintenance does."""
-    name = node_name(call)
+    name = node_name(call, cloud)
     record = load(cloud, NODE, name)
     if record["state"] != "READY":
         raise bad_state("maintenance", record["state"])

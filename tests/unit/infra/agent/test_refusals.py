@@ -81,6 +81,13 @@ REFUSALS = (
         f"{PULUMI_UP}, which grants what the agent needs",
     ),
     Refusal(
+        "zone",
+        (403, 7),
+        "Location us-central1-ai1a is not found or access is unauthorized.",
+        f"take the zone out of the stack and {PULUMI_UP}",
+        moves=True,
+    ),
+    Refusal(
         "disabled API",
         (403, 7),
         "Cloud TPU API has not been used in project 1 before or it is disabled.",
@@ -196,7 +203,7 @@ def test_a_refusal_is_told_once_by_its_name_and_tried_again_with_pauses_that_gro
     pauses = [after - before for (before, _), (after, _) in pairwise(google.posts)]
     assert all(before <= after + 20 for before, after in pairwise(pauses)), "they grow"
     assert LONGEST <= pauses[-1] <= LONGEST + 30, "it goes on, and hammers nobody"
-    helpless = refusal.cause in ("version", "invalid")
+    helpless = refusal.cause in ("zone", "version", "invalid")
     assert (pauses[0] >= LONGEST) == helpless, "what a person has to mend needs no hurry"
 
 
@@ -235,7 +242,9 @@ def test_what_google_gives_in_the_end_is_taken() -> None:
     assert lines == [f"t is back after {HOUR:.0f} s"]
 
 
-@pytest.mark.parametrize("refusal", [one for one in REFUSALS if one.code[0] != 404])
+@pytest.mark.parametrize(
+    "refusal", [one for one in REFUSALS if one.code[0] != 404 and one.cause != "zone"]
+)
 def test_a_look_that_is_refused_says_why_and_what_helps(refusal: Refusal) -> None:
     """With the API off, or without its role, the agent does not even learn what is there."""
     status = refusal.code[0]

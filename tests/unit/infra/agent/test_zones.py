@@ -17,7 +17,7 @@ from infra.queued.node import QueuedNodeProvider
 from infra.queued.request import QueuedRequestProvider
 from infra.queued.zones import id_of
 from infra.startup.agent.forms import in_zone
-from infra.startup.agent.google import Call, Json, Place
+from infra.startup.agent.google import Call, Json, Place, look_up
 from infra.startup.agent.jobs.tpus import Tpus
 from infra.startup.agent.keeper import Keeper
 from infra.startup.agent.ledger import Ledger
@@ -27,7 +27,7 @@ from infra.startup.agent.world import World
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Latency
-from localcloud.services.tpu import catalog, nodes
+from localcloud.services.tpu import api, catalog, nodes
 from localcloud.services.tpu.api import NODE as NODE_KIND
 from localcloud.services.tpu.api import QUEUED
 from localcloud.testing import Client, session
@@ -287,6 +287,20 @@ def test_a_refusal_that_every_zone_would_repeat_moves_nothing(stack: Stack) -> N
     stack.preempt()
     stack.looks(3600, each=120.0)
     assert zones == {B}
+
+
+def test_a_zone_that_google_hides_is_passed_over(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An AI zone is hidden until somebody switches it on: it answers 403."""
+    monkeypatch.setattr(api, "is_on", lambda cloud, zone: zone != C)
+    stack.sold_out(B)
+    stack.preempt()
+    stack.looks(7200, until=stack.ready_in(F))
+    assert stack.ready_in(F)()
+    assert f"q is not made yet in {C}: zone (Location {C} is not found" in " ".join(stack.lines)
+    found, status, _ = look_up(Place(PROJECT, B, "a-bucket", lambda: ZONES[1:]), stack.call, "q")
+    assert (found.zone, status) == (F, 200)
 
 
 def test_a_tpu_that_the_stack_has_moved_is_found_and_made_anew_where_it_is(stack: Stack) -> None:

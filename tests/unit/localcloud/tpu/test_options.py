@@ -28,11 +28,13 @@ def test_an_ai_zone_is_hidden_until_it_is_switched_on(tpu: Client, cloud: Cloud)
     assert is_listed() == (False, False)
     refused = [
         tpu.get(f"{V2}/{AI}/acceleratorTypes", status=403),
+        tpu.get(f"{V2}/{AI}/nodes/t", status=403),
+        tpu.get(f"{queue}/q", status=403),
         tpu.post(f"{V2}/{AI}/nodes", V6E, nodeId="t", status=403),
         tpu.post(queue, {}, queuedResourceId="q", status=403),
     ]
     said = f"Location {AI} is not found or access is unauthorized."
-    assert [answer["error"]["message"] for answer in refused] == [said] * 3
+    assert [answer["error"]["message"] for answer in refused] == [said] * 5
     cloud.store.put("setting", "ai-zones", {"on": True})
     assert is_listed() == (True, True)
     tpu.post(f"{V2}/{AI}/nodes", V6E, nodeId="t")
