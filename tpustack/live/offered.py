@@ -8,13 +8,14 @@ from infra.apis import COMPUTE_API, TPU_API
 from infra.checks.context import nearest
 from infra.checks.zones import AI, SWITCH_ON
 from infra.settings.tpu import Architecture
-from infra.startup.agent.google import HIDDEN
 from tpustack.cloud.google import Forbidden, NotFound
 from tpustack.live.finding import OK, WRONG, Asked, Finding
 from tpustack.live.project import is_enabled, not_enabled
 
 _TPU = "https://tpu.googleapis.com/{}/projects/{}/locations/{}/{}"
 _MACHINE = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/machineTypes/{}"
+# What the TPU API answers for a zone that it does not have, or does not show to the project.
+_UNKNOWN = "is not found or access is unauthorized"
 
 
 def accelerator_type(asked: Asked) -> Iterator[Finding]:
@@ -74,7 +75,7 @@ def _offered(asked: Asked, zone: str, version: str, collection: str, field: str)
     except NotFound:
         return []
     except Forbidden as error:
-        if HIDDEN not in str(error):
+        if _UNKNOWN not in str(error):
             raise
         return []
 
