@@ -133,7 +133,7 @@ class Chaos:
         from tpu_training.goodput.ledger import read
         from tpustack.goodput.files import files_of
 
-        metrics = _object(f"{job_url}/metrics.json")
+        metrics = json.loads(Google().content(f"{job_url}/metrics.json"))
         self.outcome.steps, self.outcome.loss = metrics["steps"], metrics["test_loss"]
         ledger = read(files_of(job_url))
         total = account(ledger)
@@ -171,7 +171,8 @@ class Chaos:
         )
         if done.returncode != 0:
             raise TpustackError(f"without faults: {(done.stderr or done.stdout).strip()[-2000:]}")
-        return float(_object(f"{bucket}/jobs/undisturbed/metrics.json")["test_loss"])
+        metrics = json.loads(Google().content(f"{bucket}/jobs/undisturbed/metrics.json"))
+        return float(metrics["test_loss"])
 
     def _endpoint(self, outputs: dict[str, Any]) -> str:
         """Return where the TPU serves now: it may have been made anew."""
@@ -199,14 +200,6 @@ class Chaos:
 
     def _say(self, text: str, style: str) -> None:
         self.console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
-
-
-def _object(url: str) -> dict[str, Any]:
-    bucket, _, path = url.removeprefix("gs://").partition("/")
-    quoted = path.replace("/", "%2F")
-    address = f"https://storage.googleapis.com/storage/v1/b/{bucket}/o/{quoted}"
-    loaded: dict[str, Any] = json.loads(Google().text(address, {"alt": "media"}))
-    return loaded
 
 
 def _ignore(line: str) -> None:

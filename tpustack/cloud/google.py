@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import IO, Any, Final, cast
+from urllib.parse import quote
 
 import requests
 from google.auth.exceptions import GoogleAuthError
@@ -13,6 +14,7 @@ from urllib3.util import Retry
 from infra import credentials
 from tpustack.errors import TpustackError
 
+_OBJECT = "https://storage.googleapis.com/storage/v1/b/{}/o/{}"
 _RETRY = Retry(
     total=5,
     backoff_factor=0.5,
@@ -59,6 +61,11 @@ class Google:
     def text(self, url: str, parameters: Mapping[str, str | int] | None = None) -> str:
         """Return the text at `url`, such as an object's content."""
         return cast(str, self._ask("GET", url, parameters).text)
+
+    def content(self, url: str) -> str:
+        """Return the text of an object by its gs:// address. Raises TpustackError."""
+        bucket, _, name = url.removeprefix("gs://").partition("/")
+        return self.text(_OBJECT.format(bucket, quote(name, safe="")), {"alt": "media"})
 
     def pages(
         self, url: str, field: str, parameters: Mapping[str, str | int] | None = None

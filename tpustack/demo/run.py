@@ -132,7 +132,7 @@ class Demo:
     def _train(self, outputs: dict[str, Any], data: dataset.Source) -> None:
         with self._phase("training", "training on the VM"):
             follow(self.console, outputs, advice=_ADVICE)
-            metrics = _metrics(outputs["job_url"])
+            metrics = json.loads(Google().content(f"{outputs['job_url']}/metrics.json"))
         self.summary.test_accuracy = metrics["test_accuracy"]
         self.summary.steps_per_second = metrics["steps_per_second"]
         self.summary.replicas = metrics["replicas"]
@@ -226,14 +226,6 @@ def _convert(source: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise TpustackError((done.stderr or done.stdout).strip())
-
-
-def _metrics(job_url: str) -> dict[str, Any]:
-    bucket, _, path = job_url.removeprefix("gs://").partition("/")
-    quoted = f"{path}/metrics.json".replace("/", "%2F")
-    url = f"https://storage.googleapis.com/storage/v1/b/{bucket}/o/{quoted}"
-    loaded: dict[str, Any] = json.loads(Google().text(url, {"alt": "media"}))
-    return loaded
 
 
 def _listed(counts: dict[str, int]) -> str:

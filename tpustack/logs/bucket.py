@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from urllib.parse import quote
 
 from tpu_training.goodput.ledger import read
 from tpustack.cloud.google import Google, NotFound
 from tpustack.goodput.files import files_of
 
-_OBJECT = "https://storage.googleapis.com/storage/v1/b/{}/o/{}"
 _SECONDS = 10.0
 
 
@@ -38,8 +36,7 @@ def lines(
 
 
 def _object(google: Google, url: str) -> str | None:
-    bucket, _, name = url.removeprefix("gs://").partition("/")
     try:
-        return google.text(_OBJECT.format(bucket, quote(name, safe="")), {"alt": "media"})
+        return google.content(url)
     except NotFound:
         return None

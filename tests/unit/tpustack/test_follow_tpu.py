@@ -42,8 +42,11 @@ class Google:
         entry = {"begin": 1e9, "duration": 60.0, "seconds": seconds, **steps}
         self.objects["jobs/train/ledger/a.json"] = json.dumps(entry)
 
+    def content(self, url: str) -> str:
+        return self.text(url.removeprefix("gs://a-bucket/"), {})
+
     def text(self, url: str, parameters: Mapping[str, str]) -> str:
-        name = url.rpartition("/")[2].replace("%2F", "/")
+        name = url.rpartition("/o/")[2].replace("%2F", "/")
         if name not in self.objects:
             raise NotFound(url)
         return self.objects[name]
