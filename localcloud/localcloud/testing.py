@@ -17,13 +17,20 @@ class UnexpectedStatus(AssertionError):
 
 
 def session(local_cloud: LocalCloud, member: str = DEVELOPER, *scopes: str) -> requests.Session:
-    """Return a session that reaches the local cloud as `member`; nobody when that is empty."""
+    """Return a session that reaches the local cloud as `member`; nobody when that is empty.
+
+    A person's token is of an OAuth client of their own: no API asks for a quota project.
+    """
     made = requests.Session()
     made.trust_env = False
     made.proxies = {"https": f"http://127.0.0.1:{local_cloud.listener.port}"}
     made.verify = str(local_cloud.authority.certificate)
     if member:
-        principal = Principal(member, frozenset(scopes or {CLOUD_PLATFORM}))
+        principal = Principal(
+            member,
+            frozenset(scopes or {CLOUD_PLATFORM}),
+            own_client=not member.startswith("serviceAccount:"),
+        )
         token = local_cloud.cloud.token(principal, lifetime=30 * 86400)
         made.headers["Authorization"] = f"Bearer {token}"
     return made

@@ -194,7 +194,8 @@ def require_quota_project(cloud: Cloud, call: Call, service: str) -> None:
     named = call.request.headers.get(QUOTA_PROJECT, "")
     if not named:
         vertex = service == _VERTEX and cloud.setting("vertex-quota-project").get("on")
-        if (vertex or service in _CLIENT_BASED) and call.principal is not ANONYMOUS:
+        asked = vertex or service in _CLIENT_BASED
+        if asked and call.principal is not ANONYMOUS and not call.principal.own_client:
             require_service(cloud, _clients_project(call, service), service)
         return
     project = projects.identifier(cloud, named)

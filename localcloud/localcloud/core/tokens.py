@@ -40,6 +40,8 @@ class Principal:
     scopes: frozenset[str] = field(default_factory=lambda: frozenset({CLOUD_PLATFORM}))
     sets: frozenset[str] = frozenset()
     """The sets (`principalSet:…`) by which a policy may mean a federated identity, too."""
+    own_client: bool = False
+    """A person's token came by an OAuth client of their own, whose project calls count against."""
 
     @property
     def email(self) -> str:
@@ -76,6 +78,8 @@ class Tokens:
             claims["h"] = machine
         if principal.sets:
             claims["g"] = sorted(principal.sets)
+        if principal.own_client:
+            claims["c"] = True
         payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode()
         return f"{_PREFIX}{payload}.{self._sign(payload)}"
 
@@ -90,7 +94,8 @@ class Tokens:
         claims = self.claims(token, now=now)
         if claims.get("i", 0.0) < (since or {}).get(claims.get("h", ""), 0.0):
             raise unauthenticated(INVALID, "ACCESS_TOKEN_EXPIRED")
-        return Principal(claims["m"], frozenset(claims["s"]), frozenset(claims.get("g", ())))
+        sets, own = frozenset(claims.get("g", ())), bool(claims.get("c"))
+        return Principal(claims["m"], frozenset(claims["s"]), sets, own)
 
     def claims(self, token: str, *, now: float) -> dict[str, Any]:
         """Return what a token says: `m` member, `h` machine, `i` and `e` begin and end, …"""

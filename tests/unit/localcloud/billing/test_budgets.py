@@ -6,6 +6,8 @@ import pytest
 
 from localcloud.core import projects
 from localcloud.core.call import Json
+from localcloud.core.cloud import DEVELOPER, Cloud
+from localcloud.core.tokens import Principal
 from localcloud.testing import Client
 
 PROJECT = projects.DEFAULT_PROJECT
@@ -97,9 +99,10 @@ def test_alerts_go_to_channels_and_to_a_topic_that_google_may_publish_to(
 
 
 def test_a_caller_without_a_quota_project_or_with_one_that_lacks_the_api_is_refused(
-    api: Client, budgets: str
+    api: Client, budgets: str, cloud: Cloud
 ) -> None:
     api.session.headers.pop("X-Goog-User-Project")
+    api.session.headers["Authorization"] = f"Bearer {cloud.token(Principal(DEVELOPER))}"
     assert "quota project" in api.get(budgets, status=403)["error"]["message"]
     api.session.headers["X-Goog-User-Project"] = PROJECT
     service = "billingbudgets.googleapis.com"

@@ -9,6 +9,7 @@ import pytest
 from localcloud.admin import settings
 from localcloud.core import projects
 from localcloud.core.cloud import DEVELOPER, Cloud
+from localcloud.core.tokens import Principal
 from localcloud.testing import Client
 
 OURS, OTHERS = projects.DEFAULT_PROJECT, "other-project"
@@ -68,11 +69,20 @@ PLACE = f"projects/{OURS}/locations/us-central1"
 JOBS = f"us-central1-aiplatform.googleapis.com/v1/{PLACE}/customJobs"
 
 
+@pytest.fixture
+def person(api: Client, cloud: Cloud) -> Client:
+    """The developer with a token that gcloud, or its default credentials, brought."""
+    client = api.as_member(DEVELOPER)
+    client.session.headers["Authorization"] = f"Bearer {cloud.token(Principal(DEVELOPER))}"
+    return client
+
+
 def test_a_client_based_api_refuses_a_person_without_one_and_no_service_account(
-    api: Client, others: str
+    api: Client, person: Client, others: str
 ) -> None:
     api.as_member("").get(POLICY, status=401)
-    error = api.get(POLICY, status=403)["error"]
+    assert "spec" in api.get(POLICY), "an OAuth client of their own"
+    error = person.get(POLICY, status=403)["error"]
     assert "The orgpolicy.googleapis.com API requires a quota project" in error["message"]
     assert error["details"][0]["reason"] == "SERVICE_DISABLED"
     assert error["details"][0]["metadata"]["service"] == "orgpolicy.googleapis.com"
@@ -96,9 +106,9 @@ def test_a_client_based_api_refuses_a_person_without_one_and_no_service_account(
     assert "has not been used in project" in theirs.get(POLICY, status=403)["error"]["message"]
 
 
-def test_whether_vertex_ai_asks_people_for_one_is_a_setting(api: Client, cloud: Cloud) -> None:
-    assert api.get(JOBS) == {}
+def test_whether_vertex_ai_asks_people_for_one_is_a_setting(person: Client, cloud: Cloud) -> None:
+    assert person.get(JOBS) == {}
     settings.change(cloud, "vertex-quota-project", {"on": True})
-    assert "requires a quota project" in api.get(JOBS, status=403)["error"]["message"]
-    api.session.headers["X-Goog-User-Project"] = OURS
-    assert api.get(JOBS) == {}
+    assert "requires a quota project" in person.get(JOBS, status=403)["error"]["message"]
+    person.session.headers["X-Goog-User-Project"] = OURS
+    assert person.get(JOBS) == {}
