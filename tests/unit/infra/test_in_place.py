@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import pulumi_gcp as gcp
 import pytest
 from pulumi import dynamic
 from pulumi.runtime import rpc
@@ -144,6 +145,8 @@ CASES = [
 def test_a_preview_decides_as_the_update_does_and_replaces_no_tpu(
     run: Run, monkeypatch: pytest.MonkeyPatch, form: str, change: str
 ) -> None:
+    if form == "classic node" and not hasattr(gcp.tpu, "Node"):
+        pytest.skip("this generation of the provider has no classic nodes")
     preview, update = compare(run, monkeypatch, FORMS[form], {**CHANGES, **OF_THE_QUEUE}[change])
     assert preview.decided == update.decided
     assert not [each for each in update.decided.values() if each.startswith("replace")]
