@@ -33,10 +33,11 @@ CREATED_SIDE_BY_SIDE = {
     "compute:Instance": "compute.instances.insert",
     "tpu:QueuedResource": "tpu.projects.locations.queuedResources.create",
 }
+LITE = {"runtimeVersion": "tpu-vm-tf-2.16.1-pod-pjrt"}
 QUEUED = {
-    "tpu": {"acceleratorType": "v3-32", "runtimeVersion": "tpu-vm-tf-2.19.0-pod-pjrt", "queued": {}}
+    "tpu": {**LITE, "acceleratorType": "v5litepod-16", "queued": {}},
 }
-AT_ONCE = {"tpu": {"acceleratorType": "v3-8", "runtimeVersion": "tpu-vm-tf-2.19.0-pod-pjrt"}}
+AT_ONCE = {"tpu": {**LITE, "acceleratorType": "v5litepod-8"}}
 DESTROYED_AT_ONCE = "prod"
 
 
