@@ -33,8 +33,7 @@ def find(cloud: Cloud, email: str) -> tuple[str, Record] | None:
 
 def is_visible(cloud: Cloud, record: Record) -> bool:
     """Return whether Google finds the account, which it does only a while after its creation."""
-    made: float = record.get("_created", 0.0)
-    return made + cloud.seconds("account.visible") <= cloud.clock.now()
+    return bool(record.get("_visible", 0.0) <= cloud.clock.now())
 
 
 def is_agent(email: str) -> bool:

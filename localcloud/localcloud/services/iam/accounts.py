@@ -101,6 +101,7 @@ def create(cloud: Cloud, call: Call) -> Json:
         "uniqueId": str(100_000_000_000_000_000_000 + cloud.operations.number()),
         "etag": _etag(cloud),
         "_created": cloud.clock.now(),
+        "_visible": cloud.clock.now() + cloud.seconds("account.visible"),
         **{key: sent[key] for key in ("displayName", "description") if sent.get(key)},
     }
     said = f"Service account {account_id} already exists within project projects/{project}."

@@ -16,6 +16,7 @@ from localcloud.admin import settings
 from localcloud.app import LocalCloud
 from localcloud.core import enablement, projects
 from localcloud.core.hooks import machine_powered_off
+from localcloud.core.tokens import Principal
 from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.tpustack.conftest import Done, Run
@@ -306,6 +307,9 @@ def test_who_may_not_submit_is_told_which_role_is_missing(
     grant(client, "user:ada@x.org", *roles)
     settings.change(cloud.cloud, "vertex-quota-project", {"on": asks})
     ada = Client(cloud, "user:ada@x.org")
+    # As gcloud gives it.
+    token = cloud.cloud.token(Principal("user:ada@x.org"))
+    ada.session.headers["Authorization"] = f"Bearer {token}"
     ada.session.hooks = credentials.session(Given(token="unused")).hooks
     monkeypatch.setattr("tpustack.jobs.place.Google", lambda: Google(ada.session))
     done = submit("--command", "true", "--name", "one")
