@@ -1,4 +1,4 @@
-"""The forms of JSON that Google's APIs take and give beside the usual one.
+"""The forms of JSON that Google's APIs take and give besides the usual one.
 
 By the JSON mapping of protocol buffers (protobuf.dev/programming-guides/json, 2026-11-24) a field
 may be written as in the .proto file, and an enum as its number. Google's clients for REST also

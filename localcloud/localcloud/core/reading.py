@@ -123,8 +123,7 @@ def _unread(document: Document, spec: Json, value: Any, at: str) -> Iterator[str
     for name, one in dict.items(value):
         below = known.get(name, rest)
         here = f"{at}.{name}" if at else name
-        ignored = below.get("readOnly")
-        if ignored or not _says(one, below.get("default")):
+        if below.get("readOnly") or not _says(one, below.get("default")):
             continue
         if name not in value.seen or name in kept_only:
             yield here

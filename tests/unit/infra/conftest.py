@@ -137,6 +137,14 @@ Run = Callable[..., tuple[Engine, dict[str, Any]]]
 
 
 @pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the program warns of."""
+    heard: list[str] = []
+    monkeypatch.setattr(pulumi.log, "warn", heard.append)
+    return heard
+
+
+@pytest.fixture
 def run(root: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs the program; returns the engine and the outputs, awaited (None if unknown)."""
 

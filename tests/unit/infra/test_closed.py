@@ -30,13 +30,6 @@ class Google:
         return {"iamConfiguration": self._access} if self._access else {"error": {"code": 404}}
 
 
-@pytest.fixture
-def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    heard: list[str] = []
-    monkeypatch.setattr(pulumi.log, "warn", heard.append)
-    return heard
-
-
 @pulumi.runtime.test  # type: ignore[untyped-decorator]
 def previewed(**bucket: object) -> None:
     closed.report(parse(config(bucket=bucket), "test"), "a-bucket")

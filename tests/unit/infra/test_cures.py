@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import pulumi
 import pytest
 
 from infra import cures, enabled
@@ -26,13 +25,6 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalClou
     monkeypatch.setattr(enabled, "users_session", lambda: session(cloud))
     yield cloud
     cloud.stop()
-
-
-@pytest.fixture
-def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    heard: list[str] = []
-    monkeypatch.setattr(pulumi.log, "warn", heard.append)
-    return heard
 
 
 def waited(seconds: list[float]) -> list[float]:

@@ -29,13 +29,6 @@ class Bucket:
         return self
 
 
-@pytest.fixture
-def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    heard: list[str] = []
-    monkeypatch.setattr(pulumi.log, "warn", heard.append)
-    return heard
-
-
 @pulumi.runtime.test  # type: ignore[untyped-decorator]
 def previewed(training: dict[str, object]) -> None:
     data_set.report(parse(config(training=training), "test"), "a-bucket")
