@@ -6,12 +6,14 @@ import argparse
 import json
 import signal
 import time
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
 from localcloud.cli.client import CommandError, Commands, ask
 from localcloud.cli.scenarios.parse import ScenarioError, read
 from localcloud.cli.scenarios.run import Run
+from localcloud.core.faults import Fault
 
 
 def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
@@ -23,12 +25,15 @@ def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
     add = kinds.add_parser("add", parents=[common], help="make calls fail, hang or be slow")
     add.add_argument("method", help="pattern over methods, such as storage.objects.*")
     add.add_argument("--resource", default="*", help="pattern over request paths (default: all)")
-    add.add_argument("--status", type=int, default=503, help="0: only slow (default: 503)")
+    add.add_argument(
+        "--status", type=int, default=503, help="0: none, only slow or lost (default: 503)"
+    )
     add.add_argument("--message", default="", help="the error's message")
     add.add_argument("--delay", type=float, default=0.0, help="seconds to hold the call back")
     add.add_argument("--count", type=int, default=0, help="how many calls it hits (default: all)")
     add.add_argument("--skip", type=int, default=0, help="how many calls pass first")
     add.add_argument("--probability", type=float, default=1.0, help="0 to 1 (default: 1)")
+    add.add_argument("--carried-out", action="store_true", help="the call takes effect first")
     add.set_defaults(run=_add)
     preempt = kinds.add_parser("preempt", parents=[common], help="take a TPU or a spot VM away")
     preempt.add_argument("name", help="of the TPU or VM")
@@ -116,8 +121,7 @@ def _clear(options: argparse.Namespace) -> int:
 
 
 def _add(options: argparse.Namespace) -> int:
-    names = ("method", "resource", "status", "message", "delay", "count", "skip", "probability")
-    fault = {name: getattr(options, name) for name in names}
+    fault = {field.name: getattr(options, field.name) for field in fields(Fault)}
     print(ask(options.home, "POST", "faults", fault)["id"])
     return 0
 

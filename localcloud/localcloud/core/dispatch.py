@@ -47,13 +47,16 @@ class Dispatcher:
         try:
             found, route = self._find(request)
             name, api = found.method.id, found.method.api
+            self._cloud.faults.inject(name, request.path)
             response = self._call(request, found, route)
+            self._cloud.faults.inject(name, request.path, carried_out=True)
         except ApiError as error:
             if error.code >= 500 or (error.code == 404 and name == "-"):
                 self._report("%s %s%s: %s", request.verb, request.host, request.path, error.message)
             response = Response.of_json(error.body(api), error.code)
         except ConnectionError:
-            # The client went away in the middle of its body: nobody is left to answer to.
+            # The client went away in the middle of its body, or is to get no answer.
+            _log_request("lost", name, request, started)
             raise
         except Exception as error:
             self.problems += 1
@@ -62,10 +65,7 @@ class Dispatcher:
             response = Response.of_json(ApiError(500, message).body(api), 500)
         # Clients compare it with times in the answer, which are by the cloud's own clock too.
         response.headers["Date"] = formatdate(self._cloud.clock.now(), usegmt=True)
-        took = (time.perf_counter() - started) * 1000
-        requests_log.info(
-            "%s %s %s %s %.0f ms", response.status, name, request.verb, request.path, took
-        )
+        _log_request(response.status, name, request, started)
         return response
 
     def _find(self, request: Request) -> tuple[Match, Route]:
@@ -96,7 +96,6 @@ class Dispatcher:
 
     def _call(self, request: Request, found: Match, route: Route) -> Response:
         method = found.method
-        self._cloud.faults.inject(method.id, request.path)
         # A tokeninfo call carries the token that it asks about, which is not the caller's own.
         caller = ANONYMOUS if method.name == "tokeninfo" else self.caller(request)
         if caller is ANONYMOUS and method.scopes and _unchecked(route):
@@ -196,6 +195,11 @@ class Dispatcher:
     def _report(self, text: str, *arguments: object) -> None:
         self.problems += 1
         log.error(text, *arguments)
+
+
+def _log_request(status: int | str, name: str, request: Request, started: float) -> None:
+    took = (time.perf_counter() - started) * 1000
+    requests_log.info("%s %s %s %s %.0f ms", status, name, request.verb, request.path, took)
 
 
 def _unchecked(route: Route) -> bool:

@@ -1,4 +1,4 @@
-"""Faults on request: calls that fail, hang or are slow."""
+"""Faults on request: calls that fail, hang or are slow, and answers that are lost."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ from localcloud.core.store import Store
 _KIND = "fault"
 
 
+class AnswerLost(ConnectionError):
+    """The call was carried out, and the connection is to close without an answer."""
+
+
 @dataclass(frozen=True)
 class Fault:
     """What goes wrong, where and how often.
@@ -21,9 +25,12 @@ class Fault:
     Attributes:
         method: pattern over method ids, such as `storage.objects.*`.
         resource: pattern over the request's path; `*` for any.
-        status: HTTP status to answer, or 0 to let the call through after `delay`.
+        status: HTTP status to answer, or 0 for none: the call goes through after `delay`, or its
+            connection closes if it was `carried_out`.
         message: the error's message; by default one that names the fault.
-        delay: seconds to hold the call back first.
+        delay: seconds to hold the call back first, or its answer if it was `carried_out`.
+        carried_out: whether the call takes effect, and only its answer goes wrong. A call that
+            would be refused anyway is not hit.
         count: how many calls it hits before it is used up; 0 for all.
         skip: how many matching calls pass before the first one is hit.
         probability: chance that a matching call is hit.
@@ -37,6 +44,7 @@ class Fault:
     count: int = 0
     skip: int = 0
     probability: float = 1.0
+    carried_out: bool = False
 
     def problems(self) -> list[str]:
         """Return what is wrong with it, one sentence each."""
@@ -48,7 +56,7 @@ class Fault:
         for name, value in (("delay", self.delay), ("count", self.count), ("skip", self.skip)):
             if value < 0:
                 found.append(f"{name} must not be negative, but is {value}")
-        if not self.status and not self.delay:
+        if not self.status and not self.delay and not self.carried_out:
             found.append("a fault without a status needs a delay")
         return found
 
@@ -87,13 +95,14 @@ class Faults:
         """Return the faults in force by id."""
         return [(key, Fault(**record)) for key, record in self._store.items(_KIND)]
 
-    def inject(self, method: str, path: str) -> None:
-        """Let the first fault that fits hit this call.
+    def inject(self, method: str, path: str, *, carried_out: bool = False) -> None:
+        """Let the first fault that fits hit this call, or the answer to a call carried out.
 
         Raises:
             ApiError: with the fault's status.
+            AnswerLost: when there is to be no answer.
         """
-        fault = self._take(method, path)
+        fault = self._take(method, path, carried_out)
         if fault is None:
             return
         if fault.delay:
@@ -101,10 +110,14 @@ class Faults:
         if fault.status:
             message = fault.message or f"injected fault: {method} answers {fault.status}"
             raise ApiError(fault.status, message)
+        if carried_out:
+            raise AnswerLost(f"injected fault: the answer to {method} is lost")
 
-    def _take(self, method: str, path: str) -> Fault | None:
+    def _take(self, method: str, path: str, carried_out: bool) -> Fault | None:
         with self._store.locked():
             for key, fault in self.items():
+                if fault.carried_out != carried_out:
+                    continue
                 if not fnmatchcase(method, fault.method) or not fnmatchcase(path, fault.resource):
                     continue
                 record = asdict(fault)

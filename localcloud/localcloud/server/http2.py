@@ -49,7 +49,7 @@ class Http2:
 
     Args:
         connection: on which the client has chosen HTTP/2.
-        answer: from a request's headers and body.
+        answer: from a request's headers and body; a ConnectionError breaks the connection off.
     """
 
     def __init__(self, connection: ssl.SSLSocket, answer: Callable[[Headers, bytes], Reply]):
@@ -57,14 +57,14 @@ class Http2:
         self._answer = answer
         self._protocol = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
         self._streams: dict[int, _Stream] = {}
-        self._answered: queue.SimpleQueue[tuple[_Stream, Reply]] = queue.SimpleQueue()
+        self._answered: queue.SimpleQueue[tuple[_Stream, Reply | None]] = queue.SimpleQueue()
         self._bell, self._ringer = socket.socketpair()
 
     def serve(self) -> None:
         """Answer requests until the client goes away or says nothing for long.
 
         Raises:
-            ConnectionError: when the client breaks off.
+            ConnectionError: when the client breaks off, or is to get no answer.
         """
         with self._bell, self._ringer, selectors.DefaultSelector() as selector:
             selector.register(self._socket, selectors.EVENT_READ)
@@ -113,7 +113,11 @@ class Http2:
             self._streams.pop(event.stream_id, None)
 
     def _work(self, stream: _Stream) -> None:
-        self._answered.put((stream, self._answer(stream.headers, bytes(stream.body))))
+        try:
+            reply = self._answer(stream.headers, bytes(stream.body))
+        except ConnectionError:
+            reply = None
+        self._answered.put((stream, reply))
         try:
             self._ringer.send(b"!")
         except OSError:
@@ -123,6 +127,8 @@ class Http2:
     def _take_replies(self) -> None:
         while not self._answered.empty():
             stream, reply = self._answered.get()
+            if reply is None:
+                raise ConnectionAbortedError(f"no answer to {stream.headers.get(':path')}")
             stream.reply = reply
 
     def _send(self) -> None:

@@ -59,13 +59,13 @@ def _fields(value: Any, wanted: dict[str, type], least: set[str]) -> list[str]:
     found = [f"unknown {name!r}, known: {', '.join(wanted)}" for name in value.keys() - wanted]
     found += [f"{name} is missing" for name in sorted(least - value.keys())]
     for name in sorted(value.keys() & wanted):
-        number = wanted[name] is float and isinstance(value[name], int)
-        if isinstance(value[name], bool) or not (number or isinstance(value[name], wanted[name])):
+        good = (float, int) if wanted[name] is float else (wanted[name],)
+        if type(value[name]) not in good:
             found.append(f"{name}: {value[name]!r} is no {wanted[name].__name__}")
     return sorted(found)
 
 
-_TYPES = {"str": str, "int": int, "float": float}
+_TYPES = {"str": str, "int": int, "float": float, "bool": bool}
 _FAULT = {field.name: _TYPES[str(field.type)] for field in fields(Fault)}
 
 
@@ -75,7 +75,8 @@ def _check_error(value: Any) -> list[str]:
 
 
 def _check_slow(value: Any) -> list[str]:
-    if found := _fields(value, {**_FAULT, "seconds": float}, {"method", "seconds"}):
+    known = {name: kind for name, kind in _FAULT.items() if name != "carried_out"}
+    if found := _fields(value, {**known, "seconds": float}, {"method", "seconds"}):
         return found
     return _seconds(value["seconds"])
 

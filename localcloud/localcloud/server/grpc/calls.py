@@ -30,12 +30,18 @@ _MISSING = (
 
 
 def answer(host: str, headers: Headers, body: bytes, apis: Answer) -> Reply:
-    """Return the reply to a request that came by HTTP/2; `apis` answers REST calls."""
+    """Return the reply to a request that came by HTTP/2; `apis` answers REST calls.
+
+    Raises:
+        ConnectionError: when there is to be no answer.
+    """
     if not headers.get("content-type", "").startswith(_TYPE):
         return Reply([(":status", "415")], b"", [])
     begin = [(":status", "200"), ("content-type", _TYPE)]
     try:
         told, trailers = _told(host, headers, body, apis)
+    except ConnectionError:
+        raise
     except Exception as error:
         log.exception("gRPC %s failed", headers.get(":path"))
         message = f"the local cloud failed: {type(error).__name__}: {error}"

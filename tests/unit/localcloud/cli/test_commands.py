@@ -58,13 +58,15 @@ def test_the_clouds_own_port_lets_nobody_in_without_the_key(started: Run) -> Non
 
 
 def test_faults_are_listed_and_cleared(started: Run) -> None:
-    assert started("faults", "add", "storage.objects.*", "--count", "2").returncode == 0
+    lost = ("--carried-out", "--status", "0", "--count", "2")
+    assert started("faults", "add", "storage.objects.*", *lost).returncode == 0
     assert started("faults", "stockout", "us-central1-b", "v2-8").returncode == 0
     assert started("faults", "quota", "TPUV2sPerProjectPerZoneForTPUAPI", "8").returncode == 0
     assert started("faults", "set", "deny-tpu-nodes", '{"on": false}').returncode == 0
     listed = json.loads(started("faults", "list").stdout)
     [fault] = listed["calls"].values()
     assert fault["method"] == "storage.objects.*"
+    assert fault["carried_out"]
     assert listed["stockout"] == {"us-central1-b": ["v2-8"]}
     assert listed["deny-tpu-nodes"] == {"on": False}
     assert started("faults", "clear").returncode == 0

@@ -15,6 +15,7 @@ from google.api_core.exceptions import (
     InvalidArgument,
     NotFound,
     ResourceExhausted,
+    ServiceUnavailable,
 )
 from google.cloud import tpu_v2, tpu_v2alpha1
 from google.cloud.common import OperationMetadata
@@ -154,6 +155,16 @@ def test_a_slow_call_does_not_hold_up_others_on_the_same_channel(
         released.set()
         with pytest.raises(InternalServerError, match="injected fault"):
             slow.result(timeout=60)
+
+
+def test_a_lost_answer_breaks_the_connection_and_the_call_has_taken_effect(
+    tpus: Any, cloud: Cloud
+) -> None:
+    lost = Fault("tpu.projects.locations.nodes.create", status=0, count=1, carried_out=True)
+    cloud.faults.add(lost)
+    with pytest.raises(ServiceUnavailable):
+        tpus.create_node(parent=PARENT, node_id="t", node=VM, timeout=60)
+    assert tpus.get_node(name=f"{PARENT}/nodes/t").state.name == "READY"
 
 
 def test_messages_larger_than_what_http2_sends_unasked_come_whole(tpus: Any) -> None:

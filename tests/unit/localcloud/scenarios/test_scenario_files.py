@@ -65,6 +65,11 @@ events:
         ("{at: 5, error: {status: 503}}", "error: method is missing"),
         ("{at: 5, error: {method: x, status: 200}}", "error: status must be 400 to 599"),
         ("{at: 5, error: {method: x, count: many}}", "error: count: 'many' is no int"),
+        ("{at: 5, error: {method: x, carried_out: 1}}", "error: carried_out: 1 is no bool"),
+        (
+            "{at: 5, slow: {method: x, seconds: 1, carried_out: true}}",
+            "slow: unknown 'carried_out'",
+        ),
         ("{at: 5, slow: {method: x, seconds: 0}}", "slow: expected seconds above 0, not 0"),
         ("{at: 5, slow: {method: x, hours: 1}}", "slow: seconds is missing"),
         (

@@ -196,3 +196,26 @@ def test_the_python_client_tries_again_after_injected_faults(
     cloud.faults.add(Fault(method="storage.objects.get", status=503, count=1))
     assert blob.download_as_bytes() == data
     assert cloud.faults.items() == []
+
+
+@pytest.mark.parametrize("status", [0, 503])
+def test_the_python_client_ends_a_large_upload_whose_answers_are_lost(
+    client: storage.Client, bucket: Bucket, cloud: Cloud, status: int
+) -> None:
+    lost = Fault("storage.objects.insert", status=status, count=1, skip=1, carried_out=True)
+    cloud.faults.add(lost)
+    data = os.urandom(1 << 20)
+    blob = client.bucket(bucket.name).blob("file", chunk_size=1 << 18)
+    blob.upload_from_file(io.BytesIO(data))
+    assert blob.download_as_bytes() == data
+    assert cloud.faults.items() == []
+
+
+def test_the_python_client_is_told_412_when_the_answer_to_its_first_try_is_lost(
+    client: storage.Client, bucket: Bucket, cloud: Cloud
+) -> None:
+    cloud.faults.add(Fault("storage.objects.insert", status=0, count=1, carried_out=True))
+    blob = client.bucket(bucket.name).blob("mark")
+    with pytest.raises(PreconditionFailed):
+        blob.upload_from_string("mine", if_generation_match=0)
+    assert blob.download_as_bytes() == b"mine"
