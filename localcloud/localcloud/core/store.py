@@ -18,7 +18,7 @@ POLICY = "policy"
 
 
 class Store:
-    """Records by (kind, key), in memory for reading, written through to disk.
+    """Records by (kind, key), in memory for reading, on disk first: a full one changes neither.
 
     Every read gives a copy: a handler changes a record and puts it back. Handlers that read,
     change and write hold `locked()` meanwhile.
@@ -70,16 +70,17 @@ class Store:
         value = json.dumps(record, separators=(",", ":"))
         require_read()
         with self._lock:
-            self._records.setdefault(kind, {})[key] = value
             self._db.execute("INSERT OR REPLACE INTO record VALUES (?, ?, ?)", (kind, key, value))
+            self._records.setdefault(kind, {})[key] = value
 
     def delete(self, kind: str, key: str) -> bool:
         """Remove the record; False when there was none."""
         require_read()
         with self._lock:
-            if self._records.get(kind, {}).pop(key, None) is None:
+            if key not in self._records.get(kind, {}):
                 return False
             self._db.execute("DELETE FROM record WHERE kind = ? AND key = ?", (kind, key))
+            del self._records[kind][key]
             return True
 
     def keys(self, kind: str, prefix: str = "") -> list[str]:

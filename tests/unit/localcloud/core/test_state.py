@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sqlite3
 import threading
 from pathlib import Path
 
@@ -28,6 +29,25 @@ def test_records_are_copies_and_survive_a_restart(tmp_path: Path) -> None:
     again = Store(tmp_path / "state.sqlite")
     assert again.items("kind") == [("a/1", {"list": [1]})]
     assert again.counts() == {"kind": 1}
+    again.close()
+
+
+def test_what_the_disk_does_not_take_is_not_there_before_a_restart_either(tmp_path: Path) -> None:
+    store = Store(tmp_path / "state.sqlite")
+    store.put("kind", "a", {"n": 1})
+    pages = store._db.execute("PRAGMA page_count").fetchone()[0]
+    store._db.execute(f"PRAGMA max_page_count={pages}")
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        store.put("kind", "b", {"text": "x" * 100_000})
+    store._db.execute("PRAGMA query_only=ON")
+    with pytest.raises(sqlite3.OperationalError):
+        store.put("kind", "a", {"n": 2})
+    with pytest.raises(sqlite3.OperationalError):
+        store.delete("kind", "a")
+    seen = store.items("kind")
+    store.close()
+    again = Store(tmp_path / "state.sqlite")
+    assert seen == again.items("kind") == [("a", {"n": 1})]
     again.close()
 
 
