@@ -46,7 +46,7 @@ _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
     ),
     "a network of its own": lambda s: s.network.create,
     "a tpu": lambda s: True,
-    "several slices from the queue": lambda s: s.tpu.queue is not None and s.tpu.slices > 1,
+    "several slices": lambda s: s.tpu.slices > 1,
     "limits": lambda s: _makes_a_role(s),
     "recovery": lambda s: s.recovery.enabled,
     "managed training": lambda s: s.jobs.vertex is not None,

@@ -9,39 +9,37 @@ A TPU out of the queue has no need of this: its resource looks (infra/queued/req
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 
-from infra import enabled
+import pulumi
+
+from infra import beside, enabled
 from infra.settings import StackSettings
 
-_TOGETHER = 16
 Taken = Callable[[], Mapping[str, str]]
 
 
 def look(settings: StackSettings, names: Sequence[str]) -> Taken:
-    """Look for the stack's TPUs beside the program.
+    """Look for the stack's TPUs beside the program, by one call.
 
     Returns:
         What waits for the look-up and returns, by the name of each TPU that Google has taken away,
-        a text that no other TPU of this name gets. Empty where nobody may look.
+        a text that no other TPU of this name gets. Empty where nobody may look, or where a preview
+        would wait too long.
     """
     if settings.tpu.queue is not None:
         return dict
-    looked: Future[Mapping[str, str]] = Future()
+    looked = beside.start(lambda: _taken(settings, names))
 
-    def run() -> None:
+    def wait() -> Mapping[str, str]:
         try:
-            looked.set_result(_taken(settings, names))
+            return looked.result(beside.LONGEST if pulumi.runtime.is_dry_run() else None)
         except (
             Exception
         ):  # No error of any kind may fail a preview; the provider says what is wrong.
-            looked.set_result({})
+            return {}
 
-    # Of a program that ends because of its settings nobody waits for it.
-    threading.Thread(target=run, name="taken", daemon=True).start()
-    return looked.result
+    return wait
 
 
 def _taken(settings: StackSettings, names: Sequence[str]) -> Mapping[str, str]:
@@ -49,13 +47,13 @@ def _taken(settings: StackSettings, names: Sequence[str]) -> Mapping[str, str]:
         return {}
     # Takes a while to load, which only those who have credentials should wait for.
     from infra.queued.api import TpuApi
-    from infra.queued.state import GONE
+    from infra.queued.state import GONE, standing
 
     # Where Google can't be reached the provider says so, and a preview should not wait for this.
     api = TpuApi(session, connects=1)
-    place = f"projects/{settings.project}/locations/{settings.zone}/nodes"
-    with ThreadPoolExecutor(_TOGETHER) as pool:
-        found = pool.map(api.get, [f"{place}/{name}" for name in names])
+    found = standing(
+        api, {"project": settings.project, "zone": settings.zone, "nodes": list(names)}
+    )
     return {
         name: f"In place of that of {node.get('createTime')}, which is {node['state']}"
         for name, node in zip(names, found, strict=True)

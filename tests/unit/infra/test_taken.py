@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
+import pulumi
 import pytest
 import requests
 
-from infra import enabled, taken
+from infra import beside, enabled, taken
 from infra.names import names_of
 from infra.settings.parse import parse
 from localcloud.app import LocalCloud
@@ -65,6 +68,17 @@ def test_a_tpu_that_google_has_taken_is_found_among_the_slices(cloud: LocalCloud
     }
 
 
+@pytest.mark.parametrize(("slices", "pages"), [(1, 1), (64, 1), (256, 3)])
+def test_one_list_looks_for_all_slices(
+    cloud: LocalCloud, slices: int, pages: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = names_of(parse(config(tpu=POD), "test"), "test").tpus(slices)
+    serve(cloud, dict.fromkeys(names, "PREEMPTED"))
+    caplog.set_level("INFO", "localcloud.requests")
+    assert len(found(slices=slices)) == slices
+    assert len([one for one in caplog.messages if " tpu.projects." in one]) == pages
+
+
 def test_nobody_is_asked_of_a_tpu_out_of_the_queue_or_without_credentials(
     cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,5 +132,30 @@ def test_where_google_cannot_be_reached_nobody_waits_for_it(
             raise requests.ConnectionError("no address")
 
     monkeypatch.setattr(enabled, "users_session", Offline)
-    assert found() == {}
+    assert found(slices=256) == {}
     assert len(asked) == 1
+
+
+def test_a_preview_does_not_wait_long_for_one_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = threading.Event()
+
+    class Silent(requests.Session):
+        def request(self, *arguments: object, **options: object) -> NoReturn:
+            answers.wait(60)
+            raise requests.ConnectTimeout("too late")
+
+    monkeypatch.setattr(enabled, "users_session", Silent)
+    monkeypatch.setattr(beside, "LONGEST", 0.05)
+    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: True)
+    assert found() == {}
+    told: list[object] = []
+
+    async def program() -> None:
+        beside.look(lambda: answers.wait(60), told.append)
+        await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
+
+    asyncio.run(program())
+    assert told == []
+    answers.set()
