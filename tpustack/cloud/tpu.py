@@ -8,7 +8,33 @@ from typing import Any
 
 from tpustack.cloud.google import Google, NotFound
 
-_NODE = "https://tpu.googleapis.com/v2/projects/{}/locations/{}/nodes/{}"
+_NODES = "https://tpu.googleapis.com/v2/projects/{}/locations/{}/nodes"
+
+
+class Nodes:
+    """The TPUs of a project; each zone is listed once, when it is first asked for."""
+
+    def __init__(self, google: Google, project: str) -> None:
+        self._google, self._project = google, project
+        self._listed: dict[str, dict[str, dict[str, Any]]] = {}
+
+    def find(self, zones: Iterable[str], name: str) -> tuple[str, dict[str, Any]] | None:
+        """Return the zone of a TPU, and the TPU, from the first of these zones that has it.
+
+        Raises:
+            TpustackError: when nobody may look, with the API's own message.
+        """
+        there = ((zone, self._of(zone).get(name)) for zone in dict.fromkeys(zones))
+        return next(((zone, node) for zone, node in there if node), None)
+
+    def _of(self, zone: str) -> dict[str, dict[str, Any]]:
+        if zone not in self._listed:
+            found: dict[str, dict[str, Any]] = {}
+            with suppress(NotFound):
+                for node in self._google.pages(_NODES.format(self._project, zone), "nodes"):
+                    found[node["name"].rpartition("/")[2]] = node
+            self._listed[zone] = found
+        return self._listed[zone]
 
 
 def look_up(google: Google, outputs: Mapping[str, Any], name: str) -> tuple[str, dict[str, Any]]:
@@ -23,21 +49,13 @@ def look_up(google: Google, outputs: Mapping[str, Any], name: str) -> tuple[str,
         NotFound: when it is in none of the zones.
         TpustackError: when nobody may look, with the API's own message.
     """
-    zones = (outputs["tpu_zone"], *outputs.get("tpu_zones", ()))
-    return find(google, outputs["project"], zones, name)
-
-
-def find(
-    google: Google, project: str, zones: Iterable[str], name: str
-) -> tuple[str, dict[str, Any]]:
-    """Return the zone of a TPU, and the TPU, from the first of these zones that has it.
-
-    Raises:
-        NotFound: when it is in none of them.
-        TpustackError: when nobody may look, with the API's own message.
-    """
-    *first, last = dict.fromkeys(zones)
+    *first, last = zones_of(outputs)
     for zone in first:
         with suppress(NotFound):
-            return zone, google.get(_NODE.format(project, zone, name))
-    return last, google.get(_NODE.format(project, last, name))
+            return zone, google.get(f"{_NODES.format(outputs['project'], zone)}/{name}")
+    return last, google.get(f"{_NODES.format(outputs['project'], last)}/{name}")
+
+
+def zones_of(outputs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the zones that a stack's TPUs may be in, by its outputs."""
+    return tuple(dict.fromkeys((outputs["tpu_zone"], *outputs.get("tpu_zones", ()))))

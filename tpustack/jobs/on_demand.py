@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from infra.startup.agent.jobs import layout
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.store import StoreError
-from tpustack.cloud.google import Google, NotFound
-from tpustack.cloud.tpu import find
+from tpustack.cloud.google import Google
+from tpustack.cloud.tpu import Nodes
 from tpustack.errors import UsageError
 from tpustack.jobs.runners import why_waiting
 
@@ -98,10 +98,8 @@ class OnDemand:
 
         settings = self._settings
         assert settings is not None
-        google = Google()
+        nodes = Nodes(Google(), settings.project)
         for name in names_of(settings, self._stack).tpus(settings.tpu.slices):
-            try:
-                find(google, settings.project, settings.tpu_zones, name)
-            except NotFound:
+            if nodes.find(settings.tpu_zones, name) is None:
                 return f"its TPU {name} is gone"
         return None

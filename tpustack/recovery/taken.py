@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tpustack.cloud.google import Google, NotFound
-from tpustack.cloud.tpu import look_up
+from tpustack.cloud.tpu import Nodes, zones_of
 
 _INSTANCE = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instances/{}"
 _VM = "gcp:compute/instance:Instance"
@@ -31,11 +31,10 @@ def lost(google: Google, outputs: Mapping[str, Any]) -> dict[str, str]:
         TpustackError: when nobody may look, with the API's own message.
     """
     found = {}
+    nodes, zones = Nodes(google, outputs["project"]), zones_of(outputs)
     for name in outputs["tpu_names"]:
-        try:
-            state = look_up(google, outputs, name)[1].get("state", "")
-        except NotFound:
-            state = "gone"
+        there = nodes.find(zones, name)
+        state = there[1].get("state", "") if there else "gone"
         if state in (*_GONE, "gone"):
             found[name] = state
     return found
