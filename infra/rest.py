@@ -70,10 +70,12 @@ class Api:
             raise
 
     def list_all(self, parent: str, collection: str, **query: str) -> list[Json]:
-        """Return everything of a kind in a place, or what a query leaves of it."""
+        """Return everything of a kind in a place, or what a query leaves of it; never a part."""
         found: list[Json] = []
         while True:
             page = self._call("GET", f"{parent}/{collection}", None, query)
+            if places := page.get("unreachable"):
+                raise ApiError(503, "UNAVAILABLE", f"Google does not reach {', '.join(places)}")
             found += page.get(collection, [])
             if not page.get("nextPageToken"):
                 return found

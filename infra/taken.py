@@ -10,6 +10,7 @@ A TPU out of the queue has no need of this: its resource looks (infra/queued/req
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import pulumi
 
@@ -20,7 +21,7 @@ Taken = Callable[[], Mapping[str, str]]
 
 
 def look(settings: StackSettings, names: Sequence[str]) -> Taken:
-    """Look for the stack's TPUs beside the program, by one call.
+    """Look for the stack's TPUs beside the program, by one list.
 
     Returns:
         What waits for the look-up and returns, by the name of each TPU that Google has taken away,
@@ -32,12 +33,10 @@ def look(settings: StackSettings, names: Sequence[str]) -> Taken:
     looked = beside.start(lambda: _taken(settings, names))
 
     def wait() -> Mapping[str, str]:
-        try:
+        # No error of any kind may fail a preview; the provider says what is wrong.
+        with suppress(Exception):
             return looked.result(beside.LONGEST if pulumi.runtime.is_dry_run() else None)
-        except (
-            Exception
-        ):  # No error of any kind may fail a preview; the provider says what is wrong.
-            return {}
+        return {}
 
     return wait
 

@@ -73,11 +73,14 @@ class Google:
         """Yield the items in `field` of every page at `url`.
 
         Raises:
-            TpustackError: with the API's own message.
+            TpustackError: with the API's own message, or when Google can list a part only.
         """
         query = dict(parameters or {})
         while True:
             page = self.get(url, query)
+            # What is missing then is not gone.
+            if places := page.get("unreachable"):
+                raise TpustackError(f"{url}: Google does not reach {', '.join(places)}")
             yield from page.get(field, ())
             if not page.get("nextPageToken"):
                 return

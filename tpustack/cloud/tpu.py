@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import cache, partial
 from typing import Any
 
 from tpustack.cloud.google import Google, NotFound
@@ -15,8 +16,7 @@ class Nodes:
     """The TPUs of a project; each zone is listed once, when it is first asked for."""
 
     def __init__(self, google: Google, project: str) -> None:
-        self._google, self._project = google, project
-        self._listed: dict[str, dict[str, dict[str, Any]]] = {}
+        self._of = cache(partial(_listed, google, project))
 
     def find(self, zones: Iterable[str], name: str) -> tuple[str, dict[str, Any]] | None:
         """Return the zone of a TPU, and the TPU, from the first of these zones that has it.
@@ -24,17 +24,15 @@ class Nodes:
         Raises:
             TpustackError: when nobody may look, with the API's own message.
         """
-        there = ((zone, self._of(zone).get(name)) for zone in dict.fromkeys(zones))
+        there = ((zone, self._of(zone).get(name)) for zone in zones)
         return next(((zone, node) for zone, node in there if node), None)
 
-    def _of(self, zone: str) -> dict[str, dict[str, Any]]:
-        if zone not in self._listed:
-            found: dict[str, dict[str, Any]] = {}
-            with suppress(NotFound):
-                for node in self._google.pages(_NODES.format(self._project, zone), "nodes"):
-                    found[node["name"].rpartition("/")[2]] = node
-            self._listed[zone] = found
-        return self._listed[zone]
+
+def _listed(google: Google, project: str, zone: str) -> dict[str, dict[str, Any]]:
+    with suppress(NotFound):
+        nodes = google.pages(_NODES.format(project, zone), "nodes")
+        return {node["name"].rpartition("/")[2]: node for node in nodes}
+    return {}
 
 
 def look_up(google: Google, outputs: Mapping[str, Any], name: str) -> tuple[str, dict[str, Any]]:

@@ -14,6 +14,9 @@ import requests
 
 from infra import beside, enabled, taken
 from infra.names import names_of
+from infra.queued.api import TpuApi
+from infra.queued.state import standing
+from infra.rest import ApiError
 from infra.settings.parse import parse
 from localcloud.app import LocalCloud
 from localcloud.core import enablement
@@ -119,6 +122,15 @@ def test_the_tpu_that_is_made_in_its_place_is_described_so_and_the_preview_says_
     assert any("taken tpu-stack-test-tpu away" in note for note in engine.notes)
     engine, _ = run(config(**settings))
     assert "description" not in engine.one(kind)
+
+
+def test_a_list_that_leaves_out_what_google_does_not_reach_is_no_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    api = TpuApi(requests.Session())
+    monkeypatch.setattr(api, "_call", lambda *_: {"nodes": [], "unreachable": ["us-central1-b"]})
+    with pytest.raises(ApiError, match="does not reach us-central1-b"):
+        standing(api, {"project": "p", "zone": "us-central1-b", "nodes": ["a", "b"]})
 
 
 def test_where_google_cannot_be_reached_nobody_waits_for_it(

@@ -17,6 +17,7 @@ from localcloud.testing import Client
 from tpustack.cloud.google import Google
 from tpustack.dashboard.places import Place
 from tpustack.dashboard.tpus import of_zone
+from tpustack.errors import TpustackError
 from tpustack.jobs.on_demand import OnDemand
 from tpustack.recovery.taken import lost
 
@@ -84,6 +85,15 @@ def test_lost_tpus_are_found_in_a_list_of_each_zone(
     }
     assert lost(google, outputs) == {names[0]: "PREEMPTED", "another": "gone"}
     assert calls() == len(ZONES)
+
+
+def test_no_tpu_is_taken_for_gone_while_google_does_not_reach_its_zone(
+    google: Google, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(google, "get", lambda *_: {"unreachable": [ZONES[0]]})
+    outputs = {"project": DEFAULT_PROJECT, "tpu_zone": ZONES[0], "tpu_names": ["tpu"]}
+    with pytest.raises(TpustackError, match=f"does not reach {ZONES[0]}"):
+        lost(google, outputs)
 
 
 @pytest.mark.parametrize("slices", [1, 64])
