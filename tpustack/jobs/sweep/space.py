@@ -33,6 +33,18 @@ class Parameter:
     is_log: bool = False
     choices: tuple[str, ...] = ()
 
+    def at(self, place: float) -> Value:
+        """Return the value at a place of the range, from 0 to 1 (exclusive)."""
+        if self.choices:
+            return self.choices[int(place * len(self.choices))]
+        # Each integer has an equal share, also the last.
+        end = self.high + 1 if isinstance(self.high, int) else self.high
+        if self.is_log:
+            value = self.low * (end / self.low) ** place
+        else:
+            value = self.low + (end - self.low) * place
+        return min(int(value), self.high) if isinstance(self.low, int) else self.rounded(value)
+
     def rounded(self, value: Value) -> Value:
         """Return a value as commands have it, still within the range."""
         if not isinstance(value, float):

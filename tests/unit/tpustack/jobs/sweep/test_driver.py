@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+import statistics
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,8 +15,10 @@ from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import STOPPED, Job, Outcome, Spec
 from tests.unit.infra.agent.jobs.memory import Bucket, Clock, Killed, MemoryStore
 from tpustack.errors import TpustackError, UsageError
+from tpustack.jobs.sweep import tuner
 from tpustack.jobs.sweep.driver import Driver
 from tpustack.jobs.sweep.record import COMPLETE, FAILED, PRUNED, Record, Sweep, Trial
+from tpustack.jobs.sweep.space import Value
 
 from .machine import Machine, loss
 
@@ -59,6 +63,43 @@ def test_a_trial_that_was_ended_early_is_never_the_best() -> None:
     early = Trial(0, "b", "s-000", {"rate": 0.1}, PRUNED, value=0.1)
     whole = Trial(1, "b", "s-001", {"rate": 0.2}, COMPLETE, value=0.2)
     assert replace(SWEEP, trials=(early, whole)).best == whole
+
+
+def first_rates(seed: int, params: tuple[str, ...], count: int = 4) -> list[dict[str, Value]]:
+    sweep = replace(SWEEP, params=params, seed=seed)
+    for number in range(count):
+        values = tuner.next_params(sweep)
+        sweep = replace(sweep, trials=(*sweep.trials, Trial(number, "b", str(number), values)))
+    return [one.params for one in sweep.trials]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_first_trials_of_one_parameter_cover_its_range(seed: int) -> None:
+    found = [float(one["lr"]) for one in first_rates(seed, ("lr=0.01..0.5:log",))]
+    assert max(found) / min(found) > 50**0.5, "at least half of the range"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_first_trials_cover_the_range_of_each_parameter(seed: int) -> None:
+    params = ("rate=1e-4..1:log", "batch=1..64", "optimizer=adam,lamb")
+    found = first_rates(seed, params)
+    rates = sorted(math.log10(float(one["rate"])) for one in found)
+    assert rates[-1] - rates[0] > 2, "at least half of the four orders of magnitude"
+    batches = sorted(int(one["batch"]) for one in found)
+    assert batches[-1] - batches[0] > 32
+    assert batches[0] >= 1
+    assert batches[-1] <= 64
+    assert {one["optimizer"] for one in found} == {"adam", "lamb"}
+
+
+def test_each_seed_starts_elsewhere_and_parameters_do_not_move_together() -> None:
+    starts = [float(first_rates(seed, ("rate=0.0..1.0",), 1)[0]["rate"]) for seed in range(20)]
+    assert max(starts) - min(starts) > 0.8
+    pairs = first_rates(0, ("a=0.0..1.0", "b=0.0..1.0"), 10)
+    correlation = statistics.correlation(
+        [float(one["a"]) for one in pairs], [float(one["b"]) for one in pairs]
+    )
+    assert abs(correlation) < 0.5
 
 
 def ended(queue: Queue, name: str, outcome: Outcome) -> None:
