@@ -49,7 +49,14 @@ from infra.checks.tpu_vm import (
     check_tags,
     warn_about_slices,
 )
-from infra.checks.training import check_data, check_job, check_wheel, find_wheel, job_name
+from infra.checks.training import (
+    check_args,
+    check_data,
+    check_job,
+    check_wheel,
+    find_wheel,
+    job_name,
+)
 from infra.checks.unproven import warn_about_unlisted, warn_about_unproven
 from infra.checks.versions import (
     check_node_version,
@@ -140,6 +147,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     check_wheel,
     check_data,
     check_job,
+    check_args,
     check_messages,
 )
 

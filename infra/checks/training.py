@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +19,10 @@ from infra.settings.problems import UNSET, Problem
 WHEEL_PATTERN = "tpu_stack_training-*.whl"
 MANIFEST = "manifest.json"
 _DIGEST = 8
+_FILES = (".py", ".json", ".yaml", ".yml")
+_SECONDS = 60.0
+# As the trainer ends after wrong input (training/README.md, exit codes).
+_WRONG_INPUT, _ENDING = 2, "training failed: "
 _JOB = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 
 
@@ -79,13 +87,58 @@ def check_job(settings: StackSettings, context: Context) -> Iterator[Problem]:
         )
 
 
+def check_args(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Check the trainer's arguments: as the wheel that the machine will get reads them."""
+    args, wheel = settings.training.args, find_wheel(settings, context.root)
+    for argument in args:
+        value = argument.rpartition("=")[2]
+        if value.endswith(_FILES) and "://" not in value:
+            why = f"names the file {value}, which the machine does not get"
+            cure = (
+                "Set jobs.enabled, and send the file with the command: `tpustack job submit --dir "
+                'FOLDER --framework tensorflow --command "tpu-training train-and-evaluate …"`'
+            )
+            yield Problem("training.args", argument, why, cure)
+            return
+    if args and wheel is not None and (refusal := _refused(wheel, args)):
+        cure = "`tpu-training train-and-evaluate --help` lists all parameters"
+        yield Problem(
+            "training.args", " ".join(args), f"would end the training: {refusal.rstrip('?')}", cure
+        )
+
+
+@functools.cache
+def _refused(wheel: Path, args: tuple[str, ...]) -> str | None:
+    """Return why a wheel's trainer would refuse its arguments; None if it would not."""
+    command = [
+        *(sys.executable, "-m", "tpu_training", "train-and-evaluate", "--check"),
+        *("--tpu=local", "--data=data", "--model-dir=model", *args),
+    ]
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(wheel)},
+            text=True,
+            timeout=_SECONDS,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    said = done.stderr.strip().rpartition(_ENDING)[2]
+    return said if done.returncode == _WRONG_INPUT else None
+
+
 def job_name(settings: StackSettings, root: Path) -> str:
-    """Return the job's folder below `jobs/`: another data set makes another job."""
+    """Return the job's folder below `jobs/`: other data or other arguments make another job."""
     manifest = root / (settings.training.data or "") / MANIFEST
-    if settings.training.data is None or not manifest.is_file():
+    parts = [argument.encode() for argument in settings.training.args]
+    if settings.training.data is not None and manifest.is_file():
+        # The manifest holds the SHA-256 of each of the data set's files.
+        parts.append(manifest.read_bytes())
+    if not parts:
         return settings.training.job
-    # The manifest holds the SHA-256 of each of the data set's files.
-    digest = hashlib.sha256(manifest.read_bytes()).hexdigest()
+    digest = hashlib.sha256(b"\0".join(parts)).hexdigest()
     return f"{settings.training.job}-{digest[:_DIGEST]}"
 
 

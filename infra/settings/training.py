@@ -23,8 +23,8 @@ class TrainingSettings(Section):
     """
     job: Text = "train"
     """Name of this run; its results are under jobs/NAME in the bucket, or jobs/NAME-DIGEST with
-    `training.data`, so that other data starts a new job. A finished job is not run again: give the
-    next one a new name.
+    `training.data` or `training.args`, so that other data and other arguments each start a new job.
+    A finished job is not run again: give the next one a new name.
     """
     wheel: Text | None = None
     """Wheel of the training package, relative to the project's root. The newest

@@ -56,11 +56,12 @@ def test_the_vm_runs_each_job_once_and_is_replaced_for_the_next(
     training = {"wheel": str(trainer), "tensorflowVersion": "2.19.1", "args": ["--epochs=2"]}
     vm = {"keepBootDisk": True}
     engine = deploy(training=training, vm=vm)
-    bucket = engine.up(ignore).outputs["bucket_url"]
+    outputs = engine.up(ignore).outputs
+    bucket = outputs["bucket_url"]
     written = serial_port_says(cloud, "training finished test_accuracy=1.0")
     assert (
         "trainer got train-and-evaluate --tpu=tpu-stack-local-tpu --tpu-zone=us-central1-b "
-        f"--tpu-project=tpu-stack-local --data={bucket}/data --model-dir={bucket}/jobs/train "
+        f"--tpu-project=tpu-stack-local --data={bucket}/data --model-dir={outputs['job_url']} "
         "--epochs=2"
     ) in written
 
@@ -69,14 +70,17 @@ def test_the_vm_runs_each_job_once_and_is_replaced_for_the_next(
 
     assert "tpu-stack: installing gs://" in written
     deploy(training=training | {"job": "second"}, vm=vm, labels={"team": "vision"})
-    assert engine.up(ignore).changes["replace"] == 1
+    second = engine.up(ignore)
+    assert second.changes["replace"] == 1
     written = serial_port_says(cloud, "training finished")
-    assert f"--model-dir={bucket}/jobs/second" in written
+    job = second.outputs["job_url"].rpartition("/")[2]
+    assert job.startswith("second-")
+    assert f"--model-dir={bucket}/jobs/{job}" in written
     # The new VM boots from the disk of the old one, where the wheel is unpacked already.
     assert "tpu-stack: installing gs://" not in written
 
     google.post(f"https://compute.googleapis.com/compute/v1/{VM}/reset").raise_for_status()
-    assert serial_port_says(cloud, "the job second has finished already").count("trainer got") == 1
+    assert serial_port_says(cloud, f"the job {job} has finished already").count("trainer got") == 1
     engine.destroy(ignore)
 
 

@@ -21,6 +21,7 @@ _FIELD = re.compile(r"(\w+)=(\S+)")
 _FINISHED = re.compile(r"training finished(.*)")
 _FAILED = re.compile(r"training failed(.*)")
 _FINISHED_BEFORE = re.compile(r"tpu-stack: (the job \S+ has finished already)")
+_NEXT = "set training.job to run another one"
 # systemd leaves a unit alone after an exit code that the unit names, and after too many starts. The
 # first is what the runner writes (infra/startup/common.sh); not every image shows the others here.
 _GAVE_UP = re.compile(
@@ -96,7 +97,7 @@ class Story:
         if found := _FINISHED.search(line):
             return Ended(True, found[1].strip(" :"))
         if found := _FINISHED_BEFORE.search(line):
-            return Ended(True, found[1])
+            return Ended(True, f"earlier: {found[1]}. Nothing was trained now; {_NEXT}")
         if found := _SCRIPT_FAILED.search(line):
             why = found[1] or found[2]
             return Ended(

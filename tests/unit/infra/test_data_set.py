@@ -9,10 +9,10 @@ import pulumi
 import pytest
 
 from infra import data_set
-from infra.checks.training import job_name
+from infra.checks.training import check_args, job_name
 from infra.settings.parse import parse
 
-from .conftest import Run, config
+from .conftest import Run, config, context_of
 
 MANIFEST = "gs://a-bucket/data/manifest.json"
 
@@ -102,3 +102,37 @@ def test_other_data_is_another_job_and_the_same_data_is_the_same(run: Run, root:
 
 def test_a_job_on_data_that_is_in_the_bucket_already_keeps_its_name(root: Path) -> None:
     assert job_name(parse(config(training={"job": "mnist"}), "test"), root) == "mnist"
+
+
+def test_other_arguments_are_another_job_and_the_same_ones_are_the_same(root: Path) -> None:
+    def job(*args: str) -> str:
+        return job_name(parse(config(training={"args": list(args)}), "test"), root)
+
+    assert job("--epochs=2") == job("--epochs=2") != job("--epochs=3")
+    assert len({job(), job("--seed=1"), job("--seed=1", "--epochs=2")}) == 3
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--learning_rat=0.003"], "--learning_rat: unknown; did you mean --learning_rate"),
+        (["--epochs=many", "--warmup_fraction=2"], "--epochs=many"),
+        (["--epochs=many", "--warmup_fraction=2"], "--warmup_fraction=2"),
+        (["--model=renset"], "--model=renset: unknown"),
+        (["--model=net.py"], "names the file net.py, which the machine does not get"),
+        (["--model", "net.py"], "names the file net.py, which the machine does not get"),
+        (["--config=rates.yaml"], "names the file rates.yaml"),
+    ],
+)
+def test_arguments_that_would_end_the_training_are_refused(
+    args: list[str], said: str, root: Path
+) -> None:
+    settings = parse(config(training={"args": args}), "test")
+    (problem,) = check_args(settings, context_of(settings, root))
+    assert said in str(problem)
+
+
+def test_arguments_that_the_trainer_takes_are_no_problem(root: Path) -> None:
+    args = ["--model=resnet", "--learning_rate=0.1", "--data=gs://other/data"]
+    settings = parse(config(training={"args": args}), "test")
+    assert not list(check_args(settings, context_of(settings, root)))

@@ -231,8 +231,8 @@ def test_the_vm_is_told_everything_that_its_start_up_script_reads(run: Run, root
     assert len(metadata["training-wheel-sha256"]) == 64
     assert json.loads(metadata["training-args"]) == ["--epochs=2"]
     assert metadata["training-tensorflow"] == "2.18.0"
-    assert metadata["training-job"] == "mnist-1"
-    assert outputs["job_url"] == f"{outputs['bucket_url']}/jobs/mnist-1"
+    assert metadata["training-job"].startswith("mnist-1-")
+    assert outputs["job_url"] == f"{outputs['bucket_url']}/jobs/{metadata['training-job']}"
     script = vm["metadataStartupScript"]
     googles = {"enable-oslogin", "serial-port-logging-enable"}
     read = [key for key in metadata if key not in googles and f"attribute {key}" in script]

@@ -632,6 +632,13 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "TPU7x and later are on Compute Engine and GKE alone (docs/tpu.md). Use v5p-8.",
     ),
     (
+        "a misspelt argument of the trainer",
+        config(training={"args": ["--learning_rat=0.003"]}),
+        'training.args: "--learning_rat=0.003" would end the training: --learning_rat: unknown; '
+        "did you mean --learning_rate. `tpu-training train-and-evaluate --help` lists all "
+        "parameters.",
+    ),
+    (
         "a tensorflow-cpu that does not exist",
         config(training={"tensorflowVersion": "2.18.7"}),
         'training.tensorflowVersion: "2.18.7" is not possible: tensorflow-cpu 2.18.7, which the VM '

@@ -138,7 +138,11 @@ FAILED = f"{PREFIX}training failed: no such file"
             [
                 f"{SCRIPT}startup-script: tpu-stack: the job a has finished already (gs://b/finished)"
             ],
-            Ended(True, "the job a has finished already"),
+            Ended(
+                True,
+                "earlier: the job a has finished already. Nothing was trained now; set "
+                "training.job to run another one",
+            ),
         ),
         # What failed before a reboot is not why anything fails after it.
         (

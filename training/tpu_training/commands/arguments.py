@@ -47,6 +47,9 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--model-dir", required=True, help="directory or gs:// URL for the results")
     parser.add_argument("--config", help="YAML or JSON file with parameters")
+    parser.add_argument(
+        "--check", action="store_true", help="say what is wrong with the arguments, and do nothing"
+    )
 
 
 def add_task(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +68,7 @@ def build_job(mode: str, known: argparse.Namespace, rest: Sequence[str]) -> Job:
         InputError: With every problem at once.
     """
     where = ("debug", "tpu", "tpu-zone", "tpu-project")
-    flags = (*where, "model", "task", "data", "model-dir", "config")
+    flags = (*where, "model", "task", "data", "model-dir", "config", "check")
     model, params, _ = build_model(known, rest, flags)
     return Job(
         mode=mode,

@@ -73,7 +73,8 @@ def parse(arguments: Sequence[str]) -> Job | Command:
     if rest and "config" not in known:
         raise InputError(f"unknown argument {rest[0]}; see `{known.prog} --help`")
     if "build" not in known:
-        return build_job(known.mode, known, rest)
+        job = build_job(known.mode, known, rest)
+        return (lambda: 0) if known.check else job
     known.rest = rest
     command: Command = known.build(known)
     return command
