@@ -113,6 +113,9 @@ class Environment:
         (packages,) = self._venv.glob("lib/python*/site-packages")
         lines = [f"import site; site.addsitedir({path!r})" for path in paths]
         (packages / "tpu-stack.pth").write_text("\n".join([*lines, ""]), "utf-8")
+        command = self._venv / "bin" / "tpu-training"
+        command.write_text('#!/bin/sh\nexec python -m tpu_training "$@"\n', "ascii")
+        command.chmod(0o755)
 
     @staticmethod
     def _python() -> str:
