@@ -11,13 +11,15 @@ import click
 
 from tpustack import options
 from tpustack.errors import UsageError
-from tpustack.logs.diagnosis import Diagnosis, Finding, diagnose
+from tpustack.logs.diagnosis import Diagnosis, Finding, Unknown, diagnose
 from tpustack.reference.errors import markdown
 
 _MOST_LINES = 5
 # The known error of a step that does not fit (known_errors.json).
 _MEMORY = "device-memory"
 _MOST_UNKNOWN = 20
+_ENDED = "training failed: "
+"""What the trainer says last: it comes first here."""
 
 
 @click.command("doctor")
@@ -97,6 +99,9 @@ def _document(diagnoses: list[Diagnosis]) -> dict[str, object]:
 def _print(diagnoses: list[Diagnosis], fits: str | None) -> None:
     findings = _findings(diagnoses)
     unknown = [found for diagnosis in diagnoses for found in diagnosis.unknown]
+    last_word = [one for one in unknown if _ENDED in one.text]
+    for strange in last_word:
+        _print_unknown(strange)
     for found in findings:
         click.echo(f"{found.source}:{_numbers(found.lines)}: {found.known.id}: {found.text}")
         click.echo(f"  cause: {found.known.cause}")
@@ -104,12 +109,17 @@ def _print(diagnoses: list[Diagnosis], fits: str | None) -> None:
         if fits and found.known.id == _MEMORY:
             click.echo(f"  fits:  {fits}")
         click.echo(f"  see:   {found.known.link}")
-    for strange in unknown[:_MOST_UNKNOWN]:
-        click.echo(f"{strange.source}:{_numbers(strange.lines)}: unknown error: {strange.text}")
-    if len(unknown) > _MOST_UNKNOWN:
-        click.echo(f"{len(unknown) - _MOST_UNKNOWN} more unknown errors; --json shows all")
+    others = [one for one in unknown if one not in last_word]
+    for strange in others[:_MOST_UNKNOWN]:
+        _print_unknown(strange)
+    if len(others) > _MOST_UNKNOWN:
+        click.echo(f"{len(others) - _MOST_UNKNOWN} more unknown errors; --json shows all")
     if not findings and not unknown:
         click.echo("Nothing found.")
+
+
+def _print_unknown(one: Unknown) -> None:
+    click.echo(f"{one.source}:{_numbers(one.lines)}: unknown error: {one.text}")
 
 
 def _numbers(lines: tuple[int, ...]) -> str:

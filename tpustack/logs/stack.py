@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -9,7 +10,10 @@ from tpustack.cloud.google import Google
 from tpustack.cloud.tpu import look_up
 from tpustack.errors import TpustackError
 from tpustack.logs.serial import INSTANCE, port_url
+from tpustack.logs.words import current_boot
 
+# As infra/startup/common.sh says it.
+_BEGINS = re.compile(r"tpu-stack: (starting the job|running the jobs of) ")
 _HEALTHY = ("", "HEALTHY", "HEALTH_UNSPECIFIED")
 
 
@@ -48,6 +52,16 @@ def _vm(google: Google, project: str, zone: str, name: str) -> str:
     return f"the VM {name} in {zone} is {instance.get('status')}"
 
 
+def _unresolved(text: str) -> str:
+    """Return what a serial port holds since the trainer or the jobs began, or since the last boot.
+
+    The start-up script waits out what went wrong before, such as grants that did not count yet.
+    """
+    boot = current_boot(text)
+    began = [found.start() for found in _BEGINS.finditer(boot)]
+    return boot[began[-1] :] if began else boot
+
+
 def _serial(google: Google, project: str, zone: str, name: str) -> str:
     url = port_url(project, zone, name)
     pieces: list[str] = []
@@ -55,6 +69,6 @@ def _serial(google: Google, project: str, zone: str, name: str) -> str:
     while True:
         answer = google.get(url, {"port": 1, "start": start})
         if not answer.get("contents"):
-            return "".join(pieces)
+            return _unresolved("".join(pieces))
         pieces.append(answer["contents"])
         start = int(answer["next"])

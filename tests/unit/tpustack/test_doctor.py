@@ -272,6 +272,35 @@ def test_a_stack_is_looked_into(change: dict[str, dict[str, Any]], expected: lis
     assert not any(one.unknown for one in diagnoses)
 
 
+BOOT = "[    0.0] Linux version 6.1\n"
+GRANTS = (
+    "startup-script: tpu-stack: waiting for the grants of the machine's account: 403 "
+    "vm@p.iam.gserviceaccount.com does not have storage.objects.get access\n"
+)
+BEGINS = "startup-script: tpu-stack: starting the job train\n"
+
+
+@pytest.mark.parametrize(
+    ("serial", "expected"),
+    [
+        (BOOT + GRANTS, ["bucket-permission"]),
+        (BOOT + GRANTS + BEGINS + "Socket closed\n", ["worker-lost"]),
+        (BOOT + BEGINS + "Socket closed\n" + BOOT + GRANTS + BEGINS, []),
+    ],
+)
+def test_what_has_resolved_itself_is_no_finding(serial: str, expected: list[str]) -> None:
+    google = FakeGoogle({"serialPort": {"contents": serial, "next": str(len(serial))}})
+    *_, (_, text) = stack_logs.texts(google, OUTPUTS)  # type: ignore[arg-type]
+    assert ids(text) == expected
+
+
+def test_the_trainers_last_word_comes_first(tmp_path: Path, run: Run) -> None:
+    log = tmp_path / "log"
+    log.write_text("Socket closed\ntraining failed: the disk of the moon is full\n", "utf-8")
+    first = run("doctor", str(log)).out.splitlines()[0]
+    assert first.endswith("unknown error: training failed: the disk of the moon is full")
+
+
 def test_a_tpu_is_looked_up_in_all_zones_in_which_it_may_be() -> None:
     google = FakeGoogle({"us-central1-f/nodes/tpu": {"state": "READY"}})
     zones = {"tpu_zones": ["us-central1-b", "us-central1-c", "us-central1-f"]}
