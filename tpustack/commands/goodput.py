@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,13 +13,14 @@ from tpustack import options
 from tpustack.errors import TpustackError, UsageError
 
 if TYPE_CHECKING:
+    from infra.startup.agent.jobs.record import Try
     from tpu_training.goodput.account import Account
     from tpu_training.goodput.ledger import Ledger
     from tpustack.goodput.money import Money
 
 
 @click.command("goodput")
-@click.argument("model_dir", required=False)
+@click.argument("what", metavar="[JOB | MODEL_DIR]", required=False)
 @options.stack("The stack whose job to look at; without it the one Pulumi selected.")
 @options.as_json("account")
 @click.option("--plot", metavar="FILE", help="Also draw the timeline: NAME.png or NAME.svg.")
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     "prints them and nothing else.",
 )
 def command(
-    model_dir: str | None,
+    what: str | None,
     stack: str | None,
     as_json: bool,
     plot: str | None,
@@ -37,22 +39,26 @@ def command(
 ) -> None:
     """Show what a job's wall time went into, over all of its starts, machines and TPUs.
 
-    Goodput is the part in steps that count; the rest is told by its cause. MODEL_DIR is a
-    training's directory, here or gs://…; without it the stack's job is looked at, and what its time
-    has cost is told, too.
+    Goodput is the part in steps that count; the rest is told by its cause. With --stack, JOB is one
+    of its queue, and without JOB its training is looked at; what the time has cost is told, too.
+    MODEL_DIR is any training's directory, here or gs://…
     """
-    _refuse(model_dir, stack, as_json, plot, prometheus)
+    _refuse(as_json, plot, prometheus)
     from tpu_training.goodput.account import account
-    from tpu_training.goodput.ledger import read
+    from tpu_training.goodput.ledger import ended_by, read
     from tpustack.goodput.files import files_of
 
-    where = model_dir or _job_of(stack)
-    ledger = read(files_of(where))
+    tries: Sequence[Try] = ()
+    if what and stack:
+        where, tries = _job_of_queue(stack, what)
+    else:
+        where = what or _job_of(stack)
+    ledger = ended_by(read(files_of(where)), [(one.started, one.why) for one in tries])
     if not ledger.entries:
         broken = "".join(f"; {problem}" for problem in ledger.problems)
         raise TpustackError(f"{where}: no training has written a ledger there{broken}")
     total = account(ledger)
-    money = None if model_dir else _money(stack, total)
+    money = None if what and not stack else _money(stack, total)
     if plot:
         _draw(Path(plot), ledger, total)
     if prometheus:
@@ -67,19 +73,11 @@ def command(
         click.echo(problem, err=True)
 
 
-def _refuse(
-    model_dir: str | None,
-    stack: str | None,
-    as_json: bool,
-    plot: str | None,
-    prometheus: str | None,
-) -> None:
+def _refuse(as_json: bool, plot: str | None, prometheus: str | None) -> None:
     """Raise UsageError with all that is wrong with the options."""
     from tpu_training.goodput.picture import KINDS
 
     wrong = []
-    if model_dir is not None and stack is not None:
-        wrong.append("--stack and MODEL_DIR exclude each other")
     if plot is not None and Path(plot).suffix.removeprefix(".") not in KINDS:
         wrong.append(f"--plot={plot}: expected {' or '.join(f'NAME.{kind}' for kind in KINDS)}")
     if prometheus == "-" and as_json:
@@ -97,6 +95,18 @@ def _job_of(stack: str | None) -> str:
     from tpustack.engine.deployed import outputs_of
 
     return str(outputs_of(stack)["job_url"])
+
+
+def _job_of_queue(stack: str, name: str) -> tuple[str, Sequence[Try]]:
+    """Return the model directory of a job in a stack's queue, and its tries."""
+    from infra.startup.agent.jobs import layout
+    from tpustack.jobs.place import explained, open_queue
+    from tpustack.jobs.waiting import read
+
+    queue = open_queue(stack, None)
+    with explained(queue):
+        job = read(queue, name, ask=False)
+    return f"gs://{queue.store.bucket}/{layout.folder(name)}model", job.tries
 
 
 def _money(stack: str | None, total: Account) -> Money:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import distributions
 
 import click
 
@@ -98,8 +97,11 @@ def command(
     hour = of_stack(settings, name, catalog).configured
     cost = dollars(hour.hour) if hour.complete else f"over {dollars(hour.hour)}"
     click.echo(f"stacks/{path.name} is written. It costs {cost} an hour.")
-    if note := _other_tensorflow(settings.tpu.runtime_version, catalog):
-        click.echo(note)
+    runtime = catalog.runtime(settings.tpu.runtime_version or "")
+    if runtime and runtime.tensorflow:
+        click.echo(
+            f"{runtime.name} has TensorFlow {runtime.tensorflow}: test your model with that version."
+        )
     try:
         for done in home.make(place, name, project=settings.project, region=settings.region):
             click.echo(done)
@@ -109,20 +111,6 @@ def command(
         click.echo(f"stacks/{path.name} is removed again.", err=True)
         raise
     click.echo("Next:\n  pulumi preview\n  pulumi up")
-
-
-def _other_tensorflow(runtime: str | None, catalog: Catalog) -> str | None:
-    """Return what to know if a model that works here meets another TensorFlow there."""
-    known = catalog.runtime(runtime or "")
-    installed = ("tensorflow", "tensorflow-cpu")
-    here = next((one.version for name in installed for one in distributions(name=name)), None)
-    if here is None or known is None or known.tensorflow in (None, here):
-        return None
-    return (
-        f"Its runtime {known.name} has TensorFlow {known.tensorflow}, with which public programs "
-        f"trained; here is {here}. `pip install tensorflow=={known.tensorflow}` to try a model "
-        "with the same version."
-    )
 
 
 def _refuse_wrong(

@@ -32,6 +32,7 @@ answer in advance:
 $ tpustack init mine --project my-tpus --zone us-central1-a --accelerator-type v5litepod-4 \\
     --capacity spot --backend file
 stacks/Pulumi.mine.yaml is written. It costs $1.09 an hour.
+tpu-vm-tf-2.16.1-pod-pjrt has TensorFlow 2.16.1: test your model with that version.
 The stack mine is made and selected; its state is in ~/.pulumi.
 Next:
   pulumi preview

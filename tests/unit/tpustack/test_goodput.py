@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from infra.catalog import Catalog
 from infra.cost.parts import of_stack
+from infra.startup.agent.jobs.record import Job, Outcome, Spec
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.testing import Client
@@ -20,6 +22,7 @@ from tpu_training.goodput.entry import FINISHED, PARTS, Entry
 from tpustack.cloud import google
 from tpustack.cloud.google import Google
 from tpustack.engine import deployed
+from tpustack.jobs import place
 from tpustack.stacks.files import load
 
 HOUR = 3600.0
@@ -88,11 +91,10 @@ def test_a_directory_without_a_ledger_is_told(run: Run, tmp_path: Path) -> None:
 
 def test_all_that_is_wrong_with_the_options_is_told_at_once(run: Run, tmp_path: Path) -> None:
     done = run(
-        *("goodput", str(tmp_path), "--stack", "dev", "--json", "--plot", "x.gif"),
+        *("goodput", str(tmp_path), "--json", "--plot", "x.gif"),
         *("--prometheus", str(tmp_path / "missing" / "x.prom")),
     )
     assert done.code == 2
-    assert "--stack and MODEL_DIR exclude each other" in done.err
     assert "--plot=x.gif: expected NAME.png or NAME.svg" in done.err
     assert "there is no folder" in done.err
     both = run("goodput", str(tmp_path), "--json", "--prometheus", "-")
@@ -165,6 +167,32 @@ def test_a_ledger_is_read_from_a_bucket_whose_clock_counts(run: Run, bucket: Cli
         "what it may have said is missing",
         "the clock of vm was 3600 s slow by the bucket's; its times are corrected",
     ]
+
+
+def test_a_job_of_the_queue_is_told_by_its_name_with_why_its_tries_ended(
+    project: Path, run: Run, bucket: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed trainer can't write that its TPU was preempted; the queue knows."""
+    monkeypatch.setattr(place, "google", lambda: Google(bucket.session))
+    monkeypatch.setattr(place, "_of_stack", lambda *_, **__: "a-bucket")
+    queue = place.open_queue("dev", None)
+    clock = bucket.local_cloud.cloud.clock
+    assert isinstance(clock, VirtualClock)
+    begun = clock.now()
+    killed = Entry(begun, 100.0, 0, 50, dict.fromkeys(PARTS, 0.0) | {"compute": 100.0}, "vm")
+    again = replace(killed, begin=begun + 600.0, first_step=40, last_step=90)
+    for number, one in enumerate((killed, again)):
+        clock.advance(one.end - clock.now())
+        queue.store.write(f"jobs/long/model/ledger/{number}.json", one.to_json().encode())
+    job = Job("long", "1", Spec("train"), begun).started("r", "vm", "t", begun)
+    job = job.after_try(Outcome("preempted", None, "the TPU is gone"), begun + 110.0)
+    queue.add(job.started("r", "vm", "t", begun + 590.0))
+    content = json.loads(run("goodput", "long", "--stack", "dev", "--json").out)
+    assert content["steps"] == 90
+    assert content["causes"]["preempted"] >= 500
+    assert content["cost"]
+    wrong = run("goodput", "gs://a-bucket/jobs/long", "--stack", "dev")
+    assert "'gs://a-bucket/jobs/long' is no job name" in wrong.err
 
 
 def test_a_stacks_job_is_told_with_what_it_cost(

@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.metadata import distributions
 from pathlib import Path
 
 import click
@@ -33,8 +32,6 @@ TOLD = ["--project", "my-project", "--zone", "us-central1-b"]
 TOLD += ["--accelerator-type", "v2-8", "--capacity", "spot"]
 HOME = ["--backend", "file", "--secrets-provider", "passphrase"]
 
-TENSORFLOWS = ("tensorflow", "tensorflow-cpu")
-
 
 @pytest.fixture
 def type_in(monkeypatch: pytest.MonkeyPatch) -> TypeIn:
@@ -59,14 +56,11 @@ def config_of(project: Path, stack: str) -> dict[str, object]:
 def test_options_alone_make_a_stack_that_passes_the_check(
     project: Path, run: Run, pulumi: Pulumi
 ) -> None:
-    (here,) = {one.version for name in TENSORFLOWS for one in distributions(name=name)}
     done = run("init", "mine", *TOLD, *HOME, "--data", ".demo/data")
     assert done.code == 0
     assert done.out.splitlines() == [
         "stacks/Pulumi.mine.yaml is written. It costs $1.46 an hour.",
-        "Its runtime tpu-vm-tf-2.16.1-pod-se has TensorFlow 2.16.1, with which public programs "
-        f"trained; here is {here}. `pip install tensorflow==2.16.1` to try a "
-        "model with the same version.",
+        "tpu-vm-tf-2.16.1-pod-se has TensorFlow 2.16.1: test your model with that version.",
         "The stack mine is made and selected; its state is in ~/.pulumi.",
         "Next:",
         "  pulumi preview",

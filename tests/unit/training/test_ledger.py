@@ -84,6 +84,14 @@ def test_a_start_writes_its_entry_at_its_begin_each_minute_and_at_its_end(tmp_pa
     assert found.machine
 
 
+def test_steps_that_a_checkpoint_has_are_written_at_once(tmp_path: Path) -> None:
+    """A start that is killed can't say it later."""
+    trainer = Trainer(str(tmp_path))
+    trainer.train(0, 5, 300)
+    trainer.ledger.between_loops(6, LoopReport(6, 300, 1, 0.5, {}, 0.1, 1.0, 0.2))
+    assert trainer.entry.last_step == 6
+
+
 def test_what_is_loaded_while_the_trainer_waits_is_loading() -> None:
     now = 100.0
     beginning = Beginning(90.0, lambda: now)
@@ -160,6 +168,19 @@ def test_garbage_is_kept_aside_told_once_and_never_fatal(
     assert found.problems == [
         f"{name}.garbage was kept aside; what it may have said is missing" for name in garbage
     ]
+
+
+def test_its_own_file_is_no_garbage_while_it_is_being_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = Trainer(str(tmp_path))
+    own = Path(trainer.ledger._path)
+    own.parent.mkdir()
+    own.write_text("")
+    trainer.train(0, 90, 90)
+    trainer.ledger.finish()
+    assert "garbage" not in caplog.text
+    assert own.exists()
 
 
 def test_garbage_that_cannot_be_renamed_is_left_where_it_is(

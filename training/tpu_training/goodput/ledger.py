@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tpu_training.goodput.entry import ASIDE, Entry, parse
+from tpu_training.goodput.entry import ASIDE, FINISHED, Entry, parse
 from tpu_training.goodput.tpus import PREFIX, Span, TpusFile, parse_tpus, spans
 
 # A clock that differs by less may be right: a file takes a moment to be written.
@@ -86,6 +86,23 @@ def read(files: Iterable[File]) -> Ledger:
             continue
         broken.append(file.name)
     return Ledger(_completed(entries), spans(tpus), broken, clocks, aside)
+
+
+def ended_by(ledger: Ledger, tries: Sequence[tuple[float, str]]) -> Ledger:
+    """Return a ledger whose starts ended as the supervisor of their job saw it.
+
+    Args:
+        ledger: The job's.
+        tries: When each try of the job began, and why it ended; empty for one that exited or runs.
+    """
+
+    def ending(entry: Entry) -> str:
+        begun = [why for begin, why in sorted(tries) if begin <= entry.begin]
+        why = begun[-1] if begun else ""
+        return entry.ending if why in ("", "exited") or entry.ending == FINISHED else why
+
+    entries = [dataclasses.replace(entry, ending=ending(entry)) for entry in ledger.entries]
+    return dataclasses.replace(ledger, entries=entries)
 
 
 def _completed(entries: Iterable[Entry]) -> list[Entry]:

@@ -80,7 +80,8 @@ class Ledger(Callback):
     def between_loops(self, step: int, report: LoopReport) -> None:
         """Note the step; write from time to time."""
         self._last, self._goal = step, report.last_step
-        if self._clock() - self._written >= _WRITE_SECONDS:
+        # A start that is killed can't write later how far its checkpoints go.
+        if report.checkpoint_seconds or self._clock() - self._written >= _WRITE_SECONDS:
             self._keep("")
             self._show(step)
 
@@ -103,11 +104,13 @@ class Ledger(Callback):
     def _account_before(self) -> Account:
         """Account for all until now: this start's own seconds come later."""
         ledger = read_ledger(self._model_dir)
+        own = self._path.rpartition("/")[2]  # It is being written at this moment.
         for name in ledger.broken:
-            self._keep_aside(f"{self._model_dir.rstrip('/')}/{FOLDER}/{name}")
+            if name != own:
+                self._keep_aside(f"{self._model_dir.rstrip('/')}/{FOLDER}/{name}")
         none = dict.fromkeys(PARTS, 0.0)
-        own = Entry(self._begin, 0.0, self._first, self._first, none)
-        return account(WholeLedger([*ledger.entries, own], ledger.spans, [], {}))
+        now = Entry(self._begin, 0.0, self._first, self._first, none)
+        return account(WholeLedger([*ledger.entries, now], ledger.spans, [], {}))
 
     def _keep_aside(self, path: str) -> None:
         """Rename garbage: it is told once, here, and no later start reads it again."""
