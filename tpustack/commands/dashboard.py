@@ -48,7 +48,10 @@ def command(
     if export is not None:
         from tpustack.dashboard.export import write
 
-        click.echo(f"{write(found, export)} written. Any web server shows it")
+        click.echo(
+            f"{write(found, export)} written. A browser shows it only from a web server: "
+            f"python3 -m http.server --bind 127.0.0.1 --directory {export}"
+        )
         return
     from tpustack.dashboard.server import serve
 

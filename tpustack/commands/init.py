@@ -100,7 +100,8 @@ def command(
     runtime = catalog.runtime(settings.tpu.runtime_version or "")
     if runtime and runtime.tensorflow:
         click.echo(
-            f"{runtime.name} has TensorFlow {runtime.tensorflow}: test your model with that version."
+            f"{runtime.name} has TensorFlow {runtime.tensorflow}: "
+            "test your model with that version."
         )
     try:
         for done in home.make(place, name, project=settings.project, region=settings.region):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import tpu_training
 from tpu_training.compile.program.programs import train_program
+from tpu_training.compile.program.sources import line_of
 from tpu_training.compile.program.specs import described_data
 from tpu_training.errors import LoweringError
 from tpu_training.models.params import Params
@@ -149,3 +152,14 @@ def test_a_lookup_table_is_named_with_its_line(refused: Refused) -> None:
         "x += tf.cast(self.table.lookup(tf.cast(x, tf.int32)), x.dtype)"
     )
     assert f"own.py:{FIRST_LINE + 3}: LookupTableFindV2" in message
+
+
+def test_a_keras_layer_is_told_by_its_name_and_not_by_the_line_that_calls_all() -> None:
+    package = Path(tpu_training.__file__).parent
+    frames = [
+        SimpleNamespace(filename=str(package / "loop" / "replica_step.py"), lineno=80),
+        SimpleNamespace(filename=str(package / "models" / "keras" / "keras_3.py"), lineno=42),
+    ]
+    assert line_of(SimpleNamespace(traceback=frames)) == ""
+    own = SimpleNamespace(filename="/somewhere/net.py", lineno=7)
+    assert line_of(SimpleNamespace(traceback=[*frames, own])) == "/somewhere/net.py:7"

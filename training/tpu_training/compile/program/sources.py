@@ -15,6 +15,7 @@ from tpu_training.loop.walk import operations
 
 _PACKAGE = Path(tpu_training.__file__).parent
 _MODELS = str(_PACKAGE / "models") + "/"
+_ADAPTER = f"{_MODELS}keras/"
 _HERE = str(Path(__file__).parent) + "/"
 _LIBRARIES = tuple(
     f"{folder}/"
@@ -127,6 +128,8 @@ def _innermost(frames: Sequence[tuple[str, int]]) -> str:
     ours = [frame for frame in inner if frame[0].startswith(f"{_PACKAGE}/")]
     users = [frame for frame in inner if frame not in ours and _is_users(frame[0])]
     networks = [frame for frame in ours if _is_network(frame[0])]
+    if not users and any(file.startswith(_ADAPTER) for file, _ in ours):
+        return ""  # A Keras layer, whose name says more than the line that calls all of them.
     for found in (users, networks, ours):
         if found:
             return f"{_shown(found[-1][0])}:{found[-1][1]}"
