@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ..child import Child
+from ..versioned import Unreadable, dump, load
 from .record import Outcome
 
 MARK = "TPU_STACK_TRY"
@@ -49,7 +50,7 @@ class Attempt:
         self.log.touch()
         if not self.is_prepared:
             mark = f"{content['job']}-{uuid.uuid4().hex}"
-            write(self.folder / "try.json", json.dumps({**content, "mark": mark}))
+            write(self.folder / "try.json", dump({**content, "mark": mark}))
 
     def content(self) -> dict[str, Any]:
         """Return what to run."""
@@ -91,7 +92,7 @@ class Attempt:
 
     def beat(self, now: float) -> None:
         """Tell the supervisor that the machine had the TPU at that moment."""
-        write(self.folder / "heartbeat", str(now))
+        write(self.folder / "heartbeat", str(now).encode())
 
     def last_beat(self) -> float | None:
         """Return the last such moment."""
@@ -103,7 +104,7 @@ class Attempt:
     def end(self, why: str, said: str = "", code: int | None = None) -> None:
         """Have the supervisor end the try; the first reason counts."""
         if not (self.folder / "end").exists():
-            write(self.folder / "end", json.dumps(vars(Outcome(why, code, said))))
+            write(self.folder / "end", dump(Outcome(why, code, said)))
 
     def is_to_end(self) -> Outcome | None:
         """Return why the try is to end, or None."""
@@ -111,7 +112,7 @@ class Attempt:
 
     def finish(self, outcome: Outcome) -> None:
         """Say how it ended."""
-        write(self.folder / "ended", json.dumps(vars(outcome)))
+        write(self.folder / "ended", dump(outcome))
 
     def ended(self) -> Outcome | None:
         """Return how it ended, or None."""
@@ -147,8 +148,8 @@ class Attempt:
 
     def _outcome(self, name: str) -> Outcome | None:
         try:
-            return Outcome(**json.loads((self.folder / name).read_text("utf-8")))
-        except (OSError, ValueError, TypeError):
+            return load(Outcome, (self.folder / name).read_bytes())
+        except (OSError, Unreadable):
             return None
 
 
@@ -157,10 +158,10 @@ def any_running(folder: Path) -> bool:
     return any(Attempt(path.parent).is_running() for path in folder.glob("*/try.json"))
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, data: bytes) -> None:
     """Write a small file whole, or not at all."""
     part = path.with_name(f"{path.name}.part")
-    part.write_text(text, "utf-8")
+    part.write_bytes(data)
     part.replace(path)
 
 

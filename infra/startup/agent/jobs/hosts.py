@@ -8,11 +8,13 @@ wait for that host.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, TypeVar
 
+from ..versioned import Unreadable, sound, stamped
 from . import layout
 from .attempt import Attempt
 from .container import World
@@ -20,7 +22,7 @@ from .follower import Follower
 from .lease import DURATION
 from .queue import Queue
 from .record import ON_EACH_HOST, RUNNING, Job, Outcome, Spec
-from .store import Store, StoreError
+from .store import Item, Store, StoreError
 from .variables import Tpu, content_of
 
 _LOOK = 2.0
@@ -29,6 +31,16 @@ _LOOK = 2.0
 _BEAT = 60.0
 _SILENCE = 600.0
 _RUNS = "runs"
+_STILL = stamped(vars(Outcome(_RUNS)))
+
+_T = TypeVar("_T")
+
+
+class Announced(TypedDict):
+    """Which try is to run on all hosts."""
+
+    job: str
+    number: int
 
 
 def runs_on_all(tpu: Tpu, spec: Spec) -> bool:
@@ -38,8 +50,8 @@ def runs_on_all(tpu: Tpu, spec: Spec) -> bool:
 
 def announce(store: Store, tpu: str, job: Job) -> None:
     """Have the other hosts run a job's last try. Raises StoreError."""
-    what = {"job": job.name, "try": job.tries[-1].number}
-    store.write(layout.on_all_hosts(tpu), b"", summary=what)
+    what: Announced = {"job": job.name, "number": job.tries[-1].number}
+    store.write(layout.on_all_hosts(tpu), b"", summary=stamped(what))
 
 
 def failure(store: Store, job: Job, hosts: int, followed: float) -> Outcome | None:
@@ -55,23 +67,29 @@ def failure(store: Store, job: Job, hosts: int, followed: float) -> Outcome | No
     reports = {item.path.removeprefix(folder): item for item in store.items(folder)}
     for host in range(1, hosts):
         report = reports.get(f"{host}.json")
-        told = report.summary if report else {}
-        silence = report.age if report else followed
-        outcome = _failed(told) if told.get("why", _RUNS) != _RUNS else _lost(told, silence)
+        told = _told(Outcome, report)
+        silence = report.age if report and told else followed
+        outcome = _failed(told) if told and told.why != _RUNS else _lost(told, silence)
         if outcome is not None:
             said = f"host {host} of the TPU: {outcome.said}"
             return Outcome(outcome.why, outcome.code, said)
     return None
 
 
-def _failed(told: Mapping[str, Any]) -> Outcome | None:
-    outcome = Outcome(str(told["why"]), told.get("code"), str(told.get("said", "")))
-    if outcome.why == "stopped" or (outcome.why, outcome.code) == ("exited", 0):
+def _told(kind: type[_T], item: Item | None) -> _T | None:
+    """Return what an object's metadata tells; None if that is nothing or damaged."""
+    with contextlib.suppress(Unreadable):
+        return sound(kind, item.summary) if item else None
+    return None
+
+
+def _failed(told: Outcome) -> Outcome | None:
+    if told.why == "stopped" or (told.why, told.code) == ("exited", 0):
         return None
-    return replace(outcome, said=outcome.said or f"exit code {outcome.code}")
+    return replace(told, said=told.said or f"exit code {told.code}")
 
 
-def _lost(told: Mapping[str, Any], silence: float) -> Outcome | None:
+def _lost(told: Outcome | None, silence: float) -> Outcome | None:
     if silence < _SILENCE:
         return None
     what = "has said nothing more" if told else "has not begun"
@@ -127,7 +145,7 @@ class Host:
         if abs(now - self._beaten) < _BEAT:
             return
         try:
-            self._store.write(self._path(job, "json"), b"", summary={"why": _RUNS})
+            self._store.write(self._path(job, "json"), b"", summary=_STILL)
         except StoreError as error:
             self._world.say(f"trying again: {error}")
         else:
@@ -139,7 +157,7 @@ class Host:
             try:
                 with attempt.log.open("rb") as file:
                     self._store.upload(self._path(job, "log"), file, attempt.log.stat().st_size)
-                report = vars(outcome)
+                report = stamped(vars(outcome))
                 self._store.write(self._path(job, "json"), b"", summary=report)
             except StoreError as error:
                 self._world.say(f"trying again: {error}")
@@ -151,11 +169,11 @@ class Host:
 
     def _announced(self) -> Job | None:
         """Return the job whose last try is to run on this host now."""
-        found = self._store.look(layout.on_all_hosts(self._tpu))
-        job = self._queue.read(str(found.summary.get("job"))) if found else None
+        found = _told(Announced, self._store.look(layout.on_all_hosts(self._tpu)))
+        job = self._queue.read(found["job"]) if found else None
         if found is None or job is None or job.state != RUNNING or job.stop:
             return None
-        if len(job.tries) != found.summary.get("try") or self._has_ended(job):
+        if len(job.tries) != found["number"] or self._has_ended(job):
             return None
         return job if self._is_alive(job) else None
 
@@ -166,8 +184,8 @@ class Host:
         return holder == job.tries[-1].runner
 
     def _has_ended(self, job: Job) -> bool:
-        report = self._store.look(self._path(job, "json"))
-        return report is not None and report.summary.get("why") != _RUNS
+        report = _told(Outcome, self._store.look(self._path(job, "json")))
+        return report is not None and report.why != _RUNS
 
     def _path(self, job: Job, kind: str) -> str:
         return f"{layout.hosts(job.name, job.tries[-1].number)}{self._number}.{kind}"

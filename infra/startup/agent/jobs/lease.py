@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..versioned import stamped
 from . import layout
 from .store import Conflict, Item, Store, StoreError
 
@@ -126,4 +127,4 @@ class Lease:
         return False
 
     def _summary(self) -> dict[str, object]:
-        return {"id": self._me.id, "name": self._me.name, "renewals": self._count}
+        return stamped({"id": self._me.id, "name": self._me.name, "renewals": self._count})

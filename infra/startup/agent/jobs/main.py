@@ -6,7 +6,6 @@ In a container of Vertex AI, run one job there (`managed BUCKET JOB`).
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import random
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 from ..google import Place
 from ..machine import Machine
 from ..messages import senders
+from ..versioned import dump
 from . import layout, managed, messages
 from .attempt import Attempt
 from .container import World as HostWorld
@@ -117,7 +117,7 @@ def _runner(machine: Machine, folder: Path, program: Path, *, is_here: bool) -> 
     store = Store(bucket, Transport(machine.entry))
 
     def want() -> None:
-        store.write(layout.WANTED, json.dumps({"at": time.time()}).encode())
+        store.write(layout.WANTED, dump({"at": time.time()}))
 
     tpus = Tpus(place, tpu, machine.call, want, is_here=is_here)
 

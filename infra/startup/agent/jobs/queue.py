@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..versioned import Unreadable
 from . import layout
-from .record import Job, Unreadable, parse
+from .record import Job, parse, summarized
 from .store import Conflict, Store
+
+# Of a record; its requirements may have 256 KiB.
+_LARGEST = 4 << 20
 
 
 class Queue:
@@ -15,15 +19,32 @@ class Queue:
 
     Args:
         store: the bucket.
-        say: gets a line about each record that is none.
+        say: gets a line, once, about each object that is no record.
     """
 
     def __init__(self, store: Store, say: Callable[[str], None]) -> None:
         self.store, self._say = store, say
+        self._aside: dict[str, tuple[int, str]] = {}
 
     def summaries(self) -> dict[str, dict[str, Any]]:
-        """Return what a list tells of every job, by name. Raises StoreError."""
-        return {layout.job_of(item.path): item.summary for item in self.store.items(layout.QUEUE)}
+        """Return what a list tells of every job, by name. Raises StoreError.
+
+        Without what is set aside: an object that is no record, or one of another format.
+        """
+        found = {}
+        for item in self.store.items(layout.QUEUE):
+            name = layout.job_of(item.path)
+            if self._aside.get(item.path, (-1,))[0] == item.generation:
+                continue
+            try:
+                if item.size > _LARGEST:
+                    raise Unreadable(f"it has {item.size} bytes, more than {_LARGEST}")
+                if item.path != layout.record(name) or not layout.NAME.fullmatch(name):
+                    raise Unreadable("no job may be called so")
+                found[name] = summarized(item.summary)
+            except Unreadable as error:
+                self._set_aside(item.path, item.generation, str(error))
+        return found
 
     def read(self, name: str) -> Job | None:
         """Return a job; None if there is none. Raises StoreError."""
@@ -62,9 +83,17 @@ class Queue:
         self.store.write(layout.BELL, b"")
 
     def _read(self, name: str) -> tuple[Job, int] | None:
-        found = self.store.read(layout.record(name))
-        try:
-            return (parse(found[0], name), found[1]) if found else None
-        except Unreadable as error:
-            self._say(f"{layout.record(name)} is left alone: {error}")
+        path = layout.record(name)
+        if not layout.NAME.fullmatch(name) or (found := self.store.read(path)) is None:
             return None
+        try:
+            return parse(found[0], name), found[1]
+        except Unreadable as error:
+            self._set_aside(path, found[1], str(error))
+            return None
+
+    def _set_aside(self, path: str, generation: int, why: str) -> None:
+        """Say once what is wrong with an object, and don't look at it again until it changes."""
+        if self._aside.get(path) != (generation, why):
+            self._aside[path] = generation, why
+            self._say(f"{ascii(path)[1:-1]} is set aside: {why}")

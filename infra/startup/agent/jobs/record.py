@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Mapping
+import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
+
+from .. import versioned
+from ..versioned import Unreadable
+from . import layout
 
 QUEUED, RUNNING = "queued", "running"
 SUCCEEDED, FAILED, STOPPED, TIMED_OUT = "succeeded", "failed", "stopped", "timed-out"
@@ -21,10 +24,10 @@ _SAVED = 75
 """EX_TEMPFAIL: the program was told that its machine goes, and has saved what it had."""
 _CODES = {STOPPED: 143, TIMED_OUT: 124}
 """Exit codes for what ends without one, as shells and timeout(1) have them."""
-
-
-class Unreadable(Exception):
-    """A record is not one: damaged, or of a later release."""
+_KINDS = ("none", "folder", "wheel")
+_SHA256 = re.compile(r"[0-9a-f]{64}|")
+# The end of the last year that a date has.
+_LAST = 253402300799.0
 
 
 @dataclass(frozen=True)
@@ -159,16 +162,13 @@ class Job:
         return dataclasses.replace(self, state=QUEUED, reason=f"started again: {said}")
 
     def to_json(self) -> bytes:
-        """Return the record's content, which agents of earlier releases can read, too."""
-        content = dataclasses.asdict(self)
-        if not self.spec.vertex:
-            del content["spec"]["vertex"], content["custom_job"]
-        return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode()
+        """Return the record's content."""
+        return versioned.dump(self)
 
     def summary(self) -> dict[str, Any]:
         """Return what a list of all jobs needs, which the bucket's own lists carry."""
         last = self.tries[-1] if self.tries else None
-        return {
+        content: Summary = {
             "state": self.state,
             "priority": self.spec.priority,
             "submitted": self.submitted,
@@ -185,6 +185,27 @@ class Job:
             "vertex": bool(self.spec.vertex),
             "reason": self.reason[:200],
         }
+        return versioned.stamped(content)
+
+
+class Summary(TypedDict):
+    """What a list tells of a job."""
+
+    state: str
+    priority: int
+    submitted: float
+    after: list[str]
+    framework: str
+    command: str
+    tries: int
+    runner: str
+    tpu: str
+    started: float | None
+    ended: float | None
+    code: int | None
+    stop: bool
+    vertex: bool
+    reason: str
 
 
 def _why(outcome: Outcome) -> str:
@@ -192,13 +213,45 @@ def _why(outcome: Outcome) -> str:
 
 
 def parse(data: bytes, name: str) -> Job:
-    """Return the job of that name in a record. Raises Unreadable."""
-    try:
-        content: Mapping[str, Any] = json.loads(data)
-        if content["name"] != name:
-            raise ValueError(f"it is that of {content['name']!r}")
-        spec = Spec(**{**content["spec"], "after": tuple(content["spec"]["after"])})
-        tries = tuple(Try(**one) for one in content["tries"])
-        return Job(**{**content, "spec": spec, "tries": tries})
-    except (ValueError, TypeError, KeyError) as error:
-        raise Unreadable(f"no record of a job ({type(error).__name__}: {error})") from None
+    """Return the job of that name in a record. Raises Unreadable: anybody may have written it."""
+    job = versioned.load(Job, data)
+    spec, times = job.spec, [job.submitted, job.ended or 0.0]
+    times += [at or 0.0 for one in job.tries for at in (one.started, one.ended)]
+    _refuse(
+        {
+            "name": job.name != name or not layout.NAME.fullmatch(name),
+            "state": not _is_state(job.state) or (job.state == RUNNING and not job.tries),
+            "tries": [one.number for one in job.tries] != list(range(1, len(job.tries) + 1)),
+            "times": not all(0.0 <= at <= _LAST for at in times),
+            "spec.kind": spec.kind not in _KINDS,
+            "spec.archive": not _SHA256.fullmatch(spec.archive),
+            "spec.source": spec.kind == "wheel" and not spec.source.endswith(".whl"),
+            "spec.framework": spec.framework not in FRAMEWORKS,
+            "spec.after": not all(map(layout.NAME.fullmatch, spec.after)),
+            "spec.vertex.hosts": not spec.vertex.get("hosts", "1").isdecimal(),
+        }
+    )
+    return job
+
+
+def summarized(content: object) -> dict[str, Any]:
+    """Return what a list tells of a job, checked. Raises Unreadable as `parse` does."""
+    found = versioned.sound(Summary, content)
+    times = (found["submitted"], found["started"] or 0.0, found["ended"] or 0.0)
+    _refuse(
+        {
+            "state": not _is_state(found["state"]),
+            "times": not all(0.0 <= at <= _LAST for at in times),
+        }
+    )
+    return dict(found)
+
+
+def _is_state(text: str) -> bool:
+    return text in (QUEUED, RUNNING, *ENDED)
+
+
+def _refuse(wrong: dict[str, bool]) -> None:
+    for name, is_wrong in wrong.items():
+        if is_wrong:
+            raise Unreadable(f"no job has what stands in its {name}")

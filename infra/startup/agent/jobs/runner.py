@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -134,13 +135,23 @@ class Runner:
         self._world.news(jobs)
         for name, job in jobs.items():
             mine = job.get("state") == RUNNING and job.get("tpu") == self._tpu
-            if mine and self._take_over(name):
+            if mine and self._tried(name, self._take_over):
                 return
         for name, why in order.in_vain(jobs):
-            self._give_up(name, why)
+            self._tried(name, partial(self._give_up, why))
         for name in order.waiting(jobs):
-            if self._begin(name):
+            if self._tried(name, self._begin):
                 return
+
+    def _tried(self, name: str, what: Callable[[str], bool]) -> bool:
+        """Return what a step with a job returns; one that can't be made stops no other job's."""
+        try:
+            return what(name)
+        except OSError:
+            raise
+        except Exception as error:  # Of whatever kind: no record may end a look.
+            self._say_once(f"{name} is passed over: {type(error).__name__}: {error}")
+            return False
 
     def _take_over(self, name: str) -> bool:
         """Go on with a try of this machine; give up one whose machine is gone.
@@ -164,13 +175,14 @@ class Runner:
         self._end(job, Outcome("preempted", None, why))
         return True
 
-    def _give_up(self, name: str, why: str) -> None:
+    def _give_up(self, why: str, name: str) -> bool:
         def fail(job: Job) -> Job | None:
             return job.over(FAILED, self._world.time(), why) if job.state == QUEUED else None
 
         self._next_look = 0.0
         if self._queue.change(name, fail):
             self._world.say(f"{name} is failed ({why})")
+        return True
 
     def _begin(self, name: str) -> bool:
         """Start a job; return False if it can't be started and the next one may."""

@@ -176,7 +176,7 @@ class Store:
 def _item(about: Mapping[str, Any], headers: Mapping[str, str]) -> Item:
     try:
         summary = json.loads(about.get("metadata", {}).get(_SUMMARY, "{}"))
-    except ValueError:
+    except (ValueError, RecursionError):
         summary = {}
     return Item(
         about["name"],

@@ -143,8 +143,10 @@ def test_a_job_that_is_not_there_is_named(job: Run, queue: Queue, verb: str) -> 
 
 def test_a_damaged_record_hides_no_other_job(job: Run, filled: Queue) -> None:
     filled.store.write(layout.record("torn"), b"{", summary={"state": "queued"})
-    assert "torn" in job("list").out
-    assert "queue/torn.json is left alone: no record of a job" in job("show", "torn").err
+    listed = job("list")
+    assert "queue/torn.json is set aside: its format is None" in listed.err
+    assert "first" in listed.out
+    assert "queue/torn.json is set aside: it is no JSON" in job("show", "torn").err
     assert job("show", "first").code == 0
 
 

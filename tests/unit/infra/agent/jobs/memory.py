@@ -189,6 +189,7 @@ class Machine:
         self._length, self._before = length, before
         self.programs: list[Program] = []
         self.started: list[tuple[str, int]] = []
+        self.said: list[str] = []
         self.runner = self._new_runner()
 
     def step(self) -> None:
@@ -215,7 +216,7 @@ class Machine:
 
     def _new_runner(self) -> Runner:
         clock = self.bucket.clock
-        world = World(clock.now, clock.now, lambda _: None, self._start)
+        world = World(clock.now, clock.now, self.said.append, self._start)
         me = Holder(self.name, self.name)
         store = MemoryStore(self.bucket, self._before)
         return Runner(store, me, "t", Tpus(), self._disk, world)

@@ -177,7 +177,8 @@ def test_records_that_are_damaged_or_anothers_stop_no_other_job(tmp_path: Path) 
     one.calm = True
     queue = Queue(MemoryStore(one.bucket), print)
     for state in ("queued", "running"):
-        summary = {"state": state, "tpu": "t", "priority": 9}
+        sound = Job("x", "x", Spec("true", priority=9), 0.0).summary()
+        summary = {**sound, "state": state, "tpu": "t"}
         one.bucket.things[f"queue/torn-{state}.json"] = Thing(b"{", 1, 1, summary, 0.0)
         other = Job("another", "x", Spec("true"), 0.0, state=state)
         one.bucket.things[f"queue/false-{state}.json"] = Thing(other.to_json(), 1, 1, summary, 0.0)

@@ -242,7 +242,8 @@ def test_a_bucket_that_refuses_for_a_while_ends_no_try_on_a_host(site: Site) -> 
 
     class Refusing(MemoryStore):
         def write(self, path: str, *arguments: Any, **options: Any) -> int:
-            if options.get("summary") == {"why": "runs"} and next(refusals, None) is not None:
+            still = (options.get("summary") or {}).get("why") == "runs"
+            if still and next(refusals, None) is not None:
                 raise StoreError(503, "busy")
             return super().write(path, *arguments, **options)
 
@@ -261,7 +262,7 @@ def test_a_bucket_that_refuses_for_a_while_ends_no_try_on_a_host(site: Site) -> 
         site.new_host(sleep=runs_for_a_while).step()
     report = site.store.look("jobs/one/hosts/0001/1.json")
     assert report is not None
-    assert report.summary == {"why": "runs"}
+    assert report.summary["why"] == "runs"
     assert site.said.count("trying again: busy") == 3
 
 
