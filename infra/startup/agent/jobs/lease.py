@@ -111,6 +111,8 @@ class Lease:
                 self._path,
                 b"",
                 generation=found.generation if found else 0,
+                # A renewal since then changes this alone.
+                metageneration=found.metageneration if found else None,
                 summary=self._summary(),
             )
         except Conflict:

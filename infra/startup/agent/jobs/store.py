@@ -95,6 +95,7 @@ class Store:
         data: bytes,
         *,
         generation: int | None = None,
+        metageneration: int | None = None,
         summary: Mapping[str, Any] | None = None,
     ) -> int:
         """Write an object and its summary at once; return its generation.
@@ -103,6 +104,7 @@ class Store:
             path: its name.
             data: its content.
             generation: what must be there before: 0 for nothing, None for anything.
+            metageneration: how often its summary must have been changed before; None for any.
             summary: what lists tell of it.
 
         Raises:
@@ -118,6 +120,8 @@ class Store:
         head += f"--{mark}\r\nContent-Type: {content}\r\n\r\n"
         body = head.encode() + data + f"\r\n--{mark}--\r\n".encode()
         url = self._upload("multipart", generation)
+        if metageneration is not None:
+            url += f"&ifMetagenerationMatch={metageneration}"
         headers = {"Content-Type": f"multipart/related; boundary={mark}"}
         return int(json.loads(self._must("POST", url, headers, body)[2])["generation"])
 

@@ -95,10 +95,13 @@ class MemoryStore(Store):
         data: bytes,
         *,
         generation: int | None = None,
+        metageneration: int | None = None,
         summary: Mapping[str, Any] | None = None,
     ) -> int:
         self._before()
         self._check(path, generation)
+        if metageneration is not None:
+            self._check_summary(path, metageneration)
         # As JSON has them.
         plain = json.loads(json.dumps(summary)) if summary is not None else None
         made = self._there.put(path, data, plain)
@@ -123,6 +126,10 @@ class MemoryStore(Store):
     def _check(self, path: str, generation: int | None) -> None:
         there = self._there.things[path].generation if path in self._there.things else 0
         if generation is not None and generation != there:
+            raise Conflict(path)
+
+    def _check_summary(self, path: str, metageneration: int) -> None:
+        if metageneration != self._there.things[path].metageneration:
             raise Conflict(path)
 
     def _item(self, path: str) -> Item:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -11,6 +12,7 @@ from random import Random
 import pytest
 
 from infra.startup.agent.jobs import layout
+from infra.startup.agent.jobs.lease import Holder, Lease
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import ENDED, QUEUED, Job, Spec, parse
 from tests.unit.infra.agent.jobs.memory import Bucket, Clock, Killed, Machine, MemoryStore, Thing
@@ -147,6 +149,32 @@ def test_a_job_starts_only_after_those_that_it_comes_after(plays: list[Play]) ->
 
 def test_never_do_two_jobs_use_the_tpu(plays: list[Play]) -> None:
     assert sum(one.overlaps for one in plays) == 0
+
+
+def test_a_holder_that_renews_just_before_it_is_replaced_keeps_its_tpu() -> None:
+    clock = Clock()
+    bucket = Bucket(clock)
+    # What the first machine does between the second one's look and its write.
+    between: list[Callable[[], object]] = []
+
+    def before() -> None:
+        if len(between) == 1:
+            between.pop()()
+        elif between:
+            between.pop(0)
+
+    a = Lease(MemoryStore(bucket), "t", Holder("a", "a"), clock.now, print)
+    b = Lease(MemoryStore(bucket, before), "t", Holder("b", "b"), clock.now, print)
+    assert a.hold()
+    # It stood still, as in maintenance of its host; its next renewal is on its way.
+    clock.seconds = 61.0
+    between += [lambda: None, a.hold]
+    assert not b.hold()
+    assert a.is_sure
+    # Without it, the second one has the TPU at once.
+    clock.seconds = 130.0
+    assert b.hold()
+    assert not a.hold()
 
 
 @pytest.mark.parametrize("seed", range(5))
