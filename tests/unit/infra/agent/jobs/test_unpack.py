@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
+import os
 import tarfile
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from infra.startup.agent.jobs.unpack import Harmful, check_digest, unpack
 
@@ -33,6 +38,9 @@ def archive(folder: Path, *changes: Change) -> Path:
     return path
 
 
+THROUGH = [member("f", tarfile.SYMTYPE, "p/q/e/../../owned")]
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
@@ -47,6 +55,9 @@ def archive(folder: Path, *changes: Change) -> Path:
         ([member("p", tarfile.FIFOTYPE)], "is neither file"),
         ([member("l", tarfile.SYMTYPE, "."), member("l/x")], "lies behind a link"),
         ([member("x"), member("l", tarfile.SYMTYPE, "d"), member("l/y/z")], "lies behind a link"),
+        ([member("p/q/e", tarfile.SYMTYPE, "../.."), *THROUGH], "lies behind a link"),
+        ([member("l", tarfile.SYMTYPE, "d/x"), member("l")], "l is in the archive twice"),
+        ([member("d", tarfile.DIRTYPE), member("./d//")], "is in the archive twice"),
     ],
 )
 def test_what_leads_out_is_refused_before_anything_is_written(
@@ -84,3 +95,52 @@ def test_a_changed_archive_is_refused(tmp_path: Path) -> None:
     check_digest(tmp_path / "a", hashlib.sha256(b"1").hexdigest())
     with pytest.raises(Harmful, match="is not what was uploaded"):
         check_digest(tmp_path / "a", hashlib.sha256(b"2").hexdigest())
+
+
+def test_what_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as tar:
+        info = tarfile.TarInfo("zeros")
+        info.size = 5 << 30
+        # The header alone tells it.
+        assert tar.fileobj is not None
+        tar.fileobj.write(info.tobuf())
+    with pytest.raises(Harmful, match="more than 1 GiB"):
+        unpack(tmp_path / "a.tar.gz", tmp_path / "work")
+    assert not (tmp_path / "work").exists()
+
+
+PART = st.sampled_from(["a", "a", "b", "..", "."])
+PATH = st.lists(PART, min_size=1, max_size=5).map("/".join)
+KIND = st.sampled_from([tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE])
+MEMBERS = st.lists(st.builds(member, PATH, KIND, PATH), max_size=8)
+
+
+@given(MEMBERS)
+def test_whatever_an_archive_has_nothing_is_written_or_linked_outside_its_folder(
+    changes: list[Change],
+) -> None:
+    with tempfile.TemporaryDirectory() as made:
+        top = Path(made).resolve()
+        packed = archive(top, *changes)
+        work = top / "deep" / "er" / "work"
+        work.mkdir(parents=True)
+        with contextlib.suppress(Harmful, OSError):
+            unpack(packed, work)
+        assert [path.name for path in top.iterdir() if path != packed] == ["deep"]
+        assert [path.name for path in (top / "deep").rglob("*") if work not in path.parents] == [
+            *("er", "work")
+        ]
+        for path in work.rglob("*"):
+            target = Path(os.path.realpath(path))
+            assert work in (target, *target.parents)
+
+
+def test_a_link_to_a_link_is_as_good_as_the_file(tmp_path: Path) -> None:
+    made = archive(
+        tmp_path,
+        member("so", tarfile.SYMTYPE, "so.1"),
+        member("so.1", tarfile.SYMTYPE, "so.1.2"),
+        member("so.1.2"),
+    )
+    unpack(made, tmp_path / "work")
+    assert (tmp_path / "work/so").read_text() == "x"
