@@ -8,7 +8,9 @@
     end         written by the runner: why the try is to end
     ended       how it ended: written last
 
-A runner that was killed and comes back finds all of it again.
+A runner that was killed and comes back finds all of it again. The last three have their place on
+the disk from the beginning, so that a job which fills the disk ends no try as if the machine had
+gone.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +36,9 @@ MARK = "TPU_STACK_TRY"
 """A variable of each process of a try, by which all of them are found."""
 _PROC = Path("/proc")
 _PAUSE = 0.02
+_PLACE = 4096
+_MOST_SAID = 500
+_FULL = 16 << 20
 
 
 class Attempt:
@@ -49,8 +55,12 @@ class Attempt:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.log.touch()
         if not self.is_prepared:
+            for name in ("heartbeat", "end", "ended"):
+                (self.folder / name).write_bytes(b" " * _PLACE)
             mark = f"{content['job']}-{uuid.uuid4().hex}"
-            write(self.folder / "try.json", dump({**content, "mark": mark}))
+            part = self.folder / "try.json.part"
+            part.write_bytes(dump({**content, "mark": mark}))
+            part.replace(self.folder / "try.json")
 
     def content(self) -> dict[str, Any]:
         """Return what to run."""
@@ -92,7 +102,7 @@ class Attempt:
 
     def beat(self, now: float) -> None:
         """Tell the supervisor that the machine had the TPU at that moment."""
-        write(self.folder / "heartbeat", str(now).encode())
+        self._put("heartbeat", f"{now:020.3f}".encode())
 
     def last_beat(self) -> float | None:
         """Return the last such moment."""
@@ -103,8 +113,8 @@ class Attempt:
 
     def end(self, why: str, said: str = "", code: int | None = None) -> None:
         """Have the supervisor end the try; the first reason counts."""
-        if not (self.folder / "end").exists():
-            write(self.folder / "end", dump(Outcome(why, code, said)))
+        if self.is_to_end() is None:
+            self._put("end", dump(Outcome(why, code, said[:_MOST_SAID])))
 
     def is_to_end(self) -> Outcome | None:
         """Return why the try is to end, or None."""
@@ -112,7 +122,7 @@ class Attempt:
 
     def finish(self, outcome: Outcome) -> None:
         """Say how it ended."""
-        write(self.folder / "ended", dump(outcome))
+        self._put("ended", dump(replace(outcome, said=outcome.said[:_MOST_SAID])))
 
     def ended(self) -> Outcome | None:
         """Return how it ended, or None."""
@@ -146,6 +156,11 @@ class Attempt:
             self._child = Child(self.folder)
         return self._child
 
+    def _put(self, name: str, data: bytes) -> None:
+        """Write over a file that has its place already, at once."""
+        with (self.folder / name).open("r+b", buffering=0) as file:
+            file.write(data.ljust(_PLACE))
+
     def _outcome(self, name: str) -> Outcome | None:
         try:
             return load(Outcome, (self.folder / name).read_bytes())
@@ -158,11 +173,9 @@ def any_running(folder: Path) -> bool:
     return any(Attempt(path.parent).is_running() for path in folder.glob("*/try.json"))
 
 
-def write(path: Path, data: bytes) -> None:
-    """Write a small file whole, or not at all."""
-    part = path.with_name(f"{path.name}.part")
-    part.write_bytes(data)
-    part.replace(path)
+def why_full(folder: Path) -> str:
+    """Return that the disk of a folder is full, for people; empty if it is not."""
+    return "the machine's disk is full" if shutil.disk_usage(folder).free < _FULL else ""
 
 
 def _marked(mark: str) -> set[int]:

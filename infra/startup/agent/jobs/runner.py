@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from . import hosts, layout, order
-from .attempt import Attempt
+from .attempt import Attempt, why_full
 from .current import Current
 from .lease import FRESH, Holder, Lease
 from .order import Summaries
@@ -81,6 +81,7 @@ class Runner:
     ) -> None:
         self._store, self._me, self._tpu, self._tpus = store, me, tpu, tpus
         self._folder, self._world = folder, world
+        folder.mkdir(parents=True, exist_ok=True)
         self._queue = Queue(store, self._say_once)
         self._lease = Lease(store, tpu, me, world.now, world.say)
         self._current: Current | None = None
@@ -186,10 +187,12 @@ class Runner:
 
     def _begin(self, name: str) -> bool:
         """Start a job; return False if it can't be started and the next one may."""
-        tpu = self._tpus.ready()
+        full = why_full(self._folder)
+        tpu = None if full else self._tpus.ready()
         if tpu is None:
-            self._say_once(f"{name} waits: {self._tpus.why_not}")
-            self._tpus.wake()
+            self._say_once(f"{name} waits: {full or self._tpus.why_not}")
+            if not full:
+                self._tpus.wake()
             self._next_look = self._world.now() + _TPU_LOOK
             return True
         # An old word of the bucket is not enough to start on.

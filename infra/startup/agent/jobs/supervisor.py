@@ -12,10 +12,11 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from . import layout
-from .attempt import Attempt
+from .attempt import Attempt, why_full
 from .environment import Environment, SetupError
 from .lease import SURE
 from .record import Outcome, Spec
@@ -63,14 +64,17 @@ def supervise(folder: Path, store: Callable[[str], Store]) -> None:
         outcome = supervisor.run()
     except Exception as error:  # Whatever it is, the runner must get to know.
         outcome = Outcome("setup", 1, f"the job could not be run: {type(error).__name__}: {error}")
+    if outcome.code and (why := why_full(folder)):
+        outcome = replace(outcome, said=f"{why}; {outcome.said}".rstrip("; "))
     if outcome.said:
         say(outcome.said)
     attempt.finish(outcome)
 
 
 def say(text: str) -> None:
-    """Write a line to the job's log."""
-    print(f"tpu-stack: {text}", flush=True)
+    """Write a line to the job's log, if the disk takes it."""
+    with contextlib.suppress(OSError):
+        print(f"tpu-stack: {text}", flush=True)
 
 
 class Supervisor:
