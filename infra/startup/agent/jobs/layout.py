@@ -93,6 +93,7 @@ def piece(job: str, number: int, offset: int) -> str:
     return f"{logs(job, number)}{offset:015}"
 
 
-def offset_of(path: str) -> int:
-    """Return the offset at which a piece begins."""
-    return int(path.rpartition("/")[2])
+def offset_of(path: str) -> int | None:
+    """Return the offset at which a piece begins; None for what is none."""
+    name = path.rpartition("/")[2]
+    return int(name) if re.fullmatch(r"[0-9]{15}", name) else None

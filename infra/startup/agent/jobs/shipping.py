@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 from pathlib import Path
 
 from . import layout
 from .store import Conflict, Store
 
-# Between two pieces; a reader sees a line a little later.
-PAUSE = 1.0
+# Between two pieces; a reader sees a line a little later. It doubles after so many of them, so that
+# the log of a week has thousands of objects, not a million.
+PAUSE, _LONGEST_PAUSE = 1.0, 60.0
+_PIECES = 600
 _LONGEST = 4 << 20
+# fallocate(2): free what lies there, and leave the file as long as it is.
+_PUNCH_HOLE, _KEEP_SIZE = 2, 1
 
 
 class Shipping:
@@ -23,12 +29,14 @@ class Shipping:
         """Ship `log`, of the job's try of that number."""
         self._store, self._log, self._job, self._number = store, log, job, number
         self._offset: int | None = None
+        self._pieces = 0
         self._next = 0.0
 
     def ship(self, now: float) -> None:
         """Write what is new, if it is time to. Raises StoreError."""
-        if now >= self._next and self._one():
-            self._next = now + PAUSE
+        if (now >= self._next or self._size() - (self._offset or 0) >= _LONGEST) and self._one():
+            pause = PAUSE * 2.0 ** (self._pieces // _PIECES)
+            self._next = now + min(pause, _LONGEST_PAUSE)
 
     def finish(self) -> None:
         """Write all that is left. Raises StoreError."""
@@ -52,12 +60,32 @@ class Shipping:
             self._store.write(path, data, generation=0)
         except Conflict:
             # A call that seemed to fail had worked, maybe with less.
-            self._offset = self._shipped()
+            before, self._offset = self._offset, self._shipped()
+            if self._offset == before:
+                # Or it is an object that holds no byte, and nothing of this log.
+                self._store.write(path, data)
             return True
         self._offset += len(data)
+        self._pieces += 1
+        self._free()
         return True
 
+    def _size(self) -> int:
+        return self._log.stat().st_size if self._log.exists() else 0
+
     def _shipped(self) -> int:
-        """Return how much of the log is in the bucket."""
-        items = self._store.items(layout.logs(self._job, self._number))
-        return max((layout.offset_of(item.path) + item.size for item in items), default=0)
+        """Return how much of the log is in the bucket, whatever else lies there."""
+        found, size = [0], self._size()
+        for item in self._store.items(layout.logs(self._job, self._number)):
+            offset = layout.offset_of(item.path)
+            if offset is not None and offset + item.size <= size:
+                found.append(offset + item.size)
+        self._pieces = len(found)
+        return max(found)
+
+    def _free(self) -> None:
+        """Give the disk back what is in the bucket."""
+        how = _PUNCH_HOLE | _KEEP_SIZE
+        with contextlib.suppress(OSError, AttributeError), self._log.open("r+b") as file:
+            length = ctypes.c_int64(self._offset or 0)
+            ctypes.CDLL(None).fallocate(file.fileno(), how, ctypes.c_int64(0), length)
