@@ -134,14 +134,20 @@ class Attempt:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGTERM)
 
-    def kill(self) -> None:
-        """Kill every process of the try, also what has left its session."""
-        while found := self._others():
+    def kill(self, seconds: float = 5.0) -> bool:
+        """Kill every process of the try, also what has left its session.
+
+        Returns:
+            False if one is left after that time: the kernel ends none that waits for a driver.
+        """
+        end = time.monotonic() + seconds
+        while (found := self._others()) and time.monotonic() < end:
             for process in found:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
             self.is_running()  # Buries it, if it is a child of this process.
             time.sleep(_PAUSE)
+        return not found
 
     def remove(self) -> None:
         """Delete the folder."""

@@ -232,7 +232,12 @@ class Runner:
 
     def _finish(self, current: Current, outcome: Outcome) -> None:
         """Bring everything to the bucket, then say that the try is over."""
-        current.attempt.kill()
+        if not current.attempt.kill():
+            # It has the TPU. The lease is kept, so that no other job fails for that.
+            self._say_once(
+                f"{current.job.name} has a process that can't be killed: restart the machine"
+            )
+            return
         if outcome.why == "exited" and outcome.code:
             why = self._tpus.why_lost(current.created)
             outcome = Outcome("preempted", outcome.code, why) if why else outcome

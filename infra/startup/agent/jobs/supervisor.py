@@ -153,7 +153,8 @@ class Supervisor:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE)
         self._attempt.kill()
-        process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_LOOK)
 
     def _keep_artifacts(self, folder: Path) -> None:
         kept = f"{layout.artifacts(self._content['job'])}{self._content.get('artifacts', '')}"

@@ -12,6 +12,7 @@ from random import Random
 import pytest
 
 from infra.startup.agent.jobs import layout
+from infra.startup.agent.jobs.attempt import Attempt
 from infra.startup.agent.jobs.lease import Holder, Lease
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import ENDED, QUEUED, Job, Spec, parse
@@ -198,6 +199,25 @@ def test_without_misfortune_jobs_run_by_priority_and_then_as_they_came(
         *("j0", "j3", "j6"),
     ]
     assert QUEUED not in [states[-1] for states in one.bucket.states.values()]
+
+
+def test_a_process_that_can_not_be_killed_keeps_its_tpu_and_its_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Play(0, tmp_path)
+    one.calm = True
+    queue = one.queue(2)
+    machine, other = one.machines
+    with monkeypatch.context() as patched:
+        patched.setattr(Attempt, "kill", lambda self: False)
+        for _ in range(200):
+            one.bucket.clock.seconds += 1.0
+            machine.step()
+            other.step()
+    assert len(machine.started + other.started) == 1
+    assert len([line for line in machine.said if "can't be killed" in line]) == 1
+    assert all(job["state"] in ("queued", "running") for job in queue.summaries().values())
+    one.until_all_have_ended()
 
 
 def test_records_that_are_damaged_or_anothers_stop_no_other_job(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from infra.startup.agent.jobs.attempt import Attempt, any_running
 from infra.startup.agent.jobs.lease import SURE
 from infra.startup.agent.jobs.record import Outcome, Spec
 from infra.startup.agent.jobs.supervisor import Supervisor, now
+from tests.unit.infra.agent.jobs.conftest import until
 from tests.unit.infra.agent.jobs.memory import Bucket, Clock, MemoryStore
 
 pytestmark = pytest.mark.skipif(not Path("/proc").exists(), reason="needs Linux")
@@ -54,5 +55,19 @@ def test_a_machine_runs_a_job_while_the_supervisor_lives(attempt: Attempt, tmp_p
     # Another runner knows it, too, and ends it with all that it has started.
     other = Attempt(attempt.folder)
     assert other.is_running()
-    other.kill()
-    assert not any_running(tmp_path)
+    assert other.kill()
+    # Its files are closed a moment after its memory is gone.
+    until(lambda: not any_running(tmp_path))
+
+
+def test_what_the_kernel_does_not_end_holds_no_runner_up(
+    attempt: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "agent.py"
+    program.write_text("import time; time.sleep(600)")
+    attempt.start(program)
+    with monkeypatch.context() as patched:
+        # As for a process that waits in a driver.
+        patched.setattr("os.kill", lambda *_: None)
+        assert not attempt.kill(0.1)
+    assert attempt.kill()
