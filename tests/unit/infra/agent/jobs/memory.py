@@ -68,7 +68,8 @@ class MemoryStore(Store):
 
     Args:
         bucket: the bucket.
-        before: is called before each call, and may end the process or let others go first.
+        before: is called before each call and after each change, when its answer is on the way. It
+            may end the process, lose the answer, or let others go first.
     """
 
     def __init__(self, bucket: Bucket, before: Callable[[], None] = lambda: None) -> None:
@@ -105,7 +106,6 @@ class MemoryStore(Store):
         # As JSON has them.
         plain = json.loads(json.dumps(summary)) if summary is not None else None
         made = self._there.put(path, data, plain)
-        # It may have worked, and nobody gets to know.
         self._before()
         return made
 
@@ -122,6 +122,7 @@ class MemoryStore(Store):
         thing = self._there.things[path]
         thing.summary, thing.changed = dict(summary), self._there.clock.seconds
         thing.metageneration += 1
+        self._before()
 
     def _check(self, path: str, generation: int | None) -> None:
         there = self._there.things[path].generation if path in self._there.things else 0
@@ -180,8 +181,8 @@ class Machine:
         name: its name and id.
         bucket: the bucket.
         disk: its folder.
-        length: how long the next program runs, and its exit code.
-        before: is called before each call to the bucket.
+        length: how long the program of a job runs, and its exit code.
+        before: as MemoryStore has it.
     """
 
     def __init__(
@@ -189,7 +190,7 @@ class Machine:
         name: str,
         bucket: Bucket,
         disk: Path,
-        length: Callable[[], tuple[float, int]],
+        length: Callable[[str], tuple[float, int]],
         before: Callable[[], None],
     ) -> None:
         self.name, self.bucket, self._disk = name, bucket, disk
@@ -231,8 +232,8 @@ class Machine:
     def _start(self, attempt: Attempt) -> None:
         if not attempt.claim():
             return
-        length, code = self._length()
         content = attempt.content()
+        length, code = self._length(content["job"])
         self.started.append((content["job"], content["number"]))
         ends = self.bucket.clock.seconds + length
         self.programs.append(Program.begun(attempt, ends, code))

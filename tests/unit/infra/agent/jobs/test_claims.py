@@ -70,7 +70,7 @@ class Play:
     def _look(self) -> None:
         self.overlaps += sum(len(machine.running()) for machine in self.machines) > 1
 
-    def _length(self) -> tuple[float, int]:
+    def _length(self, _: str) -> tuple[float, int]:
         return self.random.choice([0.5, 5.0, 40.0]), self.random.choice([0, 0, 0, 1])
 
     def _misfortune(self, name: str) -> None:

@@ -60,7 +60,7 @@ def test_a_log_that_fills_the_disk_ends_the_try_as_a_failure_that_says_so(tmp_pa
 def test_no_job_begins_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = "the machine's disk is full"
     bucket = Bucket(Clock())
-    machine = Machine("m", bucket, tmp_path, lambda: (0.5, 0), lambda: None)
+    machine = Machine("m", bucket, tmp_path, lambda _: (0.5, 0), lambda: None)
     Queue(MemoryStore(bucket), print).add(Job("one", "id", Spec("true"), 9.0))
     with monkeypatch.context() as patched:
         patched.setattr("infra.startup.agent.jobs.runner.why_full", lambda _: full)

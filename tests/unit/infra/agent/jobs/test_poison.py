@@ -71,7 +71,7 @@ POISON = {
 
 
 def machine(bucket: Bucket, disk: Path) -> Machine:
-    return Machine("m", bucket, disk, lambda: (0.5, 0), lambda: None)
+    return Machine("m", bucket, disk, lambda _: (0.5, 0), lambda: None)
 
 
 def runs_the_sound_job(bucket: Bucket, one: Machine) -> None:
