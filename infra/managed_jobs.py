@@ -6,14 +6,13 @@ resource deletes nothing but what runs as the stack's own account when the accou
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import pulumi
 from pulumi import dynamic
 
-from infra.apis import VERTEX_API
+from infra.hosts import vertex_root
 from infra.names import JOB_LABEL
 from infra.rest import Api, ApiError, ApiResourceProvider, Json, say
 
@@ -23,17 +22,13 @@ UNENDED = " AND ".join(f'state!="JOB_STATE_{state}"' for state in _ENDED)
 """The filter that leaves what still runs, waits or is being cancelled."""
 _CANCELLING = "JOB_STATE_CANCELLING"
 _MINUTES = 15.0
-# The state may be somebody else's work, and the address gets the deployer's token.
-_REGION = re.compile(r"[a-z]+-[a-z]+\d+")
 
 
 class CustomJobsApi(Api):
     """Calls `v1` of the Vertex AI API at the host of a region, which alone knows its jobs."""
 
     def __init__(self, region: str) -> None:
-        if not _REGION.fullmatch(region):
-            raise RuntimeError(f"the state names {region!r} as a region of custom jobs")
-        super().__init__(f"https://{region}-{VERTEX_API}/v1/", "Vertex AI")
+        super().__init__(f"{vertex_root(region)}/", "Vertex AI")
 
 
 class ManagedJobsProvider(ApiResourceProvider):

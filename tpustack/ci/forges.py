@@ -18,7 +18,9 @@ def forge_of(environment: Mapping[str, str] = os.environ) -> Forge:
         url, project, token = _required(
             environment, "CI_API_V4_URL", "CI_PROJECT_ID", "GITLAB_TOKEN"
         )
-        return GitLab(Api(f"{url}/projects/{project}", f"{url}/user", {"PRIVATE-TOKEN": token}))
+        # Not PRIVATE-TOKEN, which requests would carry along where an artifact lies elsewhere.
+        headers = {"Authorization": f"Bearer {token}"}
+        return GitLab(Api(f"{url}/projects/{project}", f"{url}/user", headers))
     repository, token = _required(environment, "GITHUB_REPOSITORY", "GITHUB_TOKEN")
     url = environment.get("GITHUB_API_URL", "https://api.github.com")
     headers = {"Authorization": f"Bearer {token}", "Accept": "application/vnd.github+json"}

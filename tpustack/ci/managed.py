@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from infra.apis import VERTEX_API
 from infra.catalog.vertex import regions
+from infra.hosts import vertex_root
 from infra.managed_jobs import UNENDED, account_of
 from tpustack.ci.orphans import Orphan, listed, made
 from tpustack.cloud.google import Forbidden, Google
@@ -26,7 +26,7 @@ def find(google: Google, project: str, orphans: Iterable[Orphan]) -> Iterator[Or
     """
     stacks = {each.url.rpartition("/")[2]: each.stack for each in orphans if each.runs_jobs}
     for region in regions() if stacks else ():
-        root = f"https://{region}-{VERTEX_API}/v1"
+        root = vertex_root(region)
         url = f"{root}/projects/{project}/locations/{region}/customJobs"
         try:
             for job in listed(google, url, "customJobs", filter=UNENDED):

@@ -8,10 +8,10 @@ from urllib.parse import quote
 
 import requests
 from google.auth.exceptions import GoogleAuthError
-from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from infra import credentials
+from infra.hosts import keep_to_google
 from tpustack.errors import TpustackError
 
 _OBJECT = "https://storage.googleapis.com/storage/v1/b/{}/o/{}"
@@ -48,7 +48,7 @@ class Google:
 
     def __init__(self, session: requests.Session | None = None) -> None:
         self._session = session or _session()
-        self._session.mount("https://", HTTPAdapter(max_retries=_RETRY))
+        keep_to_google(self._session, _RETRY)
 
     def get(self, url: str, parameters: Mapping[str, str | int] | None = None) -> dict[str, Any]:
         """Return the JSON at `url`.
@@ -65,7 +65,7 @@ class Google:
     def content(self, url: str) -> str:
         """Return the text of an object by its gs:// address. Raises TpustackError."""
         bucket, _, name = url.removeprefix("gs://").partition("/")
-        return self.text(_OBJECT.format(bucket, quote(name, safe="")), {"alt": "media"})
+        return self.text(_OBJECT.format(quote(bucket), quote(name, safe="")), {"alt": "media"})
 
     def pages(
         self, url: str, field: str, parameters: Mapping[str, str | int] | None = None

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from .google import STORAGE, Json, parse
 from .jobs.attempt import any_running
+from .jobs.transport import NoRedirects, with_token
 
 _METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/"
 _CALL_SECONDS = 60
@@ -28,7 +29,7 @@ class Machine:
         # Made once: urlopen() reads all certificates at each call, most of what an agent costs.
         context = ssl.create_default_context()
         handler = urllib.request.HTTPSHandler(context=context)
-        self._opener = urllib.request.build_opener(handler)
+        self._opener = urllib.request.build_opener(handler, NoRedirects)
 
     def attribute(self, name: str) -> str:
         """Return a metadata value."""
@@ -49,9 +50,8 @@ class Machine:
         """Call Google as the machine's account."""
         token = json.loads(self._metadata("service-accounts/default/token")[0])["access_token"]
         content = "text/plain" if url.startswith(STORAGE) else "application/json"
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": content}
         data = None if body is None else body.encode()
-        request = urllib.request.Request(url, data=data, headers=headers, method=method)
+        request = with_token(token, method, url, {"Content-Type": content}, data)
         try:
             with self._opener.open(request, timeout=_CALL_SECONDS) as response:
                 return _sound(url, response.status, parse(response.read()))

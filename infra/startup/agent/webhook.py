@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from .google import Call, message
+from .jobs.transport import NoRedirects
 
 _SECRETS = "https://secretmanager.googleapis.com/v1/"
 _SECONDS = 10.0
@@ -65,13 +66,6 @@ def body(url: str, text: str) -> dict[str, Any]:
     return {"text": text}
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Where a webhook leads elsewhere, its URL is not carried along."""
-
-    def redirect_request(self, *_: Any) -> None:
-        """Follow nothing."""
-
-
 def post(url: str, text: str) -> None:
     """Tell a webhook a text. Raises MessageError."""
     data = json.dumps(body(url, text)).encode()
@@ -79,7 +73,7 @@ def post(url: str, text: str) -> None:
     request = urllib.request.Request(url, data=data, headers=headers, method="POST")
     https = urllib.request.HTTPSHandler(context=ssl.create_default_context())
     try:
-        with urllib.request.build_opener(https, _NoRedirects).open(request, timeout=_SECONDS):
+        with urllib.request.build_opener(https, NoRedirects).open(request, timeout=_SECONDS):
             pass
     except urllib.error.HTTPError as error:
         raise MessageError(f"the webhook answers with HTTP status {error.code}") from None

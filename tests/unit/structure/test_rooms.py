@@ -44,6 +44,8 @@ MAY_IMPORT = {
         "infra.cost",
         "infra.credentials",
         "infra.deployer",
+        # Where credentials may go.
+        "infra.hosts",
         # Which custom jobs are a stack's, and have not ended.
         "infra.managed_jobs",
         "infra.names",

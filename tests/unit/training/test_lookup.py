@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tpu_training.cluster.endpoint import cloud_tpu
+from tpu_training.cluster.endpoint import cloud_tpu, credentials
 from tpu_training.cluster.endpoint.cloud_tpu import (
     CloudTpuApi,
     DeniedForNow,
@@ -158,6 +159,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     thread = threading.Thread(target=server.http.serve_forever, args=(0.01,))
     thread.start()
     monkeypatch.setattr(cloud_tpu, "_ROOT", f"http://{server.host}")
+    monkeypatch.setattr(credentials, "_GOOGLES", re.compile(f"http://{server.host}/"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     yield server
     server.http.shutdown()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from infra.hosts import vertex_root
 from tpustack.cloud.google import Forbidden, Google, NotFound
 from tpustack.errors import TpustackError
 
@@ -17,8 +18,10 @@ class CustomJobs:
 
     def __init__(self, google: Google, project: str, region: str) -> None:
         self._google, self._project, self._region = google, project, region
-        # A region's jobs are known at its own host only.
-        self._root = f"https://{region}-{_API}/v1"
+        try:
+            self._root = vertex_root(region)
+        except ValueError as error:
+            raise TpustackError(f"jobs.vertex.region: {error}") from None
 
     def create(self, body: dict[str, Any], quota: str) -> str:
         """Make a job; return its name. Raises TpustackError with a cure."""

@@ -166,7 +166,7 @@ class Store:
         missing: bool = False,
     ) -> Answer | None:
         status, answered, content = self._send(method, url, headers, body)
-        if status < HTTPStatus.BAD_REQUEST:
+        if status < HTTPStatus.MULTIPLE_CHOICES:
             return status, answered, content
         said = _message(content)
         if status == HTTPStatus.PRECONDITION_FAILED:

@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from http import HTTPStatus
+from typing import Any
 
 from .store import Answer, Body, StoreError
 
+# A match of the text itself: parsers of URLs differ about what the host of an odd one is.
+_GOOGLES = re.compile(r"https://([a-z0-9-]+\.)+googleapis\.com/")
 _SECONDS = 60
 # A token is asked for anew so long before it expires.
 _EARLY = 120.0
 _PASSING = {HTTPStatus.UNAUTHORIZED, HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
+
+
+class NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Let an answer that leads elsewhere be the answer: urllib would take the secrets along."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Follow nothing."""
+
+
+def with_token(
+    token: str, method: str, url: str, headers: dict[str, str], body: Body
+) -> urllib.request.Request:
+    """Return a request with a token, which goes to Google's APIs only. Raises OSError."""
+    if not _GOOGLES.match(url):
+        raise OSError(f"{url} is not https://*.googleapis.com/, which alone gets the token")
+    given = {**headers, "Authorization": f"Bearer {token}"}
+    return urllib.request.Request(url, data=body, headers=given, method=method)
 
 
 class Transport:
@@ -28,6 +49,7 @@ class Transport:
     def __init__(self, metadata: Callable[[str], str], tries: int = 1) -> None:
         self._metadata, self._tries = metadata, tries
         self._token, self._until = "", 0.0
+        self._opener = urllib.request.build_opener(NoRedirects)
 
     def __call__(self, method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
         """Send a request and return the answer. Raises StoreError if there is none."""
@@ -48,10 +70,9 @@ class Transport:
         raise AssertionError("at least one try")
 
     def _send(self, method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
-        given = {**headers, "Authorization": f"Bearer {self._current_token()}"}
-        request = urllib.request.Request(url, data=body, headers=given, method=method)
+        request = with_token(self._current_token(), method, url, headers, body)
         try:
-            with urllib.request.urlopen(request, timeout=_SECONDS) as response:
+            with self._opener.open(request, timeout=_SECONDS) as response:
                 return response.status, dict(response.headers), response.read()
         except urllib.error.HTTPError as error:
             if error.code == HTTPStatus.UNAUTHORIZED:

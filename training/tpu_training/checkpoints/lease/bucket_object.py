@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import requests
 
-from tpu_training.cluster.endpoint.credentials import TokenSource
+from tpu_training.cluster.endpoint.credentials import TokenSource, authorization
 from tpu_training.errors import TrainingError
 
 _ROOT = "https://storage.googleapis.com"
@@ -105,7 +105,7 @@ class BucketObject:
         self, method: str, url: str, data: bytes | None = None, json: object = None, **query: Any
     ) -> requests.Response | None:
         """Return the answer; None if there is no such object."""
-        headers = {"Authorization": f"Bearer {self._tokens()}"}
+        headers = authorization(url, self._tokens)
         try:
             answer = self._session.request(
                 method,

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import requests
 
-from tpu_training.cluster.endpoint.credentials import TokenSource
+from tpu_training.cluster.endpoint.credentials import TokenSource, authorization
 from tpu_training.cluster.endpoint.target import DEFAULT_PORT
 from tpu_training.errors import AccessError, EndpointError
 
@@ -110,7 +110,7 @@ class CloudTpuApi:
         raise _error_of(answer, name)
 
     def _request(self, url: str) -> requests.Response:
-        headers = {"Authorization": f"Bearer {self._tokens()}"}
+        headers = authorization(url, self._tokens)
         try:
             return self._session.get(url, headers=headers, timeout=_TIMEOUT_SECONDS)
         except requests.RequestException as error:

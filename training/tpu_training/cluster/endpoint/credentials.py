@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Mapping
 
@@ -15,8 +16,17 @@ _CURE = (
 )
 # A token is replaced this long before it expires, so that it can't expire in transit.
 _MARGIN_SECONDS = 60.0
+# A match of the text itself: parsers of URLs differ about what the host of an odd one is.
+_GOOGLES = re.compile(r"https://([a-z0-9-]+\.)+googleapis\.com/")
 
 TokenSource = Callable[[], str]
+
+
+def authorization(url: str, tokens: TokenSource) -> dict[str, str]:
+    """Return the header that authorizes a request; raise AccessError unless it goes to Google."""
+    if not _GOOGLES.match(url):
+        raise AccessError(f"{url} is not https://*.googleapis.com/, which alone gets the token")
+    return {"Authorization": f"Bearer {tokens()}"}
 
 
 def application_default_tokens() -> TokenSource:

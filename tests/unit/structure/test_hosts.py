@@ -1,0 +1,229 @@
+"""Credentials go to Google's APIs only, whatever an address says, and no host comes from data."""
+
+from __future__ import annotations
+
+import ast
+import email.message
+import io
+import re
+import socket
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.response import addinfourl
+
+import pytest
+import requests
+from requests.adapters import HTTPAdapter
+
+from infra import credentials
+from infra.credentials import Given
+from infra.hosts import vertex_root
+from infra.rest import Api
+from infra.startup.agent.jobs.transport import Transport
+from infra.startup.agent.machine import Machine
+from tests.unit.structure.modules import ROOT, sources
+from tpu_training.checkpoints.lease.bucket_object import BucketObject
+from tpu_training.cluster.endpoint.cloud_tpu import CloudTpuApi
+from tpustack.ci.forges import forge_of
+from tpustack.cloud.google import Google
+
+# Google warns of credentials from elsewhere, as those here are.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+TOKEN = "ya29.SECRET"
+_PERSON = (
+    '{"type": "authorized_user", "refresh_token": "r", "client_id": "i", "client_secret": "s"}'
+)
+GOOGLE = "https://storage.googleapis.com/storage/v1/b/x"
+EVIL = "https://evil.example/collect"
+HOSTILE = [
+    "https://evil.example/collect?-aiplatform.googleapis.com/v1/projects",
+    "https://evil.example/.googleapis.com/v1",
+    "https://evil.example#.googleapis.com/v1",
+    "https://evil.example\\.googleapis.com/v1",
+    "https://evil.example\\@storage.googleapis.com/v1",
+    "https://evilgoogleapis.com/v1",
+    "https://googleapis.com.evil.example/v1",
+    "https://storage.googleapis.com@evil.example/v1",
+    "https://storage.googleapis.com:443@evil.example/v1",
+    "https://storage.googleapis.com:8443/v1",
+    "https://storage.googleapis.com%2eevil.example/v1",
+    "http://storage.googleapis.com/v1",
+    "ftp://storage.googleapis.com/v1",
+]
+
+
+def of_infra(url: str) -> None:
+    Api(url, "API", credentials.session(Given(token=TOKEN)), sleep=lambda _: None).get("")
+
+
+def as_another_account(url: str) -> None:
+    """With google-auth's own session, as `gcloud auth application-default login` gives it."""
+    given = Given(key=_PERSON)
+    session: Any = credentials.session(given)
+    session.credentials.token = TOKEN
+    session.get(url)
+
+
+def of_the_agent(url: str) -> None:
+    machine: Any = Machine()
+    machine._metadata = lambda path: (f'{{"access_token": "{TOKEN}"}}', "")
+    status, _ = machine.call("GET", url, None)
+    assert status >= 300
+
+
+def of_the_jobs(url: str) -> None:
+    answer = f'{{"access_token": "{TOKEN}", "expires_in": 3600}}'
+    assert Transport(lambda path: answer)("GET", url, {}, None)[0] >= 300
+
+
+CLIENTS: list[Callable[[str], object]] = [
+    lambda url: Google(credentials.session(Given(token=TOKEN))).get(url),
+    as_another_account,
+    of_infra,
+    of_the_agent,
+    of_the_jobs,
+    lambda url: CloudTpuApi(lambda: TOKEN)._request(url),
+    lambda url: BucketObject("gs://b/o", lambda: TOKEN)._call("GET", url),
+]
+NAMES = ["tpustack", "google-auth", "infra", "agent", "jobs", "training-tpu", "training-lease"]
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """The requests that leave this process, each with its credentials; all are redirected."""
+    found: list[tuple[str, str]] = []
+
+    def note(url: str, headers: Any) -> dict[str, str]:
+        found.append((url, str(sorted(headers.items()))))
+        return {"Location": f"{EVIL}/{len(found)}"}
+
+    def send(self: object, request: requests.PreparedRequest, *_: Any, **__: Any) -> Any:
+        answer = requests.Response()
+        answer.status_code, answer.raw = 302, io.BytesIO()
+        answer.request, answer.url = request, str(request.url)
+        answer.headers.update(note(str(request.url), request.headers))
+        return answer
+
+    def opened(self: object, request: urllib.request.Request) -> addinfourl:
+        headers = email.message.Message()
+        headers["Location"] = note(request.full_url, request.headers)["Location"]
+        answer: Any = addinfourl(io.BytesIO(), headers, request.full_url, 302)
+        answer.msg = "Found"
+        return answer  # type: ignore[no-any-return]
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the test reaches the network")
+
+    monkeypatch.setattr(HTTPAdapter, "send", send)
+    monkeypatch.setattr(urllib.request.HTTPSHandler, "https_open", opened)
+    monkeypatch.setattr(urllib.request.HTTPHandler, "http_open", opened)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    return found
+
+
+def to_others(sent: list[tuple[str, str]], secret: str = TOKEN) -> list[str]:
+    return [url for url, headers in sent if secret in headers and not url.startswith(GOOGLE)]
+
+
+@pytest.mark.parametrize("url", HOSTILE)
+@pytest.mark.parametrize("ask", CLIENTS, ids=NAMES)
+def test_no_client_sends_credentials_to_another_host(
+    ask: Callable[[str], object], url: str, sent: list[tuple[str, str]]
+) -> None:
+    with pytest.raises(Exception, match=r"googleapis\.com/, which alone gets|connection adapters"):
+        ask(url)
+    assert to_others(sent) == []
+
+
+@pytest.mark.parametrize("ask", CLIENTS, ids=NAMES)
+def test_no_client_takes_them_along_where_an_answer_leads_elsewhere(
+    ask: Callable[[str], object], sent: list[tuple[str, str]]
+) -> None:
+    with suppress(Exception):
+        ask(GOOGLE)
+    assert TOKEN in sent[0][1]
+    assert to_others(sent) == []
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        {"GITHUB_REPOSITORY": "o/n", "GITHUB_TOKEN": TOKEN},
+        {
+            "GITLAB_CI": "true",
+            "CI_API_V4_URL": "https://gitlab.example/api/v4",
+            "CI_PROJECT_ID": "1",
+            "GITLAB_TOKEN": TOKEN,
+        },
+    ],
+)
+def test_a_forges_token_stays_with_the_forge(
+    forge: dict[str, str], sent: list[tuple[str, str]]
+) -> None:
+    with suppress(Exception):
+        forge_of(forge)._api.bytes("/artifacts/1/zip")
+    assert TOKEN in sent[0][1]
+    assert [url for url, headers in sent if TOKEN in headers and url.startswith(EVIL)] == []
+
+
+@pytest.mark.parametrize(
+    "region", ["evil.example/collect?", "us-central1.evil", "", "us-central1\n"]
+)
+def test_a_regions_host_is_that_of_a_region(region: str) -> None:
+    with pytest.raises(ValueError, match="is no region of Google's"):
+        vertex_root(region)
+
+
+# Each was looked at: what stands in the host, and why no credentials can get to it.
+REVIEWED = {
+    "infra/hosts.py": "a region that matches a pattern",
+    "training/tpu_training/cluster/endpoint/metadata.py": "the machine's environment; no token",
+    "tpustack/dashboard/guard.py": "the names of this machine, to compare with",
+    "tpustack/dashboard/server.py": "a line that is printed",
+}
+_HOST = re.compile(r"https?://[^/?#]*\{")
+
+
+def hosts_from_data(path: Path) -> Iterator[int]:
+    """The lines with a text that begins as a URL and has something else within its host."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = ""
+        if isinstance(node, ast.JoinedStr):
+            # A name in capitals is a constant of its module.
+            text = "".join(map(_shown, node.values))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = re.sub(r"%[sd(]", "{", node.value)
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            left = node.left.value if isinstance(node.left, ast.Constant) else ""
+            text = f"{left}{{" if isinstance(left, str) else ""
+        if _HOST.match(text):
+            yield getattr(node, "lineno", 0)
+
+
+def _shown(part: ast.expr) -> str:
+    if isinstance(part, ast.Constant):
+        return str(part.value)
+    value = part.value if isinstance(part, ast.FormattedValue) else part
+    is_constant = isinstance(value, ast.Name) and re.fullmatch(r"_?[A-Z][A-Z_]+", value.id)
+    return "constant" if is_constant else "{"
+
+
+@pytest.mark.parametrize("text", ['f"https://{x}-a.b/c"', '"https://%s/c" % x', '"https://" + x'])
+def test_a_host_from_data_is_found(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(f"u = {text}\n")
+    assert list(hosts_from_data(path)) == [1]
+
+
+def test_no_host_is_built_from_data() -> None:
+    rooms = ("infra", "tpu_training", "tpustack", "policy", "bootstrap", "tools")
+    found = {
+        str(path.relative_to(ROOT))
+        for room in rooms
+        for path in sources(room)
+        if any(hosts_from_data(path))
+    }
+    assert found == set(REVIEWED)
