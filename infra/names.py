@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MARK = "tpu-stack-mark"
 """The label by which a stack knows what it made itself (infra/components/mark.py)."""
-JOB_LABEL = "tpu-stack-job"
+JOB_LABEL, JOB_ID_LABEL = "tpu-stack-job", "tpu-stack-job-id"
 """The label of a custom job of Vertex AI that `tpustack job` has submitted."""
 MANAGED = "-vx"
 """End of the id of the account that Vertex AI runs a stack's jobs as."""

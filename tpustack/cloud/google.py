@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import requests
 from google.auth.exceptions import GoogleAuthError
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 from urllib3.util import Retry
 
 from infra import credentials
@@ -15,7 +16,24 @@ from infra.hosts import keep_to_google
 from tpustack.errors import TpustackError
 
 _OBJECT = "https://storage.googleapis.com/storage/v1/b/{}/o/{}"
-_RETRY = Retry(
+_NOT_SENT = (ConnectTimeoutError, NewConnectionError)
+
+
+class _Reads(Retry):
+    """Retry reads: of anything else only Google knows whether it was carried out.
+
+    urllib3 itself retries any method where TLS ends without a farewell.
+    """
+
+    def increment(self, method: str | None = None, *how: Any, **more: Any) -> Any:
+        """Return what is left of the tries. Raises the error if there are none."""
+        error: Exception | None = more.get("error")
+        if error is not None and method != "GET" and not isinstance(error, _NOT_SENT):
+            raise error
+        return super().increment(method, *how, **more)
+
+
+_RETRY = _Reads(
     total=5,
     backoff_factor=0.5,
     status_forcelist=(429, 500, 502, 503, 504),

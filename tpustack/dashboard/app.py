@@ -52,7 +52,9 @@ class Application:
                 Route(f"{job}/log", self._follow),
                 Route(f"{job}/log.txt", self._whole_log),
                 Route(f"{job}/stop", self._answer(jobs.stop), methods=["POST"]),
-                Route(f"{job}/resubmit", self._answer(jobs.resubmit), methods=["POST"]),
+                Route(
+                    f"{job}/resubmit", self._answer(jobs.resubmit, submits=True), methods=["POST"]
+                ),
                 Route("/api/places/{place}/curves", self._curves),
                 Route("/api/places/{place}/drift", self._drift, methods=["POST"]),
                 Route("/", _file),
@@ -65,15 +67,19 @@ class Application:
         found = await run_sync(sources, tuple(self._places.values()), self._google)
         return StreamingResponse(feed(found), media_type=_LINES)
 
-    def _answer(self, what: Callable[[Queue, str], Json]) -> Callable[[Request], Any]:
-        """Return what answers a call about one job."""
+    def _answer(
+        self, what: Callable[..., Json], *, submits: bool = False
+    ) -> Callable[[Request], Any]:
+        """Return what answers a call about one job; what submits one is told the stack."""
 
         async def answer(request: Request) -> Response:
-            queue = self._queue(request)
+            place = self._place(request)
+            queue = place.queue(self._google)
+            stack = [place.name if place.settings else None] if submits else []
 
             def work() -> Json:
                 with explained(queue):
-                    return what(queue, request.path_params["job"])
+                    return what(queue, request.path_params["job"], *stack)
 
             return JSONResponse(await run_sync(work))
 

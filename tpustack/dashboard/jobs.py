@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from infra.startup.agent.jobs.queue import Queue
+from tpustack.errors import UsageError
 from tpustack.jobs import artifacts, table, waiting
 from tpustack.jobs.runners import why_waiting
 from tpustack.jobs.stop import stop as stop_job
 from tpustack.jobs.submit import again
+from tpustack.jobs.vertex.place import place_again
 from tpustack.jobs.vertex.submit import hand_over
 
 Json = dict[str, Any]
@@ -40,7 +42,11 @@ def stop(queue: Queue, name: str) -> Json:
     return {"name": name, "state": "stopping" if not job.is_over else job.state}
 
 
-def resubmit(queue: Queue, name: str) -> Json:
-    """Run a job once more. Raises as `shown` does."""
-    new = hand_over(queue, again(queue, waiting.read(queue, name), None))
+def resubmit(queue: Queue, name: str, stack: str | None) -> Json:
+    """Run a job once more; what Vertex AI runs needs its stack. Raises as `shown` does."""
+    old = waiting.read(queue, name)
+    if old.spec.vertex and stack is None:
+        raise UsageError("Vertex AI runs it: open the dashboard with its stack, not its bucket")
+    place = place_again(stack, None, old.spec)
+    new = hand_over(queue, again(queue, old, place, None), place)
     return {"name": new.name, "state": new.state}

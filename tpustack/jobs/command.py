@@ -15,6 +15,8 @@ from tpustack.jobs import arguments, artifacts, table, waiting
 from tpustack.jobs.place import explained, open_queue, why_without_tpu
 from tpustack.jobs.stop import stop as stop_job
 from tpustack.jobs.submit import again
+from tpustack.jobs.vertex.options import IMAGE
+from tpustack.jobs.vertex.place import place_again
 from tpustack.jobs.vertex.submit import hand_over
 from tpustack.lazy import LazyGroup
 
@@ -146,17 +148,28 @@ def list_artifacts(
 @arguments.job
 @arguments.place
 @click.option("--name", help="The new job's name; by default the old one with a number.")
+@IMAGE
 @options.as_json("job")
 def resubmit(
-    job: str, stack: str | None, bucket: str | None, name: str | None, as_json: bool
+    job: str,
+    stack: str | None,
+    bucket: str | None,
+    name: str | None,
+    image: str | None,
+    as_json: bool,
 ) -> None:
-    """Run a job once more, with the same files and options."""
-    queue = open_queue(stack, bucket, submits=True)
+    """Run a job once more, with the same files and options.
+
+    What Vertex AI runs needs --stack: its settings say as whom and where, not the job's record.
+    """
+    queue = open_queue(stack, bucket)
     with explained(queue):
         old = waiting.read(queue, job)
+        open_queue(stack, bucket, submits=True, managed=bool(old.spec.vertex))
+        place = place_again(stack, image, old.spec)
         if not old.spec.vertex and (why := why_without_tpu(stack, old.spec.framework)):
             click.echo(f"warning: {why}", err=True)
-        new = hand_over(queue, again(queue, old, name))
+        new = hand_over(queue, again(queue, old, place, name), place)
     click.echo(json.dumps({"name": new.name, "state": new.state}) if as_json else new.name)
 
 

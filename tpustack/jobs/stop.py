@@ -24,5 +24,5 @@ def stop(queue: Queue, name: str) -> Job:
         name, lambda there: None if there.is_over else there.stopping(time.time(), who())
     )
     queue.ring()
-    vertex.stop(before)
+    vertex.stop(queue, before)
     return changed or waiting.read(queue, name)

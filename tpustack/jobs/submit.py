@@ -46,10 +46,14 @@ def submit(queue: Queue, spec: Spec, name: str | None, archive: Archive | None) 
     return job
 
 
-def again(queue: Queue, job: Job, name: str | None) -> Job:
-    """Add a job like one that is there, with another name. Raises as `submit` does."""
+def again(queue: Queue, job: Job, place: dict[str, str], name: str | None) -> Job:
+    """Add a job like one that is there, with another name and this place on Vertex AI.
+
+    Raises as `submit` does.
+    """
     after = tuple(one for one in job.spec.after if one != job.name)
-    return submit(queue, replace(job.spec, after=after), name or _free(queue, job.name), None)
+    spec = replace(job.spec, after=after, vertex=place)
+    return submit(queue, spec, name or _free(queue, job.name), None)
 
 
 def name_of(spec: Spec) -> str:

@@ -56,7 +56,7 @@ def command(
     with wanted.described(name) as (described, source), explained(queue):
         spec = dataclasses.replace(described, vertex=vertex)
         on_demand.prepare(queue, _say)
-        job = hand_over(queue, submit(queue, spec, name, source.archive))
+        job = hand_over(queue, submit(queue, spec, name, source.archive), vertex)
         warnings = [] if managed else [on_demand.finish(queue), without_tpu]
         # A machine that was just made takes a while until it looks.
         warnings += [] if managed or create else [why_waiting(queue)]

@@ -75,7 +75,7 @@ def lines(job: Job, bucket: str) -> list[str]:
         shown.insert(2, f"  source     {spec.source} ({spec.archive[:12]})")
     if spec.vertex:
         spot = "spot " if spec.vertex.get("strategy") == "SPOT" else ""
-        where = f"{spot}{spec.vertex['tpu']} of Vertex AI in {spec.vertex['region']}"
+        where = f"{spot}{spec.vertex.get('tpu')} of Vertex AI in {spec.vertex.get('region')}"
         shown.insert(2, f"  runs on    {where}, {job.custom_job or 'not yet known there'}")
     if spec.after:
         shown.append(f"  after      {', '.join(spec.after)}")

@@ -53,6 +53,7 @@ MAY_IMPORT = {
         # The agent and the command line know a job by the same words.
         "infra.startup.agent.bundle",
         "infra.startup.agent.jobs",
+        "infra.startup.agent.versioned",
         "tpu_training.compile",
         "tpu_training.errors",
         "tpu_training.goodput",

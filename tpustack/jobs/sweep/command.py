@@ -23,11 +23,18 @@ from tpustack.jobs.runners import why_waiting
 from tpustack.jobs.submit import name_of, upload
 from tpustack.jobs.sweep import show, tuner
 from tpustack.jobs.sweep.driver import Driver
-from tpustack.jobs.sweep.record import MAXIMIZE, MINIMIZE, Record, Sweep
+from tpustack.jobs.sweep.record import (
+    MAXIMIZE,
+    MINIMIZE,
+    MOST_PARALLEL,
+    MOST_TRIALS,
+    Record,
+    Sweep,
+)
 from tpustack.jobs.sweep.space import command_with, space_of
 from tpustack.jobs.sweep.trainer import command_of
 from tpustack.jobs.vertex import options as on_vertex
-from tpustack.jobs.vertex.place import place_of
+from tpustack.jobs.vertex.place import place_again, place_of
 
 _LONGEST_NAME = 50
 # What the stack's own training is written for.
@@ -43,16 +50,24 @@ _PLOT = click.option(
 @click.option("--bucket", "buckets", multiple=True, help="The queue of this bucket: gs://BUCKET.")
 @click.option("--param", "params", multiple=True, metavar="NAME=RANGE", help="What varies.")
 @click.option(
-    "--trials", "wanted", type=click.IntRange(1, 1000), default=12, help="How many jobs (12)."
+    "--trials",
+    "wanted",
+    type=click.IntRange(1, MOST_TRIALS),
+    default=12,
+    help="How many jobs (12).",
 )
-@click.option("--parallel", type=click.IntRange(1, 64), default=2, help="At a time a queue (2).")
+@click.option(
+    "--parallel", type=click.IntRange(1, MOST_PARALLEL), default=2, help="At a time a queue (2)."
+)
 @click.option("--metric", default="loss", help="What of the jobs' figures counts.")
 @click.option("--goal", type=click.Choice((MINIMIZE, MAXIMIZE)), default=MINIMIZE)
 @click.option(
     "--pruner", type=click.Choice(tuner.PRUNERS), default="median", help="Which trials end early."
 )
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, help="Of the search (0).")
-@click.option("--resume", metavar="NAME", help="Go on with this sweep; takes no other options.")
+@click.option(
+    "--resume", metavar="NAME", help="Go on with this sweep, where it runs; takes no other options."
+)
 @click.option("--name", help="The sweep's name; by default one from its content.")
 @_PLOT
 @options.as_json("trials")
@@ -76,7 +91,6 @@ def sweep(
     show.check_plot(plot)
     asked = on_vertex.asked(given)
     managed = asked.managed
-    # What goes on with a sweep submits to where it was begun, which its record says.
     submits = resume is None
     queues = [open_queue(stack, None, submits=submits, managed=managed) for stack in stacks]
     framework = _TRAINER if given["command"] is None and submits else given["framework"]
@@ -93,8 +107,7 @@ def sweep(
         else:
             _refuse_others()
             record = Record(queues[0].store, _sound(resume))
-            wanted = record.read()
-            queues = [open_queue(None, f"gs://{bucket}") for bucket in wanted.buckets]
+            wanted = _named_again(record.read(), queues, stacks, asked.image)
         _drive(wanted, record, queues, plot, without_tpu, as_json=as_json)
 
 
@@ -133,10 +146,35 @@ def _refuse_others() -> None:
         if parameter.name is not None
         and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
     }
-    if others := sorted(given - {"--resume", "--stack", "--bucket", "--plot", "--json"}):
+    if others := sorted(given - {"--resume", "--stack", "--bucket", "--image", "--plot", "--json"}):
         raise UsageError(
             f"--resume goes on with what the sweep was begun with: leave out {', '.join(others)}"
         )
+
+
+def _named_again(
+    found: Sweep, queues: Sequence[Queue], stacks: Sequence[str], image: str | None
+) -> Sweep:
+    """Return a sweep that runs where the person says: others may have written its record.
+
+    Raises:
+        UsageError: the person names other places than it has been running in.
+    """
+    named = {queue.store.bucket for queue in queues}
+    if named != set(found.buckets) or (found.places and len(stacks) < len(queues)):
+        what = "the stacks (--stack)" if found.places else "the stacks or buckets"
+        raise UsageError(
+            f"--resume: name {what} of {', '.join(f'gs://{one}' for one in found.buckets)} again, "
+            f"in which the sweep {found.name} runs by its record. Submit to none that you did not "
+            "begin it with"
+        )
+    places = {
+        queue.store.bucket: place_again(
+            stack, image, replace(found.spec, vertex=found.places.get(queue.store.bucket, {}))
+        )
+        for queue, stack in zip(queues, stacks, strict=False)
+    }
+    return replace(found, places=places if found.places else {})
 
 
 @click.command("trials")

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from infra.startup.agent.jobs.queue import Queue
-from infra.startup.agent.jobs.record import SUCCEEDED, Job, Spec
+from infra.startup.agent.jobs.record import QUEUED, SUCCEEDED, Job, Spec
 from tpustack.jobs.stop import stop
 from tpustack.jobs.submit import submit
 from tpustack.jobs.sweep import tuner
 from tpustack.jobs.sweep.objective import Reports
-from tpustack.jobs.sweep.record import COMPLETE, FAILED, PRUNED, Record, Sweep, Trial
+from tpustack.jobs.sweep.record import COMPLETE, FAILED, PRUNED, Record, Sweep, Trial, job_of
 from tpustack.jobs.sweep.space import command_with
 from tpustack.jobs.vertex import follow as vertex
 from tpustack.jobs.vertex.submit import hand_over
@@ -82,7 +82,7 @@ class Driver:
         job = queue.read(trial.job)
         if job is None:
             return False
-        job = vertex.refreshed(queue, job) if asks else job
+        job = vertex.refreshed(queue, job) if asks and trial.number in self._begun else job
         reports = self._reports_of(trial)
         known = replace(trial, reports=_thinned(reports.read()))
         if job.is_over:
@@ -104,7 +104,7 @@ class Driver:
         ):
             number = len(self.sweep.trials)
             params = tuner.next_params(self.sweep)
-            self._set(Trial(number, bucket, f"{self.sweep.name}-{number:03}", params))
+            self._set(Trial(number, bucket, job_of(self.sweep.name, number), params))
 
     def _submit(self, trial: Trial) -> None:
         if trial.number in self._begun:
@@ -112,9 +112,12 @@ class Driver:
         queue = self._queues[trial.bucket]
         there = queue.read(trial.job)
         job = there or submit(queue, self._spec(trial), trial.job, None)
-        # Whoever has submitted it may have been ended before Vertex AI had it.
-        if not job.is_over and not job.custom_job:
-            hand_over(queue, job)
+        place = self._place(trial)
+        if there and place:
+            # Whoever has submitted it may have been ended before Vertex AI had it, or said so.
+            job = vertex.refreshed(queue, there, math.inf)
+        if job.state == QUEUED and not job.custom_job:
+            hand_over(queue, job, place)
         self._begun.add(trial.number)
         if there is None:
             shown = ", ".join(f"{name}={value}" for name, value in trial.params.items())
@@ -122,8 +125,10 @@ class Driver:
 
     def _spec(self, trial: Trial) -> Spec:
         command = command_with(self.sweep.spec.command, trial.params)
-        place = self.sweep.places.get(trial.bucket, {})
-        return replace(self.sweep.spec, command=command, vertex=place)
+        return replace(self.sweep.spec, command=command, vertex=self._place(trial))
+
+    def _place(self, trial: Trial) -> dict[str, str]:
+        return self.sweep.places.get(trial.bucket, {})
 
     def _reports_of(self, trial: Trial) -> Reports:
         queue = self._queues[trial.bucket]

@@ -6,19 +6,25 @@ what is missing and nothing twice.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from infra.startup.agent.jobs.record import Spec
 from infra.startup.agent.jobs.store import Conflict, Store
+from infra.startup.agent.versioned import Unreadable, dump, load
 from tpustack.errors import TpustackError, UsageError
-from tpustack.jobs.sweep.space import Value
+from tpustack.jobs.sweep.space import Value, space_of
 
 OPEN, COMPLETE, PRUNED, FAILED = "open", "complete", "pruned", "failed"
 Goal = Literal["minimize", "maximize"]
 MINIMIZE: Goal = "minimize"
 MAXIMIZE: Goal = "maximize"
+MOST_TRIALS, MOST_PARALLEL = 1000, 64
+
+
+def job_of(sweep: str, number: int) -> str:
+    """Return the name of a trial's job."""
+    return f"{sweep}-{number:03}"
 
 
 @dataclass(frozen=True)
@@ -113,11 +119,11 @@ class Record:
         if found is None:
             raise UsageError(f"there is no sweep {self._name} in gs://{self._store.bucket}")
         self._generation = found[1]
-        return _parse(found[0], self._path)
+        return _parse(found[0], self._name, self._path)
 
     def write(self, sweep: Sweep) -> None:
         """Write it. Raises TpustackError if it was changed since; UsageError if it is not new."""
-        data = json.dumps(asdict(sweep), indent=1).encode()
+        data = dump(sweep)
         try:
             self._generation = self._store.write(self._path, data, generation=self._generation)
         except Conflict:
@@ -131,17 +137,28 @@ class Record:
             ) from None
 
 
-def _parse(data: bytes, path: str) -> Sweep:
+def _parse(data: bytes, name: str, path: str) -> Sweep:
+    """Return the sweep of that name; anybody may have written its record."""
     try:
-        content = json.loads(data)
-        spec = Spec(**{**content["spec"], "after": tuple(content["spec"]["after"])})
-        trials = tuple(
-            Trial(**{**one, "reports": tuple((int(s), float(v)) for s, v in one["reports"])})
-            for one in content["trials"]
-        )
-        lists = {name: tuple(content[name]) for name in ("params", "buckets")}
-        return Sweep(**{**content, **lists, "spec": spec, "trials": trials})
-    except (ValueError, TypeError, KeyError) as error:
-        raise TpustackError(
-            f"{path} is no record of a sweep ({type(error).__name__}: {error})"
-        ) from None
+        sweep = load(Sweep, data)
+        space = space_of(sweep.params)
+        wrong = {
+            "name": sweep.name != name,
+            "buckets": not sweep.buckets,
+            "wanted": not 1 <= sweep.wanted <= MOST_TRIALS,
+            "parallel": not 1 <= sweep.parallel <= MOST_PARALLEL,
+            "trials": len(sweep.trials) > sweep.wanted,
+        }
+        for number, one in enumerate(sweep.trials):
+            wrong[f"trials[{number}]"] = not (
+                (one.number, one.job) == (number, job_of(name, number))
+                and one.bucket in sweep.buckets
+                and one.state in (OPEN, COMPLETE, PRUNED, FAILED)
+                and one.params.keys() == {each.name for each in space}
+                and all(each.has(one.params[each.name]) for each in space)
+            )
+        if found := [field for field, is_wrong in wrong.items() if is_wrong]:
+            raise Unreadable(f"no sweep has what stands in its {', '.join(found)}")
+    except (Unreadable, UsageError) as error:
+        raise TpustackError(f"{path} is no record of a sweep: {error}") from None
+    return sweep

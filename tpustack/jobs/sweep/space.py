@@ -45,6 +45,12 @@ class Parameter:
             value = self.low + (end - self.low) * place
         return min(int(value), self.high) if isinstance(self.low, int) else self.rounded(value)
 
+    def has(self, value: Value) -> bool:
+        """Return whether a value is one of it."""
+        if self.choices or isinstance(value, str):
+            return value in self.choices
+        return self.low <= value <= self.high
+
     def rounded(self, value: Value) -> Value:
         """Return a value as commands have it, still within the range."""
         if not isinstance(value, float):

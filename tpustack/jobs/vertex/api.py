@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from infra.hosts import vertex_root
@@ -11,24 +13,42 @@ from tpustack.errors import TpustackError
 
 _API = "aiplatform.googleapis.com"
 _TOO_MANY = 429
+_PROJECT = re.compile(r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
+
+
+class Unanswered(TpustackError):
+    """Vertex AI may have taken a job: its answer was lost."""
 
 
 class CustomJobs:
-    """The custom jobs of a region."""
+    """The custom jobs of a region. Raises TpustackError if there can be none of that name."""
 
     def __init__(self, google: Google, project: str, region: str) -> None:
         self._google, self._project, self._region = google, project, region
         try:
             self._root = vertex_root(region)
         except ValueError as error:
-            raise TpustackError(f"jobs.vertex.region: {error}") from None
+            raise TpustackError(f"there are no custom jobs: {error}") from None
+        if not _PROJECT.fullmatch(project):
+            raise TpustackError(f"there are no custom jobs: {project!r} is no project's ID")
+        self._parent = f"{self._root}/projects/{project}/locations/{region}/customJobs"
 
     def create(self, body: dict[str, Any], quota: str) -> str:
-        """Make a job; return its name. Raises TpustackError with a cure."""
-        url = f"{self._root}/projects/{self._project}/locations/{self._region}/customJobs"
+        """Make a job; return its name.
+
+        Raises:
+            Unanswered: nothing says whether it was made.
+            TpustackError: it was not, with a cure.
+        """
         account = str(body["jobSpec"].get("serviceAccount", ""))
         headers = {"Content-Type": "application/json"}
-        status, _, content = self._google.exchange("POST", url, headers, json.dumps(body).encode())
+        data = json.dumps(body).encode()
+        try:
+            status, _, content = self._google.exchange("POST", self._parent, headers, data)
+        except TpustackError as error:
+            raise Unanswered(str(error)) from None
+        if status >= 500:
+            raise Unanswered(f"Vertex AI answers {status}: {_message(content)}")
         if status >= 400:
             said = _message(content)
             raise TpustackError(
@@ -37,16 +57,18 @@ class CustomJobs:
             )
         return str(json.loads(content)["name"])
 
-    def get(self, name: str) -> dict[str, Any] | None:
-        """Return a job; None if there is none, or if the caller may not see it."""
+    def called(self, title: str) -> list[dict[str, Any]] | None:
+        """Return the jobs with that title, the newest first; None if the caller may not look."""
         try:
-            return self._google.get(f"{self._root}/{name}")
+            query = {"filter": f'display_name="{title}"'}
+            return list(self._google.pages(self._parent, "customJobs", query))
         except (Forbidden, NotFound):
             return None
 
-    def cancel(self, name: str) -> None:
-        """Have Vertex AI end a job. Raises TpustackError."""
-        self._google.post(f"{self._root}/{name}:cancel", {}, {})
+    def cancel(self, job: Mapping[str, Any]) -> None:
+        """Have Vertex AI end a job that it has shown. Raises TpustackError."""
+        number = str(job["name"]).rpartition("/")[2]
+        self._google.post(f"{self._parent}/{number}:cancel", {}, {})
 
     def _cure(self, status: int, said: str, account: str, quota: str) -> str:
         """Return what a refusal asks for, by its status and Google's words."""

@@ -1,10 +1,17 @@
-"""What Vertex AI knows of a job beyond its record: that it never ran, or was killed."""
+"""What Vertex AI knows of a job beyond its record: that it never ran, or was killed.
+
+A record says where to look, and others may write records. So what is found there counts only if it
+says itself that it is this job, of this bucket.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Any
 
+from infra.names import JOB_ID_LABEL
+from infra.startup.agent.jobs import layout
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import FAILED, QUEUED, STOPPED, SUCCEEDED, TIMED_OUT, Job
 from tpustack.jobs.place import google
@@ -16,29 +23,56 @@ _ENDED = {
     "JOB_STATE_CANCELLED": STOPPED,
     "JOB_STATE_EXPIRED": TIMED_OUT,
 }
+# A job is handed over seconds after it was submitted.
+_HANDED_OVER = 600.0
+_NEVER = "the command that submitted it ended before Vertex AI had it"
 
 
-def refreshed(queue: Queue, job: Job) -> Job:
-    """Return a job with the end that Vertex AI tells of, if its container could tell none.
+def refreshed(queue: Queue, job: Job, patience: float = _HANDED_OVER) -> Job:
+    """Return a job with what Vertex AI tells of it, if its container could tell nothing.
+
+    One that Vertex AI has, although whoever submitted it did not hear so, gets its name there; one
+    that was not handed over within `patience` seconds ends.
 
     Raises:
         StoreError: the bucket refuses.
+        TpustackError: Vertex AI refuses, or its record names no place there.
     """
-    if job.is_over or not job.custom_job:
+    if job.is_over or not job.spec.vertex:
         return job
-    there = _jobs(job).get(job.custom_job)
-    state = _ENDED.get(str((there or {}).get("state")))
-    if there is None or state is None:
-        return job
+    found = custom_jobs(queue, job)
+    there = found[0] if found else {}
+    state = _ENDED.get(str(there.get("state")))
     reason = _reason(there, job)
+    if found == [] and not job.custom_job and time.time() > job.submitted + patience:
+        state, reason = FAILED, _NEVER
 
-    def end(found: Job) -> Job | None:
-        return None if found.is_over else found.over(state, time.time(), reason)
+    def told(now: Job) -> Job | None:
+        named = dataclasses.replace(now, custom_job=now.custom_job or str(there.get("name", "")))
+        if state is not None:
+            named = named.over(state, time.time(), reason)
+        return None if now.is_over or named == now else named
 
-    return queue.change(job.name, end) or queue.read(job.name) or job
+    return queue.change(job.name, told) or queue.read(job.name) or job
 
 
-def stop(job: Job) -> None:
+def custom_jobs(queue: Queue, job: Job) -> list[dict[str, Any]] | None:
+    """Return what Vertex AI runs as this very job; None if the caller may not look.
+
+    Raises:
+        TpustackError: Vertex AI refuses, or the job's record names no place there.
+    """
+    found = _jobs(job).called(job.name)
+    folder = f"gs://{queue.store.bucket}/{layout.folder(job.name)}"
+    return found and [
+        one
+        for one in found
+        if one.get("labels", {}).get(JOB_ID_LABEL) == job.id
+        and one["jobSpec"].get("baseOutputDirectory") == {"outputUriPrefix": folder}
+    ]
+
+
+def stop(queue: Queue, job: Job) -> None:
     """Cancel a job on Vertex AI that has not begun, or that was told to stop before.
 
     A container that runs reads in the job's record that it is to end, and keeps what it has.
@@ -46,17 +80,18 @@ def stop(job: Job) -> None:
     Raises:
         TpustackError: Vertex AI refuses.
     """
-    if job.custom_job and not job.is_over and (job.state == QUEUED or job.stop):
-        _jobs(job).cancel(job.custom_job)
+    if job.spec.vertex and not job.is_over and (job.state == QUEUED or job.stop):
+        for one in custom_jobs(queue, job) or ():
+            _jobs(job).cancel(one)
 
 
 def _jobs(job: Job) -> CustomJobs:
     where = job.spec.vertex
-    return CustomJobs(google(), where["project"], where["region"])
+    return CustomJobs(google(), where.get("project", ""), where.get("region", ""))
 
 
 def _reason(there: dict[str, Any], job: Job) -> str:
-    if there["state"] == "JOB_STATE_CANCELLED":
+    if there.get("state") == "JOB_STATE_CANCELLED":
         return "it was cancelled on Vertex AI"
     if error := there.get("error"):
         return f"Vertex AI: {why_failed(error, job.spec.vertex['region'])}"

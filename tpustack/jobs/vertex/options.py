@@ -11,10 +11,11 @@ import click
 SPOT = "SPOT"
 """What the API calls the strategy of --spot."""
 _F = TypeVar("_F", bound=Callable[..., Any])
+IMAGE = click.option("--image", help="On vertex: the container; by default the framework's.")
 _OPTIONS = (
     click.option("--on", type=click.Choice(("stack", "vertex")), default="stack", help="Runs it."),
     click.option("--tpu", help="On vertex: the TPU's type; by default the stack's."),
-    click.option("--image", help="On vertex: the container; by default one for the framework."),
+    IMAGE,
     click.option("--spot", is_flag=True, help="On vertex: a spot TPU, which Google may take away."),
 )
 

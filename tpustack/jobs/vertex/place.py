@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from infra.startup.agent.jobs.record import Spec
 from tpustack.cloud.google import Forbidden
 from tpustack.errors import UsageError
 from tpustack.jobs.place import google
@@ -11,7 +12,7 @@ from tpustack.jobs.spec_options import Given
 from tpustack.jobs.vertex.options import SPOT, Asked
 
 
-def place_of(stack: str | None, asked: Asked, wanted: Given) -> dict[str, str]:
+def place_of(stack: str | None, asked: Asked, wanted: Given | Spec) -> dict[str, str]:
     """Return a job's place on Vertex AI; empty for a job that it does not run.
 
     Args:
@@ -55,7 +56,29 @@ def place_of(stack: str | None, asked: Asked, wanted: Given) -> dict[str, str]:
     }
 
 
-def _problems(kind: str, image: str | None, wanted: Given, *, spot: bool) -> Iterator[str]:
+def place_again(stack: str | None, image: str | None, spec: Spec) -> dict[str, str]:
+    """Return where Vertex AI runs a job once more: on the TPU that it had.
+
+    All else is what the stack's settings say now: others may write records.
+
+    Raises:
+        UsageError: with everything that can't be had, or for another container than `image`.
+    """
+    had = spec.vertex
+    if not had:
+        return {}
+    asked = Asked("vertex", had.get("tpu"), image, had.get("strategy") == SPOT)
+    place = place_of(stack, asked, spec)
+    if place["image"] != had.get("image"):
+        raise UsageError(
+            f"--image: the record names the container {had.get('image')!r}, and whoever may write "
+            f"the bucket may have put it there; the stack's is {place['image']}. Give it by "
+            "--image if it is yours"
+        )
+    return place
+
+
+def _problems(kind: str, image: str | None, wanted: Given | Spec, *, spot: bool) -> Iterator[str]:
     from infra.catalog.vertex import managed_tpus, why_not_offered, why_not_spot
 
     found = managed_tpus().get(kind)
@@ -86,6 +109,6 @@ def _require_peered(network: str) -> None:
         raise UsageError(f"jobs.vertex.network: {why}, so that no job starts there. {CURE}")
 
 
-def _unqueued(wanted: Given) -> Iterator[str]:
+def _unqueued(wanted: Given | Spec) -> Iterator[str]:
     if wanted.after or wanted.priority:
         yield "--after and --priority: not with --on vertex, which starts each job by itself"

