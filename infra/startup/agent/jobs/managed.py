@@ -13,6 +13,7 @@ import socket
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,6 +47,8 @@ class Managed:
         self._store, self._folder, self._world = store, folder, world
         self._queue = Queue(store, world.say)
         self._taken = False
+        # Of this container, in its tries: Vertex AI's ID is that of its predecessors, too.
+        self._me = f"{world.environment.get('CLOUD_ML_JOB_ID', '')}-{uuid.uuid4().hex}"
 
     def take_away(self) -> None:
         """Know that Vertex AI ends the container."""
@@ -84,10 +87,12 @@ class Managed:
         self._queue.change(name, end)
 
     def _started(self, job: Job) -> Job | None:
+        if job.state == RUNNING and job.tries[-1].runner == self._me:
+            # The answer was lost, and somebody has written to the record since.
+            return job
         if job.state != QUEUED:
             return None
-        me = self._world.environment.get("CLOUD_ML_JOB_ID", "")
-        return job.started(me, socket.gethostname(), PLACE, self._world.time())
+        return job.started(self._me, socket.gethostname(), PLACE, self._world.time())
 
     def _run_try(self, job: Job) -> None:
         current = Current(job, self._folder, self._store)

@@ -59,14 +59,16 @@ class Queue:
     def change(self, name: str, how: Callable[[Job], Job | None]) -> Job | None:
         """Write a job anew as `how` makes it of what is there; return it.
 
-        Where `how` gives None, or there is no such job, nothing is written. Whoever writes in
-        between makes `how` look once more. Raises StoreError.
+        Where `how` gives None or changes nothing, or there is no such job, nothing is written.
+        Whoever writes in between makes `how` look once more. Raises StoreError.
         """
         while True:
             found = self._read(name)
             changed = how(found[0]) if found else None
             if found is None or changed is None:
                 return None
+            if changed == found[0]:
+                return changed
             try:
                 self.store.write(
                     layout.record(name),

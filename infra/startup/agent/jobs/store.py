@@ -22,7 +22,7 @@ Send = Callable[[str, str, dict[str, str], "bytes | IO[bytes] | None"], Answer]
 """(method, URL, headers, body) -> (HTTP status, headers, content)."""
 
 _ROOT = "https://storage.googleapis.com"
-_SUMMARY = "summary"
+_SUMMARY, _WRITER = "summary", "writer"
 _NO_BUCKET = "bucket does not exist"
 _PAGE = 1000
 
@@ -111,10 +111,10 @@ class Store:
             Conflict: something else is there.
             StoreError: the bucket refuses, or can't be reached.
         """
-        about: dict[str, Any] = {"name": path}
-        if summary is not None:
-            about["metadata"] = {_SUMMARY: json.dumps(summary)}
         mark = uuid.uuid4().hex
+        about: dict[str, Any] = {"name": path, "metadata": {_WRITER: mark}}
+        if summary is not None:
+            about["metadata"][_SUMMARY] = json.dumps(summary)
         content = "application/json" if path.endswith(".json") else "application/octet-stream"
         head = f"--{mark}\r\nContent-Type: application/json\r\n\r\n{json.dumps(about)}\r\n"
         head += f"--{mark}\r\nContent-Type: {content}\r\n\r\n"
@@ -123,7 +123,15 @@ class Store:
         if metageneration is not None:
             url += f"&ifMetagenerationMatch={metageneration}"
         headers = {"Content-Type": f"multipart/related; boundary={mark}"}
-        return int(json.loads(self._must("POST", url, headers, body)[2])["generation"])
+        try:
+            made = self._must("POST", url, headers, body)[2]
+        except Conflict:
+            # What is there may be this very write, whose answer was lost before it was repeated.
+            found = self._call("GET", self._object(path), {}, missing=True)
+            made = found[2] if found else b"{}"
+            if json.loads(made).get("metadata", {}).get(_WRITER) != mark:
+                raise
+        return int(json.loads(made)["generation"])
 
     def upload(
         self, path: str, file: IO[bytes], size: int, *, generation: int | None = None
@@ -140,8 +148,9 @@ class Store:
         self._must("PATCH", url, {"Content-Type": "application/json"}, body)
 
     def delete(self, path: str, generation: int) -> None:
-        """Delete an object if it is still of that generation. Raises as `write` does."""
-        self._must("DELETE", f"{self._object(path)}?ifGenerationMatch={generation}", {})
+        """Delete an object if it is still of that generation, or gone. Raises as `write` does."""
+        url = f"{self._object(path)}?ifGenerationMatch={generation}"
+        self._call("DELETE", url, {}, missing=True)
 
     def _object(self, path: str) -> str:
         return f"{_ROOT}/storage/v1/b/{quote(self.bucket)}/o/{quote(path, safe='')}"
