@@ -104,7 +104,9 @@ class Killer:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         life.points.append(f"{command}: {last} + {pause:.1f} s")
-        engine.recovery(_ignore).force()
+        recovery = engine.recovery(_ignore)
+        recovery.release(recovery.locks() or [])
+        recovery.take_in()
 
 
 def _ignore(line: str) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from infra.settings import StackSettings
 
 MARK = "tpu-stack-mark"
@@ -97,18 +99,18 @@ def in_bucket_names(project: str) -> str:
 
 def mark_of(stack: str) -> str:
     """Return what identifies a stack: its name and the backend that has it."""
-    backend = _backend()
+    url = backend(os.environ)
     # Two engineers' own folders may have the same name on their two machines.
-    whose = _person() if backend.startswith(_FOLDER) else ""
-    identity = json.dumps([backend, whose, stack])
+    whose = _person() if url.startswith(_FOLDER) else ""
+    identity = json.dumps([url, whose, stack])
     return hashlib.sha256(identity.encode()).hexdigest()[:8]
 
 
-def _backend() -> str:
+def backend(environment: Mapping[str, str]) -> str:
     """Return the backend's address: the engine's variable, else the one that it logged in to."""
-    if url := os.environ.get("PULUMI_BACKEND_URL"):
+    if url := environment.get("PULUMI_BACKEND_URL"):
         return url
-    home = Path(os.environ.get("PULUMI_HOME") or Path.home() / ".pulumi")
+    home = Path(environment.get("PULUMI_HOME") or Path.home() / ".pulumi")
     try:
         current = json.loads((home / "credentials.json").read_text(encoding="utf-8"))["current"]
     except (OSError, ValueError, KeyError):

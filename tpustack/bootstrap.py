@@ -17,6 +17,8 @@ from tpustack.engine.stack import Update
 from tpustack.engine.toolchain import PASSPHRASE
 from tpustack.errors import TpustackError, UsageError
 from tpustack.project import BACKEND, root, state
+from tpustack.recovery.locks import LockedError
+from tpustack.recovery.repair import Repair
 
 _PASSPHRASE_VARIABLE = "PULUMI_CONFIG_PASSPHRASE"
 
@@ -59,7 +61,16 @@ def bootstrap(stack: str, environment: Mapping[str, str], line: Callable[[str], 
     folder.mkdir(parents=True, exist_ok=True)
     here = there.elsewhere(folder).select(stack)
     if unfinished:
-        here.recovery(line).force()
+        recovery = here.recovery(line)
+        repair = Repair(recovery)
+        try:
+            repair.take_up()
+            repair.when_unlocked(recovery.ask_for_lock)
+        except LockedError as error:
+            raise TpustackError(
+                f"another `tpustack bootstrap` may be at work: {error}. Nothing was changed. If "
+                f"it is dead, delete {', '.join(each.url for each in error.locks)}"
+            ) from None
     update = here.up(line)
     if stack not in there.stacks():
         there.create(stack)

@@ -130,7 +130,7 @@ def test_the_pipeline_and_recover_start_nothing_on_such_a_state(
         lambda: stack.drift(ignore),
         lambda: stack.reread(ignore),
         lambda: stack.clear(ignore),
-        lambda: stack.recovery(ignore).force(),
+        lambda: stack.recovery(ignore).locks(),
     ]
     for operation in operations:
         with pytest.raises(TpustackError, match="'tpu': its dynamic provider is not one of this"):

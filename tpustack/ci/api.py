@@ -32,6 +32,10 @@ class Api:
         self._session = requests.Session()
         self._session.headers.update(headers)
 
+    def path_of(self, url: str) -> str:
+        """Return the path of an address in this repository; nothing of another one."""
+        return url.removeprefix(self._url) if url.startswith(f"{self._url}/") else ""
+
     def all(self, path: str, **query: str) -> Iterator[dict[str, Any]]:
         """Yield the items of every page."""
         page = 1

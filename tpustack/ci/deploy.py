@@ -10,6 +10,7 @@ from pathlib import Path
 from tpustack.ci import reviewed
 from tpustack.ci.checks import checked
 from tpustack.ci.drift import left_alone, notes_on
+from tpustack.ci.forges import has_ended
 from tpustack.ci.job import Job, explained
 from tpustack.ci.outcome import Outcome
 from tpustack.ci.preview import result_of
@@ -56,7 +57,7 @@ class _Deploy:
         self.job, self.stack, self.how = job, stack, how
         self.line = job.line(stack)
         self.engine = job.backend.stack(stack)
-        self.repair = Repair(self.engine.recovery(self.line))
+        self.repair = Repair(self.engine.recovery(self.line, has_ended))
         self.reviewed = how.plans and reviewed.taken(how.plans, stack)
         self.resumed = False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -73,6 +74,8 @@ class Forge(ABC):
     open_state: str
     labels: ClassVar[str | list[str]]
     closing: ClassVar[Mapping[bool, Mapping[str, str]]]
+    run: re.Pattern[str]
+    ended: ClassVar[frozenset[str]]
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -105,6 +108,12 @@ class Forge(ABC):
         """Replace the text of an issue, and close it if told to."""
         fields = {self.issue_body: body, **self.closing[closed]}
         self._api.send(self.change_verb, f"/issues/{issue}", **fields)
+
+    def has_ended(self, run: str) -> bool:
+        """Return whether a run of this repository, which somebody has written down, has ended."""
+        path = self._api.path_of(run)
+        found = self._api.find(path) if self.run.fullmatch(path) else None
+        return (found or {}).get("status") in self.ended
 
     def _text(self, found: Mapping[str, Any], number: str, body: str) -> Text:
         # GitHub keeps the comments of accounts that are gone, without an author.

@@ -9,7 +9,7 @@ from tpustack.ci.api import Api
 from tpustack.ci.forge import Forge
 from tpustack.ci.github import GitHub
 from tpustack.ci.gitlab import GitLab
-from tpustack.errors import UsageError
+from tpustack.errors import TpustackError, UsageError
 
 
 def forge_of(environment: Mapping[str, str] = os.environ) -> Forge:
@@ -26,6 +26,14 @@ def forge_of(environment: Mapping[str, str] = os.environ) -> Forge:
     headers = {"Authorization": f"Bearer {token}", "Accept": "application/vnd.github+json"}
     graphql = environment.get("GITHUB_GRAPHQL_URL", f"{url}/graphql")
     return GitHub(Api(f"{url}/repos/{repository}", graphql, headers))
+
+
+def has_ended(run: str) -> bool:
+    """Return whether a run of this pipeline has ended; False where the forge can't tell."""
+    try:
+        return forge_of().has_ended(run)
+    except TpustackError:
+        return False
 
 
 def _required(environment: Mapping[str, str], *names: str) -> list[str]:

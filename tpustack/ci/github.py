@@ -24,6 +24,7 @@ class GitHub(Forge):
     author, login_name = "user", "login"
     labels: ClassVar = [LABEL]
     closing: ClassVar = {True: {"state": "closed"}, False: {"state": "open"}}
+    run, ended = re.compile(r"/actions/runs/\d+/attempts/\d+"), frozenset({"completed"})
 
     def login(self) -> str:
         """Ask by GraphQL: to a job's own token, GET /user answers 403."""

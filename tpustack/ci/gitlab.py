@@ -25,6 +25,7 @@ class GitLab(Forge):
     author, login_name = "author", "username"
     labels = LABEL
     closing: ClassVar = {True: {"state_event": "close"}, False: {}}
+    run, ended = re.compile(r"/jobs/\d+"), frozenset({"success", "failed", "canceled"})
 
     def login(self) -> str:
         """Ask who the token belongs to."""

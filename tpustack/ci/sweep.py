@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from tpustack.ci import managed, orphans, requests, unlabelled
+from tpustack.ci.forges import has_ended
 from tpustack.ci.job import Job, explained
 from tpustack.ci.orphans import Orphan
 from tpustack.ci.outcome import Outcome
 from tpustack.ci.preview import result_of
 from tpustack.ci.result import Result, failed
 from tpustack.cloud.google import Google
-from tpustack.recovery.locks import LONGEST_RUN
 from tpustack.recovery.repair import Repair
 
 # A mistake in what the sweeper is told must not cost everything at once.
 MOST_STACKS, MOST_ORPHANS = 10, 60
+# Google's lists may lag behind what a run does; a run itself is known by its stack.
+SETTLED = timedelta(hours=2)
 _BUCKET = "gcp:storage/bucket:Bucket"
 
 
@@ -79,7 +81,7 @@ def _why_kept(own: list[Orphan], before: Collection[str], now: datetime, room: i
             "It stays: the backend has no stack of any request, so it may be empty by mistake. "
             "Delete it by hand if it is not."
         )
-    if max(each.made for each in own) > now - LONGEST_RUN:
+    if max(each.made for each in own) > now - SETTLED:
         return "It stays until all of it is two hours old, since a run may still be at work on it."
     if len(own) > room:
         return f"Left for the next sweep: one deletes at most {MOST_ORPHANS} such resources."
@@ -126,7 +128,7 @@ def _buckets_with_data(resources: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def _gone(job: Job, stack: str) -> Result:
     on_engine, line = job.backend.stack(stack), job.line(stack)
-    repair = Repair(on_engine.recovery(line))
+    repair = Repair(on_engine.recovery(line, has_ended))
     repair.take_up()
     done = repair.when_unlocked(lambda: on_engine.clear(line))
     result = result_of(stack, done).noting(*repair.notes)

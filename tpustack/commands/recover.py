@@ -7,13 +7,14 @@ import sys
 import click
 
 from tpustack import options
+from tpustack.ci import forges
 from tpustack.cloud.google import Google
 from tpustack.engine.backend import users_own
 from tpustack.engine.stack import Stack
 from tpustack.errors import TpustackError, UsageError
 from tpustack.recovery import taken
 from tpustack.recovery.killed_update import Recovery
-from tpustack.recovery.locks import LockedError, held, holders, orphaned
+from tpustack.recovery.locks import LockedError, held, holders
 from tpustack.recovery.loop import repeat
 
 
@@ -31,8 +32,8 @@ def command(stack: str, yes: bool, loop: bool) -> None:
     Then `pulumi up` and `destroy` work again. Without such resources, it makes TPUs anew that were
     preempted, terminated or deleted, starts a VM that was preempted, and changes nothing else.
 
-    Run it only when no update of the stack is running any more. With --loop it waits for updates
-    that run, and is for stacks whose machines can't bring their TPU back themselves.
+    With --loop it waits for updates that may be running, and is for stacks whose machines can't
+    bring their TPU back themselves.
     """
     if loop and yes:
         raise UsageError("--yes is not for --loop, which would take every update's lock")
@@ -45,7 +46,7 @@ def command(stack: str, yes: bool, loop: bool) -> None:
 
 def _repair(engine: Stack, stack: str, *, asked: bool, alone: bool) -> None:
     """Repair the stack once; `alone` means that nobody is there to answer or to read much."""
-    recovery = engine.recovery(_say)
+    recovery = engine.recovery(_say, forges.has_ended)
     try:
         _release(recovery, stack, asked=asked, alone=alone)
         interrupted = recovery.take_in()
@@ -67,15 +68,12 @@ def _release(recovery: Recovery, stack: str, *, asked: bool, alone: bool) -> Non
     if locks is None:
         return
     whose = holders(locks)
-    if not asked and not orphaned(locks):
-        told = f"stack {stack} is locked by {whose}, who may be at work"
+    if not asked and not recovery.are_orphaned(locks):
         if alone or not sys.stdin.isatty():
-            raise TpustackError(
-                f"{told}. Nothing was changed. If that run is dead, "
-                f"`tpustack recover --yes --stack {stack}` releases its lock"
-            )
+            raise LockedError(locks)
+        told = f"stack {stack} is locked by {whose}, who may be at work"
         click.confirm(f"{told}. Release the lock?", abort=True)
-    recovery.release()
+    recovery.release(locks)
     click.echo(f"Released the lock of {whose}.")
 
 

@@ -16,6 +16,7 @@ from pulumi.automation.errors import create_command_error
 
 from tpustack.engine import leftovers
 from tpustack.interrupt import Interrupted, hurry
+from tpustack.recovery.holders import Note
 
 _POLL = 0.1
 # After a signal that is not Ctrl-C a pipeline kills within ten seconds or so.
@@ -45,25 +46,23 @@ class Pulumi(automation.PulumiCommand):
             CommandError: when it fails.
             Interrupted: when this process is told to end; nothing of the command runs any more.
         """
+        environment = {**os.environ, **additional_env}
         process = subprocess.Popen(
             [self.command, "--non-interactive", *args],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=cwd,
-            env={
-                **os.environ,
-                **additional_env,
-                **leftovers.mark(),
-                "PULUMI_AUTOMATION_API": "true",
-            },
+            env={**environment, **leftovers.mark(), "PULUMI_AUTOMATION_API": "true"},
             encoding="utf-8",
             # A terminal's Ctrl-C is for this process, which passes it on: a second one ends the
             # engine at once.
             start_new_session=True,
         )
         readers = [_Reader(process.stdout, on_output), _Reader(process.stderr, on_error)]
+        note = Note(process, args, environment)
         try:
+            note.write()
             for reader in readers:
                 reader.join()
             code = process.wait()
@@ -72,6 +71,8 @@ class Pulumi(automation.PulumiCommand):
             for reader in readers:
                 reader.join(_LAST_WORDS)
             raise
+        finally:
+            note.remove()
         result = automation.CommandResult(readers[0].text, readers[1].text, code)
         if code != 0:
             raise create_command_error(result)

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import psutil
 
+from tpu_training.checkpoints.lease.holder import began, place
 from tpustack.project import root
-from tpustack.recovery.processes import CLOCK, started
 
-MARK = "TPUSTACK_STARTED_BY"
+MARK = "TPUSTACK_OWNER"
 _SECONDS = 5.0
 # The language host and the providers, the queue's (infra/queued/plugin), and the program.
 _PLUGIN = re.compile(r"(.*/)?pulumi-(language|resource)-[^/]+|infra\.queued\.serve")
@@ -34,7 +34,7 @@ def mark() -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def _own(pid: int) -> str:
-    return f"{pid}:{psutil.Process(pid).create_time():.1f}"
+    return f"{pid}:{_born(pid)}:{place()}"
 
 
 def end_own() -> None:
@@ -84,8 +84,9 @@ def _find(chosen: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
 
 
 def _is_orphan(process: psutil.Process) -> bool:
-    owner = process.environ().get(MARK)
-    return owner is not None and not _lives(owner)
+    """Return whether whoever has marked a process is dead: one of another container is unknown."""
+    pid, born, where = [*process.environ().get(MARK, "").split(":", 2), "", ""][:3]
+    return pid.isdigit() and where == place() and _born(int(pid)) != born
 
 
 def _lacks_engine(process: psutil.Process, checkout: Path) -> bool:
@@ -113,13 +114,15 @@ def _is_shut(port: int) -> bool:
     return False
 
 
-def _lives(owner: str) -> bool:
-    """Return whether a process is there, and not another one of the same number."""
-    pid, _, born = owner.partition(":")
-    with contextlib.suppress(ValueError):
-        began = started(int(pid))
-        return began is not None and abs(began.timestamp() - float(born)) < CLOCK.total_seconds()
-    return False
+def _born(pid: int) -> str:
+    """Return when a process began, by a clock that nobody sets; nothing if none of it lives."""
+    if ticks := began(pid):
+        return ticks
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        if process.status() != psutil.STATUS_ZOMBIE:
+            return f"{process.create_time():.1f}"
+    return ""
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pulumi.automation._stack import StackInitMode
 from tpustack.engine.events import Events
 from tpustack.engine.failure import explained, reason
 from tpustack.recovery.killed_update import Recovery
-from tpustack.recovery.locks import LockedError, locks_in
+from tpustack.recovery.locks import Ended, LockedError, locks_in, unknown
 from tpustack.recovery.trusted import require_trusted
 
 POLICY = "policy"
@@ -205,9 +205,12 @@ class Stack:
             values = json.loads(self._run("config", *arguments))
         return [values[name]["value"] for name in names]
 
-    def recovery(self, line: Line) -> Recovery:
-        """Return what repairs the stack's state after its engine was killed."""
-        return Recovery(self.name, self._stack.workspace, line)
+    def recovery(self, line: Line, ended: Ended = unknown) -> Recovery:
+        """Return what repairs the stack's state after its engine was killed.
+
+        `ended` asks the forge about the run of a pipeline that holds the lock.
+        """
+        return Recovery(self.name, self._stack.workspace, line, ended)
 
     def _run(self, *arguments: str) -> str:
         """Return what another command of the engine's says of the stack."""

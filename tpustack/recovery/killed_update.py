@@ -21,7 +21,8 @@ from infra.settings.problems import counted
 from tpustack.errors import TpustackError, diagnostics
 from tpustack.project import BACKEND
 from tpustack.recovery.folder import mend
-from tpustack.recovery.locks import Lock, LockedError, locks_in
+from tpustack.recovery.holders import found
+from tpustack.recovery.locks import Ended, Lock, LockedError, locks_in, unknown
 from tpustack.recovery.marks import without_others
 from tpustack.recovery.state import (
     being_created,
@@ -30,6 +31,7 @@ from tpustack.recovery.state import (
     settled,
     with_what_may_be_there,
 )
+from tpustack.recovery.store import store_of
 from tpustack.recovery.trusted import require_trusted
 
 Line = Callable[[str], None]
@@ -61,10 +63,14 @@ class Recovery:
         workspace: the folder of Pulumi.yaml, and what the engine gets beside this process' own
             variables.
         line: gets lines of progress.
+        ended: asks the forge whether a run of its pipeline has ended.
     """
 
-    def __init__(self, stack: str, workspace: automation.Workspace, line: Line) -> None:
+    def __init__(
+        self, stack: str, workspace: automation.Workspace, line: Line, ended: Ended = unknown
+    ) -> None:
         self._stack, self._workspace, self._line = stack, workspace, line
+        self._ended = ended
 
     def state(self) -> State:
         """Return the state as the backend has it."""
@@ -104,16 +110,34 @@ class Recovery:
             return None
         return None
 
-    def release(self) -> None:
-        """Delete the locks on the stack, whoever holds them."""
-        self._run("cancel", "cancel", "--yes")
+    def are_orphaned(self, locks: list[Lock]) -> bool:
+        """Return whether the holders of all locks are dead for sure."""
+        try:
+            store = store_of(self._environment)
+            known = found(store) if store else []
+        except (TpustackError, OSError) as error:
+            self._line(f"whether the holder of the lock lives can't be looked up: {error}")
+            return False
+        return bool(locks) and all(each.is_orphaned(known, self._ended) for each in locks)
 
-    def force(self) -> list[str]:
-        """Take in what was being created (`take_in`), without regard to the lock."""
-        self._mend()
-        require_trusted(self._stack, self.state())
-        self.release()
-        return self.take_in()
+    def release(self, locks: list[Lock]) -> None:
+        """Delete these locks, whoever holds them; one that has come since stays.
+
+        Other backends than folders and Google's buckets let only the engine do it, which deletes
+        all locks of the stack.
+
+        Raises:
+            LockedError: when one is no lock of this stack.
+        """
+        store = store_of(self._environment)
+        if store is None:
+            self._run("cancel", "cancel", "--yes")
+            return
+        paths = [each.path(self._stack) for each in locks]
+        if not all(paths):
+            raise LockedError(locks)
+        for path in paths:
+            store.delete(path)
 
     def take_in(self) -> list[str]:
         """Repair the stack's state; return the URNs of what was being created.
@@ -171,8 +195,12 @@ class Recovery:
             path.write_text(json.dumps(found.after), encoding="utf-8")
             self._run("import", "stack", "import", "--file", str(path))
 
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, **self._workspace.env_vars}
+
     def _mend(self) -> None:
-        mend({**os.environ, **self._workspace.env_vars}.get(BACKEND, ""))
+        mend(self._environment.get(BACKEND, ""))
 
     def _refresh(self, copy: _Copy) -> None:
         self._run(

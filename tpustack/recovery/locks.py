@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import re
-import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 
 from tpustack.errors import TpustackError
-from tpustack.recovery.processes import CLOCK, started
+from tpustack.recovery.holders import Held
 
-# No run of the pipeline lasts this long (`timeout-minutes` in the workflows).
-LONGEST_RUN = timedelta(hours=2)
+Ended = Callable[[str], bool]
+"""Whether a run of a pipeline, by its address, has ended for sure."""
 # pulumi/pkg/backend/diy/lock.go
 _LOCK = re.compile(
     r"(?P<url>\S+): created by (?P<who>\S*)@(?P<host>\S*) \(pid (?P<pid>\d+)\) at (?P<at>\S+)"
 )
+_FOLDER = ".pulumi/locks/"
+
+
+def unknown(_run: str) -> bool:
+    """Ask nobody: of no run it is known that it has ended."""
+    return False
 
 
 @dataclass(frozen=True)
@@ -33,30 +38,36 @@ class Lock:
         when = self.since.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
         return f"{self.user}@{self.host} (process {self.pid}) since {when}"
 
-    def is_orphaned(
-        self, now: datetime, host: str, started: Callable[[int], datetime | None]
-    ) -> bool:
-        """Return whether its holder is gone: dead on this machine, or older than any run can be.
+    def is_orphaned(self, known: Sequence[Held], ended: Ended) -> bool:
+        """Return whether its holder is dead for sure; what is unknown counts as alive.
+
+        Neither its age nor a process number of this machine proves that: a run may take days, and
+        another container may have the same host and the same numbers.
 
         Args:
-            now: the time.
-            host: this machine's name.
-            started: when a process of this machine began; None if there is none that lives.
+            known: the engines that are noted beside the state.
+            ended: asks the forge about the run that a holder was in.
         """
-        if now - self.since > LONGEST_RUN:
-            return True
-        if self.host != host:
-            return False
-        begin = started(self.pid)
-        # The engine says the lock's time in whole seconds.
-        return begin is None or begin > self.since + CLOCK
+        own = [each for each in known if each.may_have(self.host, self.pid, self.since)]
+        return bool(own) and all(
+            not each.holder.is_here()
+            and (each.holder.is_gone() or bool(each.run and ended(each.run)))
+            for each in own
+        )
+
+    def path(self, stack: str) -> str:
+        """Return its file in the backend; nothing where it is not one of this stack's locks."""
+        _, found, rest = self.url.partition(f"/{_FOLDER}")
+        folders = rest.split("/")
+        ours = found and folders[-2:-1] == [stack] and ".." not in folders
+        return f"{_FOLDER}{rest}" if ours else ""
 
 
 class LockedError(TpustackError):
     """Another update of the stack is running, or was killed."""
 
     def __init__(self, locks: list[Lock]) -> None:
-        super().__init__("the stack is locked")
+        super().__init__(f"the stack is locked by {holders(locks)}")
         self.locks = locks
 
 
@@ -74,13 +85,6 @@ def locks_in(message: str) -> list[Lock]:
     ]
 
 
-def orphaned(locks: list[Lock]) -> bool:
-    """Return whether the holders of all locks are gone."""
-    now, host = datetime.now(timezone.utc), socket.gethostname()
-    # Nobody is dead for sure whom the engine does not name.
-    return bool(locks) and all(lock.is_orphaned(now, host, started) for lock in locks)
-
-
 def holders(locks: list[Lock]) -> str:
     """Return who holds locks, for a message."""
     return ", ".join(map(str, locks)) or "somebody whom the engine does not name"
@@ -89,7 +93,7 @@ def holders(locks: list[Lock]) -> str:
 def held(stack: str, locks: list[Lock]) -> str:
     """Return the message about locks that are held."""
     return (
-        f"stack {stack} is locked by {holders(locks)}. Nothing was changed. Wait for that run and "
-        "start this one again; if it is dead, release the lock with "
-        f"`tpustack recover --stack {stack}`"
+        f"stack {stack} is locked by {holders(locks)}, which is not known to be dead. Nothing was "
+        "changed. Wait for that run and start this one again; if you know that it is dead, release "
+        f"its lock with `tpustack recover --yes --stack {stack}`"
     )

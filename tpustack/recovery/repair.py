@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tpustack.recovery.killed_update import Recovery
-from tpustack.recovery.locks import LockedError, orphaned
+from tpustack.recovery.locks import LockedError, holders
 
 _T = TypeVar("_T")
 
@@ -36,7 +36,7 @@ class Repair:
         self.notes.append(f"An earlier run was killed; it was creating {names}.")
 
     def when_unlocked(self, operation: Callable[[], _T]) -> _T:
-        """Do something that needs the lock, after releasing one that nobody holds.
+        """Do something that needs the lock, after releasing one whose holder is dead.
 
         Raises:
             LockedError: when somebody holds it.
@@ -44,9 +44,9 @@ class Repair:
         try:
             return operation()
         except LockedError as error:
-            if not orphaned(error.locks):
+            if not self._recovery.are_orphaned(error.locks):
                 raise
-            holders = ", ".join(map(str, error.locks))
-            self.notes.append(f"The lock of a run that is dead was released: {holders}.")
-            self._recovery.release()
+            self._recovery.release(error.locks)
+            whose = holders(error.locks)
+            self.notes.append(f"The lock of a run that is dead was released: {whose}.")
             return operation()

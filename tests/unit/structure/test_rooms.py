@@ -54,6 +54,7 @@ MAY_IMPORT = {
         "infra.startup.agent.bundle",
         "infra.startup.agent.jobs",
         "infra.startup.agent.versioned",
+        "tpu_training.checkpoints.lease.holder",
         "tpu_training.compile",
         "tpu_training.errors",
         "tpu_training.goodput",

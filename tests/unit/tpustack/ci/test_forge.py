@@ -19,7 +19,8 @@ from tpustack.ci import forge, output
 from tpustack.ci.api import Refused
 from tpustack.ci.command import command
 from tpustack.ci.forge import Forge
-from tpustack.ci.forges import forge_of
+from tpustack.ci.forges import forge_of, has_ended
+from tpustack.ci.github import GitHub
 from tpustack.ci.markdown import text
 from tpustack.ci.outcome import Outcome
 from tpustack.ci.result import Result
@@ -187,6 +188,57 @@ def test_drift_opens_one_issue_which_is_closed_when_it_is_put_right(
     assert [each["state"] for each in server.kept[issues]] == ["open"]
     forge.issue(there, {"dev": text("drift", FINE)}, set())
     assert [each["state"] for each in server.kept[issues]] == ["closed"]
+
+
+RUNS = {"github": "/repos/me/mine/actions/runs/3/attempts/1", "gitlab": "/projects/5/jobs/4"}
+
+
+@pytest.mark.parametrize(
+    ("status", "ended"),
+    [
+        *(("completed", True), ("success", True), ("failed", True), ("canceled", True)),
+        *(("in_progress", False), ("queued", False), ("running", False), ("canceling", False)),
+        ("", False),
+    ],
+)
+def test_the_forge_says_whether_a_run_has_ended(
+    status: str, ended: bool, made: tuple[Forge, str, str], server: Server
+) -> None:
+    there, *_ = made
+    of = "github" if isinstance(there, GitHub) else "gitlab"
+    if ended and (status == "completed") is not (of == "github"):
+        return
+    server.answers[RUNS[of]] = {"status": status}
+    assert there.has_ended(server.url + RUNS[of]) is ended
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        "https://evil.example/repos/me/mine/actions/runs/3/attempts/1",
+        "{0}/repos/me/other/actions/runs/3/attempts/1",
+        "{0}/repos/me/mine-too/actions/runs/3/attempts/1",
+        "{0}/repos/me/mine/../other/actions/runs/3/attempts/1",
+        "{0}/repos/me/mine/actions/runs/3/attempts/1/../../4/attempts/1",
+        "{0}/repos/me/mine/actions/runs/9/attempts/1",
+        "{0}/projects/5/jobs/9",
+        "{0}/projects/50/jobs/4",
+        "",
+    ],
+)
+def test_of_a_run_elsewhere_or_one_that_is_gone_nothing_is_known_and_nobody_else_is_asked(
+    run: str, made: tuple[Forge, str, str], server: Server
+) -> None:
+    there, *_ = made
+    assert not there.has_ended(run.format(server.url))
+
+
+def test_outside_of_a_pipeline_no_run_is_known_to_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("GITLAB_CI", "GITHUB_REPOSITORY", "GITHUB_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    assert not has_ended("https://api.github.com/repos/me/mine/actions/runs/3/attempts/1")
 
 
 def archive(*names: str) -> bytes:

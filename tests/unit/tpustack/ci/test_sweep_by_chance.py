@@ -22,9 +22,8 @@ from infra.settings.parse import parse
 from infra.settings.problems import SettingsError
 from tests.examples import examples
 from tpustack.ci.job import Job
-from tpustack.ci.sweep import MOST_ORPHANS, sweep_orphans
+from tpustack.ci.sweep import MOST_ORPHANS, SETTLED, sweep_orphans
 from tpustack.cloud.google import Google, NotFound
-from tpustack.recovery.locks import LONGEST_RUN
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
 PROJECT = "p"
@@ -206,7 +205,7 @@ def test_nothing_of_a_living_stack_is_ever_deleted(scene: Scene) -> None:
         sweep_orphans(job, cast(Google, google), PROJECT, NOW, before, remove=True)
     gone = [google.all[number] for number in google.deleted]
     assert [each for each in gone if not scene.may_go(each)] == []
-    young = NOW - LONGEST_RUN
+    young = NOW - SETTLED
     assert all(
         each.kind == "account" or NOW - timedelta(minutes=each.minutes) <= young for each in gone
     )

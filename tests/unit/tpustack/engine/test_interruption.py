@@ -128,6 +128,38 @@ def test_what_a_killed_command_leaves_is_ended_by_the_next_and_nothing_of_a_livi
     assert not runs(kept)
 
 
+@pytest.mark.parametrize("changed", ["boot pid:[1]", ""])
+def test_what_another_container_has_marked_is_left_alone_though_nobody_has_its_number_here(
+    changed: str, tmp_path: Path
+) -> None:
+    """This machine sees the processes of its containers, whose numbers are others inside."""
+    _, born, place = leftovers.mark()[leftovers.MARK].split(":", 2)
+    dead = f"{2**22 + 1}:{born}"
+    theirs, ours = (
+        subprocess.Popen(["sleep", "600"], env={leftovers.MARK: mark})
+        for mark in (f"{dead}:{changed}", f"{dead}:{place}")
+    )
+    assert leftovers.end_orphans(tmp_path) == 1
+    assert (runs(theirs.pid), runs(ours.pid)) == (True, False)
+    ours.wait()
+    theirs.kill()
+    theirs.wait()
+
+
+def test_an_engine_is_noted_beside_the_state_while_it_may_hold_a_lock(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULUMI_BACKEND_URL", f"file://{tmp_path}")
+    notes = tmp_path / ".tpustack/holders"
+    with start() as command:
+        line(command)
+        while not any(notes.glob("*")):
+            assert command.poll() is None
+        os.killpg(command.pid, signal.SIGINT)
+        command.communicate()
+    assert list(notes.iterdir()) == []
+
+
 def test_nothing_is_left_where_nobody_reads_any_more_as_of_a_closed_terminal(start: Start) -> None:
     with start() as command:
         provider = int(line(command))

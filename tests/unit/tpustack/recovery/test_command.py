@@ -12,11 +12,11 @@ import pytest
 
 from tests.unit.tpustack.conftest import Run
 from tpustack.commands import recover
-from tpustack.recovery.locks import LONGEST_RUN, Lock, LockedError
+from tpustack.recovery.locks import Lock, LockedError
 
 NOW = datetime.now(timezone.utc)
 FRESH = Lock("gs://state/dev.json", "grace", "laptop", 42, NOW)
-OLD = Lock("gs://state/dev.json", "runner", "ci", 7, NOW - 2 * LONGEST_RUN)
+DEAD = Lock("gs://state/dev.json", "runner", "ci", 7, NOW)
 
 
 class FakeRecovery:
@@ -29,7 +29,11 @@ class FakeRecovery:
     def locks(self) -> list[Lock] | None:
         return self.held
 
-    def release(self) -> None:
+    def are_orphaned(self, locks: list[Lock]) -> bool:
+        return bool(locks) and all(lock.user == "runner" for lock in locks)
+
+    def release(self, locks: list[Lock]) -> None:
+        assert locks == self.held
         self.held, self.released = None, True
 
     def take_in(self) -> list[str]:
@@ -42,7 +46,7 @@ class FakeRecovery:
 def held_by(monkeypatch: pytest.MonkeyPatch) -> Any:
     def lock(*locks: Lock, free: bool = False) -> FakeRecovery:
         found = FakeRecovery(None if free else list(locks))
-        stack = SimpleNamespace(recovery=lambda line: found)
+        stack = SimpleNamespace(recovery=lambda line, ended: found)
         backend = SimpleNamespace(select=lambda name, create: stack)
         monkeypatch.setattr(recover, "users_own", lambda: backend)
         return found
@@ -61,7 +65,7 @@ def test_a_stack_that_nobody_holds_is_repaired(run: Run, held_by: Any) -> None:
     assert (done.code, "Released" in done.out, "::tpu\n" in done.out) == (0, False, True)
 
 
-@pytest.mark.parametrize("locks", [[FRESH], [OLD, FRESH], []])
+@pytest.mark.parametrize("locks", [[FRESH], [DEAD, FRESH], []])
 def test_a_lock_whose_holder_may_be_at_work_stays_and_is_named(
     run: Run, held_by: Any, locks: list[Lock]
 ) -> None:
@@ -83,7 +87,7 @@ def test_who_says_yes_releases_it_and_learns_whose_it_was(run: Run, held_by: Any
 def test_the_lock_of_a_run_that_is_dead_for_sure_is_released_and_named(
     run: Run, held_by: Any
 ) -> None:
-    found = held_by(OLD)
+    found = held_by(DEAD)
     done = run("recover", "--stack", "dev")
     assert (done.code, found.released) == (0, True)
     assert done.out.startswith("Released the lock of runner@ci (process 7) since ")

@@ -1,14 +1,27 @@
+"""A lock is released only if its holder is dead for sure: neither age nor a number proves it."""
+
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from pulumi import automation
 
-from tpustack.recovery.locks import LONGEST_RUN, held, locks_in, orphaned
+from tpu_training.checkpoints.lease import holder
+from tpustack.recovery import holders
+from tpustack.recovery.holders import Note, run_of
+from tpustack.recovery.killed_update import Recovery
+from tpustack.recovery.locks import Lock, LockedError, held, locks_in, unknown
 
 # As the engine's backend for buckets and folders says it.
 REFUSAL = """error: the stack is currently locked by 1 lock(s). Either wait for the other
@@ -17,50 +30,240 @@ process(es) to end or delete the lock file with `pulumi cancel`.
 2026-11-21T10:00:00Z"""
 SINCE = datetime(2026, 11, 21, 10, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)
+RUN = {
+    "GITHUB_REPOSITORY": "me/mine",
+    "GITHUB_RUN_ID": "7",
+    "GITHUB_RUN_ATTEMPT": "2",
+}
+ADDRESS = "https://api.github.com/repos/me/mine/actions/runs/7/attempts/2"
+LOCKS = ".pulumi/locks/organization/p/dev"
+
+
+@pytest.fixture
+def engine() -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(["sleep", "600"], text=True)
+    yield process
+    process.kill()
+    process.wait()
+
+
+class State:
+    """A backend in a folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.variables = {"PULUMI_BACKEND_URL": f"file://{root}"}
+
+    def note(self, process: subprocess.Popen[str], *command: str, **variables: str) -> Note:
+        made = Note(process, command or ("up", "--yes"), {**self.variables, **variables})
+        made.write()
+        return made
+
+    def lock(self, process: int, age: timedelta = timedelta(0), **says: Any) -> Lock:
+        path = self.root / LOCKS / f"{process}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}", encoding="utf-8")
+        lock = Lock(
+            f"file://{path}", "ada", socket.gethostname(), process, datetime.now(timezone.utc) - age
+        )
+        return replace(lock, **says)
+
+    def killed(self) -> subprocess.Popen[str]:
+        """An engine that was noted, and killed."""
+        process = subprocess.Popen(["sleep", "600"], text=True)
+        self.note(process)
+        process.kill()
+        process.wait()
+        return process
+
+    def recovery(self, ended: Callable[[str], bool] = unknown) -> Recovery:
+        workspace = SimpleNamespace(pulumi_command=None, work_dir=".", env_vars=self.variables)
+        return Recovery("dev", cast(automation.Workspace, workspace), lambda line: None, ended)
+
+    def notes(self) -> list[Path]:
+        return sorted(self.root.glob(".tpustack/holders/*"))
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> State:
+    return State(tmp_path)
 
 
 def test_the_engines_refusal_says_whose_the_lock_is() -> None:
     (lock,) = locks_in(REFUSAL)
     assert (lock.user, lock.host, lock.pid, lock.since) == ("ada", "laptop", 42, SINCE)
     message = held("dev", [lock])
-    for part in ("ada@laptop", "process 42", "10:00:00 UTC", "tpustack recover --stack dev"):
+    for part in (
+        "ada@laptop",
+        "process 42",
+        "10:00:00 UTC",
+        "`tpustack recover --yes --stack dev`",
+    ):
         assert part in message
 
 
-def test_a_lock_of_somebody_who_is_not_named_is_not_orphaned() -> None:
-    assert not orphaned(locks_in("error: [409] Conflict: Another update is in progress."))
+@pytest.mark.parametrize("age", [timedelta(0), timedelta(seconds=7300), timedelta(days=30)])
+def test_a_lock_of_somebody_of_whom_nothing_is_noted_is_left_alone_however_old(
+    state: State, age: timedelta
+) -> None:
+    """As of a plain `pulumi up`, here or elsewhere: its process may be in another container."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    for host in (socket.gethostname(), "runner"):
+        assert not state.recovery().are_orphaned([state.lock(gone.pid, age, host=host)])
+    assert not state.recovery().are_orphaned(locks_in("error: [409] Conflict: in progress."))
+
+
+def test_an_engine_that_waits_for_capacity_for_hours_keeps_its_lock(
+    state: State, engine: subprocess.Popen[str]
+) -> None:
+    began = datetime.now(timezone.utc) - timedelta(seconds=7300)
+    state.note(engine)
+    (path,) = state.notes()
+    written = json.loads(path.read_text(encoding="utf-8"))
+    written["holder"]["since"] = began.isoformat(timespec="seconds")
+    path.write_text(json.dumps(written), encoding="utf-8")
+    lock = state.lock(engine.pid, since=began)
+    assert not state.recovery(ended=lambda run: True).are_orphaned([lock])
+    engine.kill()
+    engine.wait()
+    assert state.recovery().are_orphaned([lock])
+
+
+def test_a_killed_engine_is_dead_although_nobody_has_asked_how_it_ended(
+    state: State, engine: subprocess.Popen[str]
+) -> None:
+    """As in a container, whose first process asks late or never."""
+    state.note(engine)
+    lock = state.lock(engine.pid)
+    engine.kill()
+    os.waitid(os.P_PID, engine.pid, os.WEXITED | os.WNOWAIT)
+    assert state.recovery().are_orphaned([lock])
+
+
+@pytest.mark.parametrize("place", ["other-boot pid:[4026531836]", "", None])
+def test_of_another_boot_or_process_namespace_nothing_is_known_but_by_the_forge(
+    place: str | None, state: State, engine: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state.note(engine, **RUN)
+    lock = state.lock(engine.pid)
+    engine.kill()
+    engine.wait()
+    here = place if place is not None else holder.place().replace("pid:[", "pid:[9")
+    monkeypatch.setattr(holder, "place", lambda: here)
+    assert not state.recovery().are_orphaned([lock])
+    asked: list[str] = []
+    assert state.recovery(ended=lambda run: not asked.append(run)).are_orphaned([lock])  # type: ignore[func-returns-value]
+    assert asked == [ADDRESS]
+
+
+def test_from_within_another_process_namespace_a_run_of_this_one_is_not_called_dead(
+    state: State, engine: subprocess.Popen[str]
+) -> None:
+    """As in a container that shares the host's name: it sees none of the host's processes."""
+    unshare = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc")
+    if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine lets nobody make a process namespace")
+    state.note(engine)
+    (path,) = state.notes()
+    asks = (
+        "import json, sys; from tpu_training.checkpoints.lease.holder import began, parse_holder;"
+        "held = parse_holder(json.dumps(json.load(open(sys.argv[1]))['holder']));"
+        "print(began(held.process) is None, held.is_gone())"
+    )
+    command = [*unshare, sys.executable, "-c", asks, str(path)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["True", "False"]
+
+
+def test_another_process_with_the_number_of_one_that_is_noted_is_not_taken_for_it(
+    state: State, engine: subprocess.Popen[str]
+) -> None:
+    """Two containers of one name give their processes the same numbers."""
+    dead = state.killed()
+    for wrong in (
+        {"host": "another"},
+        {"pid": dead.pid + 1},
+        {"since": datetime.now(timezone.utc) + 10 * MINUTE},
+        {"since": datetime.now(timezone.utc) - MINUTE},
+    ):
+        assert not state.recovery().are_orphaned([state.lock(dead.pid, **wrong)])
+    assert state.recovery().are_orphaned([state.lock(dead.pid)])
+    state.note(engine)
+    assert not state.recovery().are_orphaned([state.lock(dead.pid), state.lock(engine.pid)])
 
 
 @pytest.mark.parametrize(
-    ("host", "started", "age", "orphaned"),
+    "damaged", ["", "[]", "null", '{"format": 1}', '{"format": 2', "format", "since", "\x00"]
+)
+def test_a_note_that_is_damaged_or_of_another_format_proves_nothing(
+    damaged: str, state: State
+) -> None:
+    dead = state.killed()
+    (path,) = state.notes()
+    whole = json.loads(path.read_text(encoding="utf-8"))
+    assert whole["format"] == holders.FORMAT
+    other = {
+        "format": json.dumps({**whole, "format": 2}),
+        "since": json.dumps({**whole, "holder": {**whole["holder"], "since": "yesterday"}}),
+    }
+    path.write_text(other.get(damaged, damaged), encoding="utf-8")
+    assert not state.recovery().are_orphaned([state.lock(dead.pid)])
+
+
+def test_an_engine_is_noted_for_as_long_as_it_may_hold_a_lock(
+    state: State, engine: subprocess.Popen[str]
+) -> None:
+    for command in (("preview",), ("stack", "export"), ("stack", "output", "--json")):
+        state.note(engine, *command)
+    assert state.notes() == []
+    ended = subprocess.Popen(["true"], text=True)
+    note = state.note(ended, "stack", "import", "--file", "x")
+    assert len(state.notes()) == 1
+    ended.wait()
+    note.remove()
+    assert state.notes() == []
+    killed = state.note(engine, "destroy")
+    engine.kill()
+    engine.wait()
+    killed.remove()
+    assert len(state.notes()) == 1
+
+
+def test_a_backend_that_takes_no_note_stops_no_engine(engine: subprocess.Popen[str]) -> None:
+    for url in ("file:///proc/no", "s3://bucket", "https://api.example.com", "file://"):
+        note = Note(engine, ("up",), {"PULUMI_BACKEND_URL": url})
+        note.write()
+        note.remove()
+
+
+def test_exactly_the_locks_that_were_asked_about_are_released(state: State) -> None:
+    asked = state.lock(1)
+    state.lock(2)
+    state.recovery().release([asked])
+    assert [path.name for path in (state.root / LOCKS).iterdir()] == ["2.json"]
+    state.recovery().release([asked])
+
+
+@pytest.mark.parametrize(
+    "url",
     [
-        # Its process is there, and was before the lock.
-        ("laptop", SINCE - MINUTE, MINUTE, False),
-        # The engine says the lock's time in whole seconds: it was not there before its holder.
-        ("laptop", SINCE + timedelta(seconds=0.9), MINUTE, False),
-        ("laptop", None, MINUTE, True),
-        # Another process has its number now.
-        ("laptop", SINCE + MINUTE, 2 * MINUTE, True),
-        # Nothing is known of the processes of another machine, but no run takes that long.
-        ("runner", None, MINUTE, False),
-        ("runner", None, LONGEST_RUN + MINUTE, True),
+        "file:///.pulumi/locks/organization/p/prod/2.json",
+        "file:///.pulumi/locks/organization/p/dev/../prod/2.json",
+        "file:///.pulumi/stacks/p/dev.json",
+        "file:///elsewhere",
     ],
 )
-def test_a_lock_is_orphaned_when_its_holder_is_dead(
-    host: str, started: datetime | None, age: timedelta, orphaned: bool
-) -> None:
-    (lock,) = locks_in(REFUSAL)
-    assert lock.is_orphaned(SINCE + age, host, lambda pid: started) is orphaned
+def test_what_is_no_lock_of_the_stack_is_not_deleted(url: str, state: State) -> None:
+    """A user's name in a lock may have lines of its own, which read like more locks."""
+    forged = replace(state.lock(2), url=url)
+    with pytest.raises(LockedError):
+        state.recovery().release([forged, state.lock(2)])
+    assert (state.root / LOCKS / "2.json").exists()
 
 
-def test_a_killed_holder_is_dead_although_nobody_has_asked_how_it_ended() -> None:
-    """As in a container, whose first process asks late or never."""
-    (lock,) = locks_in(REFUSAL)
-    holder = subprocess.Popen(["sleep", "600"])
-    since = datetime.now(timezone.utc) + MINUTE
-    locks = [replace(lock, host=socket.gethostname(), pid=holder.pid, since=since)]
-    assert not orphaned(locks)
-    holder.kill()
-    os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)
-    assert orphaned(locks)
-    holder.wait()
+def test_a_run_is_named_as_its_forge_names_it() -> None:
+    gitlab = {"CI_API_V4_URL": "https://git.example.com/api/v4", "CI_PROJECT_ID": "5"}
+    assert run_of(RUN) == ADDRESS
+    assert run_of({**gitlab, "CI_JOB_ID": "9"}) == f"{gitlab['CI_API_V4_URL']}/projects/5/jobs/9"
+    assert run_of({}) == run_of(gitlab) == ""

@@ -53,7 +53,7 @@ def test_the_loop_brings_taken_tpus_back_and_asks_nothing(
     renewed: list[Any] = []
     recovery = SimpleNamespace(locks=lambda: None, take_in=list)
     stack = SimpleNamespace(
-        recovery=lambda line: recovery,
+        recovery=lambda line, ended: recovery,
         outputs=lambda: {"tpu_names": ["tpu"]},
         resources=list,
         renew=lambda targets, line: renewed.append(targets),
@@ -119,7 +119,7 @@ def test_a_lost_vm_is_started_without_touching_a_tpu_that_stands(
 ) -> None:
     renewed: list[Any] = []
     stack = SimpleNamespace(
-        recovery=lambda line: SimpleNamespace(locks=lambda: None, take_in=list),
+        recovery=lambda line, ended: SimpleNamespace(locks=lambda: None, take_in=list),
         outputs=lambda: {"tpu_names": ["tpu"]},
         resources=list,
         renew=lambda targets, line: renewed.append(targets),

@@ -35,10 +35,15 @@ class Holder:
     @classmethod
     def this_process(cls) -> "Holder":
         """Return this process."""
+        return cls.of(os.getpid())
+
+    @classmethod
+    def of(cls, process: int) -> "Holder":
+        """Return a process of this machine."""
         since = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        process = os.getpid()
-        began = _began(process) or ""
-        return cls(uuid.uuid4().hex, socket.gethostname(), process, _place(), began, since)
+        return cls(
+            uuid.uuid4().hex, socket.gethostname(), process, place(), began(process) or "", since
+        )
 
     def to_json(self) -> str:
         """Return the text that is kept with the lease."""
@@ -50,14 +55,14 @@ class Holder:
 
     def is_gone(self) -> bool:
         """Return whether it is known to have ended; of another machine nothing is known."""
-        return self._was_here() and _began(self.process) != self.began
+        return self._was_here() and began(self.process) != self.began
 
     def is_here(self) -> bool:
         """Return whether it is known to run on this machine."""
-        return self._was_here() and _began(self.process) == self.began
+        return self._was_here() and began(self.process) == self.began
 
     def _was_here(self) -> bool:
-        return bool(self.place and self.began) and self.place == _place()
+        return bool(self.place and self.began) and self.place == place()
 
 
 def parse_holder(text: str) -> Holder | None:
@@ -70,7 +75,8 @@ def parse_holder(text: str) -> Holder | None:
         return None
 
 
-def _place() -> str:
+def place() -> str:
+    """Return the boot and the process namespace of this process; empty if unknown."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         # Containers on one machine share the boot but not the numbers of processes.
@@ -79,8 +85,8 @@ def _place() -> str:
         return ""
 
 
-def _began(process: int) -> str | None:
-    """Return when a process began; None if there is no such process, or it is a zombie."""
+def began(process: int) -> str | None:
+    """Return when a process began, in ticks since the boot; None if none lives (or a zombie)."""
     try:
         text = (_PROC / str(process) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,0 +1,109 @@
+"""Who holds a lock: what the engine's own lock leaves out.
+
+The engine says host, user, process and time. That proves no death: another container may have the
+same host and the same numbers of processes. So `tpustack` keeps beside the state, for as long as an
+engine of its own may hold a lock, on which boot, in which process namespace and in which run of a
+pipeline that is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta, timezone
+
+from tpu_training.checkpoints.lease.holder import Holder, parse_holder
+from tpustack.cloud import times
+from tpustack.errors import TpustackError
+from tpustack.recovery.store import Bucket, Folder, store_of
+
+FORMAT = 1
+_FOLDER = ".tpustack/holders/"
+# An engine takes its lock within a moment. What takes longer is left to a person.
+_BEFORE, _AFTER = timedelta(seconds=5), timedelta(minutes=1)
+_LOCKING = ("up ", "destroy ", "refresh ", "stack rename ", "stack import ", "stack rm ")
+# Where a forge's API tells of a run: GitHub's of the whole run, GitLab's of the job.
+_RUNS = (
+    "{GITHUB_API_URL}/repos/{GITHUB_REPOSITORY}/actions/runs/{GITHUB_RUN_ID}/attempts/"
+    "{GITHUB_RUN_ATTEMPT}",
+    "{CI_API_V4_URL}/projects/{CI_PROJECT_ID}/jobs/{CI_JOB_ID}",
+)
+
+
+@dataclass(frozen=True)
+class Held:
+    """An engine that may hold a lock, and the run of a pipeline that it is in, or nothing."""
+
+    holder: Holder
+    run: str
+
+    def may_have(self, host: str, process: int, since: datetime) -> bool:
+        """Return whether a lock that says this may be this engine's."""
+        age = since - times.read(self.holder.since).astimezone(timezone.utc)
+        return (self.holder.machine, self.holder.process) == (host, process) and (
+            -_BEFORE <= age <= _AFTER
+        )
+
+
+class Note:
+    """The note of an engine that has just begun; it stays if the engine is killed.
+
+    Where it can't be written, nothing proves later that the engine is dead.
+    """
+
+    def __init__(
+        self,
+        process: subprocess.Popen[str],
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+    ) -> None:
+        self._process, self._environment = process, environment
+        self._holder = Holder.of(process.pid)
+        self._locks = " ".join((*arguments[:2], "")).startswith(_LOCKING)
+        self._name = f"{_FOLDER}{uuid.uuid4().hex}.json"
+        self._store: Folder | Bucket | None = None
+
+    def write(self) -> None:
+        """Write it, unless the engine's command takes no lock."""
+        with contextlib.suppress(TpustackError, OSError):
+            store = store_of(self._environment) if self._locks else None
+            if store is not None:
+                self._store = store
+                held = {"holder": asdict(self._holder), "run": run_of(self._environment)}
+                store.write(self._name, json.dumps({"format": FORMAT, **held}, indent=2) + "\n")
+
+    def remove(self) -> None:
+        """Remove it if the engine has ended by itself, and so has given its lock back."""
+        with contextlib.suppress(TpustackError, OSError):
+            if self._store is not None and (self._process.poll() or 0) >= 0:
+                self._store.delete(self._name)
+
+
+def found(store: Folder | Bucket) -> list[Held]:
+    """Return the engines that are noted; what is damaged, or of another format, proves nothing."""
+    return [held for text in store.texts(_FOLDER) if (held := _parsed(text))]
+
+
+def run_of(environment: Mapping[str, str]) -> str:
+    """Return the address of this run of a pipeline at its forge's API; nothing outside of one."""
+    known = {"GITHUB_API_URL": "https://api.github.com", **environment}
+    for form in _RUNS:
+        with contextlib.suppress(KeyError):
+            return form.format_map(known)
+    return ""
+
+
+def _parsed(text: str) -> Held | None:
+    try:
+        content = json.loads(text)
+        holder = parse_holder(json.dumps(content["holder"]))
+        if content["format"] != FORMAT or holder is None:
+            return None
+        times.read(holder.since)
+        return Held(holder, str(content["run"]))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
