@@ -11,6 +11,8 @@ from tpustack.errors import TpustackError
 
 _PAGE = 100
 _TIMEOUT = 30
+# The files of one stack's preview, packed. Even the list of what is in a long archive takes memory.
+_LONGEST, _PART = 10_000_000, 1 << 16
 _FORBIDDEN, _NOT_FOUND = (401, 403), 404
 
 
@@ -59,8 +61,16 @@ class Api:
         return self._call("GET", path, params=query).json()
 
     def bytes(self, path: str, **query: str) -> bytes:
-        """Return a file."""
-        content: bytes = self._call("GET", path, params=query).content
+        """Return a file that somebody else made. Raises TpustackError if it is too long."""
+        content = b""
+        with self._call("GET", path, params=query, stream=True) as answer:
+            try:
+                for part in answer.iter_content(_PART):
+                    content += part
+                    if len(content) > _LONGEST:
+                        raise TpustackError(f"{self._url}{path} has more than {_LONGEST:,} bytes")
+            except requests.RequestException as error:
+                raise TpustackError(f"{self._url}{path} can't be read: {error}") from None
         return content
 
     def send(self, verb: str, path: str, **fields: object) -> None:

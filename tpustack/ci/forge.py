@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -125,8 +125,8 @@ class Forge(ABC):
         """Return the name of the account that our token writes as."""
 
     @abstractmethod
-    def previewed(self) -> Iterator[Previewed]:
-        """Yield what was previewed in each open request that nothing else comments on."""
+    def opened(self) -> Iterator[tuple[int, Callable[[], Previewed | None]]]:
+        """Yield each open request that nothing else comments on, and what asks for its preview."""
 
     @abstractmethod
     def unprotected(self, environment: str) -> list[str]:

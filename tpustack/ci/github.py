@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 from urllib.parse import quote
 
@@ -54,7 +54,7 @@ class GitHub(Forge):
                 return self._preview_of(each["number"], each["head"]["sha"])
         return None
 
-    def previewed(self) -> Iterator[Previewed]:
+    def opened(self) -> Iterator[tuple[int, Callable[[], Previewed | None]]]:
         """Yield nothing: on GitHub the request's own run comments, by code of its target branch."""
         yield from ()
 

@@ -7,7 +7,8 @@ see. So nothing of it is trusted, and what writes runs in pipelines of the prote
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, ClassVar
 from urllib.parse import quote
 
@@ -47,11 +48,10 @@ class GitLab(Forge):
                 return self._preview_of(each, ("success",))
         return None
 
-    def previewed(self) -> Iterator[Previewed]:
-        """Yield what was previewed, also without success, in each open request."""
+    def opened(self) -> Iterator[tuple[int, Callable[[], Previewed | None]]]:
+        """Yield each open request, with what asks for its preview, also one without success."""
         for each in self._api.all("/merge_requests", state=self.open_state):
-            if found := self._preview_of(each, ("success", "failed")):
-                yield found
+            yield each["iid"], partial(self._preview_of, each, ("success", "failed"))
 
     def _preview_of(self, request: Mapping[str, Any], ended: tuple[str, ...]) -> Previewed | None:
         number, project = request["iid"], request["target_project_id"]

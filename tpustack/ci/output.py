@@ -7,7 +7,7 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from tpustack.ci import inert, markdown
 from tpustack.ci.outcome import Outcome
-from tpustack.ci.result import Result, document
+from tpustack.ci.result import FORMAT, Result, document
 from tpustack.errors import UsageError
 
 RESULTS = "result.json"
@@ -61,12 +61,14 @@ def read(
     try:
         with (folder / RESULTS).open("rb") as file:
             found = json.loads(file.read(_LONGEST))
+        if found.get("format") != FORMAT:
+            raise ValueError(f"their format is {found.get('format')!r}, and this reads {FORMAT}")
         if found["command"] != command:
             raise ValueError(f"they are of {found['command']!r}, not of {command!r}")
         results = _RESULTS.validate_python(found["stacks"])
         if strange := [each.stack for each in results if not stacks.fullmatch(each.stack)]:
             raise ValueError(f"{strange[0]!r} is no stack of this run")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(
             f"{folder} has no results of a {command}: {inert.line(str(error))}"
         ) from None
@@ -77,9 +79,7 @@ def read(
 
 def unpack_results(archive: bytes, folder: Path) -> None:
     """Extract a run's results, for `read`, from an archive of its files."""
-    for each, content in _files(archive):
-        if each.name == RESULTS:
-            (folder / RESULTS).write_bytes(content)
+    _unpack(archive, RESULTS, folder)
 
 
 def unpack_plan(archive: bytes, folder: Path, stack: str) -> str:
@@ -87,20 +87,22 @@ def unpack_plan(archive: bytes, folder: Path, stack: str) -> str:
 
     Returns nothing if there is none: the change does not touch the stack.
     """
-    found = ""
-    for each, content in _files(archive):
-        if each.name == f"{stack}.plan.json":
-            (folder / each.name).write_bytes(content)
-            found = stack
-    return found
+    return stack if _unpack(archive, f"{stack}.plan.json", folder) else ""
 
 
-def _files(archive: bytes) -> Iterator[tuple[PurePosixPath, bytes]]:
-    """Yield the files of an archive that somebody else made, without those that are too long."""
+def _unpack(archive: bytes, name: str, folder: Path) -> bool:
+    """Extract a file from an archive that somebody else made; return whether there is one.
+
+    The others are not read: a few bytes of an archive may stand for gigabytes.
+    """
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as packed:
-            for each in packed.infolist():
-                if each.file_size < _LONGEST:
-                    yield PurePosixPath(each.filename), packed.read(each)
+            found = [e for e in packed.infolist() if PurePosixPath(e.filename).name == name]
+            if not found:
+                return False
+            if len(found) > 1 or found[0].file_size > _LONGEST:
+                raise UsageError(f"the preview's files have {name} twice, or it is too long")
+            (folder / name).write_bytes(packed.read(found[0]))
+            return True
     except (zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError, EOFError) as error:
         raise UsageError(f"the preview's files are no archive: {inert.line(str(error))}") from None

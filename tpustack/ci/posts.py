@@ -12,7 +12,7 @@ import click
 from tpustack.ci import forge, forges, inert, requests, settings
 from tpustack.ci import output as results
 from tpustack.ci.api import Refused
-from tpustack.errors import UsageError
+from tpustack.errors import TpustackError, UsageError
 from tpustack.project import root
 
 OUTPUT = click.option(
@@ -43,8 +43,9 @@ _FORGEABLE = (
     help="What is posted: the request's preview, the plan or the deployment after the merge, or "
     "the deployment of the request's own stack; nothing else is.",
 )
+@click.option("--stack", "-s", help="The stack; results of another one are refused.")
 @OUTPUT
-def comment(request: int | None, every: bool, of: str, output: Path) -> None:
+def comment(request: int | None, every: bool, of: str, stack: str | None, output: Path) -> None:
     """Post the results of a preview or deployment to the request, in place of older ones."""
     if every is (request is not None):
         raise UsageError("nothing says where to post. Use one of --request and --open")
@@ -52,26 +53,27 @@ def comment(request: int | None, every: bool, of: str, output: Path) -> None:
         _comment_on_all()
         return
     if of == "request":
-        texts = results.read(output, "deploy", re.compile(requests.name(request)))
-    elif of == "preview":
-        texts = results.read(output, of, notes=[_FORGEABLE])
-    else:
-        texts = results.read(output, "preview" if of == "plan" else of)
+        stack = requests.name(request)
+    if stack is None:
+        raise UsageError("nothing says which stack's results these must be. Use --stack")
+    command = {"plan": "preview", "request": "deploy"}.get(of, of)
+    notes = [_FORGEABLE] if of == "preview" else []
+    texts = results.read(output, command, re.compile(re.escape(stack)), notes)
     forge.comment(forges.forge_of(), request, texts.by_stack)
 
 
 def _comment_on_all() -> None:
     """Post what the jobs of requests have left; one that is wrong stops none of the others."""
     there, problems = forges.forge_of(), []
-    for each in there.previewed():
-        for stack, archive in each.archives.items():
-            try:
+    for request, preview in there.opened():
+        try:
+            found = preview()
+            for stack, archive in found.archives.items() if found else ():
                 texts = _previewed(archive, stack)
-            except UsageError as error:
-                problems.append(f"request {each.request}: {inert.line(str(error))}")
-                continue
-            forge.comment(there, each.request, texts)
-            click.echo(f"request {each.request}: {', '.join(texts) or 'none'}")
+                forge.comment(there, request, texts)
+                click.echo(f"request {request}: {', '.join(texts)}")
+        except TpustackError as error:
+            problems.append(f"request {request}: {inert.line(str(error))}")
     if problems:
         raise UsageError("\n".join(problems))
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from urllib.parse import unquote, urlsplit
 
 from tpustack.errors import TpustackError
 from tpustack.recovery.holders import Held
@@ -57,7 +58,7 @@ class Lock:
 
     def path(self, stack: str) -> str:
         """Return its file in the backend; nothing where it is not one of this stack's locks."""
-        _, found, rest = self.url.partition(f"/{_FOLDER}")
+        _, found, rest = unquote(urlsplit(self.url).path).partition(f"/{_FOLDER}")
         folders = rest.split("/")
         ours = found and folders[-2:-1] == [stack] and ".." not in folders
         return f"{_FOLDER}{rest}" if ours else ""

@@ -48,7 +48,8 @@ def test_a_damaged_state_is_put_back_a_lost_lock_released_and_an_orphan_swept(
     assert (typo.returncode, "no such stack" in typo.stderr) == (2, True)
     assert not (clone.path / "stacks/Pulumi.typo.yaml").exists()
     run(clone, *recover, "dev", "--yes")
-    assert clone.ci("deploy", "--stack", "dev").code == CHANGES
+    deployed = clone.ci("deploy", "--stack", "dev")
+    assert deployed.code == CHANGES, deployed.said
 
     # What a run left that failed before it noted anything.
     run(clone, "pulumi", "stack", "init", "pr-8")

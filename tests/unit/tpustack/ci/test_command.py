@@ -18,7 +18,8 @@ from tests.unit.tpustack.conftest import Run
         (["destroy", "--stack", "prod", "--confirm", "dev"], "'dev' is not the name of the stack"),
         (["drift", "--stack", "../dev"], "is no name of a stack"),
         (["drift"], "PULUMI_BACKEND_URL is not set"),
-        (["comment", "--request", "7", "--output", "no/such"], "has no results"),
+        (["comment", "--request", "7", "--stack=dev", "--output", "no/such"], "has no results"),
+        (["comment", "--request", "7", "--output", "no/such"], "nothing says which stack's"),
         (["plans", "--commit", "c0"], "not set: GITHUB_REPOSITORY, GITHUB_TOKEN"),
     ],
 )

@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from tests.unit.tpustack.conftest import Run
-from tpustack.ci import forge, output
-from tpustack.ci.api import Refused
+from tpustack.ci import api, forge, output
+from tpustack.ci.api import Api, Refused
 from tpustack.ci.command import command
 from tpustack.ci.forge import Forge
 from tpustack.ci.forges import forge_of, has_ended
@@ -45,6 +45,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.kept: dict[str, list[dict[str, Any]]] = {}
         self.answers: dict[str, Any] = {}
+        self.refused: set[str] = set()
 
     @property
     def url(self) -> str:
@@ -78,6 +79,9 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/graphql":
             assert self.sent() == {"query": "query { viewer { login } }"}
             return self.answer({"data": {"viewer": {"login": US}}})
+        if self.path in self.server.refused:
+            self.sent()
+            return self.answer({"message": "the discussion is locked"}, 403)
         items = self.server.kept.setdefault(self.path, [])
         number = len(items) + 1
         items.append({**kept(number, US), "iid": number, "number": number, "state": "open"})
@@ -374,7 +378,7 @@ def test_on_gitlab_a_squashed_or_fast_forwarded_request_is_found(
 def previewed(*results: Result, command: str = "preview") -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as writer:
-        document = {"command": command, "stacks": [each.as_json() for each in results]}
+        document = {"format": 1, "command": command, "stacks": [each.as_json() for each in results]}
         writer.writestr("build/ci/result.json", json.dumps(document))
         writer.writestr("build/ci/dev.md", "LGTM")
     return packed.getvalue()
@@ -396,13 +400,16 @@ def test_on_gitlab_trusted_code_comments_on_every_open_request_and_one_forgery_s
     on = "/projects/5"
     server.answers = {
         **answers(zipped),
+        f"{on}/merge_requests/6/pipelines": [{**PIPELINE, "id": 8}],
         f"{on}/merge_requests/8/pipelines": [{**PIPELINE, "id": 8}],
         f"{on}/pipelines/8/jobs": [{**JOB, "id": 9, "status": "failed"}],
         f"{on}/jobs/9/artifacts": previewed(FINE),
     }
     opened = {**MERGE, "state": "opened", "merge_commit_sha": None}
     forks = {**opened, "iid": 9, "source_project_id": 6}
-    server.kept[f"{on}/merge_requests"] = [opened, forks, {**opened, "iid": 8}]
+    locked, gone = ({**opened, "iid": number} for number in (6, 5))
+    server.kept[f"{on}/merge_requests"] = [opened, gone, locked, forks, {**opened, "iid": 8}]
+    server.refused = {f"{on}/merge_requests/6/notes"}
     for name, value in {
         "GITLAB_CI": "true",
         "CI_API_V4_URL": server.url,
@@ -415,10 +422,74 @@ def test_on_gitlab_trusted_code_comments_on_every_open_request_and_one_forgery_s
         assert "request 7: " in str(done.exception)
         assert refusal in str(done.exception)
         assert "request 8: dev" in done.output
+        # Somebody has locked its discussion.
+        assert "request 6: " in str(done.exception)
     (said,) = server.bodies(f"{on}/merge_requests/8/notes")
     assert "The request's own code made this preview" in said
     assert "LGTM" not in said
     assert server.bodies(f"{on}/merge_requests/7/notes") == []
+
+
+def test_a_file_that_is_too_long_is_not_read_to_its_end(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "_LONGEST", 100_000)
+    there = Api(server.url, "", {})
+    for size, fits in ((100_000, True), (100_001, False), (50_000_000, False)):
+        server.answers["/x"] = bytes(size)
+        if fits:
+            assert len(there.bytes("/x")) == size
+        else:
+            with pytest.raises(TpustackError, match="has more than 100,000 bytes"):
+                there.bytes("/x")
+
+
+def bomb(*names: str) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as writer:
+        for name in names:
+            writer.writestr(name, bytes(60_000_000))
+    return packed.getvalue()
+
+
+def test_of_an_archive_only_the_file_that_is_wanted_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    usual = zipfile.ZipFile.read
+
+    def noticed(packed: zipfile.ZipFile, each: zipfile.ZipInfo) -> bytes:
+        read.append(each.filename)
+        return usual(packed, each)
+
+    monkeypatch.setattr(zipfile.ZipFile, "read", noticed)
+    others = [f"{number}.md" for number in range(30)]
+    assert output.unpack_plan(archive(*others, "a/dev.plan.json"), tmp_path, "dev") == "dev"
+    assert read == ["a/dev.plan.json"]
+    for packed in (bomb("dev.plan.json"), archive("a/dev.plan.json", "dev.plan.json")):
+        with pytest.raises(UsageError, match="twice, or it is too long"):
+            output.unpack_plan(packed, tmp_path, "dev")
+    assert read == ["a/dev.plan.json"]
+
+
+def test_a_request_posts_about_no_more_stacks_than_its_job_is_of(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each comment is a call, of the thousand an hour that the whole repository has."""
+    for name, value in {
+        "GITHUB_API_URL": server.url,
+        "GITHUB_REPOSITORY": "me/mine",
+        "GITHUB_TOKEN": "t",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("GITLAB_CI", raising=False)
+    output.write(tmp_path, "preview", [FINE, Result("prod", Outcome.CHANGES)], 1)
+    options = ["comment", "--request=7", "--stack=dev", f"--output={tmp_path}"]
+    done = CliRunner().invoke(command, options)
+    assert "'prod' is no stack of this run" in str(done.exception)
+    output.write(tmp_path, "preview", [FINE], 1)
+    assert CliRunner().invoke(command, options).exit_code == 0
+    assert len(server.bodies(GITHUB[0])) == 1
 
 
 def test_the_plans_of_the_merged_request_are_found(
@@ -455,10 +526,12 @@ def test_results_of_another_job_are_read_and_not_trusted(tmp_path: Path) -> None
         ({"stacks": [{"stack": "pr-7\nprod"}]}, "is no stack of this run"),
         ({"command": "deploy"}, "they are of 'deploy', not of 'preview'"),
         ({"command": None}, "not of 'preview'"),
+        ({"format": 2}, "their format is 2, and this reads 1"),
+        ({"format": None}, "their format is None"),
         ({"stacks": [{"stack": "pr-7", "outcome": "success"}]}, "outcome"),
         ({"stacks": [{"stack": "pr-7", "notes": [{"a": 1}]}]}, "notes"),
         ({"stacks": 7}, "list"),
-        ([], "list"),
+        ([], "'list' object"),
         (None, "NoneType"),
     ],
 )
@@ -469,7 +542,7 @@ def test_a_request_forges_no_result_of_another_stack_or_command(
         stacks = forged.get("stacks", [{"stack": "pr-7"}])
         if isinstance(stacks, list):
             stacks = [{"outcome": "changes", **each} for each in stacks]
-        forged = {"command": "preview", **forged, "stacks": stacks}
+        forged = {"format": 1, "command": "preview", **forged, "stacks": stacks}
     (tmp_path / "result.json").write_text(json.dumps(forged))
     with pytest.raises(UsageError, match=refusal):
         output.read(tmp_path, "preview", re.compile("pr-7"))

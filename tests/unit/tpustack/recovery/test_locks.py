@@ -64,7 +64,12 @@ class State:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("{}", encoding="utf-8")
         lock = Lock(
-            f"file://{path}", "ada", socket.gethostname(), process, datetime.now(timezone.utc) - age
+            # As the engine writes it.
+            f"file://{path}?no_tmp_dir=true",
+            "ada",
+            socket.gethostname(),
+            process,
+            datetime.now(timezone.utc) - age,
         )
         return replace(lock, **says)
 
