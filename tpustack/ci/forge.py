@@ -129,8 +129,8 @@ class Forge(ABC):
         """Yield each open request that nothing else comments on, and what asks for its preview."""
 
     @abstractmethod
-    def unprotected(self, environment: str) -> list[str]:
-        """Return what an environment lacks that its approval needs.
+    def unprotected(self, environment: str) -> tuple[list[str], list[str]]:
+        """Return what an environment lacks that its approval needs, and what weakens that.
 
         Raises Refused where our token may not see it.
         """

@@ -33,18 +33,31 @@ class GitHub(Forge):
             raise TpustackError(f"GitHub does not say whose token this is: {answer}")
         return str(answer["data"]["viewer"]["login"])
 
-    def unprotected(self, environment: str) -> list[str]:
+    def unprotected(self, environment: str) -> tuple[list[str], list[str]]:
         """Ask for the rules of the environment, which GitHub makes without any."""
-        found = self._api.find(f"/environments/{quote(environment, safe='')}")
+        path = f"/environments/{quote(environment, safe='')}"
+        found = self._api.find(path)
         if found is None:
-            return ["is not there: GitHub makes it, without rules, when a job first names it"]
+            return ["is not there: GitHub makes it, without rules, when a job first names it"], []
         rules = {each["type"]: each for each in found.get("protection_rules") or []}
-        lacks = []
-        if not rules.get("required_reviewers", {}).get("reviewers"):
+        reviewers = rules.get("required_reviewers", {})
+        branches = found.get("deployment_branch_policy")
+        lacks, weak = [], []
+        if not reviewers.get("reviewers"):
             lacks.append("has no required reviewers: a deployment to it asks nobody")
-        if not found.get("deployment_branch_policy"):
+        elif not reviewers.get("prevent_self_review"):
+            weak.append("lets whoever started a deployment approve it")
+        if not branches:
             lacks.append("takes every branch: a job of any may read its secrets")
-        return lacks
+        elif branches.get("custom_branch_policies"):
+            named = (self._api.find(f"{path}/deployment-branch-policies") or {}).get(
+                "branch_policies", []
+            )
+            if wide := [each["name"] for each in named if set(each["name"]) & set("*?[")]:
+                lacks.append(f"takes every branch or tag like {', '.join(wide)}: name each")
+        if found.get("can_admins_bypass"):
+            weak.append("lets administrators deploy without approval")
+        return lacks, weak
 
     def reviewed(self, commit: str) -> Previewed | None:
         """Return the artifacts `plans-STACK` of preview.yml's last run for the last commit."""

@@ -32,14 +32,14 @@ class GitLab(Forge):
         """Ask who the token belongs to."""
         return str(self._api.whoami()["username"])
 
-    def unprotected(self, environment: str) -> list[str]:
+    def unprotected(self, environment: str) -> tuple[list[str], list[str]]:
         """Ask whether it is a protected environment, and one that takes an approval."""
         found = self._api.find(f"/protected_environments/{quote(environment, safe='')}")
         if found is None:
-            return ["is not protected: whoever may push may deploy to it"]
+            return ["is not protected: whoever may push may deploy to it"], []
         if not (found.get("required_approval_count") or found.get("approval_rules")):
-            return ["takes no approval: a deployment to it asks nobody"]
-        return []
+            return ["takes no approval: a deployment to it asks nobody"], []
+        return [], []
 
     def reviewed(self, commit: str) -> Previewed | None:
         """Return the artifacts of the jobs `preview STACK` of the merged request's last commit."""

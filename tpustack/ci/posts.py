@@ -120,10 +120,12 @@ def guard() -> None:
     there, lacking = forges.forge_of(), []
     for environment in settings.load(root()).approval:
         try:
-            lacks = there.unprotected(environment)
+            lacks, weak = there.unprotected(environment)
         except Refused as refusal:
             click.echo(f"warning: nobody can tell who approves {environment}: {refusal}", err=True)
             continue
+        for each in weak:
+            click.echo(f"warning: the environment {environment} {each}", err=True)
         lacking += [f"the environment {environment} {each}" for each in lacks]
     if lacking:
         raise UsageError("; ".join(lacking) + ". stacks/pipeline.yaml wants its approval")

@@ -68,7 +68,7 @@ def test_no_job_of_a_request_writes_to_it_or_to_issues() -> None:
         for name, job in JOBS.items()
         if re.search(r"ci (comment|guard|issue|plans)", " ".join(job["script"]))
     ]
-    assert {name.partition(" ")[0] for name in writing} == {"comment", "issue", "reviewed"}
+    assert {name.partition(" ")[0] for name in writing} == {"comment", "guard", "issue", "reviewed"}
     assert not any(is_of_requests(JOBS[name]) for name in writing)
 
 
@@ -76,3 +76,13 @@ def test_no_job_has_both_googles_token_and_the_one_that_comments() -> None:
     for name, job in JOBS.items():
         writes = re.search(r"ci (comment|guard|issue|plans)", " ".join(job["script"]))
         assert not (writes and "id_tokens" in job), name
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in JOBS if name.partition(" ")[0] in ("plan", "destroy")]
+)
+def test_nothing_is_planned_or_destroyed_before_it_is_known_who_is_asked(name: str) -> None:
+    """However the pipeline was started: by a merge or by hand."""
+    assert {"job": "guard", "artifacts": False} in JOBS[name]["needs"]
+    started = {rule["if"].partition(" && ")[0] for rule in JOBS[name]["rules"]}
+    assert started <= {rule["if"].partition(" && ")[0] for rule in JOBS["guard"]["rules"]}

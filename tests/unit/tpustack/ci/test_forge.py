@@ -599,16 +599,49 @@ def test_an_environment_says_what_its_approval_lacks(
         "/projects/5/protected_environments/prod": gitlab,
     }
     server.answers = {path: answer for path, answer in answers.items() if answer is not None}
-    said = " ".join(there.unprotected("prod"))
+    said = " ".join(there.unprotected("prod")[0])
     assert any(each in said for each in lacks)
     assert bool(said) == (lacks != {""})
     with pytest.raises(Refused, match="answers 403"):
         there.unprotected("secret")
 
 
-def test_nothing_goes_on_where_an_environment_would_ask_nobody(
-    server: Server, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+NAMED = {"protected_branches": False, "custom_branch_policies": True}
+
+
+@pytest.mark.parametrize(
+    ("names", "refused"),
+    [(["main"], ""), (["main", "*"], "like *:"), (["release/*", "v?"], "like release/*, v?:")],
+)
+def test_on_github_a_pattern_that_takes_any_branch_is_no_restriction(
+    server: Server, run: Run, pipeline: Path, names: list[str], refused: str
 ) -> None:
+    server.answers = {
+        "/repos/me/mine/environments/prod": {**PROTECTED, "deployment_branch_policy": NAMED},
+        "/repos/me/mine/environments/prod/deployment-branch-policies": {
+            "branch_policies": [{"name": name} for name in names]
+        },
+    }
+    done = run("ci", "guard")
+    assert (done.code, refused in done.err) == (2 if refused else 0, True)
+
+
+def test_on_github_who_may_pass_by_the_approval_is_warned_of(
+    server: Server, run: Run, pipeline: Path
+) -> None:
+    (rule,) = PROTECTED["protection_rules"]
+    strict = {**PROTECTED, "protection_rules": [{**rule, "prevent_self_review": True}]}
+    for rules, warnings in ((strict, 0), ({**strict, "can_admins_bypass": True}, 1)):
+        server.answers = {"/repos/me/mine/environments/prod": rules}
+        done = run("ci", "guard")
+        assert (done.code, done.err.count("administrators deploy without")) == (0, warnings)
+    server.answers = {"/repos/me/mine/environments/prod": PROTECTED}
+    assert "prod lets whoever started a deployment approve it" in run("ci", "guard").err
+
+
+@pytest.fixture
+def pipeline(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The settings of a pipeline on GitHub whose stack prod needs approval."""
     monkeypatch.setattr("tpustack.ci.posts.root", lambda: tmp_path)
     variables = {"GITHUB_API_URL": server.url, "GITHUB_REPOSITORY": "me/mine", "GITHUB_TOKEN": "t"}
     for name, value in variables.items():
@@ -617,13 +650,19 @@ def test_nothing_goes_on_where_an_environment_would_ask_nobody(
     (tmp_path / "stacks").mkdir()
     file = tmp_path / "stacks" / "pipeline.yaml"
     file.write_text("stacks: [dev, prod]\napproval: [prod]")
+    return file
+
+
+def test_nothing_goes_on_where_an_environment_would_ask_nobody(
+    server: Server, run: Run, pipeline: Path
+) -> None:
     refused = run("ci", "guard")
     assert refused.code == 2
     assert "the environment prod is not there: GitHub makes it, without rules" in refused.err
     server.answers = {"/repos/me/mine/environments/prod": PROTECTED}
     assert run("ci", "guard").code == 0
     # Where the token may not look, a person has to.
-    file.write_text("stacks: [dev]\napproval: [secret]")
+    pipeline.write_text("stacks: [dev]\napproval: [secret]")
     warned = run("ci", "guard")
     assert warned.code == 0
     assert "warning: nobody can tell who approves secret" in warned.err
