@@ -49,10 +49,19 @@ def test_a_release_is_built_from_locks_alone_and_from_no_cache() -> None:
     ]
 
 
-def test_only_what_has_attestations_is_published_and_somebody_may_have_to_approve_it() -> None:
+def test_somebody_may_have_to_approve_before_anything_is_signed_or_published() -> None:
+    """A pushed tag starts a release; what is signed is trusted wherever it lies."""
+    assert {JOBS[name]["environment"] for name in ("attest", "publish")} == {"release"}
+    # Of the repository alone any workflow of any branch can be the signer.
+    for place in (".github/workflows/release.yml", "docs/gitops.md"):
+        text = (root() / place).read_text(encoding="utf-8").partition("gh attestation verify")[2]
+        assert "--signer-workflow OWNER/NAME/.github/workflows/release.yml" in text
+        assert "--source-ref refs/tags/v" in text
+
+
+def test_only_what_has_attestations_is_published() -> None:
     assert JOBS["attest"]["needs"] == "build"
     assert JOBS["publish"]["needs"] == "attest"
-    assert JOBS["publish"]["environment"] == "release"
     signed = [step["with"] for step in JOBS["attest"]["steps"] if "attest" in step["uses"]]
     assert signed[0] == {"subject-path": "dist/*"}
     assert all(re.fullmatch(r"dist/[a-z]+\.cdx\.json", each["sbom-path"]) for each in signed[1:])
