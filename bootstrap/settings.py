@@ -18,6 +18,10 @@ DEPLOYS: Final = "deploy"
 PREVIEWS: Final = "preview"
 OLD_VERSIONS: Final = 100
 """Of each state file (Pulumi writes one at every step) so many are kept when it is overwritten."""
+SOFT_DELETE: Final = 30 * 24 * 3600
+"""For so many seconds Cloud Storage keeps what was deleted, old versions too. Who may write objects
+can't shorten that. https://docs.cloud.google.com/storage/docs/soft-delete (2026-11-24)
+"""
 _PROJECT = re.compile(r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
 _REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)+")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9_.-]{1,61}[a-z0-9]")

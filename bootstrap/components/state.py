@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pulumi
 import pulumi_gcp as gcp
 
-from bootstrap.settings import OLD_VERSIONS
+from bootstrap.settings import OLD_VERSIONS, SOFT_DELETE
 
 # Ninety days, which Google's documentation of key rotation suggests:
 # https://cloud.google.com/kms/docs/key-rotation
@@ -46,6 +46,7 @@ class State(pulumi.ComponentResource):
             uniform_bucket_level_access=True,
             public_access_prevention="enforced",
             versioning={"enabled": True},
+            soft_delete_policy={"retention_duration_seconds": SOFT_DELETE},
             lifecycle_rules=[
                 {
                     "action": {"type": "Delete"},

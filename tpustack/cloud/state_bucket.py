@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from bootstrap.settings import OLD_VERSIONS
+from bootstrap.settings import OLD_VERSIONS, SOFT_DELETE
 from tpustack.cloud.google import Google, NotFound
 from tpustack.errors import TpustackError
 
@@ -50,5 +50,6 @@ def _definition(name: str, region: str) -> dict[str, object]:
             "publicAccessPrevention": "enforced",
         },
         "versioning": {"enabled": True},
+        "softDeletePolicy": {"retentionDurationSeconds": str(SOFT_DELETE)},
         "lifecycle": {"rule": [delete_old]},
     }

@@ -40,6 +40,8 @@ def test_each_environment_has_a_private_versioned_state_and_a_key_that_is_rotate
     for bucket in buckets:
         assert bucket["versioning"] == {"enabled": True}
         assert bucket["publicAccessPrevention"] == "enforced"
+        # What a deployer deletes, old versions of its state too, comes back for a month.
+        assert bucket["softDeletePolicy"] == {"retentionDurationSeconds": 30 * 24 * 3600}
     keys = of(resources, "CryptoKey").values()
     assert {each["name"] for each in keys} == set(ENVIRONMENTS)
     assert {each["rotationPeriod"] for each in keys} == {"7776000s"}

@@ -38,6 +38,7 @@ def test_it_is_made_once_private_and_with_its_old_versions(cloud: LocalCloud) ->
     assert bucket["iamConfiguration"]["publicAccessPrevention"] == "enforced"
     assert bucket["iamConfiguration"]["uniformBucketLevelAccess"]["enabled"] is True
     assert bucket["versioning"] == {"enabled": True}
+    assert bucket["softDeletePolicy"]["retentionDurationSeconds"] == str(30 * 24 * 3600)
     (rule,) = bucket["lifecycle"]["rule"]
     assert rule["action"] == {"type": "Delete"}
     # Old versions alone: deleting a current one would lose a stack.
