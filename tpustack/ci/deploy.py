@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from tpustack.ci.result import Result, failed
 from tpustack.ci.sealed import Sealed
 from tpustack.ci.touched import head
 from tpustack.cloud.access import require_project
+from tpustack.engine.backend import Backend
 from tpustack.engine.stack import NOTHING
 from tpustack.recovery.repair import Repair
 
@@ -52,6 +53,14 @@ def deploy(job: Job, stacks: Sequence[str], how: Deployment) -> Iterator[Result]
         yield result
 
 
+def ready(backend: Backend, stack: str, tags: Mapping[str, str], *, known: bool) -> None:
+    """Make a stack unless it is known, and note its tags, of which a killed run noted some."""
+    if not known:
+        backend.create(stack)
+    if tags and not tags.keys() <= backend.tags(stack).keys():
+        backend.tag(stack, **tags)
+
+
 class _Deploy:
     def __init__(self, job: Job, stack: str, how: Deployment) -> None:
         self.job, self.stack, self.how = job, stack, how
@@ -68,9 +77,7 @@ class _Deploy:
         require_project(settings.project)
         if self.reviewed and (problem := self._unbound(self.reviewed, known)):
             return failed(self.stack, reviewed.does_not_fit(self.stack, problem))
-        if not known:
-            self.job.backend.create(self.stack)
-            self.job.backend.tag(self.stack, **(self.how.tags or {}))
+        ready(self.job.backend, self.stack, self.how.tags or {}, known=known)
         self.repair.take_up()
         if self.how.refresh:
             done = self.repair.when_unlocked(lambda: self.engine.reread(self.line))

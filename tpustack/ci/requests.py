@@ -13,7 +13,7 @@ from infra.settings.bounded import load
 from infra.settings.problems import SettingsError
 from infra.settings.stack_file import load_stack_file, stack_path
 from tpustack.ci.settings import FILE, REQUEST, PullRequests
-from tpustack.errors import UsageError
+from tpustack.errors import TpustackError, UsageError
 
 NAME = REQUEST
 BRANCH, EXPIRES = "tpustack:branch", "tpustack:expires"
@@ -67,14 +67,29 @@ def tags(branch: str, how: PullRequests, now: datetime) -> dict[str, str]:
     return {BRANCH: branch, EXPIRES: expires.isoformat(timespec="seconds")}
 
 
+def are_whole(tags: Mapping[str, str]) -> bool:
+    """Return whether a run has noted all of them, which it does before it makes a resource."""
+    return BRANCH in tags and EXPIRES in tags
+
+
 def reason_to_sweep(tags: Mapping[str, str], branches: set[str], now: datetime) -> str:
-    """Return why a request's stack must go; empty if it may stay."""
-    branch, expires = tags.get(BRANCH), tags.get(EXPIRES)
-    if branch is None or expires is None:
+    """Return why a request's stack must go; empty if it may stay.
+
+    Raises TpustackError if it can't be told.
+    """
+    if not are_whole(tags):
         return "The run that made it failed before it was done."
+    branch, expires = tags[BRANCH], tags[EXPIRES]
     if branch not in branches:
         return f"Its branch `{branch}` is gone."
-    if datetime.fromisoformat(expires) <= now:
+    try:
+        ends = datetime.fromisoformat(expires).astimezone(timezone.utc)
+    except ValueError:
+        raise TpustackError(
+            f"its tag {EXPIRES} is {expires!r}, which is no time, so it stays. Deploy the request "
+            "again, or delete the stack with `tpustack ci destroy`"
+        ) from None
+    if ends <= now:
         return f"Its time was up at {expires}."
     return ""
 

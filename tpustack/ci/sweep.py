@@ -15,6 +15,7 @@ from tpustack.ci.outcome import Outcome
 from tpustack.ci.preview import result_of
 from tpustack.ci.result import Result, failed
 from tpustack.cloud.google import Google
+from tpustack.errors import TpustackError
 from tpustack.recovery.repair import Repair
 
 # A mistake in what the sweeper is told must not cost everything at once.
@@ -28,9 +29,15 @@ def sweep(job: Job, branches: set[str], now: datetime) -> list[Result]:
     """Remove the stacks of requests whose branch is gone or whose time is up."""
     results: list[Result] = []
     for stack in sorted(filter(requests.NAME.fullmatch, job.backend.stacks())):
-        why = requests.reason_to_sweep(job.backend.tags(stack), branches, now)
+        try:
+            tags = job.backend.tags(stack)
+            why = requests.reason_to_sweep(tags, branches, now)
+        except TpustackError as error:
+            results.append(failed(stack, str(error)))
+            continue
         if why and len(results) < MOST_STACKS:
-            results.append(explained(stack, lambda: _gone(job, stack)).noting(why))  # noqa: B023
+            go = _gone if requests.are_whole(tags) else _empty
+            results.append(explained(stack, lambda: go(job, stack)).noting(why))  # noqa: B023
         elif why:
             note = f"Left for the next sweep: one removes at most {MOST_STACKS} stacks."
             results.append(Result(stack, Outcome.NO_CHANGE, notes=(why, note)))
@@ -124,6 +131,19 @@ def _buckets_with_data(resources: Iterable[Mapping[str, Any]]) -> list[str]:
         and not each.get("retainOnDelete")
         and (each.get("outputs") or {}).get("forceDestroy")
     ]
+
+
+def _empty(job: Job, stack: str) -> Result:
+    """Remove a stack of which no run has noted anything yet, so that it has no resources.
+
+    The engine refuses one that has: by then a run that is at work may have made them.
+    """
+    recovery = job.backend.stack(stack).recovery(job.line(stack), has_ended)
+    repair = Repair(recovery)
+    repair.take_up()
+    repair.when_unlocked(recovery.ask_for_lock)
+    job.backend.remove(stack)
+    return Result(stack, Outcome.CHANGES, notes=tuple(repair.notes))
 
 
 def _gone(job: Job, stack: str) -> Result:

@@ -105,12 +105,14 @@ class Backend:
 
     def tags(self, stack: str) -> dict[str, str]:
         """Return what was noted about a stack."""
-        return dict(self._workspace.list_tags(stack))
+        with _failing(""):
+            return dict(self._workspace.list_tags(stack))
 
     def tag(self, stack: str, **tags: str) -> None:
         """Note something about a stack."""
-        for key, value in tags.items():
-            self._workspace.set_tag(stack, key, value)
+        with _failing(""):
+            for key, value in tags.items():
+                self._workspace.set_tag(stack, key, value)
 
 
 def users_own() -> Backend:

@@ -9,7 +9,7 @@ import yaml
 from infra.settings.parse import parse
 from tpustack.ci import requests, settings
 from tpustack.ci.settings import PullRequests
-from tpustack.errors import UsageError
+from tpustack.errors import TpustackError, UsageError
 
 KMS = {"secretsprovider": "gcpkms://a-key", "encryptedkey": "eA=="}
 NOW = datetime(2026, 11, 21, 10, tzinfo=timezone.utc)
@@ -80,6 +80,15 @@ def test_a_requests_stack_goes_with_its_branch_or_when_its_time_is_up(
 
 def test_what_a_failed_run_left_before_it_noted_anything_goes() -> None:
     assert "failed" in requests.reason_to_sweep({}, {"main"}, NOW)
+
+
+@pytest.mark.parametrize("expires", ["", "soon", "2026-13-45", "[]"])
+def test_a_time_that_is_none_is_told_and_the_stack_stays(expires: str) -> None:
+    damaged = {requests.BRANCH: "work", requests.EXPIRES: expires}
+    with pytest.raises(TpustackError, match=r"which is no time, so it stays"):
+        requests.reason_to_sweep(damaged, {"work"}, NOW)
+    naive = {**damaged, requests.EXPIRES: "2020-01-01T00:00:00"}
+    assert requests.reason_to_sweep(naive, {"work"}, NOW).startswith("Its time was up")
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from tpustack.recovery import holders
 from tpustack.recovery.holders import Note, run_of
 from tpustack.recovery.killed_update import Recovery
 from tpustack.recovery.locks import Lock, LockedError, held, locks_in, unknown
+from tpustack.recovery.repair import Repair
 
 # As the engine's backend for buckets and folders says it.
 REFUSAL = """error: the stack is currently locked by 1 lock(s). Either wait for the other
@@ -248,6 +249,23 @@ def test_exactly_the_locks_that_were_asked_about_are_released(state: State) -> N
     state.recovery().release([asked])
     assert [path.name for path in (state.root / LOCKS).iterdir()] == ["2.json"]
     state.recovery().release([asked])
+
+
+def test_of_two_that_release_a_dead_lock_neither_takes_that_of_a_third_who_came_between(
+    state: State, engine: subprocess.Popen[str]
+) -> None:
+    dead = state.lock(state.killed().pid)
+    third = state.lock(engine.pid)
+    state.recovery().release([dead])
+    refusals = [[dead], [third]]
+
+    def operation() -> None:
+        raise LockedError(refusals.pop(0))
+
+    with pytest.raises(LockedError) as refused:
+        Repair(state.recovery()).when_unlocked(operation)
+    assert refused.value.locks == [third]
+    assert [path.name for path in (state.root / LOCKS).iterdir()] == [f"{engine.pid}.json"]
 
 
 @pytest.mark.parametrize(
