@@ -12,7 +12,9 @@ import yaml
 from tpustack.ci import drift
 from tpustack.ci.job import Job
 from tpustack.ci.outcome import Outcome
+from tpustack.cloud.google import Google
 from tpustack.engine.events import Change
+from tpustack.errors import TpustackError
 
 VM, TPU = "gcp:compute/instance:Instance", "gcp:tpu/v2Vm:V2Vm"
 OFF = Change("update", VM, "instance", ("currentStatus: TERMINATED",))
@@ -26,10 +28,95 @@ def job(tmp_path: Path, events: Any, **settings: Any) -> Job:
     text = yaml.safe_dump({"config": config})
     (tmp_path / "stacks" / "Pulumi.dev.yaml").write_text(text, encoding="utf-8")
     done = SimpleNamespace(failure="", events=events)
-    stack = SimpleNamespace(drift=lambda line: done)
+    stack = SimpleNamespace(drift=lambda line: done, resources=lambda: RESOURCES)
     backend = SimpleNamespace(stacks=lambda: {"dev": None}, stack=lambda name: stack)
     fake = SimpleNamespace(backend=backend, root=tmp_path, line=lambda name: print)
     return cast(Job, fake)
+
+
+def grant(kind: str, on: str, role: str, member: str) -> dict[str, Any]:
+    name = {"bucket": "bucketIAMMember:BucketIAMMember", "project": "iAMMember:IAMMember"}[kind]
+    room = {"bucket": "storage", "project": "projects"}[kind]
+    outputs = {kind: on, "role": role, "member": member}
+    return {"type": f"gcp:{room}/{name}", "urn": "urn:p:dev::p::t::grant", "outputs": outputs}
+
+
+OURS = "serviceAccount:tpu-stack-dev@some-project.iam.gserviceaccount.com"
+THEIRS = "serviceAccount:x@evil.iam.gserviceaccount.com"
+BUCKET = "gcp:storage/bucket:Bucket"
+RESOURCES = [
+    {"type": BUCKET, "urn": "urn:p:dev::p::t::data", "outputs": {"name": "data"}},
+    grant("bucket", "b/data", "roles/storage.objectUser", OURS),
+    grant("project", "some-project", "roles/logging.logWriter", OURS),
+]
+
+
+class Policies:
+    """The policies that Google has."""
+
+    def __init__(self, *, bucket: dict[str, list[str]], project: dict[str, list[str]]) -> None:
+        self.bucket, self.project = bucket, project
+
+    def get(self, url: str, parameters: object) -> Any:
+        assert url == "https://storage.googleapis.com/storage/v1/b/data/iam"
+        return self.of(self.bucket)
+
+    def ask(self, url: str, body: object) -> Any:
+        assert url.endswith("/projects/some-project:getIamPolicy")
+        return self.of(self.project)
+
+    def of(self, grants: dict[str, list[str]]) -> Any:
+        return {"bindings": [{"role": role, "members": who} for role, who in grants.items()]}
+
+
+def compared(of: Job, **more: str) -> Any:
+    """The drift of stack dev, where somebody has granted more."""
+    bucket = {
+        "roles/storage.legacyBucketOwner": ["projectOwner:some-project"],
+        "roles/storage.objectUser": [OURS, *([more["bucket"]] if "bucket" in more else [])],
+    }
+    project = {"roles/logging.logWriter": [OURS]}
+    if "project" in more:
+        project["roles/secretmanager.secretAccessor"] = [more["project"]]
+    policies = Policies(bucket=bucket, project=project)
+    (found,) = drift.drift(of, ["dev"], lambda: cast(Google, policies))
+    return found
+
+
+def test_a_grant_on_a_stacks_own_bucket_that_no_state_has_is_drift(tmp_path: Path) -> None:
+    found = compared(job(tmp_path, events((), ())), bucket=THEIRS)
+    said = (f"IAM: roles/storage.objectUser to {THEIRS}",)
+    assert (found.outcome, found.changes) == (
+        Outcome.DRIFT,
+        (Change("update", BUCKET, "data", said),),
+    )
+    assert "remove it from the bucket's policy" in found.notes[0]
+    # Another stack of the project shares the bucket.
+    shares = OURS.replace("tpu-stack-dev", "tpu-stack-ada")
+    (tmp_path / "shared").mkdir()
+    assert compared(job(tmp_path / "shared", events((), ())), bucket=shares).changes == ()
+
+
+def test_a_grant_on_the_project_that_no_state_has_is_told_and_those_of_the_state_are_not(
+    tmp_path: Path,
+) -> None:
+    of = job(tmp_path, events((), ()))
+    found = compared(of, project=THEIRS)
+    assert (found.outcome, found.changes) == (Outcome.NO_CHANGE, ())
+    assert found.notes[0].endswith(f": roles/secretmanager.secretAccessor to {THEIRS}")
+    assert OURS not in found.notes[0]
+    assert compared(of).notes == (drift._UNSEEN,)
+
+
+def test_where_policies_may_not_be_read_that_is_told_and_drift_is_found_all_the_same(
+    tmp_path: Path,
+) -> None:
+    def refused() -> Google:
+        raise TpustackError("no Google credentials")
+
+    (found,) = drift.drift(job(tmp_path, events((LABEL,), ())), ["dev"], refused)
+    assert found.outcome is Outcome.DRIFT
+    assert "could not be compared with the state: no Google credentials" in found.notes[1]
 
 
 def events(changes: tuple[Change, ...], noticed: tuple[Change, ...]) -> Any:
@@ -38,14 +125,14 @@ def events(changes: tuple[Change, ...], noticed: tuple[Change, ...]) -> Any:
 
 @pytest.mark.parametrize("noticed", [OFF, IDLE])
 def test_what_is_off_is_drift_that_no_deployment_undoes(tmp_path: Path, noticed: Change) -> None:
-    (found,) = drift.drift(job(tmp_path, events((), (noticed,))), ["dev"])
+    found = compared(job(tmp_path, events((), (noticed,))))
     assert (found.outcome, found.changes) == (Outcome.DRIFT, (noticed,))
     assert "Put it back" not in found.notes[0]
     assert f"left so: {noticed.name} ({noticed.properties[0]})" in found.notes[0]
 
 
 def test_a_resource_with_both_is_named_once(tmp_path: Path) -> None:
-    (found,) = drift.drift(job(tmp_path, events((LABEL,), (OFF,))), ["dev"])
+    found = compared(job(tmp_path, events((LABEL,), (OFF,))))
     (change,) = found.changes
     assert change.properties == ("labels.team", "currentStatus: TERMINATED")
     assert len(found.notes) == 3
@@ -65,17 +152,17 @@ def test_the_way_back_is_a_command_that_takes_the_stack(
     of = job(tmp_path, events((LABEL,), ()))
     if pipeline:
         (tmp_path / "stacks" / "pipeline.yaml").write_text(pipeline, encoding="utf-8")
-    (found,) = drift.drift(of, ["dev"])
+    found = compared(of)
     assert found.notes[0].startswith(f"Put it back with `{command} --refresh --stack dev`, or")
 
 
 def test_a_tpu_that_the_idle_limit_stopped_is_no_drift(tmp_path: Path) -> None:
     limits = {"tpu-stack:limits": {"idleMinutes": 30}}
-    (found,) = drift.drift(job(tmp_path, events((), (IDLE,)), **limits), ["dev"])
+    found = compared(job(tmp_path, events((), (IDLE,)), **limits))
     assert found.outcome is Outcome.NO_CHANGE
 
 
 def test_nothing_is_no_drift_of_what_can_be_seen(tmp_path: Path) -> None:
-    (found,) = drift.drift(job(tmp_path, events((), ())), ["dev"])
+    found = compared(job(tmp_path, events((), ())))
     assert found.outcome is Outcome.NO_CHANGE
-    assert "IAM roles" in found.notes[0]
+    assert "grants on accounts" in found.notes[0]
