@@ -78,8 +78,9 @@ class Note:
 
     def remove(self) -> None:
         """Remove it if the engine has ended by itself, and so has given its lock back."""
-        with contextlib.suppress(TpustackError, OSError):
-            if self._store is not None and (self._process.poll() or 0) >= 0:
+        code = self._process.poll()
+        if self._store is not None and code is not None and code >= 0:
+            with contextlib.suppress(TpustackError, OSError):
                 self._store.delete(self._name)
 
 

@@ -230,6 +230,8 @@ def test_an_engine_is_noted_for_as_long_as_it_may_hold_a_lock(
     note.remove()
     assert state.notes() == []
     killed = state.note(engine, "destroy")
+    killed.remove()
+    assert len(state.notes()) == 1
     engine.kill()
     engine.wait()
     killed.remove()

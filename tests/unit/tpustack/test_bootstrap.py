@@ -1,0 +1,86 @@
+"""A second `tpustack bootstrap` takes no lock of one that may be at work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tpustack import bootstrap
+from tpustack.errors import TpustackError
+from tpustack.recovery.locks import Lock, LockedError
+
+LOCK = Lock("file:///state/locks/1.json", "ada", "laptop", 42, datetime.now(timezone.utc))
+Run = Callable[[], Any]
+
+
+class Here:
+    """The first run's state in a folder, behind a lock."""
+
+    def __init__(self, *, dead: bool) -> None:
+        self.dead, self.locked, self.began = dead, True, False
+
+    def recovery(self, line: object) -> Any:
+        return SimpleNamespace(
+            interrupted=lambda: None,
+            ask_for_lock=self.ask,
+            are_orphaned=lambda locks: self.dead,
+            release=self.release,
+        )
+
+    def ask(self) -> None:
+        if self.locked:
+            raise LockedError([LOCK])
+
+    def release(self, locks: list[Lock]) -> None:
+        assert locks == [LOCK]
+        self.locked = False
+
+    def up(self, line: object) -> str:
+        self.began = True
+        return "updated"
+
+    def copy_to(self, other: object) -> None:
+        """Nothing is kept."""
+
+
+def run(here: Here, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> object:
+    (tmp_path / "bootstrap").mkdir()
+    elsewhere = SimpleNamespace(select=lambda name: here)
+    there = SimpleNamespace(
+        elsewhere=lambda folder: elsewhere, stacks=lambda: {"pipeline"}, stack=lambda name: None
+    )
+    settings = SimpleNamespace(project="p", all_projects=(), bucket="b")
+    for name, value in {
+        "load": lambda stack, project: settings,
+        "rights_of": lambda of, at: {},
+        "require_project": lambda project: None,
+        "root": lambda: tmp_path,
+        "state": lambda: tmp_path,
+        "Backend": lambda environment, program: there,
+    }.items():
+        monkeypatch.setattr(bootstrap, name, value)
+    return bootstrap.bootstrap("pipeline", {}, print)
+
+
+def test_it_refuses_where_the_first_may_be_at_work_and_names_the_lock(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    here = Here(dead=False)
+    with pytest.raises(
+        TpustackError, match=r"ada@laptop \(process 42\).*delete file:///state/locks/1"
+    ):
+        run(here, monkeypatch, tmp_path)
+    assert (here.locked, here.began) == (True, False)
+
+
+def test_it_goes_on_where_the_first_is_dead(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    here = Here(dead=True)
+    assert run(here, monkeypatch, tmp_path) == "updated"
+    assert (here.locked, here.began) == (False, True)
