@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from tpustack.cloud.google import Google
 from tpustack.engine.events import Change
@@ -22,7 +23,7 @@ _ON = {
     "gcp:storage/bucketIAMMember:BucketIAMMember": "bucket",
 }
 # Who has a role in the project: each bucket begins with grants to them.
-_OF_PROJECT = ("projectOwner:", "projectEditor:", "projectViewer:")
+_OF_PROJECT = ("projectOwner:{}", "projectEditor:{}", "projectViewer:{}")
 Json = Mapping[str, Any]
 Grant = tuple[str, str]
 
@@ -32,11 +33,14 @@ def on_buckets(google: Google, project: str, resources: Sequence[Json]) -> Itera
 
     Raises TpustackError where they may not be read.
     """
-    ours = f"@{'.'.join(reversed(project.split(':')))}.iam.gserviceaccount.com"
+    account = f"@{'.'.join(reversed(project.split(':')))}.iam.gserviceaccount.com"
+    ours = (account, *(each.format(project) for each in _OF_PROJECT))
     for each in resources:
         name = (each.get("outputs") or {}).get("name")
         if each["type"] == _OWN and name:
-            policy = google.get(_BUCKET.format(name), {"optionsRequestedPolicyVersion": 3})
+            policy = google.get(
+                _BUCKET.format(quote(name, safe="")), {"optionsRequestedPolicyVersion": 3}
+            )
             more = sorted(_grants(policy) - _known(resources, "bucket", name))
             said = tuple(f"IAM: {role} to {who}" for role, who in more if not who.endswith(ours))
             if said:
@@ -56,7 +60,6 @@ def _grants(policy: Json) -> set[Grant]:
         (binding["role"], member)
         for binding in policy.get("bindings") or ()
         for member in binding.get("members") or ()
-        if not member.startswith(_OF_PROJECT)
     }
 
 

@@ -83,9 +83,12 @@ def compared(of: Job, **more: str) -> Any:
     return found
 
 
-def test_a_grant_on_a_stacks_own_bucket_that_no_state_has_is_drift(tmp_path: Path) -> None:
-    found = compared(job(tmp_path, events((), ())), bucket=THEIRS)
-    said = (f"IAM: roles/storage.objectUser to {THEIRS}",)
+@pytest.mark.parametrize("whom", [THEIRS, "user:ada@evil.example", "projectEditor:evil"])
+def test_a_grant_on_a_stacks_own_bucket_that_no_state_has_is_drift(
+    tmp_path: Path, whom: str
+) -> None:
+    found = compared(job(tmp_path, events((), ())), bucket=whom)
+    said = (f"IAM: roles/storage.objectUser to {whom}",)
     assert (found.outcome, found.changes) == (
         Outcome.DRIFT,
         (Change("update", BUCKET, "data", said),),
