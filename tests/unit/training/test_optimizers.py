@@ -11,10 +11,14 @@ import pytest
 import tensorflow as tf
 
 from tpu_training.checkpoints.model_description import describe_model
+from tpu_training.loop.optimizers.choice import Choice, choose_variables, creations
 from tpu_training.loop.optimizers.create import create_optimizer
 from tpu_training.loop.optimizers.schedules import create_schedule
+from tpu_training.models.attention import Embedding
+from tpu_training.models.create import create_model
+from tpu_training.models.layers import Dense
 from tpu_training.models.params import Params, build_params
-from tpu_training.models.registry import load_model
+from tpu_training.models.registry import ModelDefinition, load_model
 from tpu_training.models.spec import DataSpec
 
 if TYPE_CHECKING:
@@ -23,20 +27,36 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.training
 
 Array = npt.NDArray[np.float64]
-RATE = 0.1
+RATE, STEPS = 0.1, 5
 START = np.array([[1.0, -2.0], [0.5, 4.0]])
 BIAS = np.array([3.0, -1.0])
 
 
-def optimise(cluster: Cluster, steps: int = 5, **settings: Any) -> tuple[Array, Array]:
-    """Follow the gradient 2 * w of a kernel and of a bias."""
-    params = Params(learning_rate=RATE, schedule="constant", warmup_fraction=0, **settings)
+def choice(**variables: tf.Variable) -> Choice:
+    """All of `variables`, by their paths, where `__` stands for a part within another."""
+    paths = [name.replace("__", "/") for name in variables]
+    return Choice(list(variables.values()), [1.0] * len(paths), frozenset(), paths, "")
+
+
+def slope(weights: Any) -> Any:
+    """The gradient that is followed: its part of the weights differs with them."""
+    return 2.0 * weights + weights**3 / 8.0
+
+
+def rate_of(step: int) -> float:
+    return RATE * (1.0 - step / (STEPS - 1.0))
+
+
+def optimise(cluster: Cluster, steps: int = STEPS, **settings: Any) -> tuple[Array, Array]:
+    """Follow the slope of a kernel and of a bias while the rate falls to 0."""
+    params = Params(learning_rate=RATE, schedule="linear", warmup_fraction=0, **settings)
     with cluster.strategy.scope():
         variables = [tf.Variable(START, dtype=tf.float32), tf.Variable(BIAS, dtype=tf.float32)]
-        optimizer = create_optimizer(params, variables, create_schedule(params, steps))
+        chosen = choice(kernel=variables[0], bias=variables[1])
+        optimizer = create_optimizer(params, chosen, create_schedule(params, STEPS))
 
     def step(number: tf.Tensor) -> None:
-        cluster.strategy.run(lambda: optimizer.apply([2.0 * v for v in variables], number))
+        cluster.strategy.run(lambda: optimizer.apply([slope(v) for v in variables], number))
 
     compiled = tf.function(step)
     for number in range(steps):
@@ -47,58 +67,68 @@ def optimise(cluster: Cluster, steps: int = 5, **settings: Any) -> tuple[Array, 
     return variables[0].numpy(), variables[1].numpy()
 
 
-def adam(weights: Array, decay: float, steps: int = 5) -> Array:
+def adam(weights: Array, decay: float) -> Array:
     first, second = np.zeros_like(weights), np.zeros_like(weights)
-    for count in range(1, steps + 1):
-        gradient = 2.0 * weights
+    for step in range(STEPS):
+        gradient = slope(weights)
         first = 0.9 * first + 0.1 * gradient
-        second = 0.99 * second + 0.01 * gradient**2
-        mean, square = first / (1 - 0.9**count), second / (1 - 0.99**count)
-        weights = weights - RATE * (mean / np.sqrt(square) + decay * weights)
+        second = 0.999 * second + 0.001 * gradient**2
+        mean, square = first / (1 - 0.9 ** (step + 1)), second / (1 - 0.999 ** (step + 1))
+        weights = weights - rate_of(step) * (mean / np.sqrt(square) + decay * weights)
     return weights
 
 
-def sgd(weights: Array, decay: float, steps: int = 5, trust: float = 0.0) -> Array:
+def sgd(weights: Array, decay: float) -> Array:
     velocity = np.zeros_like(weights)
-    for _ in range(steps):
-        gradient = 2.0 * weights
+    for step in range(STEPS):
+        velocity = 0.9 * velocity + slope(weights) + decay * weights
+        weights = weights - rate_of(step) * velocity
+    return weights
+
+
+def lars(weights: Array, decay: float, trust: float | None = 0.001) -> Array:
+    """Algorithm 1 of arXiv:1708.03888; without `trust`, what is left of it for a bias."""
+    velocity = np.zeros_like(weights)
+    for step in range(STEPS):
+        gradient = slope(weights)
         norms = np.linalg.norm(weights), np.linalg.norm(gradient)
-        scale = trust * norms[0] / (norms[1] + decay * norms[0]) if trust else 1.0
-        velocity = 0.9 * velocity + gradient + decay * weights
-        weights = weights - RATE * scale * velocity
+        local = trust * norms[0] / (norms[1] + decay * norms[0]) if trust else 1.0
+        velocity = 0.9 * velocity + rate_of(step) * local * (gradient + decay * weights)
+        weights = weights - velocity
     return weights
 
 
-def nesterov(weights: Array, decay: float, steps: int = 5) -> Array:
+def nesterov(weights: Array, decay: float) -> Array:
     velocity = np.zeros_like(weights)
-    for _ in range(steps):
-        gradient = 2.0 * weights + decay * weights
+    for step in range(STEPS):
+        gradient = slope(weights) + decay * weights
         velocity = 0.9 * velocity + gradient
-        weights = weights - RATE * (0.9 * velocity + gradient)
+        weights = weights - rate_of(step) * (0.9 * velocity + gradient)
     return weights
 
 
-def lion(weights: Array, decay: float, steps: int = 5) -> Array:
+def lion(weights: Array, decay: float) -> Array:
+    """Algorithm 2 of arXiv:2302.06675, with the decay rates of its section 5."""
     mean = np.zeros_like(weights)
-    for _ in range(steps):
-        gradient = 2.0 * weights
+    for step in range(STEPS):
+        gradient = slope(weights)
         direction = np.sign(0.9 * mean + 0.1 * gradient)
         mean = 0.99 * mean + 0.01 * gradient
-        weights = weights - RATE * (direction + decay * weights)
+        weights = weights - rate_of(step) * (direction + decay * weights)
     return weights
 
 
-def muon(weights: Array, decay: float, steps: int = 5) -> Array:
+def muon(weights: Array, decay: float) -> Array:
     momentum = np.zeros_like(weights)
-    for _ in range(steps):
-        gradient = 2.0 * weights
+    for step in range(STEPS):
+        gradient = slope(weights)
         momentum = 0.9 * momentum + gradient
         x = gradient + 0.9 * momentum
         x = x / np.linalg.norm(x)
         for _ in range(5):
             square = x @ x.T
             x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
-        weights = weights - RATE * (0.2 * 2**0.5 * x + decay * weights)
+        weights = weights - rate_of(step) * (0.2 * 2**0.5 * x + decay * weights)
     return weights
 
 
@@ -111,7 +141,7 @@ def muon(weights: Array, decay: float, steps: int = 5) -> Array:
         ("nesterov", nesterov, nesterov),
         ("lion", lion, lion),
         ("muon", muon, adam),
-        ("lars", lambda w, decay: sgd(w, decay, trust=0.001), sgd),
+        ("lars", lars, lambda b, decay: lars(b, decay, trust=None)),
     ],
 )
 def test_an_optimizer_follows_its_paper_and_decays_no_bias(
@@ -121,53 +151,98 @@ def test_an_optimizer_follows_its_paper_and_decays_no_bias(
     bias: Callable[[Array, float], Array],
     decay: float,
 ) -> None:
-    weights, offsets = optimise(cluster, optimizer=name, weight_decay=decay)
+    betas: dict[str, Any] = {"squares_momentum": 0.99} if name == "lion" else {}
+    weights, offsets = optimise(cluster, optimizer=name, weight_decay=decay, **betas)
     assert weights == pytest.approx(kernel(START, decay), rel=1e-4, abs=1e-6)
     assert offsets == pytest.approx(bias(BIAS, 0.0), rel=1e-4, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["Lion", "Muon", "SGD"])
+@pytest.mark.parametrize("name", ["Adam", "Lion", "Muon", "SGD"])
 def test_an_optimizer_does_what_that_of_keras_does(one_device: Cluster, name: str) -> None:
     keras = pytest.importorskip("keras")
     if not hasattr(keras.optimizers, name):
         pytest.skip(f"this Keras has no {name}")
     variable_of_keras = getattr(keras, "Variable", tf.Variable)  # Keras 2 has TensorFlow's own.
-    settings: dict[str, Any] = {
-        "Lion": {"beta_1": 0.9, "beta_2": 0.99},
-        "Muon": {"momentum": 0.9, "adam_beta_2": 0.99},
+    every: dict[str, dict[str, Any]] = {
+        "Adam": {},
+        "Lion": {},
+        "Muon": {"weight_decay": None, "adam_weight_decay": None, "adam_beta_1": 0.95},
         "SGD": {"momentum": 0.9, "nesterov": True},
-    }[name]
-    if name == "Muon":
-        settings |= {"weight_decay": None, "adam_weight_decay": None}
+    }
+    settings = every[name]
     ours = {"SGD": "nesterov"}.get(name, name.lower())
     variables = [tf.Variable(START[:, :1], dtype=tf.float32), tf.Variable(BIAS, dtype=tf.float32)]
     theirs = [variable_of_keras(variable.numpy()) for variable in variables]
-    params = Params(learning_rate=RATE, schedule="constant", warmup_fraction=0, optimizer=ours)
-    mine = create_optimizer(params, variables, create_schedule(params, 3))
+    constant = {"learning_rate": RATE, "schedule": "constant", "warmup_fraction": 0}
+    params = build_params({"optimizer": ours, **constant}, ())
+    chosen = choice(kernel=variables[0], bias=variables[1])
+    mine = create_optimizer(params, chosen, create_schedule(params, 3))
     other = getattr(keras.optimizers, name)(learning_rate=RATE, **settings)
     for step in range(3):
-        gradients = [2.0 * variable for variable in variables]
+        gradients = [slope(variable) for variable in variables]
         other.apply_gradients(zip(gradients, theirs, strict=True))
         mine.apply(gradients, tf.constant(step, tf.int64))
     for variable, expected in zip(variables, theirs, strict=True):
         assert variable.numpy() == pytest.approx(expected.numpy(), rel=1e-4)
 
 
-def test_a_matrix_under_muon_has_no_second_moment(one_device: Cluster) -> None:
-    shapes = {"kernel": (3, 4), "table": (5, 4), "bias": (4,), "conv": (3, 3, 1, 4)}
-    variables = [tf.Variable(tf.zeros(shape), name=name) for name, shape in shapes.items()]
+def muons_slots(model: tf.Module, order: list[tf.Variable]) -> dict[str, int]:
     params = Params(optimizer="muon")
-    optimizer = create_optimizer(params, variables, create_schedule(params, 3))
-    assert [len(slots) for slots in optimizer.slots] == [1, 2, 2, 2]
+    chosen = choose_variables(params, model, order)
+    optimizer = create_optimizer(params, chosen, create_schedule(params, 3))
+    return dict(zip(chosen.paths, map(len, optimizer.slots), strict=True))
+
+
+def test_muon_leaves_embeddings_and_the_last_matrix_to_adam(one_device: Cluster) -> None:
+    with creations() as order:
+        model = tf.Module()
+        model.words = Embedding(5, 4, 0)
+        model.embedded = tf.Module()
+        model.embedded.weights = tf.Variable(tf.zeros((5, 4)))
+        model.conv = tf.Variable(tf.zeros((3, 3, 1, 4)))
+        model.hidden, model.a_head = Dense(4, 4, 0), Dense(4, 2, 0)
+    slots = muons_slots(model, order)
+    assert {path for path, count in slots.items() if count == 1} == {"hidden/kernel"}
+
+
+def keras_text_model(*_: object) -> Any:
+    keras = tf.keras
+    ids = keras.Input((6,), dtype="int32")
+    x = keras.layers.Embedding(9, 4)(ids)
+    x = keras.layers.MultiHeadAttention(2, 3)(x, x)
+    x = keras.layers.LayerNormalization(axis=(1, 2))(x)
+    x = keras.layers.Dense(4)(keras.layers.Flatten()(x))
+    return keras.Model(ids, keras.layers.Dense(3)(x))
+
+
+def test_biases_and_normalisations_of_keras_do_not_decay_whatever_their_rank(
+    one_device: Cluster,
+) -> None:
+    definition = ModelDefinition("k", Params, keras_text_model, own=True)
+    with creations() as order:
+        spec = DataSpec("text", (6,), "int32", 3, vocabulary=9)
+        model = create_model(definition, Params(precision="float32"), spec, 0)
+    params = Params(optimizer="sgd", weight_decay=0.5, schedule="constant", warmup_fraction=0)
+    chosen = choose_variables(params, model, order)
+    for variable in chosen.trained:
+        variable.assign(tf.ones_like(variable))
+    named = dict(zip(chosen.paths, chosen.trained, strict=True))
+    assert len(named["multi_head_attention/query/bias"].shape) == 2
+    optimizer = create_optimizer(params, chosen, create_schedule(params, 3))
+    optimizer.apply([tf.zeros_like(v) for v in chosen.trained], tf.constant(0, tf.int64))
+    kept = {path.rpartition("/")[2] for path, v in named.items() if np.all(v.numpy() == 1.0)}
+    decayed = {path.rpartition("/")[2] for path in chosen.paths} - kept
+    assert (kept, decayed) == ({"bias", "gamma", "beta"}, {"kernel", "embeddings"})
+    assert {p for p, n in muons_slots(model, order).items() if n == 1} == {"dense/kernel"}
 
 
 def test_clipping_shortens_all_gradients_together_to_the_norm(cluster: Cluster) -> None:
     weights, offsets = optimise(cluster, 1, optimizer="sgd", clip_norm=1.5)
-    norm = np.sqrt((4 * START**2).sum() + (4 * BIAS**2).sum())
-    assert weights == pytest.approx(START - RATE * 2 * START * 1.5 / norm, rel=1e-5)
-    assert offsets == pytest.approx(BIAS - RATE * 2 * BIAS * 1.5 / norm, rel=1e-5)
+    norm = np.sqrt((slope(START) ** 2).sum() + (slope(BIAS) ** 2).sum())
+    assert weights == pytest.approx(START - RATE * slope(START) * 1.5 / norm, rel=1e-5)
+    assert offsets == pytest.approx(BIAS - RATE * slope(BIAS) * 1.5 / norm, rel=1e-5)
     unclipped, _ = optimise(cluster, 1, optimizer="sgd", clip_norm=1000.0)
-    assert unclipped == pytest.approx(START - RATE * 2 * START, rel=1e-5)
+    assert unclipped == pytest.approx(START - RATE * slope(START), rel=1e-5)
 
 
 def rates(**settings: Any) -> Array:
@@ -219,3 +294,25 @@ def test_an_optimizer_that_is_not_the_models_own_has_its_own_defaults() -> None:
     spec = DataSpec("image", (8, 8, 1), "uint8", 3)
     description = describe_model(load_model("resnet"), given, spec, "data")
     assert build_params(description.params, (), kind=kind) == given
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer", "expected"),
+    [
+        ("mnist_cnn", "lion", {"momentum": 0.9, "squares_momentum": 0.99}),
+        ("resnet", "lion", {"momentum": 0.9, "squares_momentum": 0.99}),
+        ("bert", "lion", {"momentum": 0.95, "squares_momentum": 0.98}),
+        ("bert", "adam", {"momentum": 0.9, "squares_momentum": 0.999}),
+        ("bert", "muon", {"momentum": 0.95}),
+        # With a trust of 0.001 a rate of 0.1 would train nothing.
+        ("resnet", "lars", {"learning_rate": 10.0}),
+        ("bert", "lars", {"learning_rate": 1.0}),
+        ("mnist_cnn", "lars", {"learning_rate": 3.2}),
+    ],
+)
+def test_the_defaults_of_an_optimizer_are_those_of_its_paper(
+    model: str, optimizer: str, expected: dict[str, float]
+) -> None:
+    params = build_params({"optimizer": optimizer}, (), kind=load_model(model).params)
+    assert {name: getattr(params, name) for name in expected} == expected
+    assert Params().squares_momentum == 0.999

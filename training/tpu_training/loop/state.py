@@ -77,7 +77,7 @@ def create_train_state(
         check_model(model, definition.create_model)
         chosen = choose_variables(params, model, order)
         optimizer = compiled_optimizer(params, model, chosen.trained) or create_optimizer(
-            params, chosen.trained, schedule, chosen.rate_factors
+            params, chosen, schedule
         )
         decay = params.ema_decay
         average = WeightAverage(model, chosen.frozen, decay) if decay else None

@@ -26,12 +26,16 @@ class Params(FineTuning, Regularisation, Observing):
     """The parameters of every model; a model's own Params adds to them.
 
     `by_optimizer` has the defaults of parameters that an optimizer other than the model's own
-    wants, such as its rate.
+    wants, such as its rate; a model's own add to these.
     """
 
     by_optimizer: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        # A tenth of Adam's rate: arXiv:2302.06675, section 5.
-        "lion": {"learning_rate": 0.0004},
+        # A tenth of Adam's rate, and its own decay rates: arXiv:2302.06675, section 5.
+        "lion": {"learning_rate": 0.0004, "squares_momentum": 0.99},
+        # https://kellerjordan.github.io/posts/muon
+        "muon": {"momentum": 0.95},
+        # A thousandth of it is a step's part of the weights; trials: docs/lr-range-test.md.
+        "lars": {"learning_rate": 3.2},
     }
 
     epochs: float = param(3.0, "passes over the training set", 0.001, 100_000)
@@ -60,7 +64,7 @@ class Params(FineTuning, Regularisation, Observing):
     )
     momentum: float = param(0.9, "momentum; adam's decay rate of gradients", 0, 0.9999)
     squares_momentum: float = param(
-        0.99, "adam's decay rate of squares; 0.999 suits long runs and noisy data", 0, 0.99999
+        0.999, "adam's decay rate of squares; 0.99 suits runs of a few hundred steps", 0, 0.99999
     )
     weight_decay: float = param(0.0, "decay of all weights but biases and normalisations", 0, 10.0)
     clip_norm: float = param(0.0, "largest global norm of the gradients; 0 does not clip", 0, 1e6)
@@ -205,8 +209,9 @@ def build_params(
         raise ParamsError(problems)
     usual = fields["optimizer"].default
     optimizer = values.get("optimizer", usual)
-    wanted = kind.by_optimizer.get(optimizer, {}) if optimizer != usual else {}
-    return kind(**{**wanted, **values})
+    wanted = [each.by_optimizer.get(optimizer, {}) for each in (Params, kind)]
+    defaults = {**wanted[0], **wanted[1]} if optimizer != usual else {}
+    return kind(**{**defaults, **values})
 
 
 def describe_params(kind: type[Params] = Params) -> str:

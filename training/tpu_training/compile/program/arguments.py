@@ -66,8 +66,9 @@ def _names(step: Step) -> dict[int, str]:
     names = {id(variable): path for path, variable in variable_paths(step.state.model)}
     optimizer: Optimizer = step.state.optimizer
     for variable, slots in zip(step.state.variables, optimizer.slots, strict=True):
-        for slot, name in zip(slots, optimizer.names_of(variable), strict=True):
-            names[id(slot)] = f"{name} of {names.get(id(variable), variable.name)}"
+        of = names.get(id(variable), variable.name)
+        for slot in slots:
+            names[id(slot)] = f"{slot.name.partition(':')[0]} of {of}"
     for path, shadow in _shadows(step).items():
         names[id(shadow)] = f"average of {path}"
     return names

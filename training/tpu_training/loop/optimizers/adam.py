@@ -21,12 +21,12 @@ class Adam(Optimizer):
 
     def update(self, variable: tf.Variable, change: Change) -> None:
         """Update one copy, with both bias corrections in the rate (end of its section 2)."""
-        (first, second), gradient, rate, step = change
+        (first, second), gradient, rate, step, decay, _ = change
         count = tf.cast(step, tf.float32) + 1.0
         corrected = rate * tf.sqrt(1.0 - self._beta_2**count) / (1.0 - self._beta_1**count)
         mean = first.assign(self._beta_1 * first + (1.0 - self._beta_1) * gradient)
         square = second.assign(self._beta_2 * second + (1.0 - self._beta_2) * tf.square(gradient))
         difference = corrected * mean / (tf.sqrt(square) + _EPSILON)
-        if decay := self.decay(variable):
+        if decay:
             difference += rate * decay * variable
         variable.assign_sub(difference)

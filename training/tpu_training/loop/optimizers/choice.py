@@ -1,12 +1,13 @@
 """Choose what of a model is trained, and how fast each part of it learns."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tpu_training.errors import InputError
+from tpu_training.loop.optimizers.muon import is_embedding
 from tpu_training.models.names import (
     check_pattern,
     layer_of,
@@ -19,11 +20,16 @@ from tpu_training.models.params import Params
 
 
 class Choice(NamedTuple):
-    """The variables that are trained, each with its factor of the rate; the ids of all frozen."""
+    """The variables that are trained, each with its factor of the rate; the ids of all frozen.
+
+    `paths` are those of the trained variables, and `head` that of the matrix created last.
+    """
 
     trained: list[tf.Variable]
     rate_factors: list[float]
     frozen: frozenset[int]
+    paths: list[str]
+    head: str
 
 
 @contextmanager
@@ -52,11 +58,19 @@ def choose_variables(params: Params, model: tf.Module, order: Sequence[tf.Variab
     if not trained:
         raise InputError(f"--freeze={params.freeze}: freezes all variables; leave some to train")
     factors = _rate_factors(params.rate_factors, [path for path, _ in trained])
-    depths = _depths(trainable, order)
+    places = {id(variable): place for place, variable in enumerate(order)}
+    depths = _depths(trainable, places)
+    matrices = [
+        (places.get(id(variable), -1), path)
+        for path, variable in trainable
+        if len(variable.shape) == 2 and not is_embedding(path)
+    ]
     return Choice(
         [variable for _, variable in trained],
         [factors[path] * params.layer_decay ** depths[layer_of(path)] for path, _ in trained],
         frozenset(id(variable) for path, variable in every if path in frozen),
+        [path for path, _ in trained],
+        max(matrices, default=(0, ""))[1],
     )
 
 
@@ -88,14 +102,11 @@ def _rate_factors(text: str, paths: Sequence[str]) -> dict[str, float]:
     return factors
 
 
-def _depths(
-    named: Sequence[tuple[str, tf.Variable]], order: Sequence[tf.Variable]
-) -> dict[str, int]:
+def _depths(named: Sequence[tuple[str, tf.Variable]], places: Mapping[int, int]) -> dict[str, int]:
     """Return how many layers lie above each layer, by the order in which they were created."""
-    places = {id(variable): place for place, variable in enumerate(order)}
     first: dict[str, int] = {}
     for path, variable in named:
-        layer, place = layer_of(path), places.get(id(variable), len(order))
+        layer, place = layer_of(path), places.get(id(variable), len(places))
         first[layer] = min(first.get(layer, place), place)
     layers = sorted(first, key=first.__getitem__)
     return {layer: len(layers) - 1 - place for place, layer in enumerate(layers)}

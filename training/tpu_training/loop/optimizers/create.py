@@ -1,12 +1,10 @@
 """Create the optimizer from the parameters."""
 
-from collections.abc import Sequence
 from typing import Any
-
-import tensorflow as tf
 
 from tpu_training.loop.optimizers.adam import Adam
 from tpu_training.loop.optimizers.base import Optimizer
+from tpu_training.loop.optimizers.choice import Choice
 from tpu_training.loop.optimizers.lars import Lars
 from tpu_training.loop.optimizers.lion import Lion
 from tpu_training.loop.optimizers.muon import Muon
@@ -16,17 +14,14 @@ from tpu_training.models.keras.params import AUTO
 from tpu_training.models.params import Params
 
 
-def create_optimizer(
-    params: Params,
-    variables: Sequence[tf.Variable],
-    schedule: Schedule,
-    rate_factors: Sequence[float] = (),
-) -> Optimizer:
+def create_optimizer(params: Params, chosen: Choice, schedule: Schedule) -> Optimizer:
     """Create the optimizer that `params` names; call in the strategy's scope."""
     common: dict[str, Any] = {"weight_decay": params.weight_decay, "clip_norm": params.clip_norm}
-    common["rate_factors"] = rate_factors
+    common |= {"rate_factors": chosen.rate_factors, "paths": chosen.paths}
+    if params.optimizer == "muon":
+        common["head"] = chosen.head
     if kind := {AUTO: Adam, "adam": Adam, "lion": Lion, "muon": Muon}.get(params.optimizer):
         betas = {"beta_1": params.momentum, "beta_2": params.squares_momentum}
-        return kind(variables, schedule, **common, **betas)
+        return kind(chosen.trained, schedule, **common, **betas)
     plain = {"sgd": Sgd, "nesterov": Nesterov, "lars": Lars}[params.optimizer]
-    return plain(variables, schedule, **common, momentum=params.momentum)
+    return plain(chosen.trained, schedule, **common, momentum=params.momentum)

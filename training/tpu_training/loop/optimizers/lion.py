@@ -16,9 +16,9 @@ class Lion(Adam):
 
     def update(self, variable: tf.Variable, change: Change) -> None:
         """Step by the sign of the mean with `beta_1`, then move the mean with `beta_2`."""
-        (first,), gradient, rate, _ = change
+        (first,), gradient, rate, _, decay, _ = change
         direction = tf.sign(self._beta_1 * first + (1.0 - self._beta_1) * gradient)
         first.assign(self._beta_2 * first + (1.0 - self._beta_2) * gradient)
-        if decay := self.decay(variable):
+        if decay:
             direction += decay * variable
         variable.assign_sub(rate * direction)

@@ -1,9 +1,11 @@
 """Muon, which steps by an orthogonal matrix near the momentum's."""
 
+from typing import Any
+
 import tensorflow as tf
 
 from tpu_training.loop.optimizers.adam import Adam
-from tpu_training.loop.optimizers.base import Change
+from tpu_training.loop.optimizers.base import Change, is_weight
 
 # The iteration's polynomial and number of steps (https://kellerjordan.github.io/posts/muon), and
 # the factor that makes its steps as long as Adam's (arXiv:2502.16982), as in Keras.
@@ -16,23 +18,31 @@ _EPSILON = 1e-7
 class Muon(Adam):
     """Momentum orthogonalised by Newton-Schulz, for matrices; Adam for all else.
 
-    As Keras does, embeddings, convolutions, biases and normalisations are Adam's.
+    As Keras does, embeddings, convolutions, biases and normalisations are Adam's; and so is the
+    output layer, as its author writes (https://kellerjordan.github.io/posts/muon).
     """
 
-    def names_of(self, variable: tf.Variable) -> tuple[str, ...]:
-        """Return the slots of `variable`: a matrix has no second moment."""
-        return ("first",) if _is_matrix(variable) else self.slot_names
+    def __init__(self, *arguments: Any, head: str = "", **others: Any) -> None:
+        """Let Adam have the matrix at the path `head`."""
+        self._head = head
+        super().__init__(*arguments, **others)
+
+    def names_of(self, path: str, variable: tf.Variable) -> tuple[str, ...]:
+        """Return the slots of the `variable` at `path`: what is orthogonalised has one."""
+        matrix = len(variable.shape) == 2 and is_weight(path, variable)
+        adams = not matrix or path == self._head or is_embedding(path)
+        return self.slot_names if adams else ("first",)
 
     def update(self, variable: tf.Variable, change: Change) -> None:
         """Update one copy, with Nesterov's momentum."""
-        if not _is_matrix(variable):
+        if len(change.slots) > 1:
             super().update(variable, change)
             return
-        (first,), gradient, rate, _ = change
+        (first,), gradient, rate, _, decay, _ = change
         momentum = first.assign(self._beta_1 * first + gradient)
         direction = orthogonalise(gradient + self._beta_1 * momentum)
         direction *= _LENGTH * max(variable.shape) ** 0.5
-        if decay := self.decay(variable):
+        if decay:
             direction += decay * variable
         variable.assign_sub(rate * direction)
 
@@ -49,6 +59,6 @@ def orthogonalise(matrix: tf.Tensor) -> tf.Tensor:
     return tf.transpose(x) if rows > columns else x
 
 
-def _is_matrix(variable: tf.Variable) -> bool:
-    # `table` is what layers.Embedding calls its only variable.
-    return len(variable.shape) == 2 and "table" not in variable.name
+def is_embedding(path: str) -> bool:
+    """Return whether `path` is that of an embedding, of Keras or of models/attention.py."""
+    return "embed" in path.lower() or path.rpartition("/")[2] == "table"

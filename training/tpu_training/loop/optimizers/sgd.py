@@ -19,8 +19,8 @@ class Sgd(Optimizer):
 
     def update(self, variable: tf.Variable, change: Change) -> None:
         """Set velocity = momentum * velocity + gradient; variable -= rate * its direction."""
-        (velocity,), gradient, rate, _ = change
-        if decay := self.decay(variable):
+        (velocity,), gradient, rate, _, decay, _ = change
+        if decay:
             gradient += decay * variable
         moved = velocity.assign(self._momentum * velocity + gradient)
         variable.assign_sub(rate * self._direction(moved, gradient))

@@ -21,7 +21,14 @@ class Params(base.Params):
     """AdamW with a linear schedule, as in BERT's training."""
 
     by_optimizer: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "lion": {"learning_rate": 1e-4, "weight_decay": 0.1}
+        # For language: arXiv:2302.06675, section 5.
+        "lion": {
+            "learning_rate": 1e-4,
+            "weight_decay": 0.1,
+            "momentum": 0.95,
+            "squares_momentum": 0.98,
+        },
+        "lars": {"learning_rate": 1.0},
     }
     layers: int = base.param(2, "encoder layers", 1, 48)
     hidden_size: int = base.param(128, "size of a token's vector, a multiple of heads", 8, 4096)
@@ -33,7 +40,6 @@ class Params(base.Params):
     warmup_fraction: float = base.changed("warmup_fraction", 0.1)
     weight_decay: float = base.changed("weight_decay", 0.01)
     clip_norm: float = base.changed("clip_norm", 1.0)
-    squares_momentum: float = base.changed("squares_momentum", 0.999)
 
 
 def create_model(params: Params, spec: DataSpec, seed: int) -> "tf.Module":

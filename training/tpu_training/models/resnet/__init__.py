@@ -20,9 +20,11 @@ class Params(base.Params):
 
     by_optimizer: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         # The weight decay of timm's recipes with AdamW (arXiv:2201.03545, appendix A).
-        "adam": {"learning_rate": 0.001, "squares_momentum": 0.999, "weight_decay": 0.05},
+        "adam": {"learning_rate": 0.001, "weight_decay": 0.05},
         "lion": {"learning_rate": 0.0001, "weight_decay": 0.5},
-        "muon": {"learning_rate": 0.001, "squares_momentum": 0.999, "weight_decay": 0.05},
+        "muon": {"learning_rate": 0.001, "weight_decay": 0.05},
+        # https://github.com/tensorflow/tpu, models/official/resnet/lars_util.py, below 16,384.
+        "lars": {"learning_rate": 10.0},
     }
     depth: int = base.param(
         50,
