@@ -102,6 +102,47 @@ def test_a_second_call_goes_on_and_hands_back_course_and_figures(
     assert np.mean(said == CLASSES[40:]) == pytest.approx(second.metrics["test_accuracy"])
 
 
+def test_what_is_predicted_is_what_the_reported_model_says_batch_by_batch(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path
+) -> None:
+    import tensorflow as tf
+
+    seen: list[int | None] = []
+
+    def noted(params: Any, spec: Any, seed: int) -> Any:
+        class Net(type(create_model(params, spec, seed))):  # type: ignore[misc]
+            def __call__(self, features: tf.Tensor, training: bool) -> tf.Tensor:
+                seen.append(None if tf.executing_eagerly() else features.shape[0])
+                return super().__call__(features, training)
+
+        return Net()
+
+    # After 8 steps the average is far behind the weights.
+    settings = {"epochs": 4, "ema_decay": 0.99, "learning_rate": 0.1, **SIZES}
+    result = fit(noted, data=ARRAYS, model_dir=str(tmp_path / "m"), **settings)
+    seen.clear()
+    said = result.predict(IMAGES[40:])
+    assert seen == [16], "compiled once, for batches as an evaluation has them"
+    found = np.log(said["probabilities"][np.arange(20), CLASSES[40:]])
+    assert -np.mean(found) == pytest.approx(result.metrics["test_loss"], rel=1e-4)
+    assert np.mean(said["classes"] == CLASSES[40:]) == result.metrics["test_accuracy"]
+    assert result.predict(IMAGES[:3])["classes"].shape == (3,)
+    assert result.predict(IMAGES[:0])["classes"].shape == (0,)
+    with pytest.raises(InputError, match=r"float64 of the shape \(60, 4, 4, 1\), expected uint8"):
+        result.predict(IMAGES / 255.0)
+
+
+def test_a_task_that_makes_its_input_predicts_from_features_as_they_are_in_the_data(
+    fit: Callable[..., tpu_training.Result], tmp_path: Path
+) -> None:
+    texts = RANDOM.integers(1, 9, (60, 6))
+    arrays = {"train": (texts[:40], None), "test": (texts[40:], None)}
+    sizes = SIZES | {"layers": 1, "hidden_size": 8, "epochs": 1}
+    result = fit("bert", task="causal_lm", data=arrays, model_dir=str(tmp_path / "m"), **sizes)
+    said = result.predict(texts[40:])["outputs"].argmax(axis=-1)
+    assert np.mean(said == texts[40:, 1:]) == pytest.approx(result.metrics["test_accuracy"])
+
+
 def test_the_job_is_the_command_lines_to_the_bit(
     fit: Callable[..., tpu_training.Result], run_here: Callable[..., None], tmp_path: Path
 ) -> None:

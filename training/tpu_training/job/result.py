@@ -1,10 +1,8 @@
 """What a job hands back."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from tpu_training.models.task import Task
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -19,8 +17,13 @@ class Result:
         metrics: What stands in `metrics.json`: `test_loss`, `test_accuracy`, `steps` and so on.
         history: A row for each loop of steps: `step`, `loss`, `learning_rate` and the task's
             metrics. `pandas.DataFrame(result.history)` is a table of it.
-        model: The trained model; call it with (features, training=False).
+        model: The model whose figures are in `metrics`, with averaged weights under `ema_decay`;
+            call it with (features, training=False).
         model_dir: Where checkpoints, events and the report are.
+        predict: Maps features (examples, …), as those of the data, to what the model says of them,
+            NumPy arrays by name: compiled, in batches, on the devices that trained it. For classes:
+            `probabilities`, float32 (examples, classes), and `classes`, int32 (examples,). Other
+            tasks: see their `predictions`.
     """
 
     summary: str
@@ -28,15 +31,4 @@ class Result:
     history: Sequence[Mapping[str, float]]
     model: "tf.Module"
     model_dir: str
-    task: Task
-
-    def predict(self, features: Any) -> dict[str, Any]:
-        """Return what the model says of `features` (examples, …), as NumPy arrays by name.
-
-        For classes: `probabilities`, float32 (examples, classes), and `classes`, int32
-        (examples,). Other tasks: see their `predictions`.
-        """
-        import tensorflow as tf
-
-        outputs = self.model(tf.convert_to_tensor(features), training=False)
-        return {name: value.numpy() for name, value in self.task.predictions(outputs).items()}
+    predict: Callable[[Any], dict[str, Any]]

@@ -31,6 +31,7 @@ from tpu_training.job.plan import log_plan
 from tpu_training.job.result import Result
 from tpu_training.loop.callbacks import History, started
 from tpu_training.loop.held import Held
+from tpu_training.loop.predict import create_prediction
 from tpu_training.loop.shutdown import ShutdownRequest
 from tpu_training.loop.state import create_train_state, total_steps
 from tpu_training.loop.train import train
@@ -174,4 +175,8 @@ def _run(
     if job.trains:
         with tf.device(cluster.this_process):
             logger.info("report: %s", write_report(job.model_dir))
-    return Result(summary, values, history.rows, state.model, job.model_dir, state.task)
+    if state.average:
+        with cluster.on_loop_device():
+            state.average.swap()  # Nothing trains any more.
+    predict = create_prediction(cluster, job.params, state, spec)
+    return Result(summary, values, history.rows, state.model, job.model_dir, predict)

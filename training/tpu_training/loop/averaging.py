@@ -1,7 +1,8 @@
 """The exponential moving average of a model's weights, which evaluations and exports use."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 
 import tensorflow as tf
 
@@ -23,7 +24,7 @@ class WeightAverage(tf.Module):  # type: ignore[misc]
         the first weights are soon forgotten.
         """
         super().__init__()
-        self._decay = decay
+        self._decay, self._strategy = decay, tf.distribute.get_strategy()
         followed = {
             path: variable
             for path, variable in variable_paths(model)
@@ -41,6 +42,12 @@ class WeightAverage(tf.Module):  # type: ignore[misc]
     def exchange(self) -> None:
         """Put the average into the model and the model's weights here, or back; as `update`."""
         tf.distribute.get_replica_context().merge_call(self._exchange_all)
+
+    @cached_property
+    def swap(self) -> Callable[[], object]:
+        """What exchanges the two on all replicas, compiled once for all evaluations."""
+        run = tf.function(lambda: self._strategy.run(self.exchange), autograph=False)
+        return lambda: run()  # Held by a function: TensorFlow would save its own.
 
     def reset(self) -> None:
         """Start anew with the model's weights."""
@@ -63,14 +70,13 @@ def averaged(cluster: Cluster, average: WeightAverage | None) -> Iterator[None]:
     if average is None:
         yield
         return
-    exchange = tf.function(lambda: cluster.strategy.run(average.exchange), autograph=False)
     with cluster.on_loop_device():
-        exchange()
+        average.swap()
     try:
         yield
     finally:
         with cluster.on_loop_device():
-            exchange()
+            average.swap()
 
 
 def _copy(variable: tf.Variable) -> tf.Variable:
