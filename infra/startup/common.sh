@@ -20,6 +20,8 @@ set -euo pipefail
 
 readonly METADATA="http://metadata.google.internal/computeMetadata/v1"
 readonly BASE="${HOME:-/root}/tpu-stack"
+# In memory: what keeps limits starts on a full disk, too.
+readonly RUN="${XDG_RUNTIME_DIR:-/run}/tpu-stack"
 
 log() {
   echo "tpu-stack: $*"
@@ -239,18 +241,20 @@ install_training() {
 # outlives an agent that is killed: the next one goes on with it.
 start_watchdog() {
   if systemctl is-active --quiet watchdog; then
-    log "the agent runs already"
     return
   fi
-  mkdir -p "$BASE/trainer"
+  mkdir -p "$RUN"
+  attribute watchdog >"$RUN/watchdog.py"
   # What agents before this boot have left; who has the lock is never in doubt.
-  find "$BASE/trainer" -mindepth 1 ! -name lock -delete
-  attribute watchdog >"$BASE/watchdog.py"
+  if ! { mkdir -p "$BASE/trainer" && find "$BASE/trainer" -mindepth 1 ! -name lock -delete; }; then
+    log "$BASE/trainer can't be cleared: the agent keeps limits, and may be unable to train"
+  fi
   systemd-run --unit=watchdog --description="tpu-stack agent" --collect \
     --property=Restart=always --property=RestartSec=5 --property=StartLimitIntervalSec=0 \
     --property=KillMode=process \
     --property=StandardOutput=journal+console --property=StandardError=journal+console \
-    --setenv=PYTHONUNBUFFERED=1 "$(command -v python3)" "$BASE/watchdog.py"
+    --setenv=PYTHONUNBUFFERED=1 --setenv="TPU_STACK_BASE=$BASE" \
+    "$(command -v python3)" "$RUN/watchdog.py"
 }
 
 # Runs the jobs of the queue as a systemd unit. A job outlives a runner that ends: the next one goes
@@ -287,7 +291,7 @@ start_jobs() {
 # Starts a TPU that was stopped because nothing trained.
 wake_tpu() {
   if attribute limits >/dev/null; then
-    python3 "$BASE/watchdog.py" wake
+    python3 "$RUN/watchdog.py" wake
   fi
 }
 

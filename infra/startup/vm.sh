@@ -8,12 +8,12 @@ readonly TENSORFLOW_PACKAGE="tensorflow-cpu"
 # script has failed, which another VM may not; 200 otherwise. Wrong input, for which the trainer
 # stops for good, would stop it on another VM too.
 serve_health() {
-  local port failed="$BASE/failed"
+  local port failed="$RUN/failed"
   port="$(attribute health-port)" || return 0
-  mkdir -p "$BASE"
+  mkdir -p "$RUN"
   rm -f "$failed"
-  trap '[[ $? == 0 ]] || touch "$BASE/failed"' EXIT
-  cat >"$BASE/health.py" <<'PYTHON'
+  trap '[[ $? == 0 ]] || touch "$RUN/failed"' EXIT
+  cat >"$RUN/health.py" <<'PYTHON'
 import os
 import socket
 import sys
@@ -35,7 +35,7 @@ server.serve_forever()
 PYTHON
   log "serving the health of this VM on port $port"
   systemd-run --unit=health --collect --socket-property="ListenStream=$port" \
-    python3 "$BASE/health.py" "$failed" || log "the health of this VM is served already"
+    python3 "$RUN/health.py" "$failed" || log "the health of this VM is served already"
 }
 
 # Installs Google's Ops Agent if the metadata asks for it, in the background and after all that the
@@ -66,6 +66,8 @@ install_ops_agent() {
         { rm "$1"; exit 1; }' setup "$list" || log "the Ops Agent could not be installed"
 }
 
+# Before anything that may fail: it ends what costs.
+start_watchdog
 serve_health
 
 start_training "$(attribute tpu-name)"

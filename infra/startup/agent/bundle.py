@@ -4,28 +4,38 @@ from __future__ import annotations
 
 import base64
 import bz2
-import io
-import zipfile
+import json
 from functools import cache
 from pathlib import Path
 
 _HERE = Path(__file__).parent
-_MAIN = "from agent.main import main\n\nmain()\n"
-# The same sources give the same text on every machine, or each preview would show a change. So
-# nothing here is deflated: there are several zlibs, and they don't pack alike.
-_EPOCH = (1980, 1, 1, 0, 0, 0)
 _PROGRAM = '''"""tpu-stack's agent: infra/startup/agent in one file."""
-import base64, bz2, os, runpy, sys, tempfile
+import base64, bz2, importlib.abc, importlib.util, json, sys
 
 PROGRAM = """
 {}"""
-folder = os.path.dirname(os.path.abspath(__file__))
-path = os.path.join(folder, "agent.pyz")
-new, unfinished = tempfile.mkstemp(dir=folder)
-with os.fdopen(new, "wb") as file:
-    file.write(bz2.decompress(base64.b64decode(PROGRAM)))
-os.replace(unfinished, path)
-runpy.run_path(path, run_name="__main__")
+
+
+class Agent(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+    """Loads the agent from memory: the machine's disk may be full."""
+
+    sources = json.loads(bz2.decompress(base64.b64decode(PROGRAM)))
+
+    def find_spec(self, name, path=None, target=None):
+        if name in self.sources:
+            return importlib.util.spec_from_loader(name, self)
+
+    def is_package(self, name):
+        return any(other.startswith(name + ".") for other in self.sources)
+
+    def get_source(self, name):
+        return self.sources[name]
+
+
+sys.meta_path.insert(0, Agent())
+from agent.main import main
+
+main()
 '''
 
 
@@ -34,20 +44,18 @@ def program() -> str:
     """Return a Python file that runs the agent with its own arguments.
 
     It is packed since Google takes 256 KiB in one value of the metadata, and since the engine
-    writes every value into its state, and many times into its log.
+    writes every value into its state, and many times into its log. bz2, not zlib: there are several
+    zlibs, which don't pack alike, and each preview would show a change.
     """
-    archived = io.BytesIO()
-    with zipfile.ZipFile(archived, "w", zipfile.ZIP_STORED) as archive:
-        for source in sorted(_HERE.rglob("*.py")):
-            if source != Path(__file__):
-                name = source.relative_to(_HERE).as_posix()
-                _add(archive, f"agent/{name}", source.read_text("utf-8"))
-        _add(archive, "__main__.py", _MAIN)
-    return _PROGRAM.format(base64.encodebytes(bz2.compress(archived.getvalue())).decode())
+    sources = {
+        _module(path): path.read_text("utf-8")
+        for path in sorted(_HERE.rglob("*.py"))
+        if path != Path(__file__)
+    }
+    packed = bz2.compress(json.dumps(sources, sort_keys=True).encode())
+    return _PROGRAM.format(base64.encodebytes(packed).decode())
 
 
-def _add(archive: zipfile.ZipFile, name: str, text: str) -> None:
-    entry = zipfile.ZipInfo(name, _EPOCH)
-    # What ZipInfo takes from the operating system otherwise.
-    entry.create_system, entry.external_attr = 3, 0o644 << 16
-    archive.writestr(entry, text)
+def _module(path: Path) -> str:
+    parts = ("agent", *path.relative_to(_HERE).with_suffix("").parts)
+    return ".".join(part for part in parts if part != "__init__")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import ssl
 import subprocess
 import sys
@@ -18,7 +19,8 @@ from .jobs.transport import NoRedirects, with_token
 _METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/"
 _CALL_SECONDS = 60
 _NOT_FOUND, _BAD_GATEWAY = 404, 502
-_JOBS = Path(sys.argv[0]).parent / "jobs"
+BASE = Path(os.environ.get("TPU_STACK_BASE") or Path(sys.argv[0]).parent)
+"""Where the agent keeps what outlives its process; its own file lies in memory."""
 
 
 class Machine:
@@ -89,7 +91,7 @@ class Machine:
         as a unit of its own.
         """
         command = ["systemctl", "is-active", "--quiet", "training"]
-        return any_running(_JOBS) or subprocess.run(command, check=False).returncode == 0
+        return any_running(BASE / "jobs") or subprocess.run(command, check=False).returncode == 0
 
     @staticmethod
     def turn_off() -> None:

@@ -14,7 +14,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 
 from . import port
 from .ceiling import Ceiling
@@ -23,7 +22,7 @@ from .jobs import main as jobs
 from .keeper import Keeper
 from .ledger import Ledger
 from .limits import LimitEnforcer
-from .machine import Machine, oom_kills
+from .machine import BASE, Machine, oom_kills
 from .messages import senders, wanted
 from .outbox import Outbox
 from .probe import why_silent
@@ -31,7 +30,6 @@ from .recovery import Recovery
 from .trainer import Surroundings, Trainer
 from .world import World
 
-_FOLDER = Path(sys.argv[0]).parent
 _TELL_SECONDS = 60.0
 
 
@@ -52,7 +50,7 @@ def main() -> None:
         return
     machine = Machine()
     outbox = Outbox(
-        _FOLDER / "outbox", senders(machine.optional, machine.call), time.time, say_of_trainer
+        BASE / "outbox", senders(machine.optional, machine.call), time.time, say_of_trainer
     )
     keeper = _keeper(machine, outbox)
     if sys.argv[1:] == ["wake"]:
@@ -130,7 +128,7 @@ def _trainer(machine: Machine, keeper: Keeper, outbox: Outbox) -> Trainer:
         arguments=machine.trainer_arguments,
         oom_kills=oom_kills,
     )
-    trainer = Trainer(_FOLDER / "trainer", around)
+    trainer = Trainer(BASE / "trainer", around)
     keeper.trains = lambda: trainer.running
     return trainer
 

@@ -71,6 +71,7 @@ class Image:
             "LOGNAME": "root",
             "SHELL": "/bin/bash",
             "TMPDIR": str(self.root / "tmp"),
+            "XDG_RUNTIME_DIR": str(self.run),
             "PATH": f"{self.bin}:{os.environ.get('PATH', os.defpath)}",
             "SYSTEMD_UNIT_PATH": str(self.units),
             "LOCALCLOUD_MACHINE": str(self.folder),
