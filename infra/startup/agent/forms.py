@@ -6,6 +6,7 @@ with all its TPU VMs: Google gives all of them or none.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,9 @@ _REQUESTS = {
     **dict.fromkeys(("CREATING", "PROVISIONING", "SUSPENDING", "DELETING"), "passing"),
     "ACTIVE": "ready",
 }
+# What pulumi-gcp adds to each resource (goog-pulumi-provisioned) while the stack says nothing else.
+# https://www.pulumi.com/registry/packages/gcp/installation-configuration/ (2026-11)
+_ADDED_LABELS = ("goog-pulumi-provisioned",)
 _ILL = ("UNHEALTHY_TENSORFLOW", "TIMEOUT")
 SHORTAGES = ("stock-out", "quota")
 """Causes that another zone may not have."""
@@ -107,13 +111,22 @@ def creation(place: Place, name: str, body: Json, labels: Json) -> tuple[str, Js
         place: where.
         name: what it is called.
         body: as it is declared.
-        labels: those of the one before. Google's provider adds some, which only that one knew.
+        labels: those of the one before. Google's provider adds its own, which only that one knew;
+            no other counts.
     """
     if "tpu" in body:
         url = f"{TPU}{_QUEUE}/{place.parent}/queuedResources?queuedResourceId={name}"
         return url, in_zone(body, place.parent)
     api = "v1" if "tensorflowVersion" in body else "v2"
-    return f"{TPU}{api}/{place.parent}/nodes?nodeId={name}", {**body, "labels": labels}
+    added = {label: "true" for label in _ADDED_LABELS if label in labels}
+    labelled = {**body, "labels": {**labels_of(body), **added}}
+    return f"{TPU}{api}/{place.parent}/nodes?nodeId={name}", labelled
+
+
+def operation(place: Place, name: str) -> str:
+    """Return the address of an operation, of whose name jobs can write all: only its end counts."""
+    number = re.sub(r"[^\w-]", "", name.rpartition("/")[2])
+    return f"{TPU}v2/{place.parent}/operations/{number}"
 
 
 def why_ill(seen: Seen, silent: Callable[[str, int], str | None]) -> str | None:

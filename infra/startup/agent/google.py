@@ -18,6 +18,8 @@ TPU = "https://tpu.googleapis.com/"
 STORAGE = "https://storage.googleapis.com/"
 HIDDEN = "is not found or access is unauthorized"
 """What the TPU API says of a zone that it does not have, or does not show to the project."""
+FORMAT = 1
+"""The version of the agent's objects in the bucket; one of another version is put aside."""
 
 
 # Such as "[EID: 0x90dfdfda32f61e59]" (tensorflow/tpu, issue 877): the same refusal is told once.
@@ -77,27 +79,53 @@ class Bucket:
 
     def read(self, path: str) -> Json | None:
         """Return the JSON object at `path`; None if there is none. Raises OSError."""
-        url = f"{STORAGE}storage/v1/b/{self._name}/o/{urllib.parse.quote(path, safe='')}?alt=media"
-        status, content = self._call("GET", url, None)
+        status, content = self._call("GET", f"{self._address(path)}?alt=media", None)
         if status not in (200, 404):
-            raise OSError(f"HTTP status {status} for gs://{self._name}/{path}: {message(content)}")
+            raise self._refused(status, path, content)
         return content if status == 200 else None
 
-    def copy(self, path: str, to: str) -> None:
-        """Copy an object. Raises OSError."""
-        source, target = (f"b/{self._name}/o/{urllib.parse.quote(n, safe='')}" for n in (path, to))
-        url = f"{STORAGE}storage/v1/{source}/copyTo/{target}"
+    def read_current(self, path: str) -> tuple[Json | None, str]:
+        """Return the JSON object at `path` and its generation; 0 if there is none. Raises OSError.
+
+        It may have been written since: then `write` refuses.
+        """
+        status, about = self._call("GET", self._address(path), None)
+        found = self.read(path) if status == 200 else None
+        if status not in (200, 404):
+            raise self._refused(status, path, about)
+        return found, "0" if found is None else str(about.get("generation", ""))
+
+    def put_aside(self, path: str, now: float, why: str) -> str:
+        """Copy what nobody can read, with the reason beside it; say so. Raises OSError."""
+        aside = f"rejected/{path}-{timestamp(now)}"
+        url = f"{self._address(path)}/copyTo/{self._address(aside).partition('/v1/')[2]}"
         status, answer = self._call("POST", url, None)
         if status != 200:
-            raise OSError(f"HTTP status {status} for gs://{self._name}/{to}: {message(answer)}")
+            raise self._refused(status, aside, answer)
+        self.write(f"{aside}.reason", f"{why}\n")
+        return f"{path} is put aside as {aside}: {why}"
 
-    def write(self, path: str, text: str) -> None:
-        """Write an object. Raises OSError."""
-        query = urllib.parse.urlencode({"uploadType": "media", "name": path})
-        url = f"{STORAGE}upload/storage/v1/b/{self._name}/o?{query}"
+    def write(self, path: str, text: str, generation: str = "") -> str:
+        """Write an object, and return its generation. Raises OSError.
+
+        Args:
+            path: its name.
+            text: its content.
+            generation: of what is there; anything may be, if it is empty.
+        """
+        query = {"uploadType": "media", "name": path}
+        query |= {"ifGenerationMatch": generation} if generation else {}
+        url = f"{STORAGE}upload/storage/v1/b/{self._name}/o?{urllib.parse.urlencode(query)}"
         status, answer = self._call("POST", url, text)
         if status != 200:
-            raise OSError(f"HTTP status {status} for gs://{self._name}/{path}: {message(answer)}")
+            raise self._refused(status, path, answer)
+        return str(answer.get("generation", ""))
+
+    def _address(self, path: str) -> str:
+        return f"{STORAGE}storage/v1/b/{self._name}/o/{urllib.parse.quote(path, safe='')}"
+
+    def _refused(self, status: int, path: str, answer: Json) -> OSError:
+        return OSError(f"HTTP status {status} for gs://{self._name}/{path}: {message(answer)}")
 
 
 def parse(text: bytes) -> Json:

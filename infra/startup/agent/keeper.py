@@ -1,4 +1,4 @@
-"""Keep limits and make lost TPUs anew, as the machine's metadata says."""
+"""Keep limits and make lost TPUs anew, each in a thread of its own, as the metadata says."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from .causes import cause_of
 from .endings import TpuState, tpu_state
@@ -15,16 +16,20 @@ from .machine import Machine
 from .recovery import Recovery
 
 _LOOK_SECONDS = 60
-_RECOVERY_SECONDS = 10
+_RECOVERY_SECONDS = 10.0
 # While Google deletes or makes a TPU: the trainer waits for what comes next.
-_MAKING_SECONDS = 1
-# So soon it notices the bell, which a wait for other limits does not hear.
-_BELL_SECONDS = 1
+_MAKING_SECONDS = 1.0
+# So long limits wait for a look of recovery's to end.
+_BUSY_SECONDS = 30.0
 _RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 15.0, 120.0
+_T = TypeVar("_T")
 
 
 class Keeper:
-    """Looks at the metadata and the TPUs in turns. Everything but `keep` is for other threads.
+    """Looks at the metadata and the TPUs in turns.
+
+    `keep` and `recover` have a thread each, so that nothing that keeps TPUs from being made anew
+    keeps them from being taken down. Everything else is for other threads.
 
     Args:
         machine: that this runs on.
@@ -41,7 +46,6 @@ class Keeper:
         """Whether the trainer runs."""
         self._machine, self._say = machine, say
         self._limits: Json = {}
-        self._seconds = _LOOK_SECONDS
         self._recovering = threading.Lock()
         self._bell = threading.Event()
         self._found = TpuState(None)
@@ -64,40 +68,42 @@ class Keeper:
         self._until_it_works(lambda: self.enforcer.wake(self._machine.limits(_LOOK_SECONDS)))
 
     def keep(self) -> None:
-        """Keep limits and make lost TPUs anew until the time is up; nothing where none are set."""
+        """Keep limits until the time is up; return at once where none are set."""
         if not self._until_it_works(self._machine.has_limits):
             return
-        while not self._until_it_works(self._look):
+        while not self._until_it_works(self._enforce):
             pass
         self._say("turning this machine off")
-        self._machine.turn_off()
+        self._until_it_works(self._machine.turn_off)
 
-    def _look(self) -> bool:
-        limits = self._limits = self._next_limits()
-        self._seconds = _LOOK_SECONDS
-        if "recovery" in limits:
-            # Also after a look that fails: at first the machine's grants may not count yet.
-            self._seconds = _RECOVERY_SECONDS
-            with self._recovering:
-                self.recovery.look(
-                    limits["tpus"],
-                    limits["recovery"],
-                    limits.get("request"),
-                    limits.get("zoneMinutes", 0.0),
-                )
-                if self.recovery.hurries:
-                    self._seconds = _MAKING_SECONDS
+    def recover(self) -> None:
+        """Make lost TPUs anew for ever, wherever the limits say so."""
+        while True:
+            self._bell.wait(self._until_it_works(self._recover))
+            self._bell.clear()
+
+    def _enforce(self) -> bool:
+        """Wait for other limits or for the next look's time, and look."""
+        limits = self._machine.limits(_LOOK_SECONDS)
+        if limits != self._limits:
+            self._limits = limits
+            self._bell.set()
         return self.enforcer.look(limits) and bool(limits.get("turnOff"))
 
-    def _next_limits(self) -> Json:
-        """Wait for other limits, for the next look's time, or for the bell."""
-        each = self._seconds if self.budgets() is None else _BELL_SECONDS
-        for _ in range(self._seconds // each):
-            limits = self._machine.limits(each)
-            if limits != self._limits or self._bell.is_set():
-                break
-        self._bell.clear()
-        return limits
+    def _recover(self) -> float:
+        """Look once; return the seconds until the next look."""
+        limits = self._limits
+        if "recovery" not in limits:
+            return _LOOK_SECONDS
+        with self._recovering:
+            self.recovery.look(
+                limits["tpus"],
+                limits["recovery"],
+                limits.get("request"),
+                limits.get("zoneMinutes", 0.0),
+                limits.get("timeToLiveHours", float("inf")),
+            )
+            return _MAKING_SECONDS if self.recovery.hurries else _RECOVERY_SECONDS
 
     def renew(self, why: str) -> None:
         """Make the trainer's TPUs anew, which look healthy and are not. Raises OSError."""
@@ -110,9 +116,14 @@ class Keeper:
     def sleep(self) -> None:
         """Let TPUs that a limit is about to delete come back for the next job. Raises OSError."""
         limits = self._limits
-        if "recovery" in limits:
-            with self._recovering:
-                self.recovery.sleep(limits["tpus"], limits.get("request"))
+        if "recovery" not in limits:
+            return
+        if not self._recovering.acquire(timeout=_BUSY_SECONDS):
+            raise OSError("recovery waits for Google")
+        try:
+            self.recovery.sleep(limits["tpus"], limits.get("request"))
+        finally:
+            self._recovering.release()
 
     def tpu_state(self) -> TpuState:
         """Return what keeps the trainer's TPUs from work, and ring if that is new. Raises OSError.
@@ -137,15 +148,18 @@ class Keeper:
                 return found
         return TpuState(None)
 
-    def _until_it_works(self, step: Callable[[], bool]) -> bool:
-        """Repeat a step until it works: grants may not count yet, a service may be unavailable."""
+    def _until_it_works(self, step: Callable[[], _T]) -> _T:
+        """Repeat a step until it works: grants may not count yet, a service may be unavailable.
+
+        Whatever goes wrong, a machine that costs is not left alone.
+        """
         pause, said = _RETRY_SECONDS, ""
         while True:
             try:
                 return step()
-            except OSError as error:
-                if said != str(error):
-                    said = str(error)
+            except Exception as error:
+                if said != (text := str(error) or repr(error)):
+                    said = text
                     self._say(f"trying again: {said}")
                 time.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(_LONGEST_RETRY_SECONDS, 2.0 * pause)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import re
 import socket
+import threading
 from collections.abc import Callable
 from urllib.parse import parse_qs, urlsplit
 
 from .causes import cause_of
-from .google import TPU, Bucket, Call, Json, message, state_of, timestamp
+from .google import FORMAT, TPU, Bucket, Call, Json, message, state_of, timestamp
 
 # A sign of life: how long the last state is known to have held when the machine is killed.
 _SIGN_SECONDS = 300.0
@@ -44,7 +45,7 @@ class Ledger:
         self, bucket: Bucket, job: str, now: Callable[[], float], say: Callable[[str], None]
     ) -> None:
         self._bucket, self._folder, self._now, self._say = bucket, f"jobs/{job}/ledger", now, say
-        self._machine = socket.gethostname()
+        self._machine, self._lock = socket.gethostname(), threading.Lock()
         self._states: dict[str, tuple[str, str]] = {}
         self._events: list[Json] = []
         self._paths: dict[str, str] = {}
@@ -58,8 +59,12 @@ class Ledger:
 
         def listened(method: str, url: str, body: str | None) -> tuple[int, Json]:
             status, answer = call(method, url, body)
-            if url.startswith(TPU):
-                self._hear(method, url, status, answer, removal)
+            try:
+                if url.startswith(TPU):
+                    with self._lock:
+                        self._hear(method, url, status, answer, removal)
+            except Exception as error:
+                self._say(f"the ledger does not understand {method} {url}: {error!r}")
             return status, answer
 
         return listened
@@ -140,7 +145,8 @@ class Ledger:
         seen = self._now()
         if not self._events or (not self._changed and seen - self._written < _SIGN_SECONDS):
             return
-        content = {"machine": self._machine, "seen": round(seen, 3), "events": self._events}
+        content = {"format": FORMAT, "machine": self._machine, "seen": round(seen, 3)}
+        content["events"] = self._events
         self._written, self._changed = seen, False
         try:
             self._bucket.write(self._path, json.dumps(content) + "\n")

@@ -1,9 +1,15 @@
-"""Take the TPU down when its time is up, or when nothing has trained for too long."""
+"""Take the TPU down when its time is up, or when nothing has trained for too long.
+
+Whatever fails, the rest is done: each TPU is looked up and taken down by itself, and what can't be
+known counts as it was known last.
+"""
 
 from __future__ import annotations
 
+import threading
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from .google import (
@@ -23,6 +29,24 @@ from .google import (
     version,
 )
 from .jobs.layout import IDLE_STOP
+from .memory import PATH, birth
+
+# For so long a TPU that idles waits until it can be noted that the next job makes it anew.
+_PATIENCE = 600.0
+
+
+def aside(work: Callable[[], float]) -> Future[float]:
+    """Do some work in a thread of its own."""
+    done = Future[float]()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except Exception as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="traces", daemon=True).start()
+    return done
 
 
 class LimitEnforcer:
@@ -36,6 +60,7 @@ class LimitEnforcer:
         say: writes a line to the journal and the serial port.
         tell: tells people elsewhere, and never fails.
         sleep: is called before what nothing runs on is deleted. Raises OSError.
+        aside: does what may take minutes.
     """
 
     def __init__(
@@ -47,35 +72,67 @@ class LimitEnforcer:
         say: Callable[[str], None],
         tell: Callable[[str], None] = lambda text: None,
         sleep: Callable[[], None] = lambda: None,
+        aside: Callable[[Callable[[], float]], Future[float]] = aside,
     ) -> None:
-        self._tell, self._sleep = tell, sleep
+        self._tell, self._sleep, self._aside = tell, sleep, aside
         self._place, self._call, self._training = place, call, training
         self._now, self._say = now, say
         self._bucket = Bucket(call, place.bucket)
         self._busy = now()
         self._asked: Json | None = None
+        self._remembered: Json = {}
+        self._traces: Future[float] | None = None
+        self._noted: set[tuple[str, ...]] = set()
+        self._failed: list[str] = []
+        self._said, self._ended = "", False
 
     def look(self, limits: Mapping[str, Any]) -> bool:
-        """Do one round. Return True once a TPU was deleted because its time was up."""
+        """Do one round. Return whether TPUs were deleted because their time was up.
+
+        Raises OSError in the end if something failed.
+        """
+        self._failed = []
         nodes = [node for name in limits["tpus"] if (node := self._node(name)) is not None]
-        # What is being made, preempted or stopped is not idle; it counts from READY on.
-        busy = self._training() or not any(state_of(node) == "READY" for node in nodes)
-        if busy:
-            self._busy, self._asked = self._now(), None
-        over = [node for node in nodes if self._is_over(node, limits.get("timeToLiveHours"))]
+        over = self._over(nodes, limits)
         if over:
             self._delete(over, f"its {limits['timeToLiveHours']:g} hours are over")
-        elif not busy and self._is_idle(minutes := self._idle_minutes(limits)):
-            why = f"nothing has trained for {minutes:g} minutes"
-            ready = [node for node in nodes if state_of(node) == "READY"]
-            stays = [node for node in ready if _can_be_stopped(node)]
-            for node in stays:
-                self._stop(node, why)
-            if gone := [node for node in ready if node not in stays]:
-                self._sleep()
-                self._delete(gone, why)
+        else:
+            self._look_whether_idle(nodes, limits)
+        # The answer to a deletion may be lost: it has ended all the same.
+        left = [node for node in nodes if state_of(node) != "DELETING"]
+        self._ended = bool(over) or (self._ended and not left)
+        if self._failed:
+            raise OSError("; ".join(self._failed))
+        return self._ended
+
+    def _look_whether_idle(self, nodes: Sequence[Json], limits: Mapping[str, Any]) -> None:
+        # What is being made, preempted or stopped is not idle; it counts from READY on.
+        ready = [node for node in nodes if state_of(node) == "READY"]
+        if self._training() or not (ready or self._failed):
+            self._busy, self._asked, self._traces = self._now(), None, None
+            return
+        if self._failed:
+            return
+        minutes = self._idle_minutes(limits)
+        if minutes is None or not self._is_idle(minutes * 60):
+            return
+        why = f"nothing has trained for {minutes:g} minutes"
+        stays = [node for node in ready if _can_be_stopped(node)]
+        for node in stays:
+            self._act([node], "stopped", why, "POST", f"{_path(node)}:stop", "{}")
+        if gone := [node for node in ready if node not in stays]:
+            self._let_sleep(self._busy + minutes * 60)
+            self._delete(gone, why)
+        if not self._failed:
             self._busy = self._now()
-        return bool(over)
+
+    def _let_sleep(self, since: float) -> None:
+        try:
+            self._sleep()
+        except OSError as error:
+            if self._now() < since + _PATIENCE:
+                raise
+            self._say(f"no job will bring the TPU back, which is deleted all the same: {error}")
 
     def wake(self, limits: Mapping[str, Any]) -> bool:
         """Start TPUs that were stopped: there is something to train. Return True when done."""
@@ -83,20 +140,40 @@ class LimitEnforcer:
             node = self._node(name)
             if node is not None and state_of(node) == "STOPPED":
                 self._say(f"starting {name}, which was stopped")
-                self._act("POST", f"{version(node)}/{node['name']}:start", "{}")
+                self._must("POST", f"{_path(node)}:start", "{}")
         return True
 
     def _node(self, name: str) -> Json | None:
-        _, status, node = look_up(self._place, self._call, name)
+        try:
+            _, status, node = look_up(self._place, self._call, name)
+        except OSError as error:
+            status, node = 0, {"error": {"message": str(error)}}
         if status not in (200, 404):
-            raise OSError(f"HTTP status {status} for {name}: {message(node)}")
+            self._failed.append(f"HTTP status {status} for {name}: {message(node)}")
         return node if status == 200 else None
 
-    def _is_over(self, node: Json, hours: float | None) -> bool:
-        made = node.get("createTime")
-        if hours is None or not made or state_of(node) in ("CREATING", "DELETING"):
-            return False
-        return self._now() >= seconds(made) + hours * 3600
+    def _over(self, nodes: Iterable[Json], limits: Mapping[str, Any]) -> list[Json]:
+        """Return the TPUs whose time is up, counted from the first one that they replace."""
+        hours = limits.get("timeToLiveHours")
+        if hours is None:
+            return []
+        if "recovery" in limits:
+            try:
+                self._remembered = self._bucket.read(PATH) or {}
+            except OSError as error:
+                if self._said != str(error):
+                    self._said = str(error)
+                    self._say(f"since when TPUs live is taken as it was known last: {error}")
+        made = [node for node in nodes if state_of(node) not in ("CREATING", "DELETING")]
+        return [
+            node
+            for node in made
+            if node.get("createTime")
+            and self._now() >= hours * 3600 + self._birth(node, limits.get("request"))
+        ]
+
+    def _birth(self, node: Json, request: str | None) -> float:
+        return birth(self._remembered, request or short_name(node), node)
 
     def _idle_minutes(self, limits: Mapping[str, Any]) -> float | None:
         """Return the shorter one of what the stack says and what the last job was sent with."""
@@ -109,14 +186,29 @@ class LimitEnforcer:
         found = (limits.get("idleMinutes"), asked if sound else None)
         return min((minutes for minutes in found if minutes is not None), default=None)
 
-    def _is_idle(self, minutes: float | None) -> bool:
-        if minutes is None or self._now() < self._busy + minutes * 60:
+    def _is_idle(self, limit: float) -> bool:
+        if self._now() < self._busy + limit:
             return False
-        # Whoever trains without this machine's unit leaves traces in the bucket.
-        self._busy = max([self._busy, *self._traces()])
-        return self._now() >= self._busy + minutes * 60
+        # Whoever trains without this machine's unit leaves traces in the bucket. There may be a
+        # million objects: the next looks go on meanwhile.
+        if self._traces is None:
+            self._traces = self._aside(lambda: self._last_trace(self._now() - limit))
+        if not self._traces.done():
+            return False
+        found, self._traces = self._traces, None
+        self._busy = max(self._busy, found.result())
+        return self._now() >= self._busy + limit
 
-    def _traces(self) -> Iterator[float]:
+    def _last_trace(self, enough: float) -> float:
+        """Return when a job last wrote an object, or when one did after `enough`."""
+        last = 0.0
+        for written in self._written():
+            last = max(last, written)
+            if last > enough:
+                break
+        return last
+
+    def _written(self) -> Iterator[float]:
         """Yield when each object of a job was written."""
         address = f"{STORAGE}storage/v1/b/{urllib.parse.quote(self._place.bucket)}/o"
         query = {"prefix": "jobs/", "fields": "items(name,updated),nextPageToken"}
@@ -132,35 +224,55 @@ class LimitEnforcer:
                 return
             query["pageToken"] = page["nextPageToken"]
 
-    def _stop(self, node: Json, why: str) -> None:
-        self._note(node, "stopped", why)
-        self._act("POST", f"{version(node)}/{node['name']}:stop", "{}")
-
-    def _delete(self, nodes: list[Json], why: str) -> None:
-        for node in nodes:
-            self._note(node, "deleted", why)
+    def _delete(self, nodes: Iterable[Json], why: str) -> None:
         # What came out of the queue goes with its request, which may have asked for several.
-        for queued in sorted({node["queuedResource"] for node in nodes if is_queued(node)}):
-            self._act("DELETE", f"v2/{queued}?force=true", None)
+        groups: dict[str, list[Json]] = {}
         for node in nodes:
-            if not is_queued(node):
-                self._act("DELETE", f"{version(node)}/{node['name']}", None)
+            queued = is_queued(node)
+            path = f"v2/{node['queuedResource']}?force=true" if queued else _path(node)
+            groups.setdefault(path, []).append(node)
+        for path, group in sorted(groups.items()):
+            self._act(group, "deleted", why, "DELETE", path, None)
 
-    def _act(self, method: str, path: str, body: str | None) -> None:
+    def _act(
+        self, nodes: Sequence[Json], what: str, why: str, method: str, path: str, body: str | None
+    ) -> None:
+        """Do it, then say that it was done, or once why it could not be."""
+        try:
+            self._must(method, path, body)
+        except OSError as error:
+            self._failed.append(str(error))
+            for node in nodes:
+                self._note(node, f"could not be {what} ({why}): {error}", f"not {what}: {why}")
+        else:
+            for node in nodes:
+                self._note(node, f"is {what}: {why}", f"{what}: {why}")
+
+    def _must(self, method: str, path: str, body: str | None) -> None:
         status, answer = self._call(method, TPU + path, body)
-        if status >= 300:
+        # 404: somebody else was faster.
+        if status >= 300 and status != 404:
             raise OSError(f"HTTP status {status} for {method} {path}: {message(answer)}")
 
-    def _note(self, node: Json, what: str, why: str) -> None:
-        """Say it before it is done: what is deleted may be this machine itself."""
-        text = f"{short_name(node)} is {what}: {why}"
+    def _note(self, node: Json, text: str, key: str) -> None:
+        """Tell people once what has become of a TPU."""
+        name = short_name(node)
+        known = name, str(node.get("createTime")), key
+        if known in self._noted:
+            return
+        self._noted.add(known)
+        text = f"{name} {text}"
         self._say(text)
-        path = f"limits/{timestamp(self._now())}-{short_name(node)}.txt"
+        path = f"limits/{timestamp(self._now())}-{name}.txt"
         try:
             self._bucket.write(path, f"{timestamp(self._now())} {text}\n")
         except OSError as error:
             self._say(f"cannot write {path}: {error}")
         self._tell(text)
+
+
+def _path(node: Json) -> str:
+    return f"{version(node)}/{node['name']}"
 
 
 def _can_be_stopped(node: Json) -> bool:

@@ -30,7 +30,7 @@ from .recovery import Recovery
 from .trainer import Surroundings, Trainer
 from .world import World
 
-_TELL_SECONDS = 60.0
+_TELL_SECONDS, _RETRY_SECONDS = 60.0, 5.0
 
 
 def say(text: str) -> None:
@@ -56,13 +56,16 @@ def main() -> None:
     if sys.argv[1:] == ["wake"]:
         keeper.wake()
         return
+    # First, and whatever becomes of the rest: it ends what costs.
+    threading.Thread(target=lambda: _or_die(keeper.keep), name="limits", daemon=True).start()
+    threading.Thread(target=keeper.recover, name="recovery", daemon=True).start()
     tell = _teller(machine, keeper, outbox)
-    threading.Thread(target=lambda: _or_die(tell), name="messages", daemon=True).start()
+    threading.Thread(target=tell, name="messages", daemon=True).start()
     if machine.optional("tpu-runs-training") is None:
         world = World(time.time, say_of_trainer, why_silent, random.random, outbox.tell)
         about = keeper.place, machine.call, machine.tpus()[0], world, time.sleep
-        threading.Thread(target=lambda: _or_die(lambda: port.watch(*about)), daemon=True).start()
-    _run(_trainer(machine, keeper, outbox), keeper)
+        threading.Thread(target=port.watch, args=about, daemon=True).start()
+    _run(_trainer(machine, keeper, outbox))
 
 
 def _teller(machine: Machine, keeper: Keeper, outbox: Outbox) -> Callable[[], None]:
@@ -75,12 +78,12 @@ def _teller(machine: Machine, keeper: Keeper, outbox: Outbox) -> Callable[[], No
 
     def tell() -> None:
         while True:
-            outbox.flush()
             try:
+                outbox.flush()
                 if cost := wanted(machine.optional).get("cost"):
                     ceiling.look(cost)
-            except Exception as error:  # Of whatever kind: a sum is not worth an agent.
-                say(f"what is spent is not known now: {error}")
+            except Exception as error:  # Of whatever kind: no message is worth an agent.
+                say(f"messages or what is spent: {error}")
             time.sleep(_TELL_SECONDS)
 
     return tell
@@ -133,13 +136,21 @@ def _trainer(machine: Machine, keeper: Keeper, outbox: Outbox) -> Trainer:
     return trainer
 
 
-def _run(trainer: Trainer, keeper: Keeper) -> None:
-    """Look after the trainer in this thread, which hears signals, and after limits in another."""
+def _run(trainer: Trainer) -> None:
+    """Look after the trainer in this thread, which hears signals, until the agent shall end."""
     wake = _Alarm()
-    threading.Thread(target=lambda: _or_die(keeper.keep), name="limits", daemon=True).start()
-    while not wake.told_to_end(trainer.look()):
+    while not wake.told_to_end(_look(trainer)):
         pass
     trainer.stop()
+
+
+def _look(trainer: Trainer) -> float:
+    """Look after the trainer, and return the pause; no failure, as of a full disk, ends limits."""
+    try:
+        return trainer.look()
+    except Exception:
+        traceback.print_exc()
+        return _RETRY_SECONDS
 
 
 def _or_die(work: Callable[[], None]) -> None:

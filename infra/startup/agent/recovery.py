@@ -2,10 +2,9 @@
 
 Each look does one step for each TPU and never waits. What to do follows from what the API and the
 bucket say, so that the agent may be killed at any point. It acts only within what the stack
-declares: a TPU that somebody else has deleted, or that is not the stack's, is left alone. A request
-in the queue is made anew as a whole, so that it goes back into the queue with all its TPUs. Where
-the stack names further zones, it goes on to the next one when there is no capacity, once it is gone
-from the one before: there are never two.
+declares: a TPU that someone else has deleted, or that is not the stack's, is left alone. A request
+in the queue is made anew as a whole. Where the stack names further zones, it goes to the next one
+when there is no capacity, once it is gone from the one before: there are never two.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from . import forms
 from .causes import Cause, cause_of
 from .declaration import PATH, Declaration, read_declaration
 from .forms import Seen
-from .google import TPU, Bucket, Call, Json, Place
+from .google import Bucket, Call, Json, Place
 from .memory import Memory
 from .world import World
 from .zones import Zones, has_lasted, has_waited
@@ -27,9 +26,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 15.0, 600.0
 # So long a TPU may be ill before it is made anew, and a new one may need until it answers.
 _PATIENCE, _FIRST_PATIENCE = 300.0, 1200.0
 # So long the creation of a TPU may take that is not in a queue, where nobody knows.
-_NEVER_READY = 3600.0
-# What takes longer than most, such as a queue, is not looked at all the time.
-_HURRY = 900.0
+_NEVER_READY, _NEVER = 3600.0, float("inf")
 _NOT_OURS = "{} is not this stack's (its mark differs): left alone"
 
 
@@ -44,6 +41,7 @@ class Recovery:
         self._ill: dict[str, float] = {}
         self._answered: set[str] = set()
         self._said: dict[str, str] = {}
+        self._hours = _NEVER
 
     def look(
         self,
@@ -51,6 +49,7 @@ class Recovery:
         budgets: Mapping[str, int],
         request: str | None = None,
         zone_minutes: float = 0.0,
+        hours: float = _NEVER,
     ) -> None:
         """Do one step for each TPU. Raises OSError if Google does not answer.
 
@@ -59,7 +58,9 @@ class Recovery:
             budgets: how many losses of each kind a day may have.
             request: the request in the queue that all of them come from.
             zone_minutes: how long it waits in a zone before it goes on to the next one.
+            hours: how long a TPU lives, counted from the first that it replaces.
         """
+        self._hours = hours
         if request is not None:
             self._look_at_request(request, names, budgets, zone_minutes)
             return
@@ -69,9 +70,9 @@ class Recovery:
     def renew(
         self, names: Sequence[str], budgets: Mapping[str, int], request: str | None, why: str
     ) -> None:
-        """Make anew what is READY and does not work, by another's word; it counts as a failure.
+        """Make anew what is READY and does not work, by another's word: a failure. Raises OSError.
 
-        Raises OSError if Google does not answer. It may be repeated.
+        It may be repeated.
         """
         for name, seen in self._seen(names, request):
             if seen is not None and seen.phase == "ready":
@@ -99,11 +100,7 @@ class Recovery:
     @property
     def hurries(self) -> bool:
         """Whether Google is deleting or making a TPU, which may be over any moment."""
-        now = self._world.now()
-        return any(
-            "asleep" not in entry and entry["notBefore"] <= now < entry["since"] + _HURRY
-            for entry in self._memory.remaking.values()
-        )
+        return self._memory.hurries()
 
     def _look_at_request(
         self, name: str, tpus: Sequence[str], budgets: Mapping[str, int], minutes: float
@@ -150,10 +147,9 @@ class Recovery:
             self._take_down(name, seen, "failure", why, budgets)
 
     def _ready(self, name: str, seen: Seen, budgets: Mapping[str, int]) -> None:
-        entry = self._memory.remaking.pop(name, None)
+        entry = self._memory.ready(name, seen)
         if entry is not None:
             took = self._world.now() - entry["since"]
-            self._memory.save()
             self._ill.pop(name, None)
             self._answered.discard(name)
             if "asleep" not in entry:
@@ -185,7 +181,7 @@ class Recovery:
                 self._give_up(name, why, kind, budgets[kind])
                 return
             self._memory.add(kind, name, why)
-            new = self._memory.entry(seen, declared.digest(name), why)
+            new = self._memory.entry(name, seen, declared.digest(name), why)
             if entry:
                 # What is lost again before it was READY comes back more slowly each time.
                 new |= {"since": entry["since"], "tries": entry["tries"] + 1}
@@ -215,9 +211,14 @@ class Recovery:
     def _missing(self, name: str) -> None:
         """Create a TPU that this agent has deleted; another's deletion counts as meant."""
         entry = self._memory.remaking.get(name)
+        if entry is None:
+            self._memory.forget(name)
+            return
+        if self._world.now() >= entry.get("born", _NEVER) + self._hours * 3600:
+            self._leave(name, f"{name} is not made anew: its {self._hours:g} hours are over")
+            return
         # A pause that is longer than any was left by a clock that was wrong.
-        left = entry["notBefore"] - self._world.now() if entry else 0.0
-        if entry is None or 0.0 < left <= _LONGEST_PAUSE:
+        if 0.0 < entry["notBefore"] - self._world.now() <= _LONGEST_PAUSE:
             return
         if "asleep" in entry:
             if not self._memory.wakes(entry):
@@ -231,7 +232,8 @@ class Recovery:
             return
         if entry.get("leaves"):
             entry["zone"], entry["leaves"] = self._zones.after(self._zones.place(entry).zone), False
-            self._memory.save()
+        # Of two agents, that which can write the state makes it.
+        self._memory.save()
         place = self._zones.place(entry)
         url, body = forms.creation(place, name, declared.tpus[name], entry["labels"])
         status, answer = self._call("POST", url, json.dumps(body))
@@ -243,7 +245,8 @@ class Recovery:
 
     def _is_over(self, name: str, entry: Json) -> bool:
         """Return whether a creation that has brought nothing is over, and may be tried again."""
-        status, operation = self._call("GET", f"{TPU}v2/{entry['operation']}", None)
+        address = forms.operation(self._zones.place(entry), entry["operation"])
+        status, operation = self._call("GET", address, None)
         if status not in (200, 404):
             said = cause_of(status, operation)
             raise OSError(f"{entry['operation']}: HTTP status {status}, {said}")
@@ -260,14 +263,12 @@ class Recovery:
         return False
 
     def _leave(self, name: str, why: str) -> None:
-        del self._memory.remaking[name]
-        self._memory.save()
+        self._memory.forget(name)
         self._say_once(name, why)
 
     def _put_off(self, name: str, entry: Json, cause: Cause) -> None:
         pause, several = self._pause(entry["tries"]), len(self._zones.names) > 1
-        entry["tries"] += 1
-        entry["cause"] = str(cause)
+        entry["tries"], entry["cause"] = entry["tries"] + 1, str(cause)
         # What one zone lacks, such as a runtime, another may have.
         entry["leaves"] = cause.name in forms.SHORTAGES or not cause.passes
         # Where a person has to act first, it is enough to look rarely.

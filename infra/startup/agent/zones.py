@@ -27,8 +27,12 @@ class Zones:
         return [place.zone for place in self._place.everywhere()]
 
     def place(self, entry: Json) -> Place:
-        """Return where something is being made anew, by what the agent remembers of it."""
-        return replace(self._place, zone=entry.get("zone", self._place.zone))
+        """Return where something is being made anew, by what the agent remembers of it.
+
+        Jobs on the machine can write that: no zone counts that the stack does not name.
+        """
+        zone = entry.get("zone")
+        return replace(self._place, zone=zone if zone in self.names else self._place.zone)
 
     def after(self, zone: str) -> str:
         """Return the zone to try after this one; the first follows the last."""

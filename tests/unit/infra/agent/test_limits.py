@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -11,10 +13,11 @@ from infra.startup.agent.google import Call, Place
 from infra.startup.agent.limits import LimitEnforcer
 from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
+from localcloud.core.faults import Fault
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client
 
-from .conftest import PARENT, PROJECT, TPU, ZONE, caller, state
+from .conftest import PARENT, PROJECT, TPU, ZONE, at_once, caller, state
 
 MINUTE, HOUR = 60.0, 3600.0
 VM = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.19.0-pod-pjrt"}
@@ -36,6 +39,7 @@ class Watch:
             lambda: self.trains,
             clock.now,
             self.lines.append,
+            aside=at_once,
         )
 
     def looks(self, limits: dict[str, Any], seconds: float) -> bool:
@@ -201,3 +205,124 @@ def test_a_refusal_is_told_and_nothing_is_taken_for_done(google: Client, watch: 
     watch.call = lambda *_: (403, {"error": {"message": "you may not"}})
     with pytest.raises(OSError, match="HTTP status 403 for t: you may not"):
         watch.enforcer.look(ONE | {"timeToLiveHours": 1.0})
+
+
+SLICES: dict[str, Any] = {"tpus": ["t-0", "t-1", "t-2"], "timeToLiveHours": 1.0}
+
+
+def refused(watch: Watch, name: str, method: str = "DELETE", status: int = 409) -> None:
+    """Google refuses every such call on this TPU from now on."""
+    call = watch.call
+
+    def refusing(sent: str, url: str, body: str | None) -> tuple[int, Any]:
+        if sent == method and url.endswith(f"/{name}"):
+            return status, {"error": {"message": "an operation is under way"}}
+        return call(sent, url, body)
+
+    watch.call = refusing
+
+
+@pytest.mark.parametrize("method", ["DELETE", "GET"])
+def test_what_google_refuses_for_one_tpu_keeps_none_of_the_others(
+    google: Client, watch: Watch, clock: VirtualClock, method: str
+) -> None:
+    for name in SLICES["tpus"]:
+        google.post(f"{TPU}/nodes", VM, nodeId=name)
+    call = watch.call
+    refused(watch, "t-0", method, 409 if method == "DELETE" else 500)
+    clock.advance(HOUR)
+    with pytest.raises(OSError, match="t-0"):
+        watch.enforcer.look(SLICES)
+    assert [state(google, name) for name in SLICES["tpus"]] == ["READY", "gone", "gone"]
+    watch.call = call
+    assert watch.enforcer.look(SLICES)
+    assert state(google, "t-0") == "gone"
+
+
+def test_people_are_told_once_that_a_deletion_is_refused_and_once_that_it_was_done(
+    google: Client, watch: Watch, clock: VirtualClock
+) -> None:
+    google.post(f"{TPU}/nodes", VM, nodeId="t")
+    told = list[str]()
+    watch.enforcer._tell = told.append
+    call, limits = watch.call, ONE | {"timeToLiveHours": 1.0}
+    refused(watch, "t")
+    clock.advance(HOUR)
+    for _ in range(20):
+        clock.advance(MINUTE)
+        with pytest.raises(OSError, match="HTTP status 409"):
+            watch.enforcer.look(limits)
+    assert [each.partition(" (")[0] for each in told] == ["t could not be deleted"]
+    watch.call = call
+    watch.enforcer.look(limits)
+    assert told[1:] == ["t is deleted: its 1 hours are over"]
+    assert len(notes(google)) == 2
+
+
+@pytest.mark.parametrize("lost", ["tpu.projects.locations.nodes.delete", "storage.objects.insert"])
+def test_a_deletion_counts_though_its_answer_is_lost(
+    google: Client, watch: Watch, local_cloud: LocalCloud, clock: VirtualClock, lost: str
+) -> None:
+    google.post(f"{TPU}/nodes", VM, nodeId="t")
+    local_cloud.cloud.faults.add(Fault(lost, status=0, carried_out=True, count=1))
+    clock.advance(HOUR)
+    ended = False
+    for _ in range(2):
+        with contextlib.suppress(OSError):
+            ended = ended or watch.enforcer.look(ONE | {"timeToLiveHours": 1.0})
+    assert (state(google), ended) == ("gone", True)
+
+
+def test_a_list_of_what_jobs_have_written_holds_no_limit_up(
+    google: Client, watch: Watch, clock: VirtualClock
+) -> None:
+    google.post(f"{TPU}/nodes", VM, nodeId="t")
+    lists: list[Future[float]] = []
+
+    def slow(work: Any) -> Future[float]:
+        lists.append(Future())
+        return lists[-1]
+
+    watch.enforcer._aside = slow
+    limits = ONE | {"idleMinutes": 30, "timeToLiveHours": 2.0}
+    watch.looks(limits, HOUR)
+    assert (state(google), len(lists)) == ("READY", 1)
+    lists[0].set_result(clock.now())
+    watch.looks(limits, 29 * MINUTE)
+    assert state(google) == "READY"
+    assert watch.looks(limits, HOUR)
+    assert state(google) == "gone"
+
+
+def test_the_list_ends_at_the_first_sign_of_life(google: Client, watch: Watch) -> None:
+    pages = 0
+
+    def call(method: str, url: str, body: str | None) -> tuple[int, Any]:
+        nonlocal pages
+        pages += 1
+        moment = "2026-01-01T00:00:00Z" if pages < 3 else "2099-01-01T00:00:00Z"
+        return 200, {"items": [{"name": "jobs/a/b", "updated": moment}], "nextPageToken": "x"}
+
+    watch.call = call
+    assert watch.enforcer._last_trace(watch.clock.now()) > watch.clock.now()
+    assert pages == 3
+
+
+def test_what_idles_is_deleted_though_the_bucket_never_takes_the_note(
+    google: Client, watch: Watch, clock: VirtualClock
+) -> None:
+    spec = {"parent": PARENT, "nodeId": "t", "node": VM}
+    google.post(f"{TPU}/queuedResources", {"tpu": {"nodeSpec": [spec]}}, queuedResourceId="t")
+
+    def fails() -> None:
+        raise OSError("the key is off")
+
+    watch.enforcer._sleep = fails
+    limits = ONE | {"idleMinutes": 10}
+    clock.advance(10 * MINUTE)
+    with pytest.raises(OSError, match="the key is off"):
+        watch.enforcer.look(limits)
+    assert state(google) == "READY"
+    clock.advance(10 * MINUTE)
+    watch.enforcer.look(limits)
+    assert state(google) == "gone"

@@ -87,9 +87,9 @@ def write(google: Client, path: str, content: object) -> None:
     google.session.post(url, params=query, data=text, timeout=30).raise_for_status()
 
 
-def objects(google: Client) -> list[str]:
-    found = google.get("storage.googleapis.com/storage/v1/b/a-bucket/o", prefix="agent/")
-    return [item["name"] for item in found["items"]]
+def objects(google: Client, prefix: str = "agent/") -> list[str]:
+    found = google.get("storage.googleapis.com/storage/v1/b/a-bucket/o", prefix=prefix)
+    return [item["name"] for item in found.get("items", [])]
 
 
 def described(google: Client) -> Json:
@@ -144,7 +144,7 @@ def test_it_hurries_while_google_works_and_not_while_it_has_to_wait(
 def test_a_healthy_tpu_is_left_alone(agent: Agent, google: Client) -> None:
     agent.looks(3600)
     assert agent.lines == []
-    assert objects(google) == ["agent/declaration.json"]
+    assert objects(google) == ["agent/declaration.json", "agent/state.json"]
 
 
 def test_a_tpu_that_is_preempted_while_it_is_created_is_made_anew_once_more(
@@ -338,20 +338,50 @@ REMEMBERED: Json = {
     "garbage",
     [
         {"remaking": {"t": 1}},
-        {"remaking": {}, "events": [{"kind": "failure", "at": "noon"}]},
+        {"format": 1, "remaking": {}, "lives": {}, "events": [{"kind": "failure", "at": "noon"}]},
         {"remaking": {"t": {**REMEMBERED, "notBefore": "soon"}}, "events": []},
         {"remaking": {"t": {**REMEMBERED, "tries": None}}, "events": []},
     ],
 )
-def test_garbage_in_the_agents_memory_is_kept_aside(
+def test_what_can_not_be_read_in_the_agents_memory_is_put_aside(
     agent: Agent, google: Client, garbage: object
 ) -> None:
     write(google, "agent/state.json", garbage)
     preempt(agent)
     agent.looks(600, until=lambda: state(google) == "READY")
     assert state(google) == "READY"
-    assert any(name.endswith(".garbage") for name in objects(google))
-    assert "agent/state.json is garbage; it is kept as agent/state-" in agent.lines[0]
+    damaged, reason = objects(google, "rejected/agent/state.json-")
+    assert reason == f"{damaged}.reason"
+    assert f"agent/state.json is put aside as {damaged}: its " in agent.lines[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": 2},
+        {"format": None, "later": {}},
+        {"events": None},
+        {"lives": {"t": 1}},
+        {"remaking.tries": "few"},
+        {"remaking.later": 1},
+        {"remaking.notBefore": float("nan")},
+    ],
+)
+def test_a_tpu_that_was_deleted_to_be_made_anew_outlives_a_memory_of_another_release(
+    agent: Agent, google: Client, change: Json
+) -> None:
+    preempt(agent)
+    agent.looks(600, until=lambda: state(google) == "gone")
+    url = "storage.googleapis.com/storage/v1/b/a-bucket/o/agent%2Fstate.json"
+    content = google.get(url, alt="media")
+    for key, value in change.items():
+        part = content["remaking"]["t"] if "." in key else content
+        part[key.rpartition(".")[2]] = value
+    write(google, "agent/state.json", content)
+    agent.start()
+    agent.looks(600, until=lambda: state(google) == "READY")
+    assert state(google) == "READY"
+    assert len(objects(google, "rejected/")) == 2
 
 
 @pytest.mark.parametrize("state", [None, "", "MOONED"])
