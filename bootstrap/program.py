@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,8 @@ def declare(settings: BootstrapSettings, root: Path) -> dict[str, pulumi.Input[o
         }
     if settings.budget:
         Budget("budget", BudgetArgs(settings, settings.budget, enabled))
-    return _exported(settings, federation, environments)
+    limited = [name for name in names if rights[name].machines]
+    return _exported(settings, federation, environments, limited)
 
 
 def _enabled(name: str, project: str) -> list[pulumi.Resource]:
@@ -86,11 +87,15 @@ def _enabled(name: str, project: str) -> list[pulumi.Resource]:
 
 
 def _exported(
-    settings: BootstrapSettings, federation: Federation, environments: Mapping[str, Any]
+    settings: BootstrapSettings,
+    federation: Federation,
+    environments: Mapping[str, Any],
+    limited: Sequence[str],
 ) -> dict[str, pulumi.Input[object]]:
     """Export what the pipeline needs to know, as one JSON text for a variable of the forge.
 
-    Environments are `previewed` for requests, or `planned` once these are merged.
+    Environments are `previewed` for requests, or `planned` once these are merged. Those `limited`
+    have machines that delete TPUs.
     """
     deployed = {name: e for name, e in settings.environments.items() if not e.like}
     previewed = [name for name, each in deployed.items() if each.previews_requests]
@@ -101,6 +106,7 @@ def _exported(
             "deployed": list(deployed),
             "previewed": previewed,
             "planned": [name for name in deployed if name not in previewed],
+            "limited": [name for name in limited if name in deployed],
             "environments": environments,
         }
     )

@@ -73,6 +73,7 @@ from infra.checks.vm import (
     check_ops_agent,
     check_shielded,
     check_vm_capacity,
+    warn_about_limits,
 )
 from infra.checks.zones import check_fallback_zones, warn_about_ai_zones
 from infra.settings import StackSettings
@@ -163,6 +164,7 @@ WARNINGS: Final[tuple[Callable[[StackSettings, Context], Iterator[str]], ...]] =
     warn_about_unlisted,
     warn_about_unproven,
     warn_about_locks,
+    warn_about_limits,
 )
 
 

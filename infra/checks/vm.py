@@ -101,3 +101,15 @@ def check_ops_agent(settings: StackSettings, context: Context) -> Iterator[Probl
             f"(training.runOn is {settings.training.run_on})",
             "Remove it, or set training.runOn: vm",
         )
+
+
+def warn_about_limits(settings: StackSettings, context: Context) -> Iterator[str]:
+    """Warn of a VM that keeps limits, and stays away once Google has taken it."""
+    vm = settings.vm
+    stays_away = vm.capacity is not VmCapacity.ON_DEMAND and vm.managed is None
+    if settings.limits.any and stays_away and settings.training.run_on is RunOn.VM:
+        yield (
+            f"limits: the VM keeps them, and a VM of vm.capacity {vm.capacity} stays away once "
+            "Google has taken it, while its TPU costs on. Set vm.managed: {}, or run "
+            f"`tpustack ci limits --stack {context.stack}` each hour (docs/limits.md)"
+        )

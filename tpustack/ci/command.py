@@ -21,6 +21,7 @@ from tpustack.ci.deploy import Deployment
 from tpustack.ci.deploy import deploy as run_deploy
 from tpustack.ci.drift import drift as run_drift
 from tpustack.ci.job import Job
+from tpustack.ci.limits import limits
 from tpustack.ci.outcome import worst
 from tpustack.ci.preview import Preview
 from tpustack.ci.preview import preview as run_preview
@@ -188,7 +189,7 @@ def destroy(stack: str, confirm: str, delete_data: bool, output: Path) -> None:
     _run("destroy", output, [], lambda job: [run_destroy(job, stack, delete_data=delete_data)])
 
 
-for each in (posts.comment, posts.guard, posts.issue, posts.plans):
+for each in (limits, posts.comment, posts.guard, posts.issue, posts.plans):
     command.add_command(each)
 
 

@@ -70,10 +70,7 @@ class Recovery:
     def renew(
         self, names: Sequence[str], budgets: Mapping[str, int], request: str | None, why: str
     ) -> None:
-        """Make anew what is READY and does not work, by another's word: a failure. Raises OSError.
-
-        It may be repeated.
-        """
+        """Make anew what is READY and does not work; it counts as a failure. Raises OSError."""
         for name, seen in self._seen(names, request):
             if seen is not None and seen.phase == "ready":
                 self._take_down(name, seen, "failure", f"it is READY, but {why}", budgets)

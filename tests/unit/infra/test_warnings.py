@@ -121,3 +121,24 @@ def test_a_classic_node_is_let_pass_with_googles_answer_to_others(root: Path) ->
     [warning] = [text for text in said(root, architecture="node", tpu=node) if "2025" in text]
     assert "Your request to provision TPU Node has been denied" in warning
     assert "Use architecture vm" in warning
+
+
+LIMITS = {"timeToLiveHours": 8}
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"vm": {"capacity": "spot"}, "limits": LIMITS}, True),
+        ({"vm": {"capacity": "preemptible"}, "limits": {"idleMinutes": 30}}, True),
+        ({"vm": {"capacity": "spot"}}, False),
+        ({"vm": {"capacity": "spot", "managed": {}}, "limits": LIMITS}, False),
+        ({"limits": LIMITS}, False),
+    ],
+)
+def test_a_vm_that_stays_away_with_the_limits_it_keeps_is_warned_of(
+    root: Path, settings: dict[str, object], told: bool
+) -> None:
+    found = [text for text in said(root, **settings) if text.startswith("limits: ")]
+    assert bool(found) == told
+    assert all("`tpustack ci limits --stack test` each hour" in text for text in found)

@@ -52,6 +52,9 @@ MAY_IMPORT = {
         "infra.queued.known",
         # The agent and the command line know a job by the same words.
         "infra.startup.agent.bundle",
+        # The pipeline keeps limits by the agent's own code.
+        "infra.startup.agent.google",
+        "infra.startup.agent.limits",
         "infra.startup.agent.jobs",
         "infra.startup.agent.versioned",
         "tpu_training.checkpoints.lease.holder",
