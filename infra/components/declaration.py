@@ -9,6 +9,7 @@ import pulumi
 
 from infra.components import storage
 from infra.startup.agent.declaration import PATH
+from infra.startup.agent.google import FORMAT
 
 
 def declare_tpus(
@@ -26,7 +27,9 @@ def declare_tpus(
         "declaration",
         name=PATH,
         bucket=bucket,
-        content=pulumi.Output.json_dumps({"tpus": bodies}, sort_keys=True, indent=1),
+        content=pulumi.Output.json_dumps(
+            {"format": FORMAT, "tpus": bodies}, sort_keys=True, indent=1
+        ),
         content_type="application/json",
         opts=pulumi.ResourceOptions(
             parent=parent, depends_on=list(tpus), delete_before_replace=True

@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .google import Bucket, Json
+from .google import FORMAT, Bucket, Json
 
 _PATH = "agent/cost.json"
 # Between two additions; a kill of the agent loses less.
 _EACH = 600.0
 # Longer than this nobody was here to see what stood meanwhile.
 _MOST = 2 * _EACH
+_LARGEST = 1e15
 
 
 class Ceiling:
@@ -64,10 +65,18 @@ class Ceiling:
     def _seen(self, now: float) -> dict[str, Any]:
         month = time.strftime("%Y-%m", time.gmtime(now))
         found = self._bucket.read(_PATH)
-        new = {"month": month, "dollars": 0.0, "at": now, "told": None}
-        if not found or not found.keys() >= new.keys():
+        new = {"format": FORMAT, "month": month, "dollars": 0.0, "at": now, "told": None}
+        if found is None:
             return new
-        return found if found["month"] == month else {**new, "at": found["at"]}
+        sums = [found.get(name) for name in ("dollars", "at", "told")]
+        if found.get("format") != FORMAT or not all(map(_is_sum, sums)) or None in sums[:2]:
+            self._bucket.put_aside(_PATH, now, "it is no sum that this release reads")
+            return new
+        return found if found.get("month") == month else {**new, "at": found["at"]}
+
+
+def _is_sum(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and abs(value) < _LARGEST)
 
 
 def _text(spent: float, ceiling: float) -> str:

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 
 from .forms import in_zone, labels_of
-from .google import Bucket, Json
+from .google import FORMAT, Bucket, Json
 
 PATH = "agent/declaration.json"
 MARK = "tpu-stack-mark"
@@ -33,7 +33,7 @@ class Declaration:
 def read_declaration(bucket: Bucket) -> Declaration | None:
     """Return what the stack declares; None if it is missing or damaged. Raises OSError."""
     content = bucket.read(PATH)
-    tpus = content.get("tpus") if content else None
+    tpus = content.get("tpus") if content and content.get("format", FORMAT) == FORMAT else None
     if not isinstance(tpus, dict) or not all(map(_is_sound, tpus.values())):
         return None
     return Declaration(tpus)

@@ -29,8 +29,7 @@ _REQUESTS = {
     **dict.fromkeys(("CREATING", "PROVISIONING", "SUSPENDING", "DELETING"), "passing"),
     "ACTIVE": "ready",
 }
-# What pulumi-gcp adds to each resource (goog-pulumi-provisioned) while the stack says nothing else.
-# https://www.pulumi.com/registry/packages/gcp/installation-configuration/ (2026-11)
+# By pulumi-gcp itself, unless addPulumiAttributionLabel is off; its value is always true.
 _ADDED_LABELS = ("goog-pulumi-provisioned",)
 _ILL = ("UNHEALTHY_TENSORFLOW", "TIMEOUT")
 SHORTAGES = ("stock-out", "quota")

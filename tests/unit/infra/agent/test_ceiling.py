@@ -22,6 +22,7 @@ class World:
         self.stands = True
         self.kept: Json | None = None
         self.told: list[str] = []
+        self.aside = 0
         self.agent = self.start()
 
     def start(self) -> Ceiling:
@@ -31,6 +32,9 @@ class World:
     def call(self, method: str, url: str, body: str | None) -> tuple[int, Json]:
         if method == "GET":
             return (200, dict(self.kept)) if self.kept is not None else (404, {})
+        if "rejected" in url:
+            self.aside += "copyTo" in url
+            return 200, {}
         self.kept = json.loads(body or "")
         return 200, {}
 
@@ -90,3 +94,18 @@ def test_a_time_without_the_machine_is_not_counted(world: World) -> None:
     world.now += 100 * HOUR
     world.run(0.5)
     assert world.spent < 12
+
+
+@pytest.mark.parametrize(
+    "change", [{"format": 2}, {"dollars": "much"}, {"at": None}, {"told": []}, {"at": 1e300}]
+)
+def test_a_sum_that_can_not_be_read_is_put_aside_and_stops_no_other(
+    world: World, change: Json
+) -> None:
+    world.run(1)
+    assert world.kept is not None
+    world.kept |= change
+    world.agent = world.start()
+    world.run(1)
+    assert world.spent == pytest.approx(6.0)
+    assert world.aside == 1

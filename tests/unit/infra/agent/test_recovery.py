@@ -298,6 +298,7 @@ def test_a_tpu_that_somebody_deletes_stays_deleted(agent: Agent, google: Client)
     "declaration",
     [
         None,
+        '{"format": 2, "tpus": {"t": {}}}',
         *("{", "[]", '{"tpus": 1}', '{"tpus": {}}', '{"tpus": {"t": 1}}'),
         '{"tpus": {"t": {"tpu": {"nodeSpec": [{}]}}}}',
     ],
