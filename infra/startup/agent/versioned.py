@@ -5,33 +5,22 @@ Whoever may write the bucket may write anything there, and so may a later releas
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, fields, is_dataclass
+from dataclasses import asdict, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 FORMAT = 1
 _FIELD = "format"
 # JavaScript and floats tell whole numbers apart up to here.
 _LARGEST = 2**53
 _MOST_SHOWN = 40
-_CALLED = {
-    str: "text",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    list: "a list",
-    tuple: "a list",
-    dict: "an object",
-}
-
-_NOTHING = (MISSING, MISSING)
 
 _T = TypeVar("_T")
+_hints = cache(get_type_hints)
 
 
 class Unreadable(Exception):
@@ -50,7 +39,7 @@ def dump(content: Any) -> bytes:
 
 
 def load(kind: type[_T], data: bytes | str) -> _T:
-    """Return what `dump` wrote of such an object. Raises Unreadable."""
+    """Return what `dump` wrote of such a dataclass. Raises Unreadable."""
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -59,45 +48,24 @@ def load(kind: type[_T], data: bytes | str) -> _T:
 
 
 def sound(kind: type[_T], content: object) -> _T:
-    """Return an object with a format as a dataclass or TypedDict. Raises Unreadable."""
+    """Return an object with a format as a dataclass. Raises Unreadable."""
     if not isinstance(content, dict):
         raise Unreadable("it is no JSON object")
     plain = dict(content)
     found = plain.pop(_FIELD, None)
     if type(found) is not int or found != FORMAT:
         raise Unreadable(f"its format is {_shown(found)}; this release reads {FORMAT}")
-    made: _T = _object(kind, plain, "")
+    made: _T = _of(kind, plain, "")
     return made
-
-
-def _object(kind: Any, content: object, where: str) -> Any:
-    if not isinstance(content, dict):
-        raise Unreadable(f"{where} is {_shown(content)}, not an object")
-    hints, needed = _form(kind)
-    for name in sorted(content.keys() ^ hints.keys()):
-        if name in content or name in needed:
-            what = "is unknown" if name in content else "is missing"
-            raise Unreadable(f"its field {_path(where, name)} {what}")
-    return kind(**{name: _of(hints[name], content[name], _path(where, name)) for name in content})
-
-
-@cache
-def _form(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
-    """Return the types of an object's fields, and which it must have."""
-    hints = get_type_hints(kind)
-    if not is_dataclass(kind):
-        return hints, frozenset(hints)
-    given = [one for one in fields(kind) if (one.default, one.default_factory) == _NOTHING]
-    return hints, frozenset(one.name for one in given)
 
 
 def _of(kind: Any, value: Any, where: str) -> Any:
     """Return a value as what an annotation names."""
     origin, parts = get_origin(kind), get_args(kind)
-    if is_dataclass(kind) or is_typeddict(kind):
+    if is_dataclass(kind) and isinstance(value, dict):
         return _object(kind, value, where)
     if origin in (Union, UnionType):
-        return _one_of(parts, value, where)
+        return _of(type(value) if type(value) in parts else parts[0], value, where)
     if origin in (list, tuple) and isinstance(value, list):
         kinds = parts if parts[-1] is not ... and origin is tuple else parts[:1] * len(value)
         if len(kinds) == len(value):
@@ -107,19 +75,19 @@ def _of(kind: Any, value: Any, where: str) -> Any:
         return {_of(str, k, where): _of(parts[1], v, _path(where, k)) for k, v in value.items()}
     if value in parts if origin is Literal else _is_plain(kind, value):
         return value
-    wanted = " or ".join(map(repr, parts)) if origin is Literal else _CALLED[origin or kind]
+    wanted = " or ".join(parts) if origin is Literal else (origin or kind).__name__
     raise Unreadable(f"{where} is {_shown(value)}, not {wanted}")
 
 
-def _one_of(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
-    """Return a value as the first type of a union that it fits."""
-    *first, last = [one for one in kinds if one is not NoneType]
-    if value is None and NoneType in kinds:
-        return None
-    for kind in first:
-        with contextlib.suppress(Unreadable):
-            return _of(kind, value, where)
-    return _of(last, value, where)
+def _object(kind: Any, content: dict[str, Any], where: str) -> Any:
+    hints = _hints(kind)
+    if unknown := sorted(content.keys() - hints.keys()):
+        raise Unreadable(f"its field {_path(where, unknown[0])} is unknown")
+    made = {name: _of(hints[name], content[name], _path(where, name)) for name in content}
+    try:
+        return kind(**made)
+    except TypeError as error:  # A field is missing.
+        raise Unreadable(str(error)) from None
 
 
 def _is_plain(kind: Any, value: Any) -> bool:
@@ -128,7 +96,7 @@ def _is_plain(kind: Any, value: Any) -> bool:
         return isinstance(value, str) and not any("\ud800" <= one <= "\udfff" for one in value)
     if kind in (int, float) and type(value) in (int, kind):
         return abs(value) <= _LARGEST if type(value) is int else math.isfinite(value)
-    return kind is bool and isinstance(value, bool)
+    return kind in (bool, NoneType) and isinstance(value, kind)
 
 
 def _path(where: str, name: str) -> str:

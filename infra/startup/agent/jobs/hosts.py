@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypedDict, TypeVar
+from typing import TypeVar
 
 from ..versioned import Unreadable, sound, stamped
 from . import layout
@@ -36,7 +36,8 @@ _STILL = stamped(vars(Outcome(_RUNS)))
 _T = TypeVar("_T")
 
 
-class Announced(TypedDict):
+@dataclass(frozen=True)
+class Announced:
     """Which try is to run on all hosts."""
 
     job: str
@@ -50,8 +51,8 @@ def runs_on_all(tpu: Tpu, spec: Spec) -> bool:
 
 def announce(store: Store, tpu: str, job: Job) -> None:
     """Have the other hosts run a job's last try. Raises StoreError."""
-    what: Announced = {"job": job.name, "number": job.tries[-1].number}
-    store.write(layout.on_all_hosts(tpu), b"", summary=stamped(what))
+    what = stamped(vars(Announced(job.name, len(job.tries))))
+    store.write(layout.on_all_hosts(tpu), b"", summary=what)
 
 
 def failure(store: Store, job: Job, hosts: int, followed: float) -> Outcome | None:
@@ -170,10 +171,10 @@ class Host:
     def _announced(self) -> Job | None:
         """Return the job whose last try is to run on this host now."""
         found = _told(Announced, self._store.look(layout.on_all_hosts(self._tpu)))
-        job = self._queue.read(found["job"]) if found else None
+        job = self._queue.read(found.job) if found else None
         if found is None or job is None or job.state != RUNNING or job.stop:
             return None
-        if len(job.tries) != found["number"] or self._has_ended(job):
+        if len(job.tries) != found.number or self._has_ended(job):
             return None
         return job if self._is_alive(job) else None
 

@@ -12,9 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
-from .. import versioned
 from ..messages import Send, Senders, tell_each
 from . import layout
 from .order import Summaries
@@ -24,12 +23,6 @@ from .store import Conflict, Store
 # What has ended before is nobody's news, also where the messages could not be sent so long.
 _NEWS = 86400.0
 _LONGEST_PAUSE = 300.0
-
-
-class Since(TypedDict):
-    """Since when those of a kind are told."""
-
-    at: float
 
 
 @dataclass
@@ -87,13 +80,13 @@ class Messages:
         """Return what those of a kind know: jobs of the time before they were named are no news."""
         path = layout.told_since(kind)
         with contextlib.suppress(Conflict):
-            self._store.write(path, versioned.dump({"at": self._time()}), generation=0)
+            self._store.write(path, str(self._time()).encode(), generation=0)
         found = self._store.read(path)
         told = {item.path for item in self._store.items(layout.told(kind))}
         try:
-            return Known(versioned.load(Since, found[0])["at"] if found else 0.0, told)
-        except versioned.Unreadable as error:
-            self._say(f"{path} is set aside: {error}")
+            return Known(float(found[0]) if found else 0.0, told)
+        except ValueError:
+            self._say(f"{path} is set aside: it is no number of seconds")
             return Known(self._time(), told)
 
     def keep(self, news: queue.Queue[Summaries], sleep: Callable[[float], None]) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..versioned import Unreadable
+from ..versioned import Unreadable, sound
 from . import layout
-from .record import Job, parse, summarized
+from .record import Job, Summary, parse
 from .store import Conflict, Store
 
 # Of a record; its requirements may have 256 KiB.
@@ -37,11 +37,10 @@ class Queue:
             if self._aside.get(item.path, (-1,))[0] == item.generation:
                 continue
             try:
-                if item.size > _LARGEST:
-                    raise Unreadable(f"it has {item.size} bytes, more than {_LARGEST}")
-                if item.path != layout.record(name) or not layout.NAME.fullmatch(name):
-                    raise Unreadable("no job may be called so")
-                found[name] = summarized(item.summary)
+                is_named = layout.NAME.fullmatch(name) and item.path == layout.record(name)
+                if not is_named or item.size > _LARGEST:
+                    raise Unreadable(f"no record has this name or {item.size} bytes")
+                found[name] = vars(sound(Summary, item.summary))
             except Unreadable as error:
                 self._set_aside(item.path, item.generation, str(error))
         return found
@@ -86,7 +85,7 @@ class Queue:
 
     def _read(self, name: str) -> tuple[Job, int] | None:
         path = layout.record(name)
-        if not layout.NAME.fullmatch(name) or (found := self.store.read(path)) is None:
+        if (found := self.store.read(path)) is None:
             return None
         try:
             return parse(found[0], name), found[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any
 
 from .. import versioned
 from ..versioned import Unreadable
@@ -24,6 +24,7 @@ _SAVED = 75
 """EX_TEMPFAIL: the program was told that its machine goes, and has saved what it had."""
 _CODES = {STOPPED: 143, TIMED_OUT: 124}
 """Exit codes for what ends without one, as shells and timeout(1) have them."""
+_STATES = (QUEUED, RUNNING, *ENDED)
 _KINDS = ("none", "folder", "wheel")
 _SHA256 = re.compile(r"[0-9a-f]{64}|")
 # The end of the last year that a date has.
@@ -168,7 +169,8 @@ class Job:
     def summary(self) -> dict[str, Any]:
         """Return what a list of all jobs needs, which the bucket's own lists carry."""
         last = self.tries[-1] if self.tries else None
-        content: Summary = {
+        return {
+            "format": versioned.FORMAT,
             "state": self.state,
             "priority": self.spec.priority,
             "submitted": self.submitted,
@@ -185,10 +187,10 @@ class Job:
             "vertex": bool(self.spec.vertex),
             "reason": self.reason[:200],
         }
-        return versioned.stamped(content)
 
 
-class Summary(TypedDict):
+@dataclass(frozen=True)
+class Summary:
     """What a list tells of a job."""
 
     state: str
@@ -217,41 +219,19 @@ def parse(data: bytes, name: str) -> Job:
     job = versioned.load(Job, data)
     spec, times = job.spec, [job.submitted, job.ended or 0.0]
     times += [at or 0.0 for one in job.tries for at in (one.started, one.ended)]
-    _refuse(
-        {
-            "name": job.name != name or not layout.NAME.fullmatch(name),
-            "state": not _is_state(job.state) or (job.state == RUNNING and not job.tries),
-            "tries": [one.number for one in job.tries] != list(range(1, len(job.tries) + 1)),
-            "times": not all(0.0 <= at <= _LAST for at in times),
-            "spec.kind": spec.kind not in _KINDS,
-            "spec.archive": not _SHA256.fullmatch(spec.archive),
-            "spec.source": spec.kind == "wheel" and not spec.source.endswith(".whl"),
-            "spec.framework": spec.framework not in FRAMEWORKS,
-            "spec.after": not all(map(layout.NAME.fullmatch, spec.after)),
-            "spec.vertex.hosts": not spec.vertex.get("hosts", "1").isdecimal(),
-        }
-    )
-    return job
-
-
-def summarized(content: object) -> dict[str, Any]:
-    """Return what a list tells of a job, checked. Raises Unreadable as `parse` does."""
-    found = versioned.sound(Summary, content)
-    times = (found["submitted"], found["started"] or 0.0, found["ended"] or 0.0)
-    _refuse(
-        {
-            "state": not _is_state(found["state"]),
-            "times": not all(0.0 <= at <= _LAST for at in times),
-        }
-    )
-    return dict(found)
-
-
-def _is_state(text: str) -> bool:
-    return text in (QUEUED, RUNNING, *ENDED)
-
-
-def _refuse(wrong: dict[str, bool]) -> None:
-    for name, is_wrong in wrong.items():
+    wrong = {
+        "name": job.name != name or not layout.NAME.fullmatch(name),
+        "state": job.state not in _STATES or (job.state == RUNNING and not job.tries),
+        "tries": [one.number for one in job.tries] != list(range(1, len(job.tries) + 1)),
+        "times": not all(0.0 <= at <= _LAST for at in times),
+        "spec.kind": spec.kind not in _KINDS,
+        "spec.archive": not _SHA256.fullmatch(spec.archive),
+        "spec.source": spec.kind == "wheel" and not spec.source.endswith(".whl"),
+        "spec.framework": spec.framework not in FRAMEWORKS,
+        "spec.after": not all(map(layout.NAME.fullmatch, spec.after)),
+        "spec.vertex.hosts": not spec.vertex.get("hosts", "1").isdecimal(),
+    }
+    for where, is_wrong in wrong.items():
         if is_wrong:
-            raise Unreadable(f"no job has what stands in its {name}")
+            raise Unreadable(f"no job has what stands in its {where}")
+    return job

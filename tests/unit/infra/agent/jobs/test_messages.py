@@ -288,3 +288,11 @@ def test_what_google_refuses_is_said_with_its_own_words() -> None:
 
 def test_nobody_is_told_where_the_metadata_names_nobody() -> None:
     assert senders(lambda _: None, Calls())() == {}
+
+
+def test_a_damaged_mark_keeps_nobody_from_being_told(store: MemoryStore, clock: Clock) -> None:
+    store.write("messages/webhook/since", b"yesterday")
+    told: list[str] = []
+    made = Messages(store, lambda: {"webhook": told.append}, clock.now, told.append)
+    made.send({})
+    assert told == ["messages/webhook/since is set aside: it is no number of seconds"]
