@@ -1,6 +1,6 @@
 """JSON objects as they lie in a bucket: each has a format, and no field is believed unchecked.
 
-Whoever may write the bucket may write anything there, and so may a later release.
+Anyone with write access may have written anything there, and so may a later release.
 """
 
 from __future__ import annotations

@@ -25,7 +25,6 @@ _SAVED = 75
 _CODES = {STOPPED: 143, TIMED_OUT: 124}
 """Exit codes for what ends without one, as shells and timeout(1) have them."""
 _STATES = (QUEUED, RUNNING, *ENDED)
-_KINDS = ("none", "folder", "wheel")
 _SHA256 = re.compile(r"[0-9a-f]{64}|")
 # The end of the last year that a date has.
 _LAST = 253402300799.0
@@ -215,7 +214,7 @@ def _why(outcome: Outcome) -> str:
 
 
 def parse(data: bytes, name: str) -> Job:
-    """Return the job of that name in a record. Raises Unreadable: anybody may have written it."""
+    """Return the job of that name in a record. Raises Unreadable."""
     job = versioned.load(Job, data)
     spec, times = job.spec, [job.submitted, job.ended or 0.0]
     times += [at or 0.0 for one in job.tries for at in (one.started, one.ended)]
@@ -224,10 +223,8 @@ def parse(data: bytes, name: str) -> Job:
         "state": job.state not in _STATES or (job.state == RUNNING and not job.tries),
         "tries": [one.number for one in job.tries] != list(range(1, len(job.tries) + 1)),
         "times": not all(0.0 <= at <= _LAST for at in times),
-        "spec.kind": spec.kind not in _KINDS,
         "spec.archive": not _SHA256.fullmatch(spec.archive),
         "spec.source": spec.kind == "wheel" and not spec.source.endswith(".whl"),
-        "spec.framework": spec.framework not in FRAMEWORKS,
         "spec.after": not all(map(layout.NAME.fullmatch, spec.after)),
         "spec.vertex.hosts": not spec.vertex.get("hosts", "1").isdecimal(),
     }

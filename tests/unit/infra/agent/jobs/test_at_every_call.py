@@ -1,4 +1,4 @@
-"""A fault at every call, with a second machine beside: each job ends once, with its own result."""
+"""A fault at every call of one machine while another acts: each job ends once, and rightly."""
 
 from __future__ import annotations
 

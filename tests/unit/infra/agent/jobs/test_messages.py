@@ -290,7 +290,7 @@ def test_nobody_is_told_where_the_metadata_names_nobody() -> None:
     assert senders(lambda _: None, Calls())() == {}
 
 
-def test_a_damaged_mark_keeps_nobody_from_being_told(store: MemoryStore, clock: Clock) -> None:
+def test_a_damaged_mark_stops_no_message(store: MemoryStore, clock: Clock) -> None:
     store.write("messages/webhook/since", b"yesterday")
     told: list[str] = []
     made = Messages(store, lambda: {"webhook": told.append}, clock.now, told.append)
