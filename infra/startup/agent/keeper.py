@@ -19,8 +19,6 @@ _LOOK_SECONDS = 60
 _RECOVERY_SECONDS = 10.0
 # While Google deletes or makes a TPU: the trainer waits for what comes next.
 _MAKING_SECONDS = 1.0
-# So long limits wait for a look of recovery's to end.
-_BUSY_SECONDS = 30.0
 _RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 15.0, 120.0
 _T = TypeVar("_T")
 
@@ -116,14 +114,9 @@ class Keeper:
     def sleep(self) -> None:
         """Let TPUs that a limit is about to delete come back for the next job. Raises OSError."""
         limits = self._limits
-        if "recovery" not in limits:
-            return
-        if not self._recovering.acquire(timeout=_BUSY_SECONDS):
-            raise OSError("recovery waits for Google")
-        try:
-            self.recovery.sleep(limits["tpus"], limits.get("request"))
-        finally:
-            self._recovering.release()
+        if "recovery" in limits:
+            with self._recovering:
+                self.recovery.sleep(limits["tpus"], limits.get("request"))
 
     def tpu_state(self) -> TpuState:
         """Return what keeps the trainer's TPUs from work, and ring if that is new. Raises OSError.

@@ -6,10 +6,9 @@ known counts as it was known last.
 
 from __future__ import annotations
 
-import threading
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from itertools import islice
 from typing import Any
 
 from .google import (
@@ -33,20 +32,8 @@ from .memory import PATH, birth
 
 # For so long a TPU that idles waits until it can be noted that the next job makes it anew.
 _PATIENCE = 600.0
-
-
-def aside(work: Callable[[], float]) -> Future[float]:
-    """Do some work in a thread of its own."""
-    done = Future[float]()
-
-    def run() -> None:
-        try:
-            done.set_result(work())
-        except Exception as error:
-            done.set_exception(error)
-
-    threading.Thread(target=run, name="traces", daemon=True).start()
-    return done
+# So many objects of jobs are looked at in a round, twenty pages: there may be a million.
+_AT_ONCE = 20_000
 
 
 class LimitEnforcer:
@@ -60,7 +47,6 @@ class LimitEnforcer:
         say: writes a line to the journal and the serial port.
         tell: tells people elsewhere, and never fails.
         sleep: is called before what nothing runs on is deleted. Raises OSError.
-        aside: does what may take minutes.
     """
 
     def __init__(
@@ -72,16 +58,15 @@ class LimitEnforcer:
         say: Callable[[str], None],
         tell: Callable[[str], None] = lambda text: None,
         sleep: Callable[[], None] = lambda: None,
-        aside: Callable[[Callable[[], float]], Future[float]] = aside,
     ) -> None:
-        self._tell, self._sleep, self._aside = tell, sleep, aside
+        self._tell, self._sleep = tell, sleep
         self._place, self._call, self._training = place, call, training
         self._now, self._say = now, say
         self._bucket = Bucket(call, place.bucket)
         self._busy = now()
         self._asked: Json | None = None
         self._remembered: Json = {}
-        self._traces: Future[float] | None = None
+        self._traces: Iterator[float] | None = None
         self._noted: set[tuple[str, ...]] = set()
         self._failed: list[str] = []
         self._said, self._ended = "", False
@@ -91,8 +76,12 @@ class LimitEnforcer:
 
         Raises OSError in the end if something failed.
         """
-        self._failed = []
-        nodes = [node for name in limits["tpus"] if (node := self._node(name)) is not None]
+        self._failed, nodes = [], list[Json]()
+        for name in limits["tpus"]:
+            try:
+                nodes += [node] if (node := self._node(name)) else []
+            except OSError as error:
+                self._failed.append(str(error))
         over = self._over(nodes, limits)
         if over:
             self._delete(over, f"its {limits['timeToLiveHours']:g} hours are over")
@@ -129,7 +118,7 @@ class LimitEnforcer:
     def _let_sleep(self, since: float) -> None:
         try:
             self._sleep()
-        except OSError as error:
+        except Exception as error:
             if self._now() < since + _PATIENCE:
                 raise
             self._say(f"no job will bring the TPU back, which is deleted all the same: {error}")
@@ -144,12 +133,9 @@ class LimitEnforcer:
         return True
 
     def _node(self, name: str) -> Json | None:
-        try:
-            _, status, node = look_up(self._place, self._call, name)
-        except OSError as error:
-            status, node = 0, {"error": {"message": str(error)}}
+        _, status, node = look_up(self._place, self._call, name)
         if status not in (200, 404):
-            self._failed.append(f"HTTP status {status} for {name}: {message(node)}")
+            raise OSError(f"HTTP status {status} for {name}: {message(node)}")
         return node if status == 200 else None
 
     def _over(self, nodes: Iterable[Json], limits: Mapping[str, Any]) -> list[Json]:
@@ -164,16 +150,14 @@ class LimitEnforcer:
                 if self._said != str(error):
                     self._said = str(error)
                     self._say(f"since when TPUs live is taken as it was known last: {error}")
-        made = [node for node in nodes if state_of(node) not in ("CREATING", "DELETING")]
+        since, known = self._now() - hours * 3600, self._remembered
         return [
             node
-            for node in made
+            for node in nodes
             if node.get("createTime")
-            and self._now() >= hours * 3600 + self._birth(node, limits.get("request"))
+            and state_of(node) not in ("CREATING", "DELETING")
+            and birth(known, limits.get("request", short_name(node)), node) <= since
         ]
-
-    def _birth(self, node: Json, request: str | None) -> float:
-        return birth(self._remembered, request or short_name(node), node)
 
     def _idle_minutes(self, limits: Mapping[str, Any]) -> float | None:
         """Return the shorter one of what the stack says and what the last job was sent with."""
@@ -187,26 +171,17 @@ class LimitEnforcer:
         return min((minutes for minutes in found if minutes is not None), default=None)
 
     def _is_idle(self, limit: float) -> bool:
+        """Look at more of what jobs have written: whoever trains elsewhere leaves traces there."""
         if self._now() < self._busy + limit:
             return False
-        # Whoever trains without this machine's unit leaves traces in the bucket. There may be a
-        # million objects: the next looks go on meanwhile.
-        if self._traces is None:
-            self._traces = self._aside(lambda: self._last_trace(self._now() - limit))
-        if not self._traces.done():
-            return False
-        found, self._traces = self._traces, None
-        self._busy = max(self._busy, found.result())
-        return self._now() >= self._busy + limit
-
-    def _last_trace(self, enough: float) -> float:
-        """Return when a job last wrote an object, or when one did after `enough`."""
-        last = 0.0
-        for written in self._written():
-            last = max(last, written)
-            if last > enough:
-                break
-        return last
+        traces, self._traces = self._traces or self._written(), None
+        for written in islice(traces, _AT_ONCE):
+            self._busy = max(self._busy, written)
+            if self._now() < self._busy + limit:
+                return False
+        if next(traces, None) is not None:
+            self._traces = traces
+        return self._traces is None
 
     def _written(self) -> Iterator[float]:
         """Yield when each object of a job was written."""

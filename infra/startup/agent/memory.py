@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from .forms import Seen
-from .google import FORMAT, Bucket, Json, seconds, short_name
+from .google import FORMAT, Bucket, Json, seconds
 from .jobs.layout import WANTED
 
 PATH = "agent/state.json"
@@ -37,6 +37,14 @@ class Memory:
         found: dict[str, Json] = self._load()["remaking"]
         return found
 
+    def hurries(self) -> bool:
+        """Return whether Google is deleting or making a TPU, which may be over any moment."""
+        now = self._now()
+        return any(
+            "asleep" not in entry and entry["notBefore"] <= now < entry["since"] + _HURRY
+            for entry in self.remaking.values()
+        )
+
     def today(self, kind: str) -> int:
         """Return how many events of a kind, `preemption` or `failure`, the last day has seen."""
         # What lies in the future was written by a clock that was wrong.
@@ -49,53 +57,34 @@ class Memory:
         content = self._load()
         content["events"] = [*content["events"], event][-_KEPT_EVENTS:]
 
-    def hurries(self) -> bool:
-        """Return whether Google is deleting or making a TPU, which may be over any moment."""
-        now = self._now()
-        return any(
-            "asleep" not in entry and entry["notBefore"] <= now < entry["since"] + _HURRY
-            for entry in self.remaking.values()
-        )
-
     def entry(self, name: str, seen: Seen, declared: str, why: str) -> Json:
         """Return what is to be known of a TPU that is there now, and is to be made anew.
 
-        `declared` is the digest of what the stack declares of it. The next one's life began with
-        this one's.
+        `declared` is the digest of what the stack declares of it. The next one lives on from when
+        this one was born.
         """
-        before, lives = self.remaking.get(name), self._load()["lives"].get(name, {}).values()
-        made = [node.get("createTime") for node in seen.nodes]
-        born = [life["born"] for life in lives if not made or life.get("created") in made]
-        if before is not None:
-            born = [before["born"]] if "born" in before else []
+        before, lives = self.remaking.get(name), self._load()["lives"].get(name, {})
+        made = {node.get("createTime") for node in seen.nodes} or lives.keys()
+        born = min((lives[at] for at in lives if at in made), default=None)
         return {
-            **_new(self._now()),
-            **({"born": min(born)} if born else {}),
+            **_blank(self._now()),
             "cause": why,
             "created": seen.created,
             "labels": seen.labels,
             "declared": declared,
             "zone": seen.zone,
+            "born": before["born"] if before else born,
         }
 
     def ready(self, name: str, seen: Seen) -> Json | None:
-        """Note which TPUs are READY and since when each lives; return what was being made anew.
-
-        What was made anew lives since the one that was lost was made.
-        """
+        """Note since when what is READY lives; return what was known, if it was made anew."""
         content = self._load()
         entry: Json | None = content["remaking"].pop(name, None)
-        found = {short_name(n): n["createTime"] for n in seen.nodes if n.get("createTime")}
-        known = content["lives"].get(name, {})
-        if {tpu: life.get("created") for tpu, life in known.items()} != found:
-            born = (entry or {}).get("born")
-            content["lives"][name] = {
-                tpu: {"created": at, "born": seconds(at) if born is None else born}
-                for tpu, at in found.items()
-            }
-        elif entry is None:
-            return None
-        self.save()
+        made = {str(node["createTime"]) for node in seen.nodes if node.get("createTime")}
+        if entry or content["lives"].get(name, {}).keys() != made:
+            born = entry and entry["born"]
+            content["lives"][name] = {at: seconds(at) if born is None else born for at in made}
+            self.save()
         return entry
 
     def forget(self, name: str) -> None:
@@ -108,7 +97,7 @@ class Memory:
     def sleep(self, name: str, seen: Seen, declared: str) -> None:
         """Note what a limit deletes next; `save` keeps it."""
         entry = self.entry(name, seen, declared, "nothing ran on it")
-        self.remaking[name] = {**entry, "asleep": self._now()}
+        self.remaking[name] = {**entry, "born": None, "asleep": self._now()}
 
     def wakes(self, entry: Json) -> bool:
         """Return whether a job has wanted a TPU since a limit deleted it, and note that it has.
@@ -119,9 +108,7 @@ class Memory:
         wanted = (self._bucket.read(WANTED) or {}).get("at")
         if not isinstance(wanted, int | float) or wanted <= entry["asleep"]:
             return False
-        # It lives from then on.
-        for part in ("asleep", "born"):
-            entry.pop(part, None)
+        del entry["asleep"]
         entry["since"] = self._now()
         self.save()
         return True
@@ -139,14 +126,16 @@ class Memory:
     def _load(self) -> Json:
         if self._content is None:
             found, self._generation = self._bucket.read_current(PATH)
-            self._content = sound(found or {}, self._now())
-            if found is not None and (why := _wrong(found, self._content)):
+            self._content = _sound(found or {}, self._now())
+            # NaN differs from itself.
+            if found is not None and found != {"format": FORMAT, **self._content}:
+                why = f"format {found.get('format')!r} with parts that can't be read as {FORMAT}"
                 self._say(self._bucket.put_aside(PATH, self._now(), why))
         return self._content
 
 
 def birth(state: Json, name: str, node: Json) -> float:
-    """Return when a TPU's life began: that of the one that it was made anew for.
+    """Return when a TPU's life began: that of the first one in its place.
 
     Args:
         state: what the agent remembers, as far as it is known.
@@ -154,44 +143,45 @@ def birth(state: Json, name: str, node: Json) -> float:
         node: the TPU.
     """
     created = seconds(node["createTime"])
-    known = sound(state, created)
-    life = known["lives"].get(name, {}).get(short_name(node), {})
-    of_this = life["born"] if life.get("created") == node["createTime"] else created
-    return min(created, of_this, known["remaking"].get(name, {}).get("born") or created)
+    known = _sound(state, created)
+    remade: float | None = known["remaking"].get(name, {}).get("born")
+    lived: float = known["lives"].get(name, {}).get(node["createTime"], created)
+    return min(created, lived, created if remade is None else remade)
 
 
-def sound(content: Json, now: float) -> Json:
+def _sound(content: Json, now: float) -> Json:
     """Return what can be read of a state, also of a damaged one or of another release's."""
-    remaking = {
-        name: {**_new(now), **{k: v for k, v in entry.items() if k in _FIELDS and _FIELDS[k](v)}}
-        for name, entry in _objects(content.get("remaking"))
-        if isinstance(entry.get("declared"), str)
+    made, lives, events = (content.get(part) for part in ("remaking", "lives", "events"))
+    entries = {name: _blank(now) | entry for name, entry in _objects(made)}
+    return {
+        "remaking": {name: entry for name, entry in entries.items() if _is_known(entry)},
+        "lives": {
+            name: {at: born for at, born in each.items() if _is_number(born)}
+            for name, each in _objects(lives)
+        },
+        "events": [e for e in events if _is_event(e)] if isinstance(events, list) else [],
     }
-    lives = {
-        name: {tpu: life for tpu, life in _objects(lives) if _is_number(life.get("born"))}
-        for name, lives in _objects(content.get("lives"))
-    }
-    events = content.get("events")
-    kept = [event for event in events if _is_event(event)] if isinstance(events, list) else []
-    return {"remaking": remaking, "lives": lives, "events": kept}
 
 
-def _wrong(content: Json, read: Json) -> str:
-    """Return why not all of a state could be read; empty if it could."""
-    if content.get("format") != FORMAT:
-        return f"its format is {content.get('format')!r}, and this release reads {FORMAT}"
-    bad = [part for part in read if content.get(part) != read[part]]
-    return f"its {' and '.join(bad)} can't be read" if bad else ""
-
-
-def _objects(found: object) -> Iterable[tuple[str, Json]]:
+def _objects(found: object) -> list[tuple[str, Json]]:
     pairs = found.items() if isinstance(found, dict) else ()
     return [(name, each) for name, each in pairs if isinstance(each, dict)]
 
 
-def _new(now: float) -> Json:
-    times = {"since": now, "tries": 0, "notBefore": 0.0}
+def _blank(now: float) -> Json:
+    times = {"since": now, "tries": 0, "notBefore": 0.0, "made": None, "born": None}
     return {**times, "created": None, "operation": None, "cause": "", "labels": {}}
+
+
+def _is_known(entry: Json) -> bool:
+    numbers = [entry[name] for name in ("since", "tries", "notBefore")]
+    numbers += [entry[name] for name in ("made", "born") if entry[name] is not None]
+    return (
+        all(map(_is_number, [*numbers, entry.get("asleep", 0.0)]))
+        and isinstance(entry["labels"], dict)
+        and isinstance(entry["operation"] or "", str)
+        and "declared" in entry
+    )
 
 
 def _is_event(event: object) -> bool:
@@ -201,18 +191,3 @@ def _is_event(event: object) -> bool:
 def _is_number(value: object) -> bool:
     # Neither NaN nor what no clock says.
     return isinstance(value, int | float) and abs(value) < _LARGEST
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-_FIELDS: dict[str, Callable[[object], bool]] = {
-    **dict.fromkeys(("since", "tries", "notBefore", "asleep", "born"), _is_number),
-    **dict.fromkeys(("cause", "declared", "zone"), _is_text),
-    **dict.fromkeys(("created", "operation"), lambda value: value is None or _is_text(value)),
-    "made": lambda value: value is None or _is_number(value),
-    "labels": lambda value: isinstance(value, dict),
-    "leaves": lambda value: isinstance(value, bool),
-}
-"""What is known of a TPU that is being made anew."""

@@ -211,7 +211,7 @@ class Recovery:
         if entry is None:
             self._memory.forget(name)
             return
-        if self._world.now() >= entry.get("born", _NEVER) + self._hours * 3600:
+        if self._world.now() >= (entry["born"] or _NEVER) + self._hours * 3600:
             self._leave(name, f"{name} is not made anew: its {self._hours:g} hours are over")
             return
         # A pause that is longer than any was left by a clock that was wrong.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import random
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -72,13 +71,6 @@ def caller(cloud: LocalCloud) -> Call:
         return answer.status, parse(content)
 
     return call
-
-
-def at_once(work: Callable[[], float]) -> Future[float]:
-    """Do at once what the agent does in a thread of its own."""
-    done = Future[float]()
-    done.set_result(work())
-    return done
 
 
 class Killed(BaseException):

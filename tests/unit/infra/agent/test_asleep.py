@@ -15,7 +15,7 @@ from localcloud.app import LocalCloud
 from localcloud.core.clock import VirtualClock
 from localcloud.testing import Client
 
-from .conftest import PROJECT, TPU, ZONE, at_once, state
+from .conftest import PROJECT, TPU, ZONE, state
 from .test_recovery import BODY, Agent, described, write
 
 POD: Json = {
@@ -44,7 +44,6 @@ class Stack(Agent):
             self.clock.now,
             self.lines.append,
             sleep=lambda: self.recovery.sleep(["t"], None),
-            aside=at_once,
         )
         self.tpus = Tpus(place, "t", self.call, self.want, is_here=False)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from localcloud.core.faults import Fault
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client
 
-from .conftest import PARENT, PROJECT, TPU, ZONE, at_once, caller, state
+from .conftest import PARENT, PROJECT, TPU, ZONE, caller, state
 
 MINUTE, HOUR = 60.0, 3600.0
 VM = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.19.0-pod-pjrt"}
@@ -39,7 +38,6 @@ class Watch:
             lambda: self.trains,
             clock.now,
             self.lines.append,
-            aside=at_once,
         )
 
     def looks(self, limits: dict[str, Any], seconds: float) -> bool:
@@ -273,39 +271,55 @@ def test_a_deletion_counts_though_its_answer_is_lost(
     assert (state(google), ended) == ("gone", True)
 
 
+@pytest.mark.parametrize("fails", [False, True])
 def test_a_list_of_what_jobs_have_written_holds_no_limit_up(
-    google: Client, watch: Watch, clock: VirtualClock
+    google: Client, watch: Watch, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
+    """A log is an object a second: a round looks at a part of them."""
     google.post(f"{TPU}/nodes", VM, nodeId="t")
-    lists: list[Future[float]] = []
+    monkeypatch.setattr("infra.startup.agent.limits._AT_ONCE", 4)
+    call, pages = watch.call, 0
 
-    def slow(work: Any) -> Future[float]:
-        lists.append(Future())
-        return lists[-1]
+    def paged(method: str, url: str, body: str | None) -> tuple[int, Any]:
+        nonlocal pages
+        if "prefix=jobs" not in url:
+            return call(method, url, body)
+        pages += 1
+        if fails and pages == 3:
+            return 503, {}
+        items = [{"name": "jobs/a/b", "updated": "2020-01-01T00:00:00Z"}] * 2
+        return 200, {"items": items} if "pageToken=9" in url else {
+            "items": items,
+            "nextPageToken": str(int(url.partition("pageToken=")[2] or 0) + 1),
+        }
 
-    watch.enforcer._aside = slow
-    limits = ONE | {"idleMinutes": 30, "timeToLiveHours": 2.0}
-    watch.looks(limits, HOUR)
-    assert (state(google), len(lists)) == ("READY", 1)
-    lists[0].set_result(clock.now())
+    watch.call = paged
+    limits, rounds = ONE | {"idleMinutes": 30}, 0
     watch.looks(limits, 29 * MINUTE)
-    assert state(google) == "READY"
-    assert watch.looks(limits, HOUR)
-    assert state(google) == "gone"
+    assert pages == 0
+    while state(google) == "READY" and rounds < 30:
+        before, rounds = pages, rounds + 1
+        with contextlib.suppress(OSError):
+            watch.looks(limits, MINUTE)
+        assert pages - before <= 3
+    assert 5 <= rounds < 30
 
 
 def test_the_list_ends_at_the_first_sign_of_life(google: Client, watch: Watch) -> None:
-    pages = 0
+    google.post(f"{TPU}/nodes", VM, nodeId="t")
+    call, pages = watch.call, 0
 
-    def call(method: str, url: str, body: str | None) -> tuple[int, Any]:
+    def endless(method: str, url: str, body: str | None) -> tuple[int, Any]:
         nonlocal pages
+        if "prefix=jobs" not in url:
+            return call(method, url, body)
         pages += 1
-        moment = "2026-01-01T00:00:00Z" if pages < 3 else "2099-01-01T00:00:00Z"
+        moment = "2020-01-01T00:00:00Z" if pages < 3 else "2099-01-01T00:00:00Z"
         return 200, {"items": [{"name": "jobs/a/b", "updated": moment}], "nextPageToken": "x"}
 
-    watch.call = call
-    assert watch.enforcer._last_trace(watch.clock.now()) > watch.clock.now()
-    assert pages == 3
+    watch.call = endless
+    watch.looks(ONE | {"idleMinutes": 30}, HOUR)
+    assert (pages, state(google)) == (3, "READY")
 
 
 def test_what_idles_is_deleted_though_the_bucket_never_takes_the_note(

@@ -16,7 +16,7 @@ from localcloud.core.faults import Fault
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client
 
-from .conftest import PARENT, PROJECT, TPU, ZONE, at_once, state
+from .conftest import PARENT, PROJECT, TPU, ZONE, state
 from .test_recovery import BODY, Agent, preempt, write
 
 HOUR = 3600.0
@@ -37,7 +37,6 @@ class Limited(Agent):
             lambda: True,
             self.clock.now,
             self.lines.append,
-            aside=at_once,
         )
 
     def lives(self, hours: float) -> bool:
@@ -146,9 +145,9 @@ NODE: Json = {"name": "a/t", "createTime": "2026-11-02T12:00:00Z"}
     "state",
     [
         {"garbage": True},
-        {"lives": {"t": {"t": {"created": NODE["createTime"], "born": "soon"}}}},
-        {"lives": {"t": {"t": {"created": NODE["createTime"], "born": 1e300}}}},
-        {"lives": {"t": {"t": {"created": "another", "born": 1.0}}}},
+        {"lives": {"t": {NODE["createTime"]: "soon"}}},
+        {"lives": {"t": {NODE["createTime"]: -1e300}}},
+        {"lives": {"t": {"another": 1.0}}},
         {"lives": {"t": [1]}, "remaking": {"t": {"declared": "", "born": float("nan")}}},
         json.loads('{"remaking": {"t": {"declared": "", "born": 1e16}}, "lives": "x"}'),
     ],
@@ -159,5 +158,5 @@ def test_what_is_no_birth_makes_no_tpu_younger_or_older(state: Json) -> None:
 
 def test_a_birth_after_the_tpus_creation_is_none() -> None:
     created = birth({}, "t", NODE)
-    later = {"created": NODE["createTime"], "born": created + 9}
-    assert birth({"lives": {"t": {"t": later}}}, "t", NODE) == created
+    later = {NODE["createTime"]: created + 9}
+    assert birth({"lives": {"t": later}}, "t", NODE) == created

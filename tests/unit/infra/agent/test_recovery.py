@@ -353,7 +353,7 @@ def test_what_can_not_be_read_in_the_agents_memory_is_put_aside(
     assert state(google) == "READY"
     damaged, reason = objects(google, "rejected/agent/state.json-")
     assert reason == f"{damaged}.reason"
-    assert f"agent/state.json is put aside as {damaged}: its " in agent.lines[0]
+    assert f"agent/state.json is put aside as {damaged}: format " in agent.lines[0]
 
 
 @pytest.mark.parametrize(
@@ -363,9 +363,8 @@ def test_what_can_not_be_read_in_the_agents_memory_is_put_aside(
         {"format": None, "later": {}},
         {"events": None},
         {"lives": {"t": 1}},
-        {"remaking.tries": "few"},
-        {"remaking.later": 1},
-        {"remaking.notBefore": float("nan")},
+        {"events": [{"kind": "failure", "at": float("nan")}]},
+        {"format": 2, "remaking.later": 1},
     ],
 )
 def test_a_tpu_that_was_deleted_to_be_made_anew_outlives_a_memory_of_another_release(
