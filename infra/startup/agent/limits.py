@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 from .google import (
@@ -99,6 +98,7 @@ class LimitEnforcer:
         ready = [node for node in nodes if state_of(node) == "READY"]
         if self._training() or not (ready or self._failed):
             self._busy, self._asked, self._traces = self._now(), None, None
+            self._noted.clear()
             return
         if self._failed:
             return
@@ -175,13 +175,14 @@ class LimitEnforcer:
         if self._now() < self._busy + limit:
             return False
         traces, self._traces = self._traces or self._written(), None
-        for written in islice(traces, _AT_ONCE):
+        for number, written in enumerate(traces, start=1):
             self._busy = max(self._busy, written)
             if self._now() < self._busy + limit:
                 return False
-        if next(traces, None) is not None:
-            self._traces = traces
-        return self._traces is None
+            if number == _AT_ONCE:
+                self._traces = traces
+                return False
+        return True
 
     def _written(self) -> Iterator[float]:
         """Yield when each object of a job was written."""

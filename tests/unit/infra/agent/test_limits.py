@@ -76,6 +76,10 @@ def test_a_tpu_is_stopped_once_nothing_has_trained_for_so_long(
     assert notes(google) == ["t.txt"]
     watch.looks(limits, 2 * HOUR)
     assert len(watch.lines) == 1
+    # Another job, and another end.
+    watch.enforcer.wake(limits)
+    watch.looks(limits, HOUR)
+    assert (state(google), len(watch.lines)) == ("STOPPED", 3)
 
 
 @pytest.mark.parametrize(
