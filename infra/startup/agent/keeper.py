@@ -63,21 +63,21 @@ class Keeper:
 
     def wake(self) -> None:
         """Start TPUs that were stopped: there is something to train."""
-        self._until_it_works(lambda: self.enforcer.wake(self._machine.limits(_LOOK_SECONDS)))
+        self.until_it_works(lambda: self.enforcer.wake(self._machine.limits(_LOOK_SECONDS)))
 
     def keep(self) -> None:
         """Keep limits until the time is up; return at once where none are set."""
-        if not self._until_it_works(self._machine.has_limits):
+        if not self.until_it_works(self._machine.has_limits):
             return
-        while not self._until_it_works(self._enforce):
+        while not self.until_it_works(self._enforce):
             pass
         self._say("turning this machine off")
-        self._until_it_works(self._machine.turn_off)
+        self.until_it_works(self._machine.turn_off)
 
     def recover(self) -> None:
         """Make lost TPUs anew for ever, wherever the limits say so."""
         while True:
-            self._bell.wait(self._until_it_works(self._recover))
+            self._bell.wait(self.until_it_works(self._recover))
             self._bell.clear()
 
     def _enforce(self) -> bool:
@@ -141,7 +141,7 @@ class Keeper:
                 return found
         return TpuState(None)
 
-    def _until_it_works(self, step: Callable[[], _T]) -> _T:
+    def until_it_works(self, step: Callable[[], _T]) -> _T:
         """Repeat a step until it works: grants may not count yet, a service may be unavailable.
 
         Whatever goes wrong, a machine that costs is not left alone.

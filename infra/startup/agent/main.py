@@ -56,7 +56,7 @@ def main() -> None:
     if sys.argv[1:] == ["wake"]:
         keeper.wake()
         return
-    # First, and whatever becomes of the rest: it ends what costs.
+    # First, and whatever becomes of the rest, what ends costs.
     threading.Thread(target=lambda: _or_die(keeper.keep), name="limits", daemon=True).start()
     threading.Thread(target=keeper.recover, name="recovery", daemon=True).start()
     tell = _teller(machine, keeper, outbox)
@@ -65,7 +65,7 @@ def main() -> None:
         world = World(time.time, say_of_trainer, why_silent, random.random, outbox.tell)
         about = keeper.place, machine.call, machine.tpus()[0], world, time.sleep
         threading.Thread(target=port.watch, args=about, daemon=True).start()
-    _run(_trainer(machine, keeper, outbox))
+    _run(keeper.until_it_works(lambda: _trainer(machine, keeper, outbox)))
 
 
 def _teller(machine: Machine, keeper: Keeper, outbox: Outbox) -> Callable[[], None]:

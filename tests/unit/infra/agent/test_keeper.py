@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from infra.startup.agent import main
 from infra.startup.agent.google import Json, Place
 from infra.startup.agent.keeper import Keeper
 
@@ -199,3 +200,12 @@ def test_only_a_stack_with_recovery_lets_the_trainer_have_its_tpu_made_anew(fake
     fake.keeper.keep()
     fake.keeper.renew("it hung")
     assert fake.renewed == ["it hung"]
+
+
+def test_a_trainer_that_can_not_be_looked_after_ends_no_agent() -> None:
+    class Full:
+        def look(self) -> float:
+            raise OSError(28, "No space left on device")
+
+    trainer: Any = Full()
+    assert main._look(trainer) == main._RETRY_SECONDS
