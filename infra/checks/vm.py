@@ -110,6 +110,6 @@ def warn_about_limits(settings: StackSettings, context: Context) -> Iterator[str
     if settings.limits.any and stays_away and settings.training.run_on is RunOn.VM:
         yield (
             f"limits: the VM keeps them, and a VM of vm.capacity {vm.capacity} stays away once "
-            "Google has taken it, while its TPU costs on. Set vm.managed: {}, or run "
+            "Google has taken it, while its TPU keeps costing. Set vm.managed: {}, or run "
             f"`tpustack ci limits --stack {context.stack}` each hour (docs/limits.md)"
         )

@@ -11,14 +11,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .google import FORMAT, Bucket, Json
+from .google import FORMAT, Bucket, Json, is_number
 
 _PATH = "agent/cost.json"
 # Between two additions; a kill of the agent loses less.
 _EACH = 600.0
 # Longer than this nobody was here to see what stood meanwhile.
 _MOST = 2 * _EACH
-_LARGEST = 1e15
 
 
 class Ceiling:
@@ -68,15 +67,11 @@ class Ceiling:
         new = {"format": FORMAT, "month": month, "dollars": 0.0, "at": now, "told": None}
         if found is None:
             return new
-        sums = [found.get(name) for name in ("dollars", "at", "told")]
-        if found.get("format") != FORMAT or not all(map(_is_sum, sums)) or None in sums[:2]:
+        sums = found.get("dollars"), found.get("at"), found.get("told") or 0.0
+        if found.get("format") != FORMAT or not all(map(is_number, sums)):
             self._bucket.put_aside(_PATH, now, "it is no sum that this release reads")
             return new
-        return found if found.get("month") == month else {**new, "at": found["at"]}
-
-
-def _is_sum(value: object) -> bool:
-    return value is None or (isinstance(value, int | float) and abs(value) < _LARGEST)
+        return {**new, **(found if found.get("month") == month else {"at": found["at"]})}
 
 
 def _text(spent: float, ceiling: float) -> str:

@@ -20,6 +20,7 @@ HIDDEN = "is not found or access is unauthorized"
 """What the TPU API says of a zone that it does not have, or does not show to the project."""
 FORMAT = 1
 """The version of the agent's objects in the bucket; one of another version is put aside."""
+_LARGEST = 1e15
 
 
 # Such as "[EID: 0x90dfdfda32f61e59]" (tensorflow/tpu, issue 877): the same refusal is told once.
@@ -96,7 +97,7 @@ class Bucket:
         return found, "0" if found is None else str(about.get("generation", ""))
 
     def put_aside(self, path: str, now: float, why: str) -> str:
-        """Copy what nobody can read, with the reason beside it; say so. Raises OSError."""
+        """Copy what can't be read, with the reason next to it; return both. Raises OSError."""
         aside = f"rejected/{path}-{timestamp(now)}"
         url = f"{self._address(path)}/copyTo/{self._address(aside).partition('/v1/')[2]}"
         status, answer = self._call("POST", url, None)
@@ -135,6 +136,11 @@ def parse(text: bytes) -> Json:
     except ValueError:
         content = None
     return content if isinstance(content, dict) else {"garbage": True}
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value in the bucket is a number that a clock or a sum may say; no NaN."""
+    return isinstance(value, int | float) and abs(value) < _LARGEST
 
 
 def short_name(node: Json) -> str:

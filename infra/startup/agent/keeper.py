@@ -1,4 +1,4 @@
-"""Keep limits and make lost TPUs anew, each in a thread of its own, as the metadata says."""
+"""Keep limits and recreate lost TPUs, each in a thread of its own, as the metadata says."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _T = TypeVar("_T")
 class Keeper:
     """Looks at the metadata and the TPUs in turns.
 
-    `keep` and `recover` have a thread each, so that nothing that keeps TPUs from being made anew
-    keeps them from being taken down. Everything else is for other threads.
+    `keep` and `recover` have a thread each, so that no failure of recovery stops the limits.
+    Everything else is for other threads.
 
     Args:
         machine: that this runs on.
@@ -75,7 +75,7 @@ class Keeper:
         self.until_it_works(self._machine.turn_off)
 
     def recover(self) -> None:
-        """Make lost TPUs anew for ever, wherever the limits say so."""
+        """Recreate lost TPUs for ever, while the metadata asks for it."""
         while True:
             self._bell.wait(self.until_it_works(self._recover))
             self._bell.clear()

@@ -1,7 +1,7 @@
 """Take the TPU down when its time is up, or when nothing has trained for too long.
 
-Whatever fails, the rest is done: each TPU is looked up and taken down by itself, and what can't be
-known counts as it was known last.
+Whatever fails, the rest is done: each TPU is looked up and taken down on its own, and what can't be
+looked up now counts as it was known last.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .google import (
 from .jobs.layout import IDLE_STOP
 from .memory import PATH, birth
 
-# For so long a TPU that idles waits until it can be noted that the next job makes it anew.
+# So long an idle TPU stays until the bucket takes the note that lets the next job recreate it.
 _PATIENCE = 600.0
 # So many objects of jobs are looked at in a round, twenty pages: there may be a million.
 _AT_ONCE = 20_000
@@ -171,7 +171,7 @@ class LimitEnforcer:
         return min((minutes for minutes in found if minutes is not None), default=None)
 
     def _is_idle(self, limit: float) -> bool:
-        """Look at more of what jobs have written: whoever trains elsewhere leaves traces there."""
+        """Look at more of what jobs have written: training elsewhere leaves traces there."""
         if self._now() < self._busy + limit:
             return False
         traces, self._traces = self._traces or self._written(), None

@@ -6,19 +6,18 @@ import json
 from collections.abc import Callable
 
 from .forms import Seen
-from .google import FORMAT, Bucket, Json, seconds
+from .google import FORMAT, Bucket, Json, is_number, seconds
 from .jobs.layout import WANTED
 
 PATH = "agent/state.json"
 _DAY = 86400.0
 _KEPT_EVENTS = 1000
-_LARGEST = 1e15
 # What takes longer than most, such as a queue, is not looked at all the time.
 _HURRY = 900.0
 
 
 class Memory:
-    """The TPUs that are being made anew, since when each lives, and what has happened.
+    """The TPUs that are being recreated, since when each lives, and what has happened.
 
     It is written before each step, on condition that no other agent has written it, and each step
     can be repeated. What can't be read is put aside, but for the TPUs in it.
@@ -77,7 +76,7 @@ class Memory:
         }
 
     def ready(self, name: str, seen: Seen) -> Json | None:
-        """Note since when what is READY lives; return what was known, if it was made anew."""
+        """Note since when what is READY lives; return what was known, if it was recreated."""
         content = self._load()
         entry: Json | None = content["remaking"].pop(name, None)
         made = {str(node["createTime"]) for node in seen.nodes if node.get("createTime")}
@@ -88,7 +87,7 @@ class Memory:
         return entry
 
     def forget(self, name: str) -> None:
-        """Forget a TPU that is not made anew; another of its name lives a life of its own."""
+        """Forget a TPU that is not recreated; another of its name lives a life of its own."""
         content = self._load()
         made, lived = content["remaking"].pop(name, None), content["lives"].pop(name, None)
         if made or lived:
@@ -156,7 +155,7 @@ def _sound(content: Json, now: float) -> Json:
     return {
         "remaking": {name: entry for name, entry in entries.items() if _is_known(entry)},
         "lives": {
-            name: {at: born for at, born in each.items() if _is_number(born)}
+            name: {at: born for at, born in each.items() if is_number(born)}
             for name, each in _objects(lives)
         },
         "events": [e for e in events if _is_event(e)] if isinstance(events, list) else [],
@@ -177,7 +176,7 @@ def _is_known(entry: Json) -> bool:
     numbers = [entry[name] for name in ("since", "tries", "notBefore")]
     numbers += [entry[name] for name in ("made", "born") if entry[name] is not None]
     return (
-        all(map(_is_number, [*numbers, entry.get("asleep", 0.0)]))
+        all(map(is_number, [*numbers, entry.get("asleep", 0.0)]))
         and isinstance(entry["labels"], dict)
         and isinstance(entry["operation"] or "", str)
         and "declared" in entry
@@ -185,9 +184,4 @@ def _is_known(entry: Json) -> bool:
 
 
 def _is_event(event: object) -> bool:
-    return isinstance(event, dict) and "kind" in event and _is_number(event.get("at"))
-
-
-def _is_number(value: object) -> bool:
-    # Neither NaN nor what no clock says.
-    return isinstance(value, int | float) and abs(value) < _LARGEST
+    return isinstance(event, dict) and "kind" in event and is_number(event.get("at"))

@@ -3,7 +3,7 @@
 Each look does one step for each TPU and never waits. What to do follows from what the API and the
 bucket say, so that the agent may be killed at any point. It acts only within what the stack
 declares: a TPU that someone else has deleted, or that is not the stack's, is left alone. A request
-in the queue is made anew as a whole. Where the stack names further zones, it goes to the next one
+in the queue is recreated as a whole. Where the stack names further zones, it goes to the next one
 when there is no capacity, once it is gone from the one before: there are never two.
 """
 
@@ -70,7 +70,7 @@ class Recovery:
     def renew(
         self, names: Sequence[str], budgets: Mapping[str, int], request: str | None, why: str
     ) -> None:
-        """Make anew what is READY and does not work; it counts as a failure. Raises OSError."""
+        """Recreate what is READY and does not work; it counts as a failure. Raises OSError."""
         for name, seen in self._seen(names, request):
             if seen is not None and seen.phase == "ready":
                 self._take_down(name, seen, "failure", f"it is READY, but {why}", budgets)
@@ -212,7 +212,7 @@ class Recovery:
             self._memory.forget(name)
             return
         if self._world.now() >= (entry["born"] or _NEVER) + self._hours * 3600:
-            self._leave(name, f"{name} is not made anew: its {self._hours:g} hours are over")
+            self._leave(name, f"{name} is not recreated: its {self._hours:g} hours are over")
             return
         # A pause that is longer than any was left by a clock that was wrong.
         if 0.0 < entry["notBefore"] - self._world.now() <= _LONGEST_PAUSE:

@@ -27,7 +27,7 @@ class Zones:
         return [place.zone for place in self._place.everywhere()]
 
     def place(self, entry: Json) -> Place:
-        """Return where something is being made anew, by what the agent remembers of it.
+        """Return where something is being recreated, by what the agent remembers of it.
 
         Jobs on the machine can write that: no zone counts that the stack does not name.
         """

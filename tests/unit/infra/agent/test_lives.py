@@ -135,7 +135,7 @@ def test_it_is_not_made_anew_once_its_time_is_up(
     local_cloud.cloud.store.delete("setting", "stockout")
     agent.lives(1)
     assert state(google) == "gone"
-    assert agent.lines[-1] == "t is not made anew: its 12 hours are over"
+    assert agent.lines[-1] == "t is not recreated: its 12 hours are over"
 
 
 NODE: Json = {"name": "a/t", "createTime": "2026-11-02T12:00:00Z"}
