@@ -8,6 +8,7 @@ import sys
 import click
 
 from tpustack.errors import TpustackError
+from tpustack.inert import plain
 from tpustack.interrupt import Interrupted, handled
 from tpustack.lazy import LazyGroup
 
@@ -66,7 +67,7 @@ def main() -> None:
         with handled():
             cli.main(prog_name="tpustack", standalone_mode=True)
     except TpustackError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {plain(str(error))}", err=True)
         sys.exit(error.exit_code)
     except Interrupted as interruption:
         from tpustack.engine import leftovers

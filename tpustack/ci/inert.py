@@ -8,7 +8,9 @@ line that begins with `/` is one, even in a fence that is longer than three back
 from __future__ import annotations
 
 import re
-import unicodedata
+
+from tpustack.inert import line as line
+from tpustack.inert import printable
 
 # Not seen, and no space to any of the parsers: it only keeps two characters apart.
 _APART = "\u200b"
@@ -17,11 +19,6 @@ _MARKS = re.compile(r"([\\`*_\[\]<>#|~&]|\$(?!\d))")
 # What makes a list, a heading or a rule of a line that begins with it.
 _BEGINS = re.compile(r"[-+=:]|\d+[.)]")
 _FENCE = "```"
-
-
-def line(text: str) -> str:
-    """Return a text as one line without characters that control a terminal or the direction."""
-    return " ".join(_printable(text).split())
 
 
 def prose(text: str) -> str:
@@ -44,7 +41,7 @@ def code(text: str) -> str:
 
 def block(text: str, language: str) -> str:
     """Return a text as a block of code in a fence that no line of it can end."""
-    lines = (_inside(_printable(each)) for each in text.splitlines())
+    lines = (_inside(printable(each)) for each in text.splitlines())
     return "\n".join([f"{_FENCE}{language}", *lines, _FENCE])
 
 
@@ -55,15 +52,6 @@ def shortened(whole: str, longest: int, cut: str) -> str:
     kept = whole[: longest - len(cut) - len(_FENCE) - 1].rpartition("\n")[0]
     fences = sum(each.startswith(_FENCE) for each in kept.split("\n"))
     return f"{kept}\n{_FENCE if fences % 2 else ''}{cut}"
-
-
-def _printable(text: str) -> str:
-    kept = (each if each == "\t" or not _controls(each) else " " for each in text)
-    return "".join(kept)
-
-
-def _controls(character: str) -> bool:
-    return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 def _plain(text: str) -> str:

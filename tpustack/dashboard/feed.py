@@ -46,5 +46,11 @@ async def _follow(
 
 
 def line_of(message: dict[str, Any]) -> bytes:
-    """Return a message as a line of its own."""
-    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+    """Return a message as a line of its own; of one that pages can't read, what is wrong."""
+    try:
+        text = json.dumps(message, separators=(",", ":"), allow_nan=False)
+    except ValueError as error:
+        about = {name: message[name] for name in ("topic", "place") if name in message}
+        problem = f"it can't be shown: what the bucket has there is no number ({error})"
+        text = json.dumps({**about, "data": [], "problem": problem})
+    return text.encode() + b"\n"

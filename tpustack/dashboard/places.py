@@ -31,9 +31,9 @@ class Place:
     settings: StackSettings | None = None
     problem: str = ""
 
-    def queue(self, google: Google) -> Queue:
-        """Return its jobs. A record that is none is left out here, as in every list of them."""
-        return Queue(Store(self.bucket, google.exchange), _unheard)
+    def queue(self, google: Google, say: Callable[[str], None] = lambda _: None) -> Queue:
+        """Return its jobs. A record that is none is left out, as in every list, and said."""
+        return Queue(Store(self.bucket, google.exchange), say)
 
 
 def places(stacks: Sequence[str], buckets: Sequence[str]) -> list[Place]:
@@ -74,7 +74,3 @@ def _of_stack(stack: str) -> Place:
     except UsageError as error:
         return Place(stack, "", problem=str(error))
     return Place(stack, names_of(settings, stack).bucket, settings)
-
-
-def _unheard(_line: str) -> None:
-    """Pass over what is no record."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import click
+
 from infra.catalog import Catalog
 from infra.cost.parts import of_stack
 from tpustack.cloud.google import Google
@@ -14,6 +16,7 @@ from tpustack.dashboard import jobs, stacks, tpus
 from tpustack.dashboard.places import Place
 from tpustack.dashboard.trainings import Trainings
 from tpustack.errors import TpustackError
+from tpustack.inert import plain
 from tpustack.jobs.place import explained
 
 Json = dict[str, Any]
@@ -45,6 +48,10 @@ class Source:
             return {**about, "data": self.read(), "problem": ""}
         except TpustackError as error:
             return {**about, "data": [], "problem": str(error)}
+        except Exception as error:
+            # Others wrote what it reads: the other parts go on, and this one with its next read.
+            problem = f"it can't be shown ({type(error).__name__}: {error})"
+            return {**about, "data": [], "problem": problem}
 
 
 def sources(places: Sequence[Place], google: Google) -> list[Source]:
@@ -63,7 +70,7 @@ def sources(places: Sequence[Place], google: Google) -> list[Source]:
 
 
 def _of_bucket(place: Place, google: Google, catalog: Catalog, slow: float) -> Iterator[Source]:
-    queue = place.queue(google)
+    queue = place.queue(google, lambda line: click.echo(plain(line), err=True))
 
     def read(what: Callable[[], list[Json]]) -> list[Json]:
         with explained(queue):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
-
 from infra.cost.table import dollars
+from tpustack.inert import line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,22 +37,24 @@ def states_table(total: Account, money: Money | None) -> Table:
 def causes_table(total: Account) -> Table:
     """Return what took the time that is no goodput."""
     from rich.table import Table
+    from rich.text import Text
 
     table = Table("badput by cause", _unit(total)[1], "part")
     for cause, seconds in total.causes.items():
-        table.add_row(escape(cause), _spent(seconds, total), _part(seconds, total.wall))
+        table.add_row(Text(line(cause)), _spent(seconds, total), _part(seconds, total.wall))
     return table
 
 
 def machines_table(total: Account) -> Table | None:
     """Return what each TPU and each machine did; None if there is nothing to tell apart."""
     from rich.table import Table
+    from rich.text import Text
 
     table = Table("TPU or machine", f"{_unit(total)[1]} by state")
     for tpu, states in total.tpus.items():
-        table.add_row(escape(tpu), _spoken(states, total))
+        table.add_row(Text(line(tpu)), Text(line(_spoken(states, total))))
     for machine, seconds in total.machines.items():
-        table.add_row(escape(machine) or "not named", f"training {_spent(seconds, total)}")
+        table.add_row(Text(line(machine) or "not named"), f"training {_spent(seconds, total)}")
     return table if total.tpus or len(total.machines) > 1 else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import sys
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from tpustack import options
+from tpustack import inert, options
 from tpustack.jobs import arguments, artifacts, table, waiting
 from tpustack.jobs.place import explained, open_queue, why_without_tpu
 from tpustack.jobs.stop import stop as stop_job
@@ -79,12 +80,12 @@ def show(job: str, stack: str | None, bucket: str | None, as_json: bool) -> None
 @click.option("--follow", "-f", is_flag=True, help="Go on until the job ends, with its exit code.")
 @options.as_json("lines, an object each,")
 def logs(job: str, stack: str | None, bucket: str | None, follow: bool, as_json: bool) -> None:
-    """Print what a job has written, over all of its tries, as it is."""
+    """Print what a job has written, over all of its tries: to a pipe or file as it is."""
     queue = open_queue(stack, bucket)
     with explained(queue):
         waiting.read(queue, job)
         pieces = waiting.follow(queue, job) if follow else waiting.log(queue, job)
-        for text in _as_lines(pieces) if as_json else pieces:
+        for text in _as_lines(pieces) if as_json else _shown(pieces):
             sys.stdout.buffer.write(text)
             sys.stdout.buffer.flush()
         if follow:
@@ -141,7 +142,7 @@ def list_artifacts(
     if as_json:
         click.echo(json.dumps([vars(one) for one in found], indent=2))
     for one in () if as_json else found:
-        click.echo(f"{one.bytes:>12}  {one.url}")
+        click.echo(f"{one.bytes:>12}  {inert.line(one.url)}")
 
 
 @command.command("resubmit")
@@ -171,6 +172,16 @@ def resubmit(
             click.echo(f"warning: {why}", err=True)
         new = hand_over(queue, again(queue, old, place, name), place)
     click.echo(json.dumps({"name": new.name, "state": new.state}) if as_json else new.name)
+
+
+def _shown(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield a log as it is, but for a terminal without what would control it."""
+    if not sys.stdout.isatty():
+        yield from pieces
+        return
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for piece in pieces:
+        yield inert.plain(decoder.decode(piece)).encode()
 
 
 def _as_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:

@@ -13,6 +13,7 @@ from infra.startup.agent.jobs.record import ON_EACH_HOST
 from infra.startup.agent.jobs.store import Store, StoreError
 from tpustack.cloud.google import Google
 from tpustack.errors import TpustackError, UsageError
+from tpustack.inert import plain
 
 if TYPE_CHECKING:
     from infra.settings import StackSettings
@@ -44,7 +45,7 @@ def open_queue(
         if stack is not None
         else bucket_of(str(bucket))
     )
-    return Queue(Store(name, google().exchange), lambda line: click.echo(line, err=True))
+    return Queue(Store(name, google().exchange), lambda line: click.echo(plain(line), err=True))
 
 
 def google() -> Google:

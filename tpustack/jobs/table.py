@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from infra.startup.agent.jobs import order
 from infra.startup.agent.jobs.record import ENDED, RUNNING, Job
+from tpustack import inert
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -51,7 +52,8 @@ def table(shown: list[dict[str, Any]]) -> Table:
         took = span(end - row["started"]) if row.get("started") else ""
         cells = [row["name"], _state(row), row["place"] or "", row.get("priority", 0)]
         cells += [row.get("tries", 0), span(now - float(row.get("submitted") or now)), took]
-        made.add_row(*map(str, cells), Text(_short(str(row.get("command", "")))))
+        cells.append(_short(row.get("command", "")))
+        made.add_row(*(Text(inert.line(str(cell))) for cell in cells))
     return made
 
 
@@ -85,7 +87,7 @@ def lines(job: Job, bucket: str) -> list[str]:
         ended = f"{one.why} after {span(one.ended - one.started)}" if one.ended else "runs"
         code = f", exit code {one.code}" if one.code is not None else ""
         shown.append(f"  try {one.number}: {moment(one.started)} on {one.machine}, {ended}{code}")
-    return shown
+    return [inert.plain(line).replace("\n", " ") for line in shown]
 
 
 def moment(seconds: float) -> str:

@@ -43,7 +43,7 @@ def follow(
         TextColumn("training"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[figures]}"),
+        TextColumn("{task.fields[figures]}", markup=False),
         TimeElapsedColumn(),
         console=console,
     )
@@ -54,7 +54,7 @@ def follow(
         def on_progress(said: Step) -> None:
             bar.update(task, completed=said.step, total=said.steps, figures=said.summary)
             if plain:
-                console.print(f"  {said}", highlight=False)
+                console.print(f"  {said}", highlight=False, markup=False)
 
         def show(line: str) -> None:
             console.print(f"  {line}", style="dim", highlight=False, markup=False, soft_wrap=True)

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
+from tpustack.inert import plain
+
 # A line at least this long may have been broken by a terminal, in the middle of a word.
 _BROKEN = 60
 # Where most terminals and mail programs break.
 _COLUMNS = 80
 
-_ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
 _DATE = r"(?:\d{4}-\d\d-\d\d[T ]|[A-Z][a-z]{2} +\d{1,2} )\d\d:\d\d:\d\d\S*"
 # The prefixes that loggers write before a message: the kernel's and a worker's brackets, a date,
 # journald's host and unit, absl's and TensorFlow's source line, Python's level and logger, the
@@ -42,7 +43,7 @@ class Log:
     @classmethod
     def of(cls, text: str) -> Log:
         """Split a text into lines as editors count them."""
-        lines = tuple(_ANSI.sub("", line).rstrip("\r") for line in text.split("\n"))
+        lines = tuple(plain(line.rstrip("\r")) for line in text.split("\n"))
         return cls(lines, tuple(_without_prefixes(line) for line in lines))
 
     @cached_property

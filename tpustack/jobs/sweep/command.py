@@ -15,7 +15,7 @@ from rich.console import Console
 
 from infra.startup.agent.jobs.layout import NAME
 from infra.startup.agent.jobs.queue import Queue
-from tpustack import options
+from tpustack import inert, options
 from tpustack.errors import UsageError
 from tpustack.jobs import arguments, spec_options
 from tpustack.jobs.place import explained, open_queue, why_without_tpu
@@ -123,7 +123,7 @@ def _drive(
     """Go on with a sweep to its end, and end with 0 if a trial has succeeded."""
 
     def say(line: str) -> None:
-        click.echo(line, err=True)
+        click.echo(inert.plain(line), err=True)
 
     waiting = map(why_waiting, [] if wanted.places else queues)
     for warning in filter(None, (*warnings, *waiting)):

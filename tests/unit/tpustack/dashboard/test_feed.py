@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +152,33 @@ def test_an_export_into_what_is_no_folder_is_one_message(
     (tmp_path / "file").write_text("")
     with pytest.raises(TpustackError, match="it can't be written"):
         write([place], tmp_path / "file" / "site")
+
+
+def test_a_source_tells_any_failure_and_goes_on() -> None:
+    answers: Iterator[Any] = iter([KeyError("[/x]"), [{"loss": float("nan")}], [{"loss": 1.0}]])
+
+    def read() -> list[dict[str, Any]]:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return list(answer)
+
+    said = first([Source("jobs", "p", 0.01, read)], 3)
+    assert [each["data"] for each in said] == [[], [], [{"loss": 1.0}]]
+    assert "KeyError" in said[0]["problem"]
+    assert "is no number" in said[1]["problem"]
+    assert {each["topic"] for each in said} == {"jobs"}
+
+
+def test_a_damaged_record_hides_no_other_job_and_is_said(
+    queue: Queue, google: Google, place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = {**queue.summaries()["waits"], "format": 1}
+    queue.store.write("queue/[/x].json", b"{}", summary=summary)
+    for name, wrong in {"started": "x", "state": "[/x]", "priority": float("nan")}.items():
+        queue.store.write(f"queue/bad-{name}.json", b"{}", summary={**summary, name: wrong})
+    jobs = next(one for one in sources([place], google) if one.topic == "jobs")
+    for _ in range(2):
+        said = jobs.message()
+        assert ([job["name"] for job in said["data"]], said["problem"]) == (["runs", "waits"], "")
+    assert capsys.readouterr().err.count("is set aside") == 4

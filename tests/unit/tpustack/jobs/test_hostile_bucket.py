@@ -206,3 +206,23 @@ def test_a_damaged_record_of_a_sweep_is_told_and_nothing_is_done(
         assert done.code == 1
         assert "sweeps/s.json is no record of a sweep: " in done.err
     assert queue.summaries() == {}
+
+
+def test_damaged_records_are_set_aside_once_and_the_others_listed(job: Run, queue: Queue) -> None:
+    queue.add(Job("good", "id", Spec("[/x] \x1b]52;c;x\x07"), 1.0, by="\x1bc"))
+    summary = {**queue.summaries()["good"], "format": 1}
+    queue.store.write("queue/[/x].json", b"{}", summary=summary)
+    queue.store.write("queue/a/b.json", b"{}", summary=summary)
+    for name, wrong in {"started": "x", "state": "[/x]", "tries": float("nan")}.items():
+        queue.store.write(f"queue/bad-{name}.json", b"{}", summary={**summary, name: wrong})
+    done = job("list", "--all")
+    assert done.code == 0
+    assert "good" in done.out
+    assert "bad" not in done.out
+    assert "\x1b" not in done.out
+    assert done.err.count("is set aside") == 5
+    shown = job("show", "good")
+    assert (shown.code, "\x1b" in shown.out) == (0, False)
+    gone = job("show", "bad-state")
+    assert gone.code == 2
+    assert "queue/bad-state.json is set aside" in gone.err
