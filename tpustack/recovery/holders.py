@@ -23,8 +23,8 @@ from tpustack.recovery.store import Bucket, Folder, store_of
 
 FORMAT = 1
 _FOLDER = ".tpustack/holders/"
-# An engine takes its lock within a moment. What takes longer is left to a person.
-_BEFORE, _AFTER = timedelta(seconds=5), timedelta(minutes=1)
+# An engine takes its lock soon after it has begun. What takes longer is left to a person.
+_BEFORE, _AFTER = timedelta(seconds=5), timedelta(minutes=5)
 _LOCKING = ("up ", "destroy ", "refresh ", "stack rename ", "stack import ", "stack rm ")
 # Where a forge's API tells of a run: GitHub's of the whole run, GitLab's of the job.
 _RUNS = (

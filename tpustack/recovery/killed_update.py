@@ -123,14 +123,14 @@ class Recovery:
     def release(self, locks: list[Lock]) -> None:
         """Delete these locks, whoever holds them; one that has come since stays.
 
-        Other backends than folders and Google's buckets let only the engine do it, which deletes
-        all locks of the stack.
+        Where the engine names none, and in other backends than folders and Google's buckets, only
+        the engine can: it deletes all locks of the stack.
 
         Raises:
             LockedError: when one is no lock of this stack.
         """
         store = store_of(self._environment)
-        if store is None:
+        if store is None or not locks:
             self._run("cancel", "cancel", "--yes")
             return
         paths = [each.path(self._stack) for each in locks]
