@@ -46,7 +46,7 @@ class GitHub(Forge):
         if not reviewers.get("reviewers"):
             lacks.append("has no required reviewers: a deployment to it asks nobody")
         elif not reviewers.get("prevent_self_review"):
-            weak.append("lets whoever started a deployment approve it")
+            weak.append("lets the person who started a deployment approve it")
         if not branches:
             lacks.append("takes every branch: a job of any may read its secrets")
         elif branches.get("custom_branch_policies"):

@@ -84,7 +84,7 @@ def _find(chosen: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
 
 
 def _is_orphan(process: psutil.Process) -> bool:
-    """Return whether whoever has marked a process is dead: one of another container is unknown."""
+    """Return whether the command that marked a process is dead; in another container: unknown."""
     pid, born, where = [*process.environ().get(MARK, "").split(":", 2), "", ""][:3]
     return pid.isdigit() and where == place() and _born(int(pid)) != born
 
@@ -115,7 +115,7 @@ def _is_shut(port: int) -> bool:
 
 
 def _born(pid: int) -> str:
-    """Return when a process began, by a clock that nobody sets; nothing if none of it lives."""
+    """Return when a process began, by a clock that can't be set; nothing if none lives."""
     if ticks := began(pid):
         return ticks
     with contextlib.suppress(psutil.Error):

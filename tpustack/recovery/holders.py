@@ -1,9 +1,9 @@
 """Who holds a lock: what the engine's own lock leaves out.
 
 The engine says host, user, process and time. That proves no death: another container may have the
-same host and the same numbers of processes. So `tpustack` keeps beside the state, for as long as an
-engine of its own may hold a lock, on which boot, in which process namespace and in which run of a
-pipeline that is.
+same host and the same numbers of processes. So while an engine of its own may hold a lock,
+`tpustack` keeps a note next to the state: on which boot, in which process namespace and in which
+run of a pipeline that engine is.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Note:
                 store.write(self._name, json.dumps({"format": FORMAT, **held}, indent=2) + "\n")
 
     def remove(self) -> None:
-        """Remove it if the engine has ended by itself, and so has given its lock back."""
+        """Remove it if the engine was not killed, and so has given its lock back."""
         code = self._process.poll()
         if self._store is not None and code is not None and code >= 0:
             with contextlib.suppress(TpustackError, OSError):

@@ -121,7 +121,7 @@ class Recovery:
         return bool(locks) and all(each.is_orphaned(known, self._ended) for each in locks)
 
     def release(self, locks: list[Lock]) -> None:
-        """Delete these locks, whoever holds them; one that has come since stays.
+        """Delete these locks, whether held or not; one that has come since stays.
 
         Where the engine names none, and in other backends than folders and Google's buckets, only
         the engine can: it deletes all locks of the stack.

@@ -21,7 +21,7 @@ _FOLDER = ".pulumi/locks/"
 
 
 def unknown(_run: str) -> bool:
-    """Ask nobody: of no run it is known that it has ended."""
+    """Ask no forge: no run is known to have ended."""
     return False
 
 
@@ -46,7 +46,7 @@ class Lock:
         another container may have the same host and the same numbers.
 
         Args:
-            known: the engines that are noted beside the state.
+            known: the engines that are noted next to the state.
             ended: asks the forge about the run that a holder was in.
         """
         own = [each for each in known if each.may_have(self.host, self.pid, self.since)]

@@ -1,4 +1,4 @@
-"""Files beside the state: in the folder or the bucket of the engine's backend."""
+"""Files next to the state: in the folder or the bucket of the engine's backend."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Folder:
 
     def delete(self, name: str) -> None:
         """Delete a file, if it is there."""
-        # The engine keeps a file's hash beside it.
+        # The engine keeps a file's hash next to it.
         for each in (name, f"{name}.attrs"):
             (self._root / each).unlink(missing_ok=True)
 

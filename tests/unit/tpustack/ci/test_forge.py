@@ -636,7 +636,7 @@ def test_on_github_who_may_pass_by_the_approval_is_warned_of(
         done = run("ci", "guard")
         assert (done.code, done.err.count("administrators deploy without")) == (0, warnings)
     server.answers = {"/repos/me/mine/environments/prod": PROTECTED}
-    assert "prod lets whoever started a deployment approve it" in run("ci", "guard").err
+    assert "prod lets the person who started a deployment approve it" in run("ci", "guard").err
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Sweeps that are killed at any call, or lose its answer, beside a request that deploys."""
+"""Sweeps that are killed at any call, or lose its answer, while a request deploys."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class KilledError(BaseException):
 
 @dataclass
 class World:
-    """A backend and its cloud. At one call of the sweep something happens; others work beside it.
+    """A backend and its cloud. At one call of the sweep something happens; others work, too.
 
     Attributes:
         fault: what happens: a kill before or after the call, or its answer is lost.
@@ -199,7 +199,7 @@ def test_a_stack_whose_tags_are_damaged_or_whose_backend_refuses_stops_no_other(
 
 
 def test_a_deployment_that_was_killed_before_it_noted_its_tags_notes_them_the_next_time() -> None:
-    """Without them, the next sweep would take the stack for one that nobody finished."""
+    """Without them, the next sweep would take the stack for one that was never finished."""
     world = World()
     backend = cast(
         Backend,

@@ -169,7 +169,7 @@ def test_from_within_another_process_namespace_a_run_of_this_one_is_not_called_d
     """As in a container that shares the host's name: it sees none of the host's processes."""
     unshare = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc")
     if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("this machine lets nobody make a process namespace")
+        pytest.skip("this machine lets this user make no process namespace")
     state.note(engine)
     (path,) = state.notes()
     asks = (
