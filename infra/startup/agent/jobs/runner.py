@@ -181,7 +181,7 @@ class Runner:
             return job.over(FAILED, self._world.time(), why) if job.state == QUEUED else None
 
         self._next_look = 0.0
-        if self._queue.change(name, fail):
+        if self._change(name, fail):
             self._world.say(f"{name} is failed ({why})")
         return True
 
@@ -198,7 +198,7 @@ class Runner:
         # An old word of the bucket is not enough to start on.
         if not self._lease.hold(FRESH):
             return True
-        job = self._queue.change(name, self._started)
+        job = self._change(name, self._started)
         if job is None:
             return False
         current = Current(job, self._folder, self._store)
@@ -258,9 +258,22 @@ class Runner:
                 return None
             return there.after_try(outcome, self._world.time())
 
-        if (ended := self._queue.change(job.name, end)) is not None:
+        if (ended := self._change(job.name, end)) is not None:
             why = f" ({ended.reason})" if ended.reason else ""
             self._world.say(f"{job.name} is {ended.state}{why}")
+
+    def _change(self, name: str, how: Callable[[Job], Job | None]) -> Job | None:
+        """Change a record as `Queue.change` does, as long as no other machine can have the TPU.
+
+        This one may have stood still since it asked for the lease. Raises OSError.
+        """
+
+        def surely(job: Job) -> Job | None:
+            if not self._lease.is_sure:
+                raise OSError("the lease has become old")
+            return how(job)
+
+        return self._queue.change(name, surely)
 
     def _say_once(self, text: str) -> None:
         if text != self._said:
