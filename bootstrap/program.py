@@ -68,7 +68,7 @@ def declare(settings: BootstrapSettings, root: Path) -> dict[str, pulumi.Input[o
         }
     if settings.budget:
         Budget("budget", BudgetArgs(settings, settings.budget, enabled))
-    limited = [name for name in names if rights[name].machines]
+    limited = [name for name in names if rights[name].limited]
     return _exported(settings, federation, environments, limited)
 
 
@@ -94,8 +94,8 @@ def _exported(
 ) -> dict[str, pulumi.Input[object]]:
     """Export what the pipeline needs to know, as one JSON text for a variable of the forge.
 
-    Environments are `previewed` for requests, or `planned` once these are merged. Those `limited`
-    have machines that delete TPUs.
+    Environments are `previewed` for requests, or `planned` once these are merged. TPUs of those
+    that are `limited` are deleted when their time is up.
     """
     deployed = {name: e for name, e in settings.environments.items() if not e.like}
     previewed = [name for name, each in deployed.items() if each.previews_requests]

@@ -35,6 +35,7 @@ class Rights:
         grants: the deployer's permissions to grant, each with the roles that it may grant by it.
         machines: those of the machines' role; none if they need no such role.
         role: the id of the machines' role (`limits.role`).
+        limited: whether TPUs are deleted when their time is up.
     """
 
     objects: str
@@ -43,6 +44,7 @@ class Rights:
     grants: Mapping[str, tuple[str, ...]]
     machines: tuple[str, ...]
     role: str
+    limited: bool
 
 
 def rights_of(settings: BootstrapSettings, root: Path) -> Mapping[str, Rights]:
@@ -105,6 +107,7 @@ def _of(environment: EnvironmentSettings, settings: StackSettings, stack: str) -
         grants=grants,
         machines=tuple(machines),
         role=role,
+        limited=settings.limits.time_to_live_hours is not None,
     )
 
 

@@ -10,6 +10,7 @@ from infra.names import names_of
 from infra.startup.agent.google import Json, Place, parse
 from infra.startup.agent.limits import LimitEnforcer
 from tpustack import options
+from tpustack.ci import inert
 from tpustack.cloud.google import Google
 from tpustack.errors import TpustackError
 from tpustack.stacks.files import load, require_file
@@ -40,9 +41,13 @@ def limits(stack: str) -> None:
     further = settings.tpu_zones[1:]
     place = Place(settings.project, settings.zone, names.bucket, lambda: further)
     # Only the machine itself can tell whether nothing trains.
-    enforcer = LimitEnforcer(place, call, lambda: True, time.time, click.echo)
+    enforcer = LimitEnforcer(place, call, lambda: True, time.time, _say)
     limited = {"tpus": names.tpus(settings.tpu.slices), "timeToLiveHours": hours, "recovery": {}}
     try:
         enforcer.look(limited | ({"request": names.tpu} if settings.tpu.queue else {}))
     except OSError as error:
         raise TpustackError(str(error)) from None
+
+
+def _say(text: str) -> None:
+    click.echo(inert.line(text))

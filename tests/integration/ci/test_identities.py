@@ -46,7 +46,7 @@ def clone(checkout: MakeCheckout, google: requests.Session, tmp_path: Path) -> C
     made = checkout(*PROJECTS, small=True)
     for stack, project in PROJECTS.items():
         make_project(google, project)
-        limits = {"idleMinutes": 30, "role": "tpu_stack_limits"}
+        limits = {"timeToLiveHours": 12, "role": "tpu_stack_limits"}
         made.settings(stack, limits=limits, bucket={"forceDestroy": True})
         path = made.path / "stacks" / f"Pulumi.{stack}.yaml"
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -119,6 +119,7 @@ def test_the_page_leads_to_a_pipeline_whose_identities_reach_their_own_environme
     said = shell(clone, BOOTSTRAP)
     pipeline = json.loads(dict(line.split(": ", 1) for line in said.splitlines()[1:])["pipeline"])
     assert (pipeline["deployed"], pipeline["planned"]) == (["dev", "prod"], ["dev", "prod"])
+    assert pipeline["limited"] == ["dev", "prod"]
     made = without_state(cloud)
     # The second run finds its state in the bucket that the first one made.
     assert shell(clone, BOOTSTRAP).startswith("nothing changed\n")
