@@ -145,7 +145,7 @@ class LimitEnforcer:
             return []
         if "recovery" in limits:
             try:
-                self._remembered = self._bucket.read(PATH) or {}
+                self._remembered = self._bucket.read(PATH) or self._remembered
             except OSError as error:
                 if self._said != str(error):
                     self._said = str(error)

@@ -88,13 +88,18 @@ def test_a_request_lives_on_in_the_next_one(
     assert agent.lives(1)
 
 
-def test_it_counts_so_also_while_the_bucket_can_not_be_read(
-    agent: Limited, google: Client, local_cloud: LocalCloud
+@pytest.mark.parametrize("how", ["the bucket refuses", "a job deletes it"])
+def test_it_counts_so_also_once_what_the_agent_remembers_can_not_be_read(
+    agent: Limited, google: Client, local_cloud: LocalCloud, how: str
 ) -> None:
     assert not agent.lives(10)
     preempt(agent)
     assert not agent.lives(1)
-    local_cloud.cloud.faults.add(Fault("storage.*", status=403))
+    if how == "a job deletes it":
+        objects = "storage.googleapis.com/storage/v1/b/a-bucket/o"
+        google.delete(f"{objects}/agent%2Fstate.json", status=204)
+    else:
+        local_cloud.cloud.faults.add(Fault("storage.*", status=403))
     agent.clock.advance(HOUR)
     assert agent.enforcer.look(LIMITS)
     assert state(google) in ("DELETING", "gone")
