@@ -8,7 +8,6 @@ from urllib.parse import quote
 
 import requests
 from google.auth.exceptions import GoogleAuthError
-from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 from urllib3.util import Retry
 
 from infra import credentials
@@ -16,7 +15,6 @@ from infra.hosts import keep_to_google
 from tpustack.errors import TpustackError
 
 _OBJECT = "https://storage.googleapis.com/storage/v1/b/{}/o/{}"
-_NOT_SENT = (ConnectTimeoutError, NewConnectionError)
 
 
 class _Reads(Retry):
@@ -27,9 +25,8 @@ class _Reads(Retry):
 
     def increment(self, method: str | None = None, *how: Any, **more: Any) -> Any:
         """Return what is left of the tries. Raises the error if there are none."""
-        error: Exception | None = more.get("error")
-        if error is not None and method != "GET" and not isinstance(error, _NOT_SENT):
-            raise error
+        if method != "GET" and more.get("error") is not None:
+            raise more["error"]
         return super().increment(method, *how, **more)
 
 

@@ -50,7 +50,6 @@ def line_of(message: dict[str, Any]) -> bytes:
     try:
         text = json.dumps(message, separators=(",", ":"), allow_nan=False)
     except ValueError as error:
-        about = {name: message[name] for name in ("topic", "place") if name in message}
-        problem = f"it can't be shown: what the bucket has there is no number ({error})"
-        text = json.dumps({**about, "data": [], "problem": problem})
+        problem = f"it can't be shown: something in it is no number ({error})"
+        text = json.dumps({**message, "data": [], "problem": problem})
     return text.encode() + b"\n"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from infra.startup.agent.jobs import layout
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.store import StoreError
+from infra.startup.agent.versioned import dump
 from tpustack.cloud.google import Google
 from tpustack.cloud.tpu import Nodes
 from tpustack.errors import UsageError
@@ -60,8 +60,7 @@ class OnDemand:
     def finish(self, queue: Queue) -> str | None:
         """Say when to take the TPU down; return why nobody ever does. Raises StoreError."""
         if self._idle_stop is not None:
-            wish = json.dumps({"minutes": self._idle_stop}).encode()
-            queue.store.write(layout.IDLE_STOP, wish)
+            queue.store.write(layout.IDLE_STOP, dump({"minutes": self._idle_stop}))
         elif self._settings is not None and not self._settings.limits.any:
             return (
                 f"nothing takes the TPU of the stack {self._stack} down after the job: give "

@@ -23,14 +23,7 @@ from tpustack.jobs.runners import why_waiting
 from tpustack.jobs.submit import name_of, upload
 from tpustack.jobs.sweep import show, tuner
 from tpustack.jobs.sweep.driver import Driver
-from tpustack.jobs.sweep.record import (
-    MAXIMIZE,
-    MINIMIZE,
-    MOST_PARALLEL,
-    MOST_TRIALS,
-    Record,
-    Sweep,
-)
+from tpustack.jobs.sweep.record import MAXIMIZE, MINIMIZE, Record, Sweep
 from tpustack.jobs.sweep.space import command_with, space_of
 from tpustack.jobs.sweep.trainer import command_of
 from tpustack.jobs.vertex import options as on_vertex
@@ -50,15 +43,9 @@ _PLOT = click.option(
 @click.option("--bucket", "buckets", multiple=True, help="The queue of this bucket: gs://BUCKET.")
 @click.option("--param", "params", multiple=True, metavar="NAME=RANGE", help="What varies.")
 @click.option(
-    "--trials",
-    "wanted",
-    type=click.IntRange(1, MOST_TRIALS),
-    default=12,
-    help="How many jobs (12).",
+    "--trials", "wanted", type=click.IntRange(1, 1000), default=12, help="How many jobs (12)."
 )
-@click.option(
-    "--parallel", type=click.IntRange(1, MOST_PARALLEL), default=2, help="At a time a queue (2)."
-)
+@click.option("--parallel", type=click.IntRange(1, 64), default=2, help="At a time a queue (2).")
 @click.option("--metric", default="loss", help="What of the jobs' figures counts.")
 @click.option("--goal", type=click.Choice((MINIMIZE, MAXIMIZE)), default=MINIMIZE)
 @click.option(
@@ -155,26 +142,19 @@ def _refuse_others() -> None:
 def _named_again(
     found: Sweep, queues: Sequence[Queue], stacks: Sequence[str], image: str | None
 ) -> Sweep:
-    """Return a sweep that runs where the person says: others may have written its record.
-
-    Raises:
-        UsageError: the person names other places than it has been running in.
-    """
+    """Return a sweep that runs where the person says. Raises UsageError if its record differs."""
     named = {queue.store.bucket for queue in queues}
     if named != set(found.buckets) or (found.places and len(stacks) < len(queues)):
         what = "the stacks (--stack)" if found.places else "the stacks or buckets"
         raise UsageError(
             f"--resume: name {what} of {', '.join(f'gs://{one}' for one in found.buckets)} again, "
-            f"in which the sweep {found.name} runs by its record. Submit to none that you did not "
-            "begin it with"
+            f"if you began the sweep {found.name} with these: its record says so"
         )
-    places = {
-        queue.store.bucket: place_again(
-            stack, image, replace(found.spec, vertex=found.places.get(queue.store.bucket, {}))
-        )
-        for queue, stack in zip(queues, stacks, strict=False)
-    }
-    return replace(found, places=places if found.places else {})
+    places = {}
+    for queue, stack in zip(queues, stacks if found.places else (), strict=False):
+        spec = replace(found.spec, vertex=found.places.get(queue.store.bucket, {}))
+        places[queue.store.bucket] = place_again(stack, image, spec)
+    return replace(found, places=places)
 
 
 @click.command("trials")

@@ -19,7 +19,6 @@ OPEN, COMPLETE, PRUNED, FAILED = "open", "complete", "pruned", "failed"
 Goal = Literal["minimize", "maximize"]
 MINIMIZE: Goal = "minimize"
 MAXIMIZE: Goal = "maximize"
-MOST_TRIALS, MOST_PARALLEL = 1000, 64
 
 
 def job_of(sweep: str, number: int) -> str:
@@ -145,9 +144,6 @@ def _parse(data: bytes, name: str, path: str) -> Sweep:
         wrong = {
             "name": sweep.name != name,
             "buckets": not sweep.buckets,
-            "wanted": not 1 <= sweep.wanted <= MOST_TRIALS,
-            "parallel": not 1 <= sweep.parallel <= MOST_PARALLEL,
-            "trials": len(sweep.trials) > sweep.wanted,
         }
         for number, one in enumerate(sweep.trials):
             wrong[f"trials[{number}]"] = not (

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 from infra.hosts import vertex_root
 from tpustack.cloud.google import Forbidden, Google, NotFound
@@ -13,7 +13,6 @@ from tpustack.errors import TpustackError
 
 _API = "aiplatform.googleapis.com"
 _TOO_MANY = 429
-_PROJECT = re.compile(r"([a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]")
 
 
 class Unanswered(TpustackError):
@@ -26,20 +25,13 @@ class CustomJobs:
     def __init__(self, google: Google, project: str, region: str) -> None:
         self._google, self._project, self._region = google, project, region
         try:
-            self._root = vertex_root(region)
+            root = vertex_root(region)
         except ValueError as error:
             raise TpustackError(f"there are no custom jobs: {error}") from None
-        if not _PROJECT.fullmatch(project):
-            raise TpustackError(f"there are no custom jobs: {project!r} is no project's ID")
-        self._parent = f"{self._root}/projects/{project}/locations/{region}/customJobs"
+        self._parent = f"{root}/projects/{quote(project, safe=':')}/locations/{region}/customJobs"
 
     def create(self, body: dict[str, Any], quota: str) -> str:
-        """Make a job; return its name.
-
-        Raises:
-            Unanswered: nothing says whether it was made.
-            TpustackError: it was not, with a cure.
-        """
+        """Make a job; return its name. Raises Unanswered, or TpustackError with a cure."""
         account = str(body["jobSpec"].get("serviceAccount", ""))
         headers = {"Content-Type": "application/json"}
         data = json.dumps(body).encode()

@@ -43,14 +43,14 @@ def refreshed(queue: Queue, job: Job, patience: float = _HANDED_OVER) -> Job:
     found = custom_jobs(queue, job)
     there = found[0] if found else {}
     state = _ENDED.get(str(there.get("state")))
-    reason = _reason(there, job)
-    if found == [] and not job.custom_job and time.time() > job.submitted + patience:
-        state, reason = FAILED, _NEVER
+    is_late = found == [] and time.time() > job.submitted + patience
 
     def told(now: Job) -> Job | None:
         named = dataclasses.replace(now, custom_job=now.custom_job or str(there.get("name", "")))
         if state is not None:
-            named = named.over(state, time.time(), reason)
+            named = named.over(state, time.time(), _reason(there, job))
+        elif is_late and now.state == QUEUED and not now.custom_job:
+            named = named.over(FAILED, time.time(), _NEVER)
         return None if now.is_over or named == now else named
 
     return queue.change(job.name, told) or queue.read(job.name) or job

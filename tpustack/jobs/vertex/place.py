@@ -57,12 +57,9 @@ def place_of(stack: str | None, asked: Asked, wanted: Given | Spec) -> dict[str,
 
 
 def place_again(stack: str | None, image: str | None, spec: Spec) -> dict[str, str]:
-    """Return where Vertex AI runs a job once more: on the TPU that it had.
+    """Return where Vertex AI runs a job once more: on the TPU that its record names.
 
-    All else is what the stack's settings say now: others may write records.
-
-    Raises:
-        UsageError: with everything that can't be had, or for another container than `image`.
+    All else is what the stack's settings and the person say. Raises UsageError as `place_of` does.
     """
     had = spec.vertex
     if not had:
@@ -71,9 +68,8 @@ def place_again(stack: str | None, image: str | None, spec: Spec) -> dict[str, s
     place = place_of(stack, asked, spec)
     if place["image"] != had.get("image"):
         raise UsageError(
-            f"--image: the record names the container {had.get('image')!r}, and whoever may write "
-            f"the bucket may have put it there; the stack's is {place['image']}. Give it by "
-            "--image if it is yours"
+            f"--image: the record names the container {had.get('image')!r}, which others may have "
+            f"put there; the stack's is {place['image']}. Give it by --image if it is yours"
         )
     return place
 

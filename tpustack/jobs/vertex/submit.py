@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import io
@@ -14,9 +13,11 @@ from infra.startup.agent.bundle import program
 from infra.startup.agent.jobs import layout
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import Job
-from infra.startup.agent.jobs.store import Conflict, StoreError
+from infra.startup.agent.jobs.store import StoreError
 from tpustack.errors import TpustackError
+from tpustack.jobs.pack import Archive
 from tpustack.jobs.place import google
+from tpustack.jobs.submit import upload
 from tpustack.jobs.vertex.api import CustomJobs, Unanswered
 from tpustack.jobs.vertex.options import SPOT
 
@@ -44,13 +45,7 @@ _LONGEST_LABEL = 63
 
 
 def hand_over(queue: Queue, job: Job, where: Mapping[str, str]) -> Job:
-    """Have Vertex AI run a queued job; return the job.
-
-    Args:
-        queue: whose it is.
-        job: as its record has it.
-        where: its place on Vertex AI (place.py), which never comes from the record; empty for a
-            job of the stack's own machine.
+    """Have Vertex AI run a queued job if it has a place there, never its record's; return the job.
 
     Raises:
         TpustackError: Vertex AI does not take it, and it is no longer queued; or nothing says
@@ -118,11 +113,7 @@ def _upload_agent(queue: Queue) -> str:
     """Bring the agent into the bucket unless it is there; return its digest."""
     content = program().encode()
     digest = hashlib.sha256(content).hexdigest()
-    path = layout.archive(digest)
-    if queue.store.look(path) is None:
-        # Somebody may have just uploaded the same.
-        with contextlib.suppress(Conflict):
-            queue.store.upload(path, io.BytesIO(content), len(content), generation=0)
+    upload(queue, Archive(io.BytesIO(content), len(content), digest, frozenset()))
     return digest
 
 

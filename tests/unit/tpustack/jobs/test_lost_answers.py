@@ -68,6 +68,16 @@ def test_a_job_that_vertex_ai_never_had_ends_with_the_reason(
     assert "ended before Vertex AI had it" in found.reason
 
 
+def test_a_job_that_runs_is_not_ended_for_what_vertex_ai_does_not_show(
+    queue: Queue, client: Client, deployed: object, later: Callable[[], None]
+) -> None:
+    job = submit(queue, Spec("true", vertex=PLACE), "one", None)
+    later()
+    queue.change("one", lambda it: it.started("42", "m", "vertex", 1.0))
+    assert follow.refreshed(queue, job).state == "running"
+    assert waiting.read(queue, "one").state == "running"
+
+
 class Killed(BaseException):
     """What a process that is killed does not survive."""
 

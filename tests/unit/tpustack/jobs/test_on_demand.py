@@ -151,7 +151,7 @@ def test_when_to_take_the_tpu_down_goes_along(
     assert submit("--idle-stop", "15").code == 0
     found = queue.store.read(layout.IDLE_STOP)
     assert found is not None
-    assert json.loads(found[0]) == {"minutes": 15}
+    assert json.loads(found[0]) == {"format": 1, "minutes": 15}
 
 
 def test_a_machine_that_may_not_take_its_tpu_down_is_not_asked_to(
