@@ -1,8 +1,6 @@
-"""Makes text of others inert for terminals: what a bucket, a record or a log has is read, and does
-nothing there.
+"""Makes text of others inert for terminals, which obey escapes, control characters and directions.
 
-Terminals obey escape sequences, the control characters of C0 and C1, and marks of direction; rich
-obeys markup, so that tables take such a text as a `rich.text.Text`.
+Tables obey markup, too, and take such a text as a `rich.text.Text`.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ import unicodedata
 
 # Taken away whole, colours above all, so that nothing of them is left to read.
 _SEQUENCES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
-_KEPT = "\t\n"
 
 
 def line(text: str) -> str:
@@ -22,7 +19,12 @@ def line(text: str) -> str:
 
 def plain(text: str) -> str:
     """Return a text with its lines, without colours and what else controls a terminal."""
-    return printable(_SEQUENCES.sub("", text).replace("\r\n", "\n").replace("\r", "\n"), _KEPT)
+    return printable(_SEQUENCES.sub("", text).replace("\r\n", "\n").replace("\r", "\n"), "\t\n")
+
+
+def unbroken(text: str) -> str:
+    """Return a line of a log or table as `plain` does, still as one line, with its indentation."""
+    return plain(text.rstrip("\r")).replace("\n", " ")
 
 
 def printable(text: str, kept: str = "\t") -> str:

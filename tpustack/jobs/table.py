@@ -87,7 +87,7 @@ def lines(job: Job, bucket: str) -> list[str]:
         ended = f"{one.why} after {span(one.ended - one.started)}" if one.ended else "runs"
         code = f", exit code {one.code}" if one.code is not None else ""
         shown.append(f"  try {one.number}: {moment(one.started)} on {one.machine}, {ended}{code}")
-    return [inert.plain(line).replace("\n", " ") for line in shown]
+    return [inert.unbroken(line) for line in shown]
 
 
 def moment(seconds: float) -> str:

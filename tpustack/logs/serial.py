@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from tpustack.cloud.google import Google, NotFound
 from tpustack.errors import TpustackError
-from tpustack.inert import plain
+from tpustack.inert import unbroken
 from tpustack.logs.words import Ended, Progress, Story, current_boot
 
 INSTANCE = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instances/{}"
@@ -102,7 +102,7 @@ def wait_for_end(
                 last = now()
             continue
         last = now()
-        line = plain(line)
+        line = unbroken(line)
         said = story.read(line)
         if isinstance(said, Ended):
             return said

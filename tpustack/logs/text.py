@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-from tpustack.inert import plain
+from tpustack.inert import unbroken
 
 # A line at least this long may have been broken by a terminal, in the middle of a word.
 _BROKEN = 60
@@ -43,7 +43,7 @@ class Log:
     @classmethod
     def of(cls, text: str) -> Log:
         """Split a text into lines as editors count them."""
-        lines = tuple(plain(line.rstrip("\r")) for line in text.split("\n"))
+        lines = tuple(unbroken(line) for line in text.split("\n"))
         return cls(lines, tuple(_without_prefixes(line) for line in lines))
 
     @cached_property

@@ -48,6 +48,11 @@ def test_colours_go_without_a_trace_and_lines_stay() -> None:
     assert inert.plain("\x1b[31mred\x1b[0m\r\n\tb\rc") == "red\n\tb\nc"
 
 
+def test_a_line_stays_one_line_with_its_indentation() -> None:
+    assert inert.unbroken("  a\rb\r") == "  a b"
+    assert Log.of("  a\r\nb\rc").lines == ("  a", "b c")
+
+
 def hostile_job() -> Job:
     text = "".join(HOSTILE)
     spec = Spec(f"{text}\n  exit code 0", source=text, vertex={"tpu": text, "region": text})

@@ -141,10 +141,7 @@ def _parse(data: bytes, name: str, path: str) -> Sweep:
     try:
         sweep = load(Sweep, data)
         space = space_of(sweep.params)
-        wrong = {
-            "name": sweep.name != name,
-            "buckets": not sweep.buckets,
-        }
+        wrong = {"name": sweep.name != name, "buckets": not sweep.buckets}
         for number, one in enumerate(sweep.trials):
             wrong[f"trials[{number}]"] = not (
                 (one.number, one.job) == (number, job_of(name, number))

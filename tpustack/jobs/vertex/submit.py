@@ -68,7 +68,7 @@ def hand_over(queue: Queue, job: Job, where: Mapping[str, str]) -> Job:
         _withdraw(queue, job)
         raise
     named = queue.change(job.name, lambda there: dataclasses.replace(there, custom_job=name))
-    if named is None or named.is_over:
+    if named is None or (named.is_over and not named.tries):
         # It was stopped before Vertex AI had it.
         jobs.cancel({"name": name})
     return named or job

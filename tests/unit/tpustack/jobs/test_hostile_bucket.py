@@ -16,7 +16,7 @@ from infra.startup.agent.versioned import stamped
 from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.tpustack.conftest import Done, Run
-from tests.unit.tpustack.jobs.conftest import BUCKET, EMAIL, JOBS, PROJECT
+from tests.unit.tpustack.jobs.conftest import API, BUCKET, EMAIL, JOBS, PROJECT
 from tpustack.cloud.google import Google
 from tpustack.jobs.sweep.record import Sweep
 
@@ -67,6 +67,17 @@ def test_a_record_that_names_no_place_of_googles_is_asked_nowhere(
     assert "there are no custom jobs: " in done.err
     assert "Traceback" not in done.err
     assert {url.split("/")[2] for url in requests} == {"storage.googleapis.com"}
+
+
+def test_a_record_leads_to_no_other_path_of_googles(
+    job: Run, queue: Queue, requests: list[str]
+) -> None:
+    forge(queue, "bad", {**PLACE, "project": "../../x?y"}, submitted=10.0**10)
+    assert job("show", "bad").code == 0
+    asked = [url for url in requests if API in url]
+    assert {url.split("?")[0] for url in asked} == {
+        f"https://us-central1-{API}/v1/projects/..%2F..%2Fx%3Fy/locations/us-central1/customJobs"
+    }
 
 
 def submit(run: Run, *arguments: str) -> Done:
