@@ -201,6 +201,24 @@ def test_a_checkpoint_that_was_cut_off_in_its_copying_is_none(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux")
+def test_what_a_killed_trainer_left_half_written_or_half_deleted_is_deleted_later(
+    one_device: Cluster, data: DataSet, tmp_path: Path
+) -> None:
+    state = new_state(one_device, data)
+    with checkpoints_of(one_device, state, tmp_path) as checkpoints:
+        checkpoints.save(5)
+        checkpoints.wait()
+        checkpoints.save(7)
+    folder = tmp_path / "checkpoints"
+    (folder / "ckpt-7.index").unlink()
+    (folder / "mine.data-of-my-own").touch()
+    with checkpoints_of(one_device, state, tmp_path) as checkpoints:
+        checkpoints.save(9)
+    names = {path.name for path in folder.iterdir() if ".data-" in path.name}
+    expected = {f"ckpt-{step}.data-00000-of-00001" for step in (5, 9)}
+    assert names == expected | {"mine.data-of-my-own"}
+
+
 def test_a_full_disk_is_told_as_such_and_nothing_of_the_checkpoint_stays(
     cluster: Cluster, data: DataSet, tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
 """A directory or bucket prefix that keeps the last few checkpoints."""
 
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,6 +12,7 @@ from tpu_training.checkpoints.reader import checkpoint_paths
 from tpu_training.errors import LeaseError
 
 _STATE_FILE = "checkpoint"
+_DATA = re.compile(r"(ckpt-\d+)\.data-.+")
 _CHUNK_BYTES = 8 << 20
 
 
@@ -38,6 +40,7 @@ class CheckpointFolder:
             tf.io.gfile.makedirs(self._directory)
             self._kept = [os.path.basename(path) for path in checkpoint_paths(self._directory)]
             self._kept.reverse()
+            self._delete_halves()
         with tempfile.TemporaryDirectory(prefix="checkpoint-") as here:
             local = tf.train.CheckpointManager(checkpoint, here, max_to_keep=1)
             name = os.path.basename(local.save(checkpoint_number=step, options=options))
@@ -79,11 +82,22 @@ class CheckpointFolder:
         if not in_bucket:
             tf.io.gfile.rename(unfinished, path, overwrite=True)
 
+    def _delete_halves(self) -> None:
+        """Delete data without an index: its trainer was killed while it wrote or deleted them."""
+        for file in tf.io.gfile.listdir(self._directory):
+            data = _DATA.fullmatch(file)
+            if data and data[1] not in (self._kept or ()):
+                self._confirm()
+                self._remove(file)
+
     def _delete(self, name: str) -> None:
         """Delete the index first, so that an interrupted deletion leaves no valid checkpoint."""
         for file in sorted(tf.io.gfile.glob(f"{self._directory}/{name}.*"), reverse=True):
-            with suppress(tf.errors.NotFoundError):
-                tf.io.gfile.remove(file)
+            self._remove(os.path.basename(file))
+
+    def _remove(self, file: str) -> None:
+        with suppress(tf.errors.NotFoundError):
+            tf.io.gfile.remove(f"{self._directory}/{file}")
 
 
 def _copy(source: str, target: str) -> None:
