@@ -49,7 +49,7 @@ _CARDS = {
     "replicas": ("replicas", "{:.0f}"),
 }
 # Curves of their own.
-_NO_METRICS = ("loss", "learning_rate", "examples_per_second")
+_NO_METRICS = ("loss", "learning_rate", "examples_per_second", "gradient_norm")
 
 
 def render(report: Report) -> str:
