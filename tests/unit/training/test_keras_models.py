@@ -416,6 +416,32 @@ def test_a_model_that_is_not_compiled_takes_the_trainers_loss_and_optimizer(
     assert int(state.step) == 1
 
 
+def test_a_softmax_before_a_change_of_shape_is_taken_back_where_classes_stay_together(
+    one_device: Cluster, tmp_path: Path
+) -> None:
+    flat = FUNCTIONAL.format(end=', activation="softmax"', compile="pass")
+    kept = flat.replace(
+        "(x)\n    model =",
+        "(x)\n    outputs = layers.Reshape((1, spec.classes))(outputs)"
+        "\n    outputs = layers.Reshape((spec.classes,))(outputs)\n    model =",
+    )
+    features = tf.constant(next(batches(1))[0])
+    state = create(one_device, tmp_path / "own.py", kept)
+    logits = state.forward(features, training=False)
+    said = state.task.predictions(logits)["probabilities"]
+    assert logits.shape == (BATCH, CLASSES)
+    own = keras_of(state)(tf.cast(features, tf.float32), training=False)
+    np.testing.assert_allclose(said, own, rtol=1e-4)
+    torn = flat.replace(
+        "(x)\n    model =",
+        "(x)\n    outputs = layers.Reshape((spec.classes,))(layers.Softmax()("
+        "layers.Reshape((-1, 2))(outputs)))\n    model =",
+    ).replace(', activation="softmax"', "")
+    state = create(one_device, tmp_path / "torn.py", torn, manifest(classes=4))
+    with pytest.raises(InputError, match=r"torn.py:\d+: softmax is over 2 classes, but .* have 4"):
+        state.forward(features, training=False)
+
+
 def line_of(text: str, part: str) -> int:
     return text[: text.index(part)].count("\n") + 1
 

@@ -1,5 +1,6 @@
 """Find out what made a loss that is not finite: the learning rate, or the model and its data."""
 
+import logging
 import math
 
 import tensorflow as tf
@@ -12,6 +13,8 @@ from tpu_training.job.job import Job
 from tpu_training.loop.compiled_loop import create_train_loop, run_loop
 from tpu_training.loop.state import create_train_state, total_steps
 
+logger = logging.getLogger(__name__)
+
 
 def explain(error: DivergedError, cluster: Cluster, job: Job, data: DataSet) -> DivergedError:
     """Return `error`, or one that says that no learning rate is to blame.
@@ -22,6 +25,7 @@ def explain(error: DivergedError, cluster: Cluster, job: Job, data: DataSet) -> 
     if error.steps is None:
         return error
     first, last = error.steps
+    logger.warning("%s; repeating these steps without learning, to see what is to blame", error)
     try:
         loss = _loss_without_learning(cluster, job, data, first, last - first)
     except tf.errors.OpError:  # Such as the device's memory, which now holds two models.

@@ -6,10 +6,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from tpu_training.errors import InputError
 from tpu_training.models.keras import keras_2, keras_3
 from tpu_training.models.keras.names import place
 from tpu_training.models.keras.package import is_keras_3, tensorflows
 
+# What a model may do with probabilities that leaves their order as it is.
+_SHAPE = ("Reshape", "Squeeze", "ExpandDims", "Cast", "Identity")
 # The operations at a model's end whose input are logits, as Keras' own losses look for them.
 _ACTIVATIONS = {"Softmax": "softmax", "Sigmoid": "sigmoid"}
 
@@ -99,7 +102,17 @@ class KerasModule(tf.Module):  # type: ignore[misc]
     def _without_activation(self, outputs: tf.Tensor) -> tf.Tensor:
         """Return the model's outputs as float32; remember the function that logits lack."""
         source = outputs.op
-        while source.type in ("Cast", "Identity"):
+        while source.type in _SHAPE:
             source = source.inputs[0].op
         self._activation = _ACTIVATIONS.get(source.type, "") if self._logits else ""
-        return tf.cast(source.inputs[0] if self._activation else outputs, tf.float32)
+        if not self._activation:
+            return tf.cast(outputs, tf.float32)
+        logits = source.inputs[0]
+        if source.type == "Softmax" and logits.shape[-1] != outputs.shape[-1]:
+            raise InputError(
+                f"{self.where}: softmax is over {logits.shape[-1]} classes, but the outputs have "
+                f"{outputs.shape[-1]} in their last axis; put the change of shape before softmax"
+            )
+        return tf.ensure_shape(
+            tf.reshape(tf.cast(logits, tf.float32), tf.shape(outputs)), outputs.shape
+        )
