@@ -73,6 +73,22 @@ def test_an_evaluation_sees_the_average_and_leaves_the_weights_as_they_were(
     assert np.array_equal(average.shadows["dense/kernel"].numpy(), before + 1.0)
 
 
+def test_the_exchange_is_traced_once_for_all_evaluations(one_device: Cluster) -> None:
+    traced = []
+
+    class Noted(WeightAverage):
+        def exchange(self) -> None:
+            traced.append(self)
+            super().exchange()
+
+    with one_device.strategy.scope():
+        average = Noted(Probe(10), frozenset(), 0.5)
+    for _ in range(3):
+        with averaged(one_device, average):
+            pass
+    assert len(traced) == 1
+
+
 @pytest.fixture
 def create(one_device: Cluster, bars: Path) -> Callable[[Params], TrainState]:
     manifest = open_data(str(bars)).manifest

@@ -16,6 +16,7 @@ from tpu_training.checkpoints.record import JobRecord
 from tpu_training.data.data_set import DataSet, corrupt_files, open_data
 from tpu_training.data.input.pipeline import evaluation_batches, training_batches
 from tpu_training.errors import DataError, DivergedError, Interrupted
+from tpu_training.loop.compiled_loop import create_train_loop, run_loop
 from tpu_training.loop.evaluate import create_evaluation
 from tpu_training.loop.shutdown import ShutdownRequest
 from tpu_training.loop.state import TrainState, compute_dtype, create_train_state
@@ -166,6 +167,50 @@ def test_a_number_of_examples_that_float32_does_not_know_is_counted_exactly(
     )
     assert [evaluate().examples for _ in range(2)] == [examples] * 2
     assert evaluate().metrics["accuracy"] in (0.0, 1.0), "all of the features are alike"
+
+
+def test_an_evaluation_ends_between_two_loops_when_it_is_asked_to_and_steps_are_saved(
+    one_device: Cluster, data: DataSet, alone: TrainState, tmp_path: Path
+) -> None:
+    shutdown = ShutdownRequest()
+    asked = []
+
+    def check() -> None:
+        asked.append(1)
+        shutdown.request("a notice came")
+        shutdown.check()
+
+    evaluate = create_evaluation(one_device, PARAMS, data, alone, check=check)
+    params = dataclasses.replace(PARAMS, evaluation_interval=4)
+    with pytest.raises(Interrupted, match="a notice came"):
+        train(
+            one_device,
+            params,
+            data,
+            alone,
+            checkpoints_of(one_device, alone, tmp_path),
+            [],
+            shutdown,
+            lambda step: evaluate() and None,
+        )
+    assert len(asked) == 1
+    assert (tmp_path / "checkpoints" / "ckpt-4.index").is_file()
+
+
+def test_counts_of_a_loop_of_steps_are_integers_to_the_end(
+    one_device: Cluster, data: DataSet, alone: TrainState
+) -> None:
+    batches = training_batches(data, one_device, PARAMS)
+    loop = create_train_loop(one_device, PARAMS, alone, batches)
+    with pytest.MonkeyPatch.context() as patch:
+        many = 2**24 + 1
+        patch.setattr(
+            type(alone.counted),
+            "count",
+            lambda *_: (tf.zeros((0,)), tf.constant([many, many], tf.int64)),
+        )
+        figures = run_loop(one_device, loop, 3)
+    assert figures.sums.tolist() == [3 * many, 3 * many]
 
 
 def test_every_batch_has_the_static_shape_of_its_replica(cluster: Cluster, data: DataSet) -> None:

@@ -24,7 +24,6 @@ from tpu_training.loop.state import TrainState, create_train_state
 from tpu_training.loop.walk import operations
 from tpu_training.models.params import Params, build_params
 from tpu_training.models.registry import built_in_models, load_model
-from tpu_training.monitoring import model_summaries
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
@@ -52,11 +51,10 @@ class Traced:
     state: TrainState
     train: tf.Graph
     evaluate: tf.Graph
-    snapshot: tf.Graph
 
     @property
     def on_cores(self) -> Iterator[tf.Operation]:
-        for graph in (self.train, self.evaluate, self.snapshot):
+        for graph in (self.train, self.evaluate):
             yield from (operation for operation in operations(graph) if on_tpu(operation))
 
 
@@ -80,7 +78,6 @@ def traced(request: pytest.FixtureRequest, tpu: Cluster, bars: Path, texts: Path
         state,
         body(create_train_loop(tpu, params, state, training_batches(data, tpu, params))),
         evaluation(tpu, params, data, state),
-        model_summaries._Sample(tpu, params, data, state, "test").graph,
     )
 
 
@@ -125,12 +122,6 @@ def test_the_host_does_nothing_in_a_step_but_hand_over_the_input(traced: Traced)
         by_host = {op.type for op in step.get_operations() if not on_tpu(op)}
         assert by_host <= allowed
         assert bytes_that_leave(step) == 0
-
-
-def test_a_snapshot_brings_no_weights_and_no_gradients_to_the_host(traced: Traced) -> None:
-    variables = traced.state.model.trainable_variables
-    weights = sum(variable.shape.num_elements() for variable in variables)
-    assert 0 < bytes_that_leave(traced.snapshot) < 4 * weights
 
 
 def test_matrices_are_multiplied_in_bfloat16_without_being_asked_for(traced: Traced) -> None:

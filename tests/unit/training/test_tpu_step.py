@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,9 @@ from tpu_training.data.input.pipeline import training_batches
 from tpu_training.data.input.timed import TimedInput
 from tpu_training.loop.compiled_loop import LoopFigures, create_train_loop
 from tpu_training.loop.state import create_train_state
+from tpu_training.loop.walk import operations
 from tpu_training.models.params import Params
 from tpu_training.models.registry import load_model
-from tpu_training.monitoring.model_summaries import create_look
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.training
 
 PARAMS = Params(global_batch_size=64, gradient_accumulation=2)
+VARIABLES = 8
 WRITES = {"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"}
 
 
@@ -52,7 +54,7 @@ def test_no_byte_leaves_eight_cores_in_a_step(step: tf.Graph) -> None:
 
 def test_each_core_counts_its_steps_and_sums_its_losses_in_its_own_program(step: tf.Graph) -> None:
     written = [(op.type, on_tpu(op)) for op in step.get_operations() if op.type in WRITES]
-    assert written.count(("AssignAddVariableOp", True)) == 2
+    assert written.count(("AssignAddVariableOp", True)) == 3, "steps, numbers, counts"
     assert [write for write in written if not write[1]] == [("AssignAddVariableOp", False)], (
         "the clock of the input, on the host"
     )
@@ -61,30 +63,17 @@ def test_each_core_counts_its_steps_and_sums_its_losses_in_its_own_program(step:
 def test_loss_norm_accuracy_and_step_leave_the_cores_once_at_the_end_of_the_loop(
     loop: tf.Graph,
 ) -> None:
-    sums, step, clock = 8 * 4 * 4, 8, 8
-    assert bytes_that_leave(loop) == sums + step + clock
+    norms, loss, counts = (1 + VARIABLES) * 4, 4, 2 * 8
+    step, clock = 8, 8
+    assert bytes_that_leave(loop) == 8 * (norms + loss + counts) + step + clock
 
 
 def test_all_that_the_host_wants_of_a_loop_is_one_tensor_as_each_is_a_round_trip(
     loop: tf.Graph,
 ) -> None:
     right_and_counted = 2
-    figures = len(LoopFigures._fields) - 1 + right_and_counted
+    figures = len(LoopFigures._fields) - 1 + VARIABLES + right_and_counted
     assert [output.shape for output in loop.outputs] == [(figures,)]
-
-
-def test_a_snapshot_brings_numbers_for_each_variable_to_the_host_and_no_gradient(
-    tpu: Cluster, data: DataSet
-) -> None:
-    state = create_train_state(tpu, load_model("mnist_cnn"), PARAMS, data.manifest, 10)
-    features = tf.TensorSpec((4, 28, 28, 1), tf.uint8)
-    rows = (features, tf.TensorSpec((4,), tf.int32), tf.TensorSpec((4,), tf.float32))
-    look = tf.function(create_look(tpu, PARAMS, state), autograph=False)
-    graph = look.get_concrete_function(*rows).graph
-    variables = len(state.model.trainable_variables)
-    norm, ends, buckets, classes = 4, 2 * 4, 30 * 4, 4 * 4
-    assert bytes_that_leave(graph) == 8 * (classes + variables * (norm + ends + buckets))
-    assert all(on_tpu(op) for op in graph.get_operations() if op.type in ("MatMul", "Min"))
 
 
 def test_a_value_that_a_step_hands_to_the_host_is_counted(tpu: Cluster) -> None:
@@ -119,3 +108,21 @@ def test_the_clock_of_the_input_waits_for_the_first_host_alone(cluster: Cluster)
 def _on_core(cluster: Cluster, core: int) -> tf.Tensor:
     with tf.device(cluster.strategy.extended.worker_devices[core]):
         return tf.constant(core)
+
+
+def test_a_step_in_parts_traces_the_model_once_and_has_one_program_for_all_of_them(
+    one_device: Cluster, data: DataSet
+) -> None:
+    state = create_train_state(one_device, load_model("mnist_cnn"), PARAMS, data.manifest, 10)
+    traced: list[bool] = []
+
+    def forward(features: tf.Tensor, training: bool) -> tf.Tensor:
+        traced.append(training)
+        return state.model(features, training=training)
+
+    noted = dataclasses.replace(state, forward=forward)
+    batches = training_batches(data, one_device, PARAMS)
+    loop = create_train_loop(one_device, PARAMS, noted, batches)
+    graph = loop.get_concrete_function(tf.TensorSpec((), tf.int32)).graph  # type: ignore[attr-defined]
+    convolutions = [op for op in operations(graph) if op.type == "Conv2D"]
+    assert (len(traced), len(convolutions)) == (1, 2)

@@ -144,17 +144,17 @@ def take_step(case: Case, jit: bool) -> tuple[list[npt.NDArray[Any]], list[npt.N
     train = create_replica_step(params, state, sums, lambda: replica)
     evaluate = create_replica_evaluation(params, state)
 
-    def step(features: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def step(features: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, ...]:
         train(features, targets)
         if state.average:
             state.average.exchange()
         return evaluate(features, targets, tf.ones((BATCH,)))
 
     before = [variable.numpy() for variable in state.variables]
-    numbers, counts = tf.function(step, jit_compile=jit, autograph=False)(*batch(case.spec))
+    numbers, counts, _ = tf.function(step, jit_compile=jit, autograph=False)(*batch(case.spec))
     assert counts[0] == BATCH
     assert state.step.numpy() == 1
-    return before, [*(v.numpy() for v in state.variables), sums.numpy(), numbers.numpy()]
+    return before, [*(v.numpy() for v in state.variables), sums.numbers.numpy(), numbers.numpy()]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

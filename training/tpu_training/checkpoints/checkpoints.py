@@ -4,7 +4,7 @@ They are written in the background; a restart reads the newest complete one.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Protocol
 
@@ -94,6 +94,8 @@ class Checkpoints:
         self._task = state.task
         self.saved_step = 0
         """The step of the newest checkpoint that is whole."""
+        self.copied: Callable[[int, tf.Module], None] = lambda step, model: None
+        """Is called in the background with a saved step and the copy of its model here."""
         self._keep = {self.directory: keep, self._best_directory: 1}
 
     def __enter__(self) -> "Checkpoints":
@@ -115,6 +117,7 @@ class Checkpoints:
 
     def _note(self, step: int) -> None:
         self.saved_step = step
+        self.copied(step, self._writer.copy.model)
 
     def keep_best(self, step: int, figures: Mapping[str, float]) -> Best:
         """Save the state of `step` when its `figures` are the best yet; return the best ones."""

@@ -29,6 +29,7 @@ class CheckpointWriter:
         Before each change `confirm` raises an error if another job has the folders now.
         """
         self._snapshot = Snapshot(checkpoint, cluster)
+        self.copy = self._snapshot.checkpoint
         self._options = tf.train.CheckpointOptions(experimental_io_device=cluster.this_process)
         self._folders = {
             path: CheckpointFolder(path, count, confirm) for path, count in keep.items()

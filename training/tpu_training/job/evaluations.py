@@ -1,5 +1,7 @@
 """When a job evaluates: the validation set between its loops, the test set once at its end."""
 
+from collections.abc import Callable
+
 from tpu_training.checkpoints.checkpoints import Checkpoints
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.data_set import DataSet
@@ -9,6 +11,7 @@ from tpu_training.job.metrics import Metrics
 from tpu_training.loop.callbacks import Callback
 from tpu_training.loop.evaluate import Evaluation, create_evaluation
 from tpu_training.loop.state import TrainState
+from tpu_training.monitoring.model_summaries import ModelSummaries
 from tpu_training.monitoring.summaries import Summaries
 
 
@@ -25,16 +28,19 @@ class Evaluations:
         metrics: Metrics,
         summaries: Summaries,
         observer: Callback,
+        pictures: ModelSummaries,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         """Compile nothing before the first evaluation; tell `observer` each one's figures."""
-        self._observer = observer
+        self._observer, self._pictures = observer, pictures
         self._checkpoints, self._metrics, self._summaries = checkpoints, metrics, summaries
         self._figure = state.task.best
         self._patience = job.params.patience * job.params.evaluation_interval
         splits = [VALIDATION] if job.trains and VALIDATION in data.manifest.splits else []
         splits += [TEST] if job.evaluates else []
         self._evaluate = {
-            split: create_evaluation(cluster, job.params, data, state, split) for split in splits
+            split: create_evaluation(cluster, job.params, data, state, split, check)
+            for split in splits
         }
 
     def validate(self, step: int) -> None:
@@ -58,5 +64,6 @@ class Evaluations:
         evaluation = self._evaluate[split]()
         self._summaries.scalars(step, evaluation.scalars)
         self._metrics.add_evaluation(evaluation)
+        self._pictures.evaluated(step, evaluation)
         self._observer.after_evaluation(step, evaluation.scalars)
         return evaluation

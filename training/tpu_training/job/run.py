@@ -117,7 +117,20 @@ def _run(
         describe_model(job.model, job.params, spec, job.data, names).write(job.model_dir)
     metrics, history = Metrics.of(cluster, job, data), History()
     summaries = Summaries(f"{job.model_dir.rstrip('/')}/tensorboard")
-    evaluations = Evaluations(cluster, job, data, state, checkpoints, metrics, summaries, relay)
+    pictures = ModelSummaries(cluster, job.params, data, state, summaries)
+    checkpoints.copied = pictures.copied
+    evaluations = Evaluations(
+        cluster,
+        job,
+        data,
+        state,
+        checkpoints,
+        metrics,
+        summaries,
+        relay,
+        pictures,
+        shutdown.check,
+    )
     times = StepTimes(summaries, beginning)
     ledger = Ledger(job.model_dir, times, beginning.begun, summaries, shutdown.why)
 
@@ -138,7 +151,7 @@ def _run(
                 times,
                 ledger,
                 speed,
-                ModelSummaries(cluster, job.params, data, state, summaries),
+                pictures,
                 history,
                 ProfileCapture(
                     f"{job.model_dir.rstrip('/')}/tensorboard",

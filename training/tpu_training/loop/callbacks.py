@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class LoopReport:
         input_seconds: The part of `seconds` spent waiting for input.
         flops: A step's operations in matrix products and convolutions; see loop/flops.py.
         gradient_norm: The mean of the steps' norms of the gradient, before clipping.
+        gradient_norms: The same of each trained variable's part of it, by the variable's path.
     """
 
     step: int
@@ -31,6 +32,7 @@ class LoopReport:
     input_seconds: float = 0.0
     flops: float = 0.0
     gradient_norm: float = 0.0
+    gradient_norms: Mapping[str, float] = field(default_factory=dict)
 
 
 class Callback:

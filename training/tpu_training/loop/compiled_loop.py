@@ -26,6 +26,7 @@ class LoopFigures(NamedTuple):
         learning_rate: The rate of the loop's last step.
         input_seconds: The time that the loop waited for input.
         gradient_norm: The mean of the steps' norms of the gradient, before it is clipped.
+        variable_norms: The same of each variable's part of it.
         loss: The mean over the loop's examples.
         sums: The sums of the task's metrics; see Tally.
     """
@@ -33,16 +34,19 @@ class LoopFigures(NamedTuple):
     learning_rate: float
     input_seconds: float
     gradient_norm: float
+    variable_norms: npt.NDArray[np.float64]
     loss: float
-    sums: npt.NDArray[np.float32]
+    sums: npt.NDArray[np.float64]
 
 
 def run_loop(cluster: Cluster, loop: TrainLoop, count: int) -> LoopFigures:
     """Do `count` steps and wait for their end."""
     with cluster.on_loop_device():
         figures = loop(tf.constant(count)).numpy()
-    rate, seconds, norm, loss = figures[:4].tolist()
-    return LoopFigures(rate, seconds, norm / count, loss / count, figures[4:])
+    rate, seconds, variables, norm = figures[:4].tolist()
+    norms, (loss, *_) = figures[4 : 4 + int(variables)], figures[4 + int(variables) :]
+    sums = figures[5 + int(variables) :]
+    return LoopFigures(rate, seconds, norm / count, norms / count, float(loss) / count, sums)
 
 
 def create_train_loop(
@@ -64,11 +68,15 @@ def create_train_loop(
         return nothing
 
     def loop(count: tf.Tensor) -> tf.Tensor:
-        sums.assign(tf.zeros(sums.shape), read_value=False)
+        for each in sums:
+            each.assign(tf.zeros(each.shape, each.dtype), read_value=False)
         batches.reset()
         repeat(count, (), step)
         rate = state.optimizer.rate(state.step.read_value() - 1)
-        return tf.concat([tf.stack([rate, batches.seconds()]), sums.read_value()], axis=0)
+        first = [rate, batches.seconds(), len(state.variables)]
+        parts = [tf.stack([tf.cast(each, tf.float64) for each in first])]
+        parts += [tf.cast(each.read_value(), tf.float64) for each in sums]
+        return tf.concat(parts, axis=0)
 
     compiled: TrainLoop = tf.function(loop, autograph=False)
     return compiled

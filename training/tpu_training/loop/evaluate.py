@@ -2,8 +2,9 @@
 
 import dataclasses
 import functools
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from tpu_training.data.manifest import TEST
 from tpu_training.errors import DataError
 from tpu_training.loop.averaging import averaged
 from tpu_training.loop.graphs import repeat
+from tpu_training.loop.pace import Pace
 from tpu_training.loop.replica_step import create_sums
 from tpu_training.loop.state import TrainState
 from tpu_training.loop.tally import Tables
@@ -28,10 +30,12 @@ _TOO_FEW = "was expected to contain"
 _MOST_STEPS = 1000
 
 # features, labels, weights -> the sums of the losses and of the metrics' numbers, the number of
-# examples and the metrics' counts
-ReplicaEvaluation = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
-# number of steps -> the same, over all of them
-_Loop = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
+# examples and the metrics' counts, and each example's class where there is one
+ReplicaEvaluation = Callable[
+    [tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+]
+# number of steps -> the sums over all of them, and the classes of the last batch's first replica
+_Loop = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,8 @@ class Evaluation:
     """Mean loss and metrics over the `examples` examples of `split`.
 
     `tables` are the metrics that are no numbers, such as a `confusion`: examples by true and by
-    predicted class.
+    predicted class. `first` are the predicted classes of the split's first examples: those that
+    the first replica gets.
     """
 
     loss: float
@@ -47,6 +52,7 @@ class Evaluation:
     examples: int
     tables: Tables
     split: str = TEST
+    first: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
 
     @property
     def figures(self) -> dict[str, float]:
@@ -60,13 +66,19 @@ class Evaluation:
 
 
 def create_evaluation(
-    cluster: Cluster, params: Params, data: DataSet, state: TrainState, split: str = TEST
+    cluster: Cluster,
+    params: Params,
+    data: DataSet,
+    state: TrainState,
+    split: str = TEST,
+    check: Callable[[], None] = lambda: None,
 ) -> Callable[[], Evaluation]:
     """Return a function that evaluates the state's current model, its averaged
     weights where there are some; its first call compiles it.
 
-    Every example of `split` counts exactly once. The function raises DataError if the files hold
-    another number of examples than the manifest says.
+    It calls `check` between loops of some seconds at most. Every example of `split` counts exactly
+    once. The function raises DataError if the files hold another number of examples than the
+    manifest says.
     """
     expected = data.manifest.split(split).examples
 
@@ -79,7 +91,7 @@ def create_evaluation(
         held: int | str
         try:
             with averaged(cluster, state.average):
-                numbers, counts = _sum_up(cluster, *compiled())
+                numbers, counts, first = _sum_up(cluster, *compiled(), check)
             held = int(counts[0])
         except tf.errors.FailedPreconditionError as error:
             if _TOO_FEW not in str(error):
@@ -91,21 +103,27 @@ def create_evaluation(
                 f"{expected}; copy the data set there again"
             )
         metrics, tables = state.evaluated.figures(numbers[1:], counts[1:])
-        return Evaluation(float(numbers[0]) / expected, metrics, expected, tables, split)
+        return Evaluation(float(numbers[0]) / expected, metrics, expected, tables, split, first)
 
     return evaluate
 
 
 def _sum_up(
-    cluster: Cluster, loop: _Loop, steps: int
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Return the sums of the numbers of `steps` batches, and of their counts."""
-    numbers, counts = np.zeros((), np.float64), np.zeros((), np.int64)
+    cluster: Cluster, loop: _Loop, steps: int, check: Callable[[], None]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Return the sums of the numbers of `steps` batches, of their counts, and the first classes."""
     with cluster.on_loop_device():
-        for begin in range(0, steps, _MOST_STEPS):
-            more = loop(tf.constant(min(_MOST_STEPS, steps - begin)))
+        numbers, counts, first = (each.numpy() for each in loop(tf.constant(1)))
+        numbers = numbers.astype(np.float64)
+        done, pace = 1, Pace()
+        while done < steps:
+            check()
+            count, begun = min(_MOST_STEPS, pace.most, steps - done), time.monotonic()
+            more = loop(tf.constant(count))
             numbers, counts = numbers + more[0].numpy(), counts + more[1].numpy()
-    return numbers, counts
+            pace.add(count, time.monotonic() - begun)
+            done += count
+    return numbers, counts, first
 
 
 def _create_loop(
@@ -122,20 +140,29 @@ def _create_loop(
     with strategy.scope():
         numbers = create_sums((1 + tally.numbers,), tally.dtype)
         counts = create_sums((1 + tally.counts,), tf.int64)
+        share = params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
+        classes = tf.Variable(
+            tf.zeros((share,), tf.int32),
+            trainable=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
 
     def replica_step(*batch: tf.Tensor) -> None:
-        for sums, more in zip((numbers, counts), replica_evaluation(*batch), strict=True):
-            sums.assign_add(more)
+        number, count, found = replica_evaluation(*batch)
+        numbers.assign_add(number)
+        counts.assign_add(count)
+        classes.assign(found)
 
     def step(_: tf.Tensor, nothing: tuple[()]) -> tuple[()]:
         strategy.run(replica_step, next_batch())
         return nothing
 
-    def loop(count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def loop(count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         for sums in (numbers, counts):
             sums.assign(tf.zeros(sums.shape, sums.dtype), read_value=False)
         repeat(count, (), step)
-        return numbers.read_value(), counts.read_value()
+        return numbers.read_value(), counts.read_value(), classes.read_value()
 
     compiled: _Loop = tf.function(loop, autograph=False)
     return compiled
@@ -147,13 +174,17 @@ def create_replica_evaluation(params: Params, state: TrainState) -> ReplicaEvalu
 
     def replica_step(
         features: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         inputs, targets = state.prepare(features, labels, False)
         outputs = state.forward(inputs, training=False)
         losses = state.losses(outputs, targets, unsmoothed)
         loss = tf.cast(tf.reduce_sum(losses * weights), state.evaluated.dtype)
         examples = tf.reduce_sum(tf.cast(weights, tf.int64))
         numbers, counts = state.evaluated.count(outputs, targets, weights)
-        return tf.concat([loss[None], numbers], 0), tf.concat([examples[None], counts], 0)
+        classes = tf.zeros_like(weights, tf.int32)
+        if state.task.gives_classes:
+            classes = tf.argmax(outputs, axis=-1, output_type=tf.int32)
+        sums = tf.concat([loss[None], numbers], 0), tf.concat([examples[None], counts], 0)
+        return *sums, classes
 
     return replica_step

@@ -12,11 +12,8 @@ import tensorflow as tf
 
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.loop.compiled_loop import TrainLoop
-from tpu_training.loop.replica_step import PARTS
 from tpu_training.loop.walk import called
 from tpu_training.models.params import Params
-
-_LOOPS = ("While", "StatelessWhile")
 
 
 def count_flops(cluster: Cluster, loop: TrainLoop, params: Params) -> float:
@@ -29,12 +26,11 @@ def count_flops(cluster: Cluster, loop: TrainLoop, params: Params) -> float:
 
 
 def flops_of(graph: tf.Graph) -> float:
-    """Return the operations of `graph` and of what it calls, without the parts after the first."""
+    """Return the operations of `graph` and of what it calls, of loops once."""
     known: dict[str, float] = {}
 
     def total(graph: tf.Graph) -> float:
-        operations = (op for op in _live(graph) if not _is_more_parts(op))
-        return sum(_own(op) + sum(inner(graph, name) for name in called(op)) for op in operations)
+        return sum(_own(op) + sum(inner(graph, name) for name in called(op)) for op in _live(graph))
 
     def inner(graph: tf.Graph, name: str) -> float:
         if name not in known:
@@ -56,11 +52,6 @@ def _live(graph: tf.Graph) -> list[tf.Operation]:
             seen[id(op)] = op
             left += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
     return list(seen.values())
-
-
-def _is_more_parts(operation: tf.Operation) -> bool:
-    name = operation.name.rpartition("/")[2]
-    return operation.type in _LOOPS and name.startswith(PARTS)
 
 
 def _own(operation: tf.Operation) -> float:

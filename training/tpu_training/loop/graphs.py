@@ -16,18 +16,14 @@ def repeat(
     count: int | tf.Tensor,
     start: Values,
     step: Callable[[tf.Tensor, Values], Values],
-    name: str | None = None,
 ) -> Values:
-    """Apply `step(number, values)` to `start` `count` times, in one loop on the device.
-
-    The loop's operation is called `name`.
-    """
+    """Apply `step(number, values)` to `start` `count` times, in one loop on the device."""
 
     def body(number: tf.Tensor, values: Values) -> tuple[tf.Tensor, Values]:
         return number + 1, step(number, values)
 
     first = (tf.constant(0), start)
-    result: Values = tf.while_loop(lambda number, _: number < count, body, first, name=name)[1]
+    result: Values = tf.while_loop(lambda number, _: number < count, body, first)[1]
     return result
 
 

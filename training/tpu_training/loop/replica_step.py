@@ -6,6 +6,7 @@ sums of loss and metrics. So nothing leaves the device before the loop of steps 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -13,11 +14,11 @@ from tpu_training.loop.graphs import repeat
 from tpu_training.loop.seeds import derive_seed
 from tpu_training.loop.state import TrainState
 from tpu_training.models.params import Params
-from tpu_training.models.step_context import StepContext, step_context, update_averages
+from tpu_training.models.step_context import step_context, update_averages
 
 Tensors = Sequence[tf.Tensor]
-# The name of the loop over a batch's parts but the first.
-PARTS = "parts"
+# number of a part -> its sums, gradients and statistics
+TakePart = Callable[[tf.Tensor], list[tf.Tensor]]
 ReplicaStep = Callable[[tf.Tensor, tf.Tensor], None]
 
 
@@ -56,20 +57,33 @@ def create_sums(shape: tuple[int, ...], dtype: tf.DType = tf.float32) -> tf.Vari
     )
 
 
-def create_step_sums(state: TrainState) -> tf.Variable:
-    """Return the variable for the sums of steps: of the gradient's norm, the loss, the metrics."""
-    return create_sums((2 + state.counted.numbers + state.counted.counts,))
+class StepSums(NamedTuple):
+    """The variables for the sums of steps.
+
+    `numbers` are of the gradient's norm, the norm of each variable's part of it, the loss and the
+    metrics' numbers; `counts` are the metrics' counts, integers, which float32 would round.
+    """
+
+    numbers: tf.Variable
+    counts: tf.Variable
+
+
+def create_step_sums(state: TrainState) -> StepSums:
+    """Return the variables for the sums of steps; call in the strategy's scope."""
+    tally = state.counted
+    numbers = create_sums((2 + len(state.variables) + tally.numbers,), tally.dtype)
+    return StepSums(numbers, create_sums((tally.counts,), tf.int64))
 
 
 def create_replica_step(
     params: Params,
     state: TrainState,
-    sums: tf.Variable,
+    sums: StepSums,
     get_replica: Callable[[], Replica] = current_replica,
 ) -> ReplicaStep:
     """Return the step of one replica on its share of a batch, which updates all copies.
 
-    It adds the norm of the gradient, the loss, as a share of the global batch's mean, and the sums
+    It adds the norms of the gradient, the loss, as a share of the global batch's mean, and the sums
     of the task's metrics to `sums`.
     `get_replica` is called while the step is traced.
     """
@@ -80,28 +94,43 @@ def create_replica_step(
         replica, step = get_replica(), tf.identity(state.step)
         step_seed = tf.random.experimental.stateless_fold_in(tf.constant(seed), step)
         step_seed = tf.random.experimental.stateless_fold_in(step_seed, replica.number)
-        take_part = _create_part(params, state, replica, features, labels, step_seed)
-        context, totals = take_part(tf.constant(0))
-
-        def add_part(number: tf.Tensor, totals: list[tf.Tensor]) -> list[tf.Tensor]:
-            return [tf.add(*pair) for pair in zip(totals, take_part(number + 1)[1], strict=True)]
-
-        if params.gradient_accumulation > 1:
-            # A loop on the device, as parts side by side would all need their memory at once.
-            totals = repeat(params.gradient_accumulation - 1, totals, add_part, PARTS)
-        counted, *rest = totals
+        averages: list[tuple[tf.Variable, float]] = []
+        take_part = _create_part(params, state, replica, features, labels, step_seed, averages)
+        totals = _sum_of_parts(take_part, params.gradient_accumulation)
+        numbers, counts, *rest = totals
         summed = replica.sum(rest)
         gradients = summed[: len(variables)]
         state.optimizer.apply(gradients, step)
-        update_averages(context.averages, summed[len(variables) :])
+        update_averages(averages, summed[len(variables) :])
         if state.average:
             state.average.update(step)
-        # It is alike on all replicas, whose sums are added up.
-        norm = tf.linalg.global_norm(gradients) / replica.count
-        sums.assign_add(tf.concat([norm[None], counted], axis=0))
+        squares = tf.stack([tf.reduce_sum(tf.square(gradient)) for gradient in gradients])
+        norms = tf.sqrt(tf.concat([tf.reduce_sum(squares)[None], squares], axis=0))
+        # They are alike on all replicas, whose sums are added up.
+        norms = tf.cast(norms / replica.count, numbers.dtype)
+        sums.numbers.assign_add(tf.concat([norms, numbers], axis=0))
+        sums.counts.assign_add(counts)
         state.step.assign_add(1)
 
     return replica_step
+
+
+def _sum_of_parts(take_part: TakePart, parts: int) -> list[tf.Tensor]:
+    """Return the sums over a batch's parts, from one program for all of them.
+
+    It is a loop on the device: parts side by side would all need their memory at once.
+    """
+    if parts == 1:
+        return take_part(tf.constant(0))
+    # Traced to learn the shapes of what the model records, too.
+    traced = tf.function(take_part, autograph=False)
+    traced = traced.get_concrete_function(tf.TensorSpec((), tf.int32))
+
+    def add_part(number: tf.Tensor, totals: list[tf.Tensor]) -> list[tf.Tensor]:
+        return [tf.add(*pair) for pair in zip(totals, traced(number), strict=True)]
+
+    start = [tf.zeros(total.shape, total.dtype) for total in traced.structured_outputs]
+    return repeat(parts, start, add_part)
 
 
 def _create_part(
@@ -111,15 +140,19 @@ def _create_part(
     features: tf.Tensor,
     labels: tf.Tensor,
     step_seed: tf.Tensor,
-) -> Callable[[tf.Tensor], tuple[StepContext, list[tf.Tensor]]]:
-    """Return a function that takes one part of a replica's examples through the model."""
+    averages: list[tuple[tf.Variable, float]],
+) -> TakePart:
+    """Return a function that takes one part of a replica's examples through the model.
+
+    It puts the averages that the statistics are for into `averages`.
+    """
     variables = state.variables
     part_size = params.part_batch_size(replica.count)
     parts = params.gradient_accumulation
     features = tf.reshape(features, (parts, part_size, *features.shape[1:]))
     labels = tf.reshape(labels, (parts, part_size, *labels.shape[1:]))
 
-    def take_part(part: tf.Tensor) -> tuple[StepContext, list[tf.Tensor]]:
+    def take_part(part: tf.Tensor) -> list[tf.Tensor]:
         """Return what is counted of one part, and its share of the batch's gradients."""
         part_seed = tf.random.experimental.stateless_fold_in(step_seed, part)
         ours = (state.frozen, replica.count, replica.sum)
@@ -141,11 +174,12 @@ def _create_part(
         gradients = tape.gradient(
             loss, variables, unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
-        metrics = state.counted.count(outputs, targets, tf.ones((part_size,)))
-        counted = [loss[None], *(tf.cast(sums, tf.float32) for sums in metrics)]
+        numbers, counts = state.counted.count(outputs, targets, tf.ones((part_size,)))
+        numbers = tf.concat([tf.cast(loss, numbers.dtype)[None], numbers], axis=0)
         # Embeddings have sparse gradients, which can't be summed up in a loop.
         dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
         shares = [statistic / (parts * replica.count) for statistic in context.statistics]
-        return context, [tf.concat(counted, axis=0), *dense, *shares]
+        averages[:] = context.averages
+        return [numbers, counts, *dense, *shares]
 
     return take_part

@@ -41,6 +41,11 @@ class ShutdownRequest:
         """Return the reason of the request to end; empty without one."""
         return self.reason if self.requested else ""
 
+    def check(self) -> None:
+        """Raise Interrupted if there is a request to end."""
+        if self.requested:
+            raise Interrupted(f"{self.reason}; start again to resume")
+
     def take_notice(self) -> bool:
         """Return whether to save now; a request to save is answered by one checkpoint."""
         save, self._save = self._save, False

@@ -34,9 +34,9 @@ from tpu_training.tasks.choose import task_of
 class TrainState:
     """The variables of a training job, mirrored over the cluster's replicas.
 
-    `variables` are those of the model that are trained; the ids of those that must keep their
-    values are in `frozen`. If the job wants that, `average` follows them, `augment` changes
-    examples and `mix` mixes them.
+    `variables` are those of the model that are trained, at `paths`; the ids of those that must
+    keep their values are in `frozen`. If the job wants that, `average` follows them, `augment`
+    changes examples and `mix` mixes them.
     `forward` maps (features, training) to outputs in a graph, with AutoGraph if the model needs it.
     `losses` and `prepare` are the task's, and `counted` and `evaluated` count its metrics in
     training and in evaluations; see models/task.py.
@@ -52,6 +52,7 @@ class TrainState:
     counted: Tally
     evaluated: Tally
     variables: Sequence[tf.Variable]
+    paths: Sequence[str]
     frozen: frozenset[int] = frozenset()
     average: WeightAverage | None = None
     mix: Mix | None = None
@@ -108,6 +109,7 @@ def create_train_state(
         create_tally(task, data_spec, spec, training=True),
         create_tally(task, data_spec, spec, training=False),
         chosen.trained,
+        chosen.paths,
         chosen.frozen,
         average,
         create_mix(params, data_spec),

@@ -93,6 +93,7 @@ def train(
                 metrics=state.counted.figures_of(figures.sums),
                 flops=flops,
                 gradient_norm=figures.gradient_norm,
+                gradient_norms=dict(zip(state.paths, figures.variable_norms.tolist(), strict=True)),
                 learning_rate=figures.learning_rate,
                 input_seconds=figures.input_seconds,
             )
@@ -102,7 +103,13 @@ def train(
                 checkpoints.wait()
                 raise Interrupted(f"{shutdown.reason}; step {step} is saved, start again to resume")
             if evaluates:
-                validate(step)
+                try:
+                    validate(step)
+                except Interrupted:
+                    if not saves:
+                        checkpoints.save(step)
+                    checkpoints.wait()
+                    raise
                 if exhausted(step) and not saves:
                     checkpoints.save(step)
     return TrainResult(step, loss)
