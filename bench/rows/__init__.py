@@ -44,6 +44,7 @@ _SECONDS = {
     "killpoints": 1500,
     "keras": 300,
     "checkpoint": 120,
+    "loops": 60,
     "startup": 90,
     "pipeline": 180,
     "input": 240,

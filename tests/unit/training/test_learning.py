@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import shutil
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,13 @@ from tpu_training.checkpoints.record import JobRecord
 from tpu_training.data.data_set import DataSet, corrupt_files, open_data
 from tpu_training.data.input.pipeline import evaluation_batches, training_batches
 from tpu_training.errors import DataError, DivergedError, Interrupted
-from tpu_training.loop.compiled_loop import create_train_loop, run_loop
+from tpu_training.loop.callbacks import Callback, LoopReport
+from tpu_training.loop.compiled_loop import (
+    LoopFigures,
+    TrainLoop,
+    create_train_loop,
+    run_loop,
+)
 from tpu_training.loop.evaluate import create_evaluation
 from tpu_training.loop.shutdown import ShutdownRequest
 from tpu_training.loop.state import TrainState, compute_dtype, create_train_state
@@ -181,6 +188,10 @@ def test_an_evaluation_ends_between_two_loops_when_it_is_asked_to_and_steps_are_
         shutdown.check()
 
     evaluate = create_evaluation(one_device, PARAMS, data, alone, check=check)
+
+    def validate(step: int) -> None:
+        evaluate()
+
     params = dataclasses.replace(PARAMS, evaluation_interval=4)
     with pytest.raises(Interrupted, match="a notice came"):
         train(
@@ -191,7 +202,7 @@ def test_an_evaluation_ends_between_two_loops_when_it_is_asked_to_and_steps_are_
             checkpoints_of(one_device, alone, tmp_path),
             [],
             shutdown,
-            lambda step: evaluate() and None,
+            validate,
         )
     assert len(asked) == 1
     assert (tmp_path / "checkpoints" / "ckpt-4.index").is_file()
@@ -271,6 +282,63 @@ def test_sigterm_saves_the_step_that_was_reached_and_asks_for_a_restart(
     checkpoints_of(one_device, fresh, tmp_path).restore_latest()
     assert int(fresh.step.numpy()) == 4
     assert learn(one_device, data, fresh, tmp_path).steps == 10
+
+
+class Host(Callback):
+    """Waits after each loop until the next one runs, unless something is due; notes the order."""
+
+    def __init__(self, began: threading.Semaphore, free: set[int]) -> None:
+        self.began, self.free, self.seen = began, free, list[str]()
+
+    def before_loop(self, step: int, report: LoopReport) -> None:
+        assert not self.began.acquire(blocking=False), "no step is done meanwhile"
+
+    def between_loops(self, step: int, report: LoopReport) -> None:
+        self.seen.append(f"loop {step}")
+        alone = step in self.free
+        assert self.began.acquire(timeout=0.2 if alone else 60.0) != alone
+
+
+def test_the_hosts_work_is_done_beside_the_next_loop_but_for_evaluations_and_the_end(
+    one_device: Cluster,
+    data: DataSet,
+    alone: TrainState,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    began = threading.Semaphore(0)
+    first = iter([True])
+
+    def noted(cluster: Cluster, loop: TrainLoop, count: int) -> LoopFigures:
+        if not next(first, False) and int(alone.step.numpy()) != 6:
+            began.release()
+        return run_loop(cluster, loop, count)
+
+    monkeypatch.setattr("tpu_training.loop.train.run_loop", noted)
+    params = dataclasses.replace(PARAMS, steps_per_loop=2, evaluation_interval=6)
+    host = Host(began, {6, 10})
+    saved = checkpoints_of(one_device, alone, tmp_path)
+    shutdown = ShutdownRequest()
+    evaluated = host.seen.append
+    train(
+        *(one_device, params, data, alone, saved, [host], shutdown),
+        lambda step: evaluated(f"evaluation {step}"),
+    )
+    assert host.seen == ["loop 2", "loop 4", "loop 6", "evaluation 6", "loop 8", "loop 10"]
+
+
+def test_an_error_of_a_callback_ends_the_training_once_the_steps_under_way_have_ended(
+    one_device: Cluster, data: DataSet, alone: TrainState, tmp_path: Path
+) -> None:
+    class Broken(Callback):
+        def between_loops(self, step: int, report: LoopReport) -> None:
+            raise OSError("the disk is full")
+
+    params = dataclasses.replace(PARAMS, checkpoint_interval=0)
+    saved = checkpoints_of(one_device, alone, tmp_path)
+    with pytest.raises(OSError, match="the disk is full"):
+        train(one_device, params, data, alone, saved, [Broken()], ShutdownRequest())
+    assert int(alone.step.numpy()) == 8
 
 
 def test_files_that_are_missing_or_short_are_listed(bars: Path, tmp_path: Path) -> None:

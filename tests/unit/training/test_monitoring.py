@@ -151,11 +151,30 @@ def test_summaries_reach_the_file_every_half_minute_as_a_bucket_is_slow(tmp_path
     for step in range(2):
         now += 14.0
         summaries.scalars(step, {"train/loss": 1.0})
+    summaries.wait()
     assert not read_events(tmp_path)
     now += 14.0
     summaries.scalars(3, {"train/loss": 1.0})
+    summaries.wait()
     assert len(read_events(tmp_path)["train/loss"]) == 3
     summaries.close()
+
+
+def test_what_could_not_be_written_is_raised_by_a_later_call(tmp_path: Path) -> None:
+    summaries = Summaries(str(tmp_path))
+    summaries.wait()
+
+    class Full:
+        def write(self, _: bytes) -> None:
+            raise OSError("no space left")
+
+        def close(self) -> None:
+            pass
+
+    summaries._file = Full()
+    summaries.scalars(1, {"train/loss": 1.0})
+    with pytest.raises(OSError, match="no space left"):
+        summaries.close()
 
 
 def test_a_range_of_steps_is_profiled_in_whole_loops_and_a_signal_profiles_more() -> None:
@@ -166,14 +185,14 @@ def test_a_range_of_steps_is_profiled_in_whole_loops_and_a_signal_profiles_more(
     before = signal.getsignal(signal.SIGUSR1)
     capture.start(0)
     for step in (10, 20, 30, 40):
-        capture.between_loops(step, report(step))
+        capture.before_loop(step, report(step))
         if step == 10:
             assert calls == []
     # 10 steps of 0.2 s.
     assert calls == [(("10.0.0.2:8470",), "logs", 2.0)]
     os.kill(os.getpid(), signal.SIGUSR1)
     for step in (50, 60, 70, 80):
-        capture.between_loops(step, report(step))
+        capture.before_loop(step, report(step))
     capture.close()
     assert [seconds for _, _, seconds in calls] == [2.0, 4.0]
     assert signal.getsignal(signal.SIGUSR1) == before
@@ -185,7 +204,7 @@ def test_a_profile_of_this_process_is_a_file_for_tensorboard(
     capture = ProfileCapture(str(tmp_path), (), (1, 5))
     capture.start(0)
     tf.linalg.matmul(tf.ones((8, 8)), tf.ones((8, 8)))
-    capture.between_loops(10, report(10))
+    capture.before_loop(10, report(10))
     capture.close()
     assert len(list((tmp_path / "plugins" / "profile").glob("*/*.xplane.pb"))) == 1
 
@@ -198,7 +217,7 @@ def test_a_worker_that_can_not_be_profiled_does_not_end_the_training(
 
     capture = ProfileCapture("logs", ("a.b:1",), (1, 5), silent)
     capture.start(0)
-    capture.between_loops(10, report(10))
+    capture.before_loop(10, report(10))
     capture.close()
     assert "profile: nobody there" in caplog.text
     with pytest.raises(EndpointError, match=r"gave no profile in 0\.1 s"):

@@ -26,7 +26,7 @@ def log_plan(params: Params, data: DataSet, step: int) -> None:
         examples,
         params.global_batch_size,
         steps,
-        min(params.steps_per_loop, FIRST_STEPS, steps - step),
+        min(params.steps_per_loop or steps, FIRST_STEPS, steps - step),
     )
     if steps < _FEW_STEPS:
         logger.warning("plan: %d steps are few to learn from: %s", steps, _cure(params, examples))

@@ -1,4 +1,4 @@
-"""Callbacks: the host's work between two loops of steps."""
+"""Callbacks: the host's work between two loops of steps, or beside the next one."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -41,8 +41,11 @@ class Callback:
     def start(self, step: int) -> None:
         """Start before the first loop, with `step` steps done already."""
 
+    def before_loop(self, step: int, report: LoopReport) -> None:
+        """React to a finished loop before the next one starts: no step is done meanwhile."""
+
     def between_loops(self, step: int, report: LoopReport) -> None:
-        """React to a finished loop, after starting a due checkpoint."""
+        """React to a finished loop, after starting a due checkpoint; the next one may run."""
 
     def after_evaluation(self, step: int, figures: Mapping[str, float]) -> None:
         """React to an evaluation with `figures` such as `test/loss`, after the last loop, too."""

@@ -1,8 +1,9 @@
-"""Train in loops of steps on the device, with the host's work between them."""
+"""Train in loops of steps on the device, with the host's work beside them."""
 
 import math
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from tpu_training.checkpoints.checkpoints import Checkpoints
@@ -12,12 +13,15 @@ from tpu_training.data.data_set import DataSet
 from tpu_training.data.input.pipeline import training_batches
 from tpu_training.errors import DivergedError, Interrupted
 from tpu_training.loop.callbacks import Callback, LoopReport, started
-from tpu_training.loop.compiled_loop import create_train_loop, run_loop
+from tpu_training.loop.compiled_loop import LoopFigures, create_train_loop, run_loop
 from tpu_training.loop.flops import count_flops
 from tpu_training.loop.pace import Pace
 from tpu_training.loop.shutdown import ShutdownRequest
 from tpu_training.loop.state import TrainState, total_steps
 from tpu_training.models.params import Params
+
+# What a loop has given, and when it began and ended.
+_Done = tuple[LoopFigures, float, float]
 
 
 @dataclass(frozen=True)
@@ -51,19 +55,23 @@ def train(
     steps = total_steps(params, data.manifest)
     step = int(state.step.numpy())
     loop = create_train_loop(cluster, params, state, training_batches(data, cluster, params, step))
-    loss, flops, pace = math.nan, math.nan, Pace()
+    flops, pace, count = math.nan, Pace(), 0
+    running: Future[_Done] | None = None
+    loss = math.nan
     schedule = CheckpointSchedule(params.checkpoint_interval, checkpoints.record.history)
+
+    def do(count: int) -> _Done:
+        begun = time.monotonic()
+        return run_loop(cluster, loop, count), begun, time.monotonic()
+
     if step and _is_due(step, params.evaluation_interval, steps):
         validate(step)  # The earlier run may have ended before it did.
-    with checkpoints, started(callbacks, step):
+    # Steps have a thread of their own: the host's work on a loop is done beside the next one.
+    with checkpoints, started(callbacks, step), ThreadPoolExecutor(1, "steps") as ahead:
         while step < steps and not exhausted(step):
-            # Loops end when something is due, so that intervals hold for every loop length.
-            intervals = (params.checkpoint_interval, params.evaluation_interval)
-            until_due = [interval - step % interval for interval in intervals if interval]
-            count = min(params.steps_per_loop, pace.most, steps - step, *until_due)
-            begun = time.monotonic()
-            figures = run_loop(cluster, loop, count)
-            loss, ended = figures.loss, time.monotonic()
+            count = count if running else _length(params, pace, step, steps)
+            figures, begun, ended = (running or ahead.submit(do, count)).result()
+            loss, running = figures.loss, None
             flops = count_flops(cluster, loop, params) if math.isnan(flops) else flops
             if not math.isfinite(loss):
                 raise DivergedError(
@@ -76,19 +84,19 @@ def train(
             step += count
             pace.add(count, ended - begun)
             evaluates = _is_due(step, params.evaluation_interval, steps)
+            ends, saving = shutdown.requested and step < steps, time.monotonic()
             notice = shutdown.take_notice()
             saves = step == steps or bool(notice) or schedule.is_due(step, evaluates)
             if saves:
                 schedule.begin()
                 checkpoints.save(step)
-                schedule.saved(time.monotonic() - ended)
-            saved = time.monotonic()
+                schedule.saved(time.monotonic() - saving)
             report = LoopReport(
                 step=step,
                 last_step=steps,
                 count=count,
                 seconds=ended - begun,
-                checkpoint_seconds=saved - ended,
+                checkpoint_seconds=time.monotonic() - saving,
                 loss=loss,
                 metrics=state.counted.figures_of(figures.sums),
                 flops=flops,
@@ -98,8 +106,13 @@ def train(
                 input_seconds=figures.input_seconds,
             )
             for callback in callbacks:
+                callback.before_loop(step, report)
+            if step < steps and not (ends or evaluates):
+                count = _length(params, pace, step, steps)
+                running = ahead.submit(do, count)
+            for callback in callbacks:
                 callback.between_loops(step, report)
-            if shutdown.requested and step < steps:
+            if ends:
                 checkpoints.wait()
                 raise Interrupted(f"{shutdown.reason}; step {step} is saved, start again to resume")
             if evaluates:
@@ -113,6 +126,13 @@ def train(
                 if exhausted(step) and not saves:
                     checkpoints.save(step)
     return TrainResult(step, loss)
+
+
+def _length(params: Params, pace: Pace, step: int, steps: int) -> int:
+    """Return the steps of the next loop: it ends when something is due, whatever its length."""
+    intervals = (params.checkpoint_interval, params.evaluation_interval)
+    until_due = [interval - step % interval for interval in intervals if interval]
+    return min(params.steps_per_loop or steps, pace.most, steps - step, *until_due)
 
 
 def _is_due(step: int, interval: int, steps: int) -> bool:

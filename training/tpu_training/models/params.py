@@ -69,7 +69,9 @@ class Params(FineTuning, Regularisation, Observing):
     weight_decay: float = param(0.0, "decay of all weights but biases and normalisations", 0, 10.0)
     clip_norm: float = param(0.0, "largest global norm of the gradients; 0 does not clip", 0, 1e6)
     label_smoothing: float = param(0.0, "part of each label to spread over all classes", 0, 0.9)
-    steps_per_loop: int = param(50, "most steps per call of the compiled loop", 1, 1_000_000)
+    steps_per_loop: int = param(
+        0, "most steps per call of the compiled loop; 0: as many as take a second", 0, 1_000_000
+    )
     checkpoint_interval: int = param(
         0,
         "steps between two checkpoints; 0: as often as their cost and failures suggest",

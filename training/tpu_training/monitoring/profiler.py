@@ -102,7 +102,7 @@ class ProfileCapture(Callback):
             self._previous = signal.signal(signal.SIGUSR1, self._request)
         self._begin_if_due(step, 1)
 
-    def between_loops(self, step: int, report: LoopReport) -> None:
+    def before_loop(self, step: int, report: LoopReport) -> None:
         """End a complete capture; begin one that is due."""
         self._seconds_per_step = report.seconds / report.count
         if self._until is not None and step >= self._until:

@@ -6,12 +6,13 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-# A flush to a bucket takes a fifth of a second, in which no step is done.
+# A flush to a bucket sends the whole file again.
 _FLUSH_SECONDS = 30.0
 # https://github.com/tensorflow/tensorflow/blob/v2.19.0/tensorflow/core/util/events_writer.h
 _VERSION = "brain.Event:2"
@@ -23,7 +24,8 @@ class Summaries:
     """An event file that this process writes.
 
     Not by TensorFlow's own operations: in a connected job they would run on the worker, each for a
-    round trip, and its writer flushes after each of them.
+    round trip, and its writer flushes after each of them. A thread of its own writes, so that no
+    step waits for a bucket; what it could not write is raised by the next call.
     """
 
     def __init__(self, directory: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -32,9 +34,10 @@ class Summaries:
         begun, host = int(time.time()), socket.gethostname()
         name = f"events.out.tfevents.{begun}.{host}.{os.getpid()}.{next(_numbers):04d}.v2"
         self._file = tf.io.TFRecordWriter(f"{directory}/{name}")
-        self._clock = clock
-        self._add(tf.compat.v1.Event(file_version=_VERSION))
-        self._flush()
+        self._clock, self._flushed = clock, clock()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="events")
+        self._writing: Future[None] | None = None
+        self._add(tf.compat.v1.Event(file_version=_VERSION), flush=True)
 
     def scalars(self, step: int, scalars: Mapping[str, float]) -> None:
         """Write each of `scalars` by its name, such as `train/loss`."""
@@ -60,7 +63,16 @@ class Summaries:
 
     def close(self) -> None:
         """Write what is left."""
-        self._file.close()
+        try:
+            self.wait()
+        finally:
+            self._thread.shutdown()
+            self._file.close()
+
+    def wait(self) -> None:
+        """Wait until all is written; raise what went wrong."""
+        if self._writing:
+            self._writing.result()
 
     def _write(self, step: int, plugin: str, values: Mapping[str, npt.ArrayLike]) -> None:
         """Write what TensorBoard's `plugin` reads."""
@@ -69,14 +81,17 @@ class Summaries:
         summary = tf.compat.v1.Summary()
         for name, value in values.items():
             summary.value.add(tag=name, metadata=metadata, tensor=tf.make_tensor_proto(value))
-        self._add(tf.compat.v1.Event(step=step, summary=summary))
-        if self._clock() - self._flushed >= _FLUSH_SECONDS:
-            self._flush()
+        due = self._clock() - self._flushed >= _FLUSH_SECONDS
+        self._add(tf.compat.v1.Event(step=step, summary=summary), flush=due)
 
-    def _add(self, event: tf.compat.v1.Event) -> None:
+    def _add(self, event: tf.compat.v1.Event, flush: bool = False) -> None:
+        if self._writing and self._writing.done():
+            self._writing.result()
         event.wall_time = time.time()
-        self._file.write(event.SerializeToString())
+        self._flushed = self._clock() if flush else self._flushed
+        self._writing = self._thread.submit(self._put, event.SerializeToString(), flush)
 
-    def _flush(self) -> None:
-        self._file.flush()
-        self._flushed = self._clock()
+    def _put(self, event: bytes, flush: bool) -> None:
+        self._file.write(event)
+        if flush:
+            self._file.flush()
