@@ -45,6 +45,7 @@ _SECONDS = {
     "keras": 300,
     "checkpoint": 120,
     "loops": 60,
+    "save": 30,
     "startup": 90,
     "pipeline": 180,
     "input": 240,

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from tpu_training.checkpoints import folder as checkpoint_folder
 from tpu_training.checkpoints.checkpoints import Checkpoints
+from tpu_training.checkpoints.copies import Snapshot, host_of
 from tpu_training.checkpoints.record import JobRecord
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.manifest import RAW, stored_spec
@@ -148,6 +149,27 @@ def test_what_is_saved_is_the_state_of_its_step_though_training_goes_on(
         goes_on.set()
     checkpoints.restore_latest()
     assert np.array_equal(state.model.kernel.numpy(), before)
+
+
+def test_a_save_waits_for_a_copy_on_the_devices_own_host_and_for_no_network(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tpu = "/job:worker/replica:0/task:1/device:TPU:3"
+    assert host_of(tpu) == "/job:worker/replica:0/task:1/device:CPU:0"
+    assert host_of(tpu.replace("TPU", "CPU")) == ""
+    host = "/job:localhost/replica:0/task:0/device:CPU:5"
+    monkeypatch.setattr("tpu_training.checkpoints.copies.host_of", lambda device: host)
+    with tf.device("/cpu:3"):
+        variable = tf.Variable([1.0, 2.0])
+    snapshot = Snapshot(tf.train.Checkpoint(variable=variable), cluster)
+    assert snapshot.take()
+    assert {value.backing_device for value in snapshot._values} == {host}
+    assert snapshot.checkpoint.variable.numpy().tolist() == [0.0, 0.0]
+    variable.assign([3.0, 4.0])
+    snapshot.fill()
+    assert snapshot.checkpoint.variable.numpy().tolist() == [1.0, 2.0]
+    assert snapshot.checkpoint.variable.device.endswith("CPU:0")
+    assert snapshot._values == []
 
 
 def test_a_checkpoint_that_could_not_be_written_is_an_error_at_the_next_one_and_at_the_end(

@@ -271,9 +271,11 @@ def test_a_snapshot_shows_what_loops_checkpoints_and_evaluations_have_computed(
     counts, edges = np.histogram(state.model.conv_1.kernel.numpy(), 30)
     assert histogram[:, 2].astype(int).tolist() == counts.tolist()
     assert np.append(histogram[:, 0], histogram[-1, 1]) == pytest.approx(edges, abs=1e-6)
-    norms_written = {tag for tag in values if tag.startswith("gradient_norm/")}
-    assert norms_written == {f"gradient_norm/{name}" for name in names}
-    assert [float(tf.make_ndarray(v.tensor)) for v in values["gradient_norm/dense_2/bias"]] == [4.0]
+    norms_written = {tag for tag in values if tag.startswith("variables/")}
+    assert norms_written == {f"variables/gradient_norm/{name}" for name in names}
+    assert [
+        float(tf.make_ndarray(v.tensor)) for v in values["variables/gradient_norm/dense_2/bias"]
+    ] == [4.0]
 
 
 def test_the_predictions_shown_are_those_of_the_examples_shown(

@@ -21,33 +21,42 @@ class Snapshot:
         with tf.device(cluster.this_process):
             self.checkpoint = _copy_tree(checkpoint, self._originals, self._copies)
         # Asked now: a value on a worker that died never says where it is, and lets no thread run.
-        self._on_accelerator = any("CPU" not in original.device for original in self._originals)
+        self._hosts = [host_of(original.device) for original in self._originals]
         self._read = tf.function(self._read_all)
 
     def take(self) -> bool:
         """Capture the current values; return whether all of them are finite.
 
         On a CPU nothing is copied yet: TensorFlow copies on write while a value is in use. An
-        accelerator's memory has no room for a second set, so its values are read now.
+        accelerator's memory has no room for a second set, so its values go to the memory of its
+        host, from where the network takes its time.
         """
         with self._cluster.on_loop_device():
             finite, *self._values = self._read()
-        if self._on_accelerator:
-            with tf.device(self._cluster.this_process):
-                self._values = [tf.identity(value) for value in self._values]
         return bool(finite)
 
     def fill(self) -> None:
-        """Assign the captured values to the copy; may be called from any thread."""
+        """Bring the captured values into the copy, one by one; may be called from any thread."""
         with tf.device(self._cluster.this_process):
-            for index, value in enumerate(self._values):
-                self._copies[index].assign(tf.identity(value))
-        self._values = []
+            for copy in self._copies:
+                copy.assign(tf.identity(self._values.pop(0)))
 
     def _read_all(self) -> list[tf.Tensor]:
         values = [original.read_value() for original in self._originals]
         finite = [tf.reduce_all(tf.math.is_finite(v)) for v in values if v.dtype.is_floating]
+        for index, host in enumerate(self._hosts):
+            if host:
+                with tf.device(host):
+                    values[index] = tf.identity(values[index])
         return [tf.reduce_all(tf.stack(finite)), *values]
+
+
+def host_of(device: str) -> str:
+    """Return the CPU of the machine that `device` is in; "" where it is one itself."""
+    spec = tf.DeviceSpec.from_string(device)
+    if spec.device_type == "CPU":
+        return ""
+    return str(spec.replace(device_type="CPU", device_index=0).to_string())
 
 
 def _copy_tree(

@@ -62,7 +62,9 @@ class ModelSummaries(Callback):
         """Write the norms of the gradient of each variable, if they are due."""
         if self._is_due(step, self._taken):
             self._taken = step // self._interval
-            norms = {f"gradient_norm/{path}": n for path, n in report.gradient_norms.items()}
+            norms = {
+                f"variables/gradient_norm/{path}": n for path, n in report.gradient_norms.items()
+            }
             self._summaries.scalars(step, norms)
 
     def copied(self, step: int, model: tf.Module) -> None:
