@@ -8,15 +8,20 @@ import re
 import resource
 import shutil
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
+from typing import Any
 
 import pytest
 
 from tests.unit.training.test_given_data import FUNCTION
+from tpu_training.checkpoints.folder import CheckpointFolder
+from tpu_training.checkpoints.lease.local_lease import LocalLease
 from tpu_training.errors import DataError, InputError
 from tpu_training.errors.catalog import find_known_error
+from tpu_training.job.evaluations import Evaluations
 
 StartTraining = Callable[..., "Popen[str]"]
 
@@ -204,6 +209,44 @@ def test_corrupt_data_is_wrong_input_and_the_file_is_named(
     run_here(*job, "--skip_corrupt_records=1")
     assert f"data: left out 1 corrupt records of {path.name} at offset" in caplog.text
     assert newest(tmp_path / "m") == 639 // 64
+
+
+@pytest.mark.parametrize("error", [InputError("the test split is no good"), KeyboardInterrupt()])
+def test_what_fails_after_the_last_step_is_told_once_the_best_checkpoint_is_written(
+    bars: Path,
+    tmp_path: Path,
+    run_here: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+) -> None:
+    """The folder of the best checkpoint is so slow that the test fails first."""
+    failed, begun = threading.Event(), list[str]()
+    add, release = CheckpointFolder.add, LocalLease.release
+    whole_at_release = list[bool]()
+
+    def slow(folder: CheckpointFolder, *checkpoint: Any) -> str:
+        if folder._directory.endswith("best"):
+            begun.append("best")
+            assert failed.wait(DEADLINE_SECONDS)
+        return add(folder, *checkpoint)
+
+    def fail(*_: object) -> None:
+        failed.set()
+        raise error
+
+    def look(lease: LocalLease) -> None:
+        whole_at_release.append((tmp_path / "best/checkpoint").exists())
+        release(lease)
+
+    monkeypatch.setattr(CheckpointFolder, "add", slow)
+    monkeypatch.setattr(LocalLease, "release", look)
+    monkeypatch.setattr(Evaluations, "test", fail)
+    job = ("train-and-evaluate", f"--data={bars}", f"--model-dir={tmp_path}", "--epochs=1", *SMALL)
+    with pytest.raises(type(error)) as told:
+        run_here(*job, "--validation_fraction=0.2")
+    assert told.value is error
+    assert begun == ["best"]
+    assert whole_at_release == [True]
 
 
 def test_evaluating_without_a_checkpoint_is_wrong_input(

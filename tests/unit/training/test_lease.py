@@ -172,6 +172,37 @@ def test_the_loser_stops_before_its_next_write_and_says_who_holds_it(
     assert "vm-b" in bucket.object.text
 
 
+def test_a_writer_that_is_left_after_the_release_is_refused_at_once(
+    bucket: Bucket, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, renewals = lease(bucket, "a"), list[float]()
+    mine.acquire()
+    time.sleep(10)
+    mine.release()
+    renew = mine.renew
+
+    def count() -> None:
+        renewals.append(time.now())
+        assert len(renewals) < 5, "it spins"
+        renew()
+
+    monkeypatch.setattr(mine, "renew", count)
+    for ask in (mine.confirm, mine.check):
+        with pytest.raises(LeaseError, match="has ended its lease"):
+            ask()
+
+
+def test_a_writer_that_is_left_after_the_release_of_a_local_folder_is_refused(
+    tmp_path: Path,
+) -> None:
+    with hold(str(tmp_path)) as mine:
+        mine.confirm()
+        mine.check()
+    for ask in (mine.confirm, mine.check):
+        with pytest.raises(LeaseError, match="has ended its lease"):
+            ask()
+
+
 def test_a_bucket_that_is_out_of_reach_holds_writes_back_and_loses_nothing(
     bucket: Bucket, time: Time
 ) -> None:

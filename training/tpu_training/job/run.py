@@ -139,7 +139,8 @@ def _run(
             evaluations.validate(step)
         hang_timer.reset()
 
-    with closing(summaries), started(observers, int(state.step.numpy())):
+    # Whatever fails from here on, what is being written is waited for before the lease ends.
+    with closing(summaries), started(observers, int(state.step.numpy())), checkpoints:
         if job.trains:
             speed = Utilisation(summaries, peak)
             progress = Progress(job.params.global_batch_size)
@@ -182,7 +183,6 @@ def _run(
             ledger.finish()
         write_doubtful(cluster, job, data, state)
         hang_timer.reset()
-        checkpoints.wait()
     lease.confirm()
     summary, values = metrics.write(job.model_dir)
     if job.trains:

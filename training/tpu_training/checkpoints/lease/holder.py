@@ -75,6 +75,11 @@ def parse_holder(text: str) -> Holder | None:
         return None
 
 
+def given_back(directory: str) -> str:
+    """Say why this process writes no more to `directory`."""
+    return f"--model-dir={directory}: this process has ended its lease and writes nothing there now"
+
+
 def place() -> str:
     """Return the boot and the process namespace of this process; empty if unknown."""
     try:

@@ -6,7 +6,7 @@ import time
 from typing import Protocol
 
 from tpu_training.checkpoints.lease.bucket_object import Found, NotNow, Taken
-from tpu_training.checkpoints.lease.holder import Holder, parse_holder
+from tpu_training.checkpoints.lease.holder import Holder, given_back, parse_holder
 from tpu_training.errors import LeaseError
 
 # Whoever has not renewed for so long has lost the lease to the first who asks.
@@ -134,7 +134,7 @@ class BucketLease:
                 self._clock.sleep(_LOOK_SECONDS)
 
     def check(self) -> None:
-        """Raise LeaseError once it is known that somebody else has the lease."""
+        """Raise LeaseError once somebody else has the lease, or it was given back."""
         if self._lost:
             raise LeaseError(self._lost)
 
@@ -162,6 +162,7 @@ class BucketLease:
             self._released.set()
             if self._lost:
                 return
+            self._lost = given_back(self._directory)
             try:
                 self._there.delete(self._generation)
             except (NotNow, Taken) as error:

@@ -6,7 +6,7 @@ import logging
 import os
 from contextlib import suppress
 
-from tpu_training.checkpoints.lease.holder import Holder, parse_holder
+from tpu_training.checkpoints.lease.holder import Holder, given_back, parse_holder
 from tpu_training.errors import LeaseError
 
 _FILE_NAME = "lease.json"
@@ -38,16 +38,18 @@ class LocalLease:
         os.write(self._file, self._me.to_json().encode())
 
     def confirm(self) -> None:
-        """Nothing to ask: nobody gets the lock while this process lives."""
+        """Raise LeaseError if the lock was given back; before that no other process gets it."""
+        if self._file < 0:
+            raise LeaseError(given_back(self._directory))
 
-    def check(self) -> None:
-        """Nothing to check: nobody gets the lock while this process lives."""
+    check = confirm
 
     def release(self) -> None:
         """Remove the file while it is locked, then the lock."""
         with suppress(FileNotFoundError):
             os.unlink(self._path)
         os.close(self._file)
+        self._file = -1
 
     def _lock(self) -> int:
         """Return the locked file; -1 if its last holder removed it meanwhile."""
