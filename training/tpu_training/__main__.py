@@ -2,7 +2,6 @@
 
 import logging
 import os
-import signal
 import sys
 import time
 import traceback
@@ -12,12 +11,10 @@ from collections.abc import Sequence
 from tpu_training.commands.cli import parse, prepare
 from tpu_training.data.retries import set_retries
 from tpu_training.errors import Interrupted, TrainingError
-from tpu_training.job.hang_timer import HangTimer
 from tpu_training.job.job import Job
-from tpu_training.job.notices import hear_notices
 from tpu_training.job.start import run_job
+from tpu_training.job.supervised import supervised
 from tpu_training.job.supervision import write_outcome
-from tpu_training.loop.shutdown import ShutdownRequest
 from tpu_training.monitoring.terminal import TerminalHandler
 
 _EXIT_CTRL_C = 130
@@ -55,13 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(job: Job, begun: float) -> str:
-    shutdown, hang_timer = ShutdownRequest(), HangTimer()
-    shutdown.install()
-    hang_timer.install()
-    hear_notices(shutdown)
-    # SIGUSR1 requests a profile. Before training starts it must not end the process.
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    return run_job(job, shutdown, hang_timer, begun, own_process=True).summary
+    with supervised(own_process=True) as (shutdown, hang_timer):
+        return run_job(job, shutdown, hang_timer, begun, own_process=True).summary
 
 
 def _translate(error: Exception) -> TrainingError:

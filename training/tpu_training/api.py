@@ -11,13 +11,12 @@ from typing import Any, NoReturn
 
 from tpu_training.data.convert.convert import Storage, store
 from tpu_training.data.manifest import FILE_NAME
-from tpu_training.errors import InputError, TrainingError
-from tpu_training.job.hang_timer import HangTimer
+from tpu_training.errors import InputError, Interrupted, TrainingError
 from tpu_training.job.job import MODES, Job
 from tpu_training.job.result import Result
 from tpu_training.job.start import prepare_tensorflow, run_job
+from tpu_training.job.supervised import supervised
 from tpu_training.loop.callbacks import Callback
-from tpu_training.loop.shutdown import ShutdownRequest
 from tpu_training.models.keras import params as keras_params
 from tpu_training.models.params import Params, build_params
 from tpu_training.models.registry import (
@@ -95,7 +94,8 @@ def fit(
         callbacks=tuple(callbacks),
     )
     try:
-        return run_job(job, ShutdownRequest(), HangTimer(), begun)
+        with supervised() as (shutdown, hang_timer):
+            return run_job(job, shutdown, hang_timer, begun)
     except Exception as error:
         _raise_told(error)
 
@@ -270,6 +270,9 @@ def _log_to_standard_output() -> None:
 
 def _raise_told(error: Exception) -> NoReturn:
     """Raise `error` as one that a user can act on."""
+    if isinstance(error, Interrupted):
+        # Python says nothing of an exception that ends the program with its exit code.
+        logging.getLogger(__name__).warning("training interrupted: %s", error)
     if isinstance(error, TrainingError):
         raise error
     from tpu_training.errors.translate import translate

@@ -82,7 +82,10 @@ class DivergedError(TrainingError):
         super().__init__(message)
 
 
-class Interrupted(TrainingError):
-    """The job received SIGTERM; its progress is saved and it should be started again."""
+class Interrupted(TrainingError, SystemExit):
+    """The job received SIGTERM; its progress is saved and it should be started again.
 
-    exit_code = EXIT_START_AGAIN
+    A program of one's own that does not catch it ends with its exit code, as the command line does.
+    """
+
+    code = exit_code = EXIT_START_AGAIN

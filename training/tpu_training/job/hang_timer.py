@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
 from typing import NoReturn
 
 from tpu_training.errors import EXIT_FAILURE, EXIT_START_AGAIN
@@ -64,32 +64,43 @@ class HangTimer(Callback):
         self._timeout = 0.0
         self._deadline: float | None = None
         self._killed_at: float | None = None
-        self._installed = False
+        self._ringer: socket.socket | None = None
+        self._undo = ExitStack()
         self._step: int | None = None
         self.saved_step: Callable[[], int] = lambda: 0
         """Returns the step of the last whole checkpoint."""
-        self._bell, self._ringer = socket.socketpair()
         self._pulse = Pulse()
 
-    def install(self) -> None:
-        """Start watching for SIGTERM; main thread only."""
-        self._installed = True
+    def install(self, *, signals: bool = True) -> None:
+        """Start watching; for SIGTERM, too, with `signals`, which takes the main thread."""
+        bell, self._ringer = socket.socketpair()
         self._ringer.setblocking(False)
-        # The C-level signal handler writes to this socket even while the main thread is busy.
-        signal.set_wakeup_fd(self._ringer.fileno(), warn_on_full_buffer=False)
-        threading.Thread(target=self._run, name="hang-timer", daemon=True).start()
+        thread = threading.Thread(target=self._run, args=(bell,), name="hang-timer", daemon=True)
+        thread.start()
+        self._undo.callback(thread.join)
+        self._undo.callback(self._ringer.close)
+        if signals:
+            # The C-level handler writes to this socket even while the main thread is busy.
+            before = signal.set_wakeup_fd(self._ringer.fileno(), warn_on_full_buffer=False)
+            self._undo.callback(signal.set_wakeup_fd, before)
+        self._undo.callback(faulthandler.cancel_dump_traceback_later)
+
+    def uninstall(self) -> None:
+        """Stop watching, in a process that lives on."""
+        self._undo.close()
+        self._ringer = None
 
     def watch(self, timeout: float, first: float = 0.0) -> None:
         """Expect progress every `timeout` seconds, the first time after `first` more seconds."""
         self._timeout = timeout
         self._set_deadline(first)
-        self._ringer.send(b"\0")  # Wake the thread, which may be waiting without a deadline.
+        if self._ringer:
+            self._ringer.send(b"\0")  # Wake the thread, which may be waiting without a deadline.
 
-    def watching(self, workers: Sequence[str]) -> AbstractContextManager[None]:
+    def watch_workers(self, workers: Sequence[str]) -> None:
         """End the process if one of the `workers` dies and TensorFlow does not notice."""
-        if not (self._installed and workers):
-            return nullcontext()
-        return watching(workers, _end_without_worker)
+        if self._ringer and workers:
+            self._undo.enter_context(watching(workers, _end_without_worker))
 
     def reset(self) -> None:
         """Record progress."""
@@ -103,17 +114,22 @@ class HangTimer(Callback):
     def _set_deadline(self, more: float) -> None:
         self._deadline = self._clock() + self._timeout + more if self._timeout else None
         self._pulse.beat(self._timeout and self._timeout + more + _BACKSTOP_SECONDS, self._step)
-        if self._installed and self._timeout:
+        if self._ringer and self._timeout:
             latest = self._timeout + more + _BACKSTOP_SECONDS
             faulthandler.dump_traceback_later(latest, exit=True, file=_STDERR)
 
-    def _run(self) -> None:
-        while not self.look():
-            ends = [end for end in (self._deadline, self._killed_at) if end is not None]
-            wait = min([_LONGEST_WAIT, *(end - self._clock() for end in ends)])
-            ready, _, _ = select.select([self._bell], [], [], max(0.0, wait))
-            if ready and signal.SIGTERM in self._bell.recv(64) and self._killed_at is None:
-                self._killed_at = self._clock() + self._grace_seconds
+    def _run(self, bell: socket.socket) -> None:
+        """Look until the time is up or the other end of `bell` is closed."""
+        with bell:
+            while not self.look():
+                ends = [end for end in (self._deadline, self._killed_at) if end is not None]
+                wait = min([_LONGEST_WAIT, *(end - self._clock() for end in ends)])
+                if not select.select([bell], [], [], max(0.0, wait))[0]:
+                    continue
+                if not (heard := bell.recv(64)):
+                    return
+                if signal.SIGTERM in heard and self._killed_at is None:
+                    self._killed_at = self._clock() + self._grace_seconds
 
     def look(self) -> bool:
         """End the process if the time is up; return whether it was."""

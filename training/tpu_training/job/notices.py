@@ -8,8 +8,7 @@ https://docs.cloud.google.com/compute/docs/metadata/getting-live-migration-notic
 import json
 import logging
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,30 +50,31 @@ class Notices:
         return True
 
 
-def hear_notices(shutdown: ShutdownRequest, server: MetadataServer | None = None) -> None:
-    """Listen on a thread from now on, if this is one of Google's machines."""
+def hear_notices(
+    shutdown: ShutdownRequest, over: threading.Event, server: MetadataServer | None = None
+) -> None:
+    """Listen on a thread until `over` is set, if this is one of Google's machines."""
     server = server or MetadataServer.from_environment()
     if server == MetadataServer() and not _is_google(_PRODUCT):
         return
-    notices = Notices(shutdown)
-    threading.Thread(target=_listen, args=(notices, server), name="notices", daemon=True).start()
+    about = Notices(shutdown), over, server
+    threading.Thread(target=_listen, args=about, name="notices", daemon=True).start()
 
 
-def _listen(
-    notices: Notices, server: MetadataServer, pause: Callable[[float], None] = time.sleep
-) -> None:
+def _listen(notices: Notices, over: threading.Event, server: MetadataServer) -> None:
     etag = "0"
-    while True:
+    while not over.is_set():
         found = server.wait_for_change("instance/", etag)
         if found is None:
-            pause(_PAUSE_SECONDS)
+            over.wait(_PAUSE_SECONDS)
             continue
         text, etag = found
         try:
-            notices.look(json.loads(text))
+            if not over.is_set():
+                notices.look(json.loads(text))
         except (ValueError, AttributeError):
             logger.warning("notice: the metadata server answers with something that is no JSON")
-            pause(_PAUSE_SECONDS)
+            over.wait(_PAUSE_SECONDS)
 
 
 def _is_google(product: Path) -> bool:

@@ -65,7 +65,8 @@ def run_on(
     cluster, job, data = connect_and_open(workers, wait, job, connecting)
     job.params.part_batch_size(cluster.replicas)
     job.params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
-    with hang_timer.watching(cluster.workers), hold(job.model_dir, job.trains) as lease:
+    hang_timer.watch_workers(cluster.workers)
+    with hold(job.model_dir, job.trains) as lease:
         while True:
             try:
                 return _run(cluster, job, data, shutdown, hang_timer, beginning, lease)

@@ -86,7 +86,7 @@ def train(
             evaluates = _is_due(step, params.evaluation_interval, steps)
             ends, saving = shutdown.requested and step < steps, time.monotonic()
             notice = shutdown.take_notice()
-            saves = step == steps or bool(notice) or schedule.is_due(step, evaluates)
+            saves = step == steps or ends or bool(notice) or schedule.is_due(step, evaluates)
             if saves:
                 schedule.begin()
                 checkpoints.save(step)
@@ -112,6 +112,7 @@ def train(
                 running = ahead.submit(do, count)
             for callback in callbacks:
                 callback.between_loops(step, report)
+            # A request that came after the choice whether to save waits for the next loop.
             if ends:
                 checkpoints.wait()
                 raise Interrupted(f"{shutdown.reason}; step {step} is saved, start again to resume")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from localcloud.app import LocalCloud
@@ -18,11 +20,12 @@ def test_a_preemption_is_heard_while_the_machine_still_runs(local_cloud: LocalCl
     machine, machines = spec(preemptible=True), local_cloud.cloud.machines
     assert isinstance(machines, Machines)
     machines.boot(machine)
-    shutdown = ShutdownRequest()
+    shutdown, over = ShutdownRequest(), threading.Event()
     server = MetadataServer(f"127.0.0.1:{machines.port(machine.key)}")
-    hear_notices(shutdown, server)
+    hear_notices(shutdown, over, server)
     assert server.wait_for_change("instance/", "0")
     assert not shutdown.requested
     machines._running[machine.key].metadata.publish(preempted=True)
     until(lambda: shutdown.requested)
+    over.set()
     assert shutdown.reason == "Google takes this machine away (instance/preempted)"
