@@ -210,7 +210,7 @@ class Builder:
             disk_type=accelerator.disk_types[0] if accelerator else "",
             requires=(
                 services.enabled[TPU_API],
-                *(_needs_of_startup(place, bucket) if metadata else ()),
+                *(_needs_of_startup(place, bucket) if machines.LOCK in metadata else ()),
             ),
         )
         if self.settings.architecture is Architecture.NODE:
@@ -278,14 +278,16 @@ class Builder:
         return machines.trainer_metadata(note) if self.settings.training.run_on is machine else {}
 
     def _tpu_metadata(self, bucket: Bucket) -> dict[str, pulumi.Input[str]]:
-        """Return a TPU VM's metadata; none if its runtime serves gRPC and the VM trains."""
+        """Return a TPU VM's metadata; less if its runtime serves gRPC and the VM trains."""
         runtime = self.context.catalog.runtime(self.settings.tpu.runtime_version or "")
         runs_trainer = self.settings.training.run_on is RunOn.TPU
-        if runtime is None or (runtime.serves_grpc and not runs_trainer):
+        if runtime is None:
             return {}
+        job = self._job_metadata(bucket, TPU_PACKAGE) | self._of_trainer(RunOn.TPU)
+        if runtime.serves_grpc and not runs_trainer:
+            job = {key: job[key] for key in ("tpu-name", "bucket-url")}
         return {
-            **self._job_metadata(bucket, TPU_PACKAGE),
-            **self._of_trainer(RunOn.TPU),
+            **job,
             "tpu-serves-grpc": "true" if runtime.serves_grpc else "false",
             "tpu-pluggable": "true" if runtime.pluggable else "false",
             "tpu-runs-training": "true" if runs_trainer else "false",

@@ -59,8 +59,54 @@ train_here() {
   fi
 }
 
+# Prints what Google has announced for a machine, whose metadata is on standard input: its end, or
+# maintenance.
+announced() {
+  python3 -c 'import json, sys
+instance = json.load(sys.stdin)
+quiet = {"preempted": "FALSE", "maintenanceEvent": "NONE", "upcomingMaintenance": ""}
+print(*(f"{k}={instance[k]}" for k in quiet if instance.get(k) not in (None, "", quiet[k])))'
+}
+
+# Writes to an object, by its address for uploads, whenever something else is announced for this
+# machine. A request waits for it, so that 30 seconds of notice are hardly shortened.
+# https://docs.cloud.google.com/tpu/docs/view-maintenance-notifications (2026-11-24)
+tell_notices() {
+  local found now said="" etag=0 wait="recursive=true&alt=json&wait_for_change=true&timeout_sec=60"
+  while true; do
+    if ! found="$(curl --silent --fail --include --max-time 65 --header "Metadata-Flavor: Google" \
+      "$METADATA/instance/?$wait&last_etag=$etag")"; then
+      sleep 1
+      continue
+    fi
+    etag="$(sed --quiet 's/^etag: *\([[:graph:]]*\).*/\1/Ip' <<<"$found")"
+    now="$(sed '1,/^\r*$/d' <<<"$found" | announced)"
+    if [[ -z "$now" || "$now" == "$said" ]] ||
+      as_machine --fail --output /dev/null --data-binary "$now" "$1"; then
+      said="$now"
+    else
+      etag=0
+      sleep 1
+    fi
+  done
+}
+
+# Tells the trainer, which runs on another machine, of what is announced for this one. That it is
+# told is all it goes by: it saves a checkpoint.
+pass_notices_on() {
+  local bucket
+  bucket="$(attribute bucket-url)"
+  systemd-run --unit=notices --description="notices to the trainer" --collect \
+    --property=Restart=always --property=RestartSec=1 --property=StartLimitIntervalSec=0 \
+    /bin/bash -c "METADATA=$METADATA; $(declare -f metadata json_field as_machine announced \
+      tell_notices)"'; tell_notices "$1"' notices \
+    "https://storage.googleapis.com/upload/storage/v1/b/${bucket#gs://}/o?uploadType=media&name=notices/$(attribute tpu-name)" ||
+    log "the trainer is told of notices already"
+}
+
 if [[ "$(attribute tpu-runs-training)" == true ]]; then
   train_here
-elif [[ "$(attribute tpu-serves-grpc)" != true ]]; then
-  serve_grpc
+else
+  pass_notices_on
+  [[ "$(attribute tpu-serves-grpc)" == true ]] || serve_grpc
 fi

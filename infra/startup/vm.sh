@@ -70,5 +70,6 @@ install_ops_agent() {
 start_watchdog
 serve_health
 
-start_training "$(attribute tpu-name)"
+start_training "$(attribute tpu-name)" \
+  "TPU_TRAINING_NOTICES=$(attribute bucket-url)/notices/$(attribute tpu-name)"
 install_ops_agent

@@ -317,9 +317,17 @@ def test_a_spot_vm_is_stopped_and_not_restarted_when_google_takes_it(run: Run) -
     assert scheduling["automaticRestart"] is False
 
 
-def test_a_runtime_that_serves_grpc_needs_no_start_up_script(run: Run) -> None:
-    engine, _ = run(config())
-    assert engine.one("V2Vm").get("metadata", {}) == {}
+def test_a_runtime_that_serves_grpc_only_passes_notices_on_and_waits_for_no_upload(
+    run: Run,
+) -> None:
+    engine, outputs = run(config())
+    metadata = engine.one("V2Vm")["metadata"]
+    assert metadata["tpu-serves-grpc"] == "true"
+    assert metadata["tpu-runs-training"] == "false"
+    assert metadata["tpu-name"] == outputs["tpu_name"]
+    assert metadata["bucket-url"] == outputs["bucket_url"]
+    assert "pass_notices_on" in metadata["startup-script"]
+    assert not [key for key in metadata if key.startswith("training-")]
 
 
 def test_a_runtime_without_grpc_gets_a_start_up_script_that_serves_it(run: Run) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tpu_training.checkpoints.history import History
 from tpu_training.checkpoints.schedule import CheckpointSchedule
-from tpu_training.job.notices import Notices
+from tpu_training.job.notices import Notices, hear_of_tpu
 from tpu_training.loop.pace import Pace
 from tpu_training.loop.shutdown import ShutdownRequest
 
@@ -43,6 +43,47 @@ def test_maintenance_saves_once_and_the_job_goes_on(notice: dict[str, Any]) -> N
     looks = [QUIET, QUIET | notice, QUIET | notice, QUIET, QUIET | notice]
     saves = [False, True, False, False, True]
     assert heard(*looks) == [(False, save) for save in saves]
+
+
+class Looks:
+    """An end that comes after the looks; what the bucket lists at each, None when unknown."""
+
+    def __init__(self, *found: str | None) -> None:
+        self.found, self.waits = list(found), list[float]()
+
+    def wait(self, seconds: float) -> bool:
+        self.waits.append(seconds)
+        return not self.found
+
+    def look(self) -> str | None:
+        return self.found.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("found", "saves"),
+    [
+        (("", "", ""), False),
+        (("old",), False),
+        ((None, "old", None, "old"), False),
+        (("old", "new"), True),
+        (("", None, "new"), True),
+    ],
+)
+def test_a_notice_of_the_tpus_machine_saves_and_never_ends(
+    found: tuple[str | None, ...], saves: bool
+) -> None:
+    looks: Any = Looks(*found)
+    shutdown = ShutdownRequest()
+    hear_of_tpu(shutdown, looks, looks.look)
+    assert shutdown.take_notice() == saves
+    assert not shutdown.requested
+
+
+def test_forged_notices_make_it_save_once_a_minute_at_most() -> None:
+    looks: Any = Looks(*map(str, range(100)))
+    hear_of_tpu(ShutdownRequest(), looks, looks.look)
+    # It begins with what is there, then each change is one save and a minute of silence.
+    assert sum(looks.waits) >= 99 * 60
 
 
 def test_loops_of_a_recipe_with_slow_steps_take_five_seconds() -> None:

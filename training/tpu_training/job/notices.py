@@ -1,22 +1,38 @@
-"""Hear from the metadata server that this machine is about to stop.
+"""Hear that this machine, or the TPU VM that it drives, is about to stop.
 
-One request waits for any change below `instance/`, so that a notice is heard as it is given.
+The TPU VM writes an object to the bucket. That there is another one is all that counts, and makes
+the training save: who else may write there can't end it.
+
+Of this machine the metadata server tells. One request waits for any change below `instance/`, so
+that a notice is heard as it is given.
 https://cloud.google.com/compute/docs/instances/create-use-spot#detect-preemption
 https://docs.cloud.google.com/compute/docs/metadata/getting-live-migration-notice
 """
 
 import json
 import logging
+import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import requests
+
+from tpu_training.cluster.endpoint.credentials import bucket_tokens
 from tpu_training.cluster.endpoint.metadata import MetadataServer
+from tpu_training.errors import TrainingError
 from tpu_training.loop.shutdown import ShutdownRequest
 
 # A server that can't be reached is asked again after so long.
 _PAUSE_SECONDS = 1.0
+# Of a preempted TPU VM's 30 seconds; one list of objects costs 0.0005 cents.
+_LOOK_SECONDS = 5.0
+# So long no further notice of the TPU VM's makes the training save.
+_DEAF_SECONDS = 60.0
+_OBJECT = "TPU_TRAINING_NOTICES"
 # How Google's own library tells its machines from others (google.auth.compute_engine._metadata).
 _PRODUCT = Path("/sys/class/dmi/id/product_name")
 
@@ -53,12 +69,49 @@ class Notices:
 def hear_notices(
     shutdown: ShutdownRequest, over: threading.Event, server: MetadataServer | None = None
 ) -> None:
-    """Listen on a thread until `over` is set, if this is one of Google's machines."""
+    """Listen on threads until `over` is set, if this or the TPU's is one of Google's machines."""
+    if path := os.environ.get(_OBJECT):
+        about_tpu = shutdown, over, partial(_generations, path)
+        threading.Thread(
+            target=hear_of_tpu, args=about_tpu, name="tpu-notices", daemon=True
+        ).start()
     server = server or MetadataServer.from_environment()
     if server == MetadataServer() and not _is_google(_PRODUCT):
         return
     about = Notices(shutdown), over, server
     threading.Thread(target=_listen, args=about, name="notices", daemon=True).start()
+
+
+def hear_of_tpu(
+    shutdown: ShutdownRequest, over: threading.Event, look: Callable[[], str | None]
+) -> None:
+    """Ask for a checkpoint whenever `look` finds something else, None apart, until `over`."""
+    had = None
+    while not over.wait(_LOOK_SECONDS):
+        found = look()
+        if None not in (had, found) and found != had:
+            logger.info("notice: the TPU VM may be about to stop; saving a checkpoint")
+            shutdown.request_save()
+            over.wait(_DEAF_SECONDS)
+        had = had if found is None else found
+
+
+def _generations(path: str) -> str | None:
+    """Return which objects begin with `path`; None if that is not known now.
+
+    A list needs the least of rights, and a job's own account may have no other there.
+    """
+    bucket, _, prefix = path.removeprefix("gs://").partition("/")
+    try:
+        answer = requests.get(
+            f"https://storage.googleapis.com/storage/v1/b/{quote(bucket, safe='')}/o",
+            params={"prefix": prefix, "fields": "items(name,generation)"},
+            headers={"Authorization": f"Bearer {bucket_tokens()()}"},
+            timeout=_LOOK_SECONDS,
+        )
+    except (requests.RequestException, TrainingError):
+        return None
+    return answer.text if answer.ok else None
 
 
 def _listen(notices: Notices, over: threading.Event, server: MetadataServer) -> None:

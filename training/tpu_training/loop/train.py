@@ -86,7 +86,7 @@ def train(
             evaluates = _is_due(step, params.evaluation_interval, steps)
             ends, saving = shutdown.requested and step < steps, time.monotonic()
             notice = shutdown.take_notice()
-            saves = step == steps or ends or bool(notice) or schedule.is_due(step, evaluates)
+            saves = step == steps or bool(notice) or schedule.is_due(step, evaluates)
             if saves:
                 schedule.begin()
                 checkpoints.save(step)

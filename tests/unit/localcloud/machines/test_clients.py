@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+import threading
 
 import pytest
 
+from infra.components.machine import startup_script
 from localcloud.core import projects
 from localcloud.core.tokens import CLOUD_PLATFORM
+from localcloud.machines.machines import Machines
 from localcloud.testing import Client
 from tests.unit.localcloud.machines.conftest import Guest, spec, until
+from tpu_training.job.notices import hear_of_tpu
+from tpu_training.loop.shutdown import ShutdownRequest
 
 pytestmark = pytest.mark.server
 
@@ -88,3 +93,31 @@ def test_a_script_in_a_bucket_is_run(guest: Guest, account: str, api: Client) ->
     until(lambda: "Finished running" in guest.machines.serial(key)[0])
     text = guest.machines.serial(key)[0]
     assert re.search(r"startup-script-url: from the bucket\n", text), text
+
+
+def test_a_trainer_elsewhere_hears_that_a_tpu_vm_is_taken_away(
+    guest: Guest, account: str, api: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attributes = {
+        "startup-script": startup_script("tpu_vm.sh"),
+        "tpu-name": "t",
+        "bucket-url": "gs://machine-bucket",
+        "tpu-serves-grpc": "true",
+        "tpu-runs-training": "false",
+    }
+    key = guest.boot(spec(attributes=attributes, service_account=account, scopes=(CLOUD_PLATFORM,)))
+    guest.sees(key, "Finished running startup scripts.")
+    looks, shutdown, over = list[str](), ShutdownRequest(), threading.Event()
+
+    def look() -> str:
+        looks.append(str(api.get(f"{BUCKET}/machine-bucket/o", prefix="notices/t")))
+        return looks[-1]
+
+    monkeypatch.setattr("tpu_training.job.notices._LOOK_SECONDS", 0.05)
+    threading.Thread(target=hear_of_tpu, args=(shutdown, over, look), daemon=True).start()
+    until(lambda: bool(looks))
+    assert isinstance(guest.machines, Machines)
+    guest.machines._running[key].metadata.publish(preempted=True)
+    until(shutdown.take_notice)
+    over.set()
+    assert not shutdown.requested
