@@ -138,6 +138,14 @@ def test_checkpoints_follow_youngs_formula_from_measured_cost() -> None:
     assert third == pytest.approx(second, rel=0.01)
 
 
+def test_the_interval_is_told_with_the_unit_of_a_number_in_its_place(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    intervals(History(), cost=0.5)
+    assert "(--checkpoint_interval=0; a number is steps)" in caplog.text
+
+
 def test_a_job_that_fails_often_saves_more_often() -> None:
     often = intervals(History(starts=10, seconds=3600), cost=0.5)[1]
     assert often == pytest.approx((2 * 0.5 * 17 * 3600 / 10) ** 0.5, abs=1.0)

@@ -63,7 +63,7 @@ class CheckpointSchedule:
         if first and not self._steps:
             logger.info(
                 "checkpoint: one every %.0f s, as a save takes %.2f s and this is start %d in "
-                "%.1f hours (--checkpoint_interval=0)",
+                "%.1f hours (--checkpoint_interval=0; a number is steps)",
                 self.seconds,
                 cost,
                 self._history.starts,
