@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from tpu_training.commands.cli import parse, prepare
 from tpu_training.data.retries import set_retries
 from tpu_training.errors import Interrupted, TrainingError
+from tpu_training.errors.silence import quiet_libraries
 from tpu_training.job.job import Job
 from tpu_training.job.start import run_job
 from tpu_training.job.supervised import supervised
@@ -68,9 +69,8 @@ def _set_up_logging(debug: bool) -> None:
     handler = TerminalHandler(sys.stdout) if terminal else logging.StreamHandler(sys.stdout)
     logging.basicConfig(format="%(message)s", handlers=[handler])
     logging.getLogger("tpu_training").setLevel(logging.INFO)
-    logging.getLogger("tensorflow").setLevel(logging.NOTSET if debug else logging.ERROR)
     if not debug:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        quiet_libraries()
         warnings.simplefilter("ignore")
 
 

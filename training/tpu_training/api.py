@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from tpu_training.data.convert.convert import Storage, store
 from tpu_training.data.manifest import FILE_NAME
 from tpu_training.errors import InputError, Interrupted, TrainingError
+from tpu_training.errors.silence import quiet_libraries
 from tpu_training.job.job import MODES, Job
 from tpu_training.job.result import Result
 from tpu_training.job.start import prepare_tensorflow, run_job
@@ -258,7 +259,7 @@ def _written(data: Mapping[str, Arrays], model_dir: str) -> str:
 
 
 def _log_to_standard_output() -> None:
-    """Show the job's log where nobody has set up logging."""
+    """Show the job's log, and as little else as the command line, where no logging is set up."""
     logger = logging.getLogger("tpu_training")
     if logger.handlers or logging.getLogger().handlers:
         return
@@ -266,6 +267,9 @@ def _log_to_standard_output() -> None:
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
+    # A library may set up the root's log later.
+    logger.propagate = False
+    quiet_libraries()
 
 
 def _raise_told(error: Exception) -> NoReturn:

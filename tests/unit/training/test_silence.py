@@ -81,3 +81,25 @@ def test_a_model_file_that_imports_tensorflow_prints_nothing_while_it_is_loaded(
         said = [line for line in said if not re.match(r"WARNING: All log mess|I0000 .*DNN", line)]
     (line,) = said
     assert line.startswith("training failed: ")
+
+
+# Fails before TensorFlow is loaded, after the log is set up; then a library sets up the root's.
+PROGRAM = """
+import logging, os, warnings
+from tpu_training import InputError, fit
+try:
+    fit(data="d", model_dir="m", mode="none")
+except InputError:
+    pass
+logging.basicConfig()
+logging.getLogger("tpu_training.job.run").info("report: here")
+warnings.warn_explicit("old Python", FutureWarning, "there.py", 1, module="google.api_core")
+print(os.environ["TF_CPP_MIN_LOG_LEVEL"], logging.getLogger("tensorflow").level, flush=True)
+"""
+
+
+def test_fit_prints_each_line_once_and_nothing_of_libraries() -> None:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TF_CPP")}
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("report: here\n2 40\n", "")

@@ -1,13 +1,22 @@
 """Keep what libraries print past Python's logging off the terminal."""
 
 import ctypes
+import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# TensorFlow's own variable: 2 shows errors only, which __main__ sets unless --debug is given.
+# TensorFlow's own variable: 2 shows errors only.
 _LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+
+
+def quiet_libraries() -> None:
+    """Let TensorFlow log errors alone and Google's libraries warn of nothing, from now on."""
+    os.environ.setdefault(_LEVEL, "2")
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=r"google\.")
 
 
 @contextmanager
