@@ -52,6 +52,7 @@ _SECONDS = {
     "compile": 60,
     "compiled": 1000,
     "shuffle": 20,
+    "reads": 60,
     "rates": 1800,
     "steps": 180,
     "month": 5,

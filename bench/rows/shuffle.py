@@ -17,46 +17,48 @@ from bench.result import Result
 from tpu_training.data.input import stream
 from tpu_training.data.input.order import Plan
 from tpu_training.data.input.shards import Shards
-from tpu_training.data.records import RECORD_BYTES
 
 _Numbers = npt.NDArray[np.int64]
-_EXAMPLES, _FILES, _BATCH, _EPOCHS = 100_000, 8, 160, 3
-_BYTES = 8
+# Ten windows of 1,600 MiB are a thousand files of 16 MiB.
+_EXAMPLES, _FILES, _WINDOW, _BATCH, _EPOCHS = 100_000, 1000, 10_000, 160, 3
+# A record has a head and a tail: https://www.tensorflow.org/tutorials/load_data/tfrecord
+_BYTES, _AROUND = 8, 16
 
 
 def measure() -> list[Result]:
-    """Read some epochs of small records, with windows of as many examples as large ones have."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        mock.patch.object(stream, "_WINDOW_BYTES", 0),
-    ):
-        shards, offsets = write_numbers(Path(folder), _EXAMPLES, _FILES)
-        orders = read_epochs(shards, offsets, _BATCH, _EPOCHS)
+    """Read some epochs of small records, with as many files in a window as large ones have."""
+    with tempfile.TemporaryDirectory() as folder:
+        shards = write_numbers(Path(folder), _EXAMPLES, _FILES)
+        orders = read_epochs(shards, _WINDOW, _BATCH, _EPOCHS)
     found = correlation_of_neighbours(orders)
     return [Result("shuffle: rank correlation of neighbours", abs(found), "", 0.01)]
 
 
-def write_numbers(folder: Path, examples: int, files: int) -> tuple[Shards, list[_Numbers]]:
-    """Write the numbers from 0 as records, dealt to files in turn; return also their offsets."""
+def write_numbers(folder: Path, examples: int, files: int) -> Shards:
+    """Write the numbers from 0 as records, dealt to files in turn."""
     paths = [str(folder / f"{number}.tfrecord") for number in range(files)]
     counts = [len(range(number, examples, files)) for number in range(files)]
     for number, path in enumerate(paths):
         with tf.io.TFRecordWriter(path) as writer:
             for value in range(number, examples, files):
                 writer.write(value.to_bytes(_BYTES, "little"))
-    size = examples * (_BYTES + RECORD_BYTES)
-    offsets = [np.arange(count + 1) * (_BYTES + RECORD_BYTES) for count in counts]
-    return Shards(tuple(paths), tuple(counts), size), offsets
+    return Shards(tuple(paths), tuple(counts), examples * (_BYTES + _AROUND))
 
 
-def read_epochs(
-    shards: Shards, offsets: list[_Numbers] | None, batch: int, epochs: int
-) -> list[_Numbers]:
-    """Return the numbers in the order in which each of the first epochs reads them."""
+def read_epochs(shards: Shards, window: int, batch: int, epochs: int) -> list[_Numbers]:
+    """Return the numbers in the order in which each of the first epochs reads them.
+
+    What a step gets has no order: where two examples lie within a batch counts for nothing.
+    """
     steps = shards.examples // batch
-    batches = stream.batches_from_files(shards, Plan(0, batch, 0, 0, batch), offsets)
-    read = [b"".join(records) for _, records in batches.take(steps * epochs).as_numpy_iterator()]
-    return np.split(np.frombuffer(b"".join(read), "<i8"), epochs)
+    with mock.patch.object(stream, "_WINDOW_BYTES", window * shards.bytes_per_example):
+        batches = stream.batches_from_files(shards, Plan(0, batch, 0, 0, batch))
+        read = [
+            b"".join(records) for _, records in batches.take(steps * epochs).as_numpy_iterator()
+        ]
+    generator = np.random.default_rng(0)
+    mixed = [generator.permutation(np.frombuffer(records, "<i8")) for records in read]
+    return np.split(np.concatenate(mixed), epochs)
 
 
 def correlation_of_neighbours(orders: list[_Numbers]) -> float:

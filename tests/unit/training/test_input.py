@@ -36,7 +36,8 @@ pytestmark = pytest.mark.usefixtures("cluster")
 @pytest.fixture(autouse=True)
 def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several windows in each lane, as large data sets have them."""
-    monkeypatch.setattr("tpu_training.data.input.stream._LARGEST_WINDOW", 7)
+    monkeypatch.setattr("tpu_training.data.input.stream._FILES_PER_LANE", 1)
+    monkeypatch.setattr("tpu_training.data.input.stream._window", lambda *_: 7)
 
 
 def take(data: DataSet, params: Params, first: int, steps: int, hosts: int = 1) -> list[list[int]]:
@@ -52,14 +53,6 @@ def numbers(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int32]) -> lis
     found: list[int] = images[:, 0, 0, 0].tolist()
     assert [number % 10 for number in found] == labels.tolist()
     return found
-
-
-def without_index(data: DataSet) -> DataSet:
-    """The data set as an earlier release would have written it."""
-    splits = {
-        name: dataclasses.replace(split, index=None) for name, split in data.manifest.splits.items()
-    }
-    return dataclasses.replace(data, manifest=dataclasses.replace(data.manifest, splits=splits))
 
 
 @pytest.fixture(params=["memory", "none"])
@@ -85,15 +78,11 @@ def test_an_epoch_has_every_example_once_and_each_epoch_another_order(
     assert first != sorted(first)
 
 
-@pytest.mark.parametrize("indexed", [True, False])
-def test_what_starts_at_a_step_goes_on_exactly(
-    numbered: DataSet, params: Params, indexed: bool
-) -> None:
+def test_what_starts_at_a_step_goes_on_exactly(numbered: DataSet, params: Params) -> None:
     """In the first epoch, at its end and two epochs on, in the middle of windows and files."""
-    data = numbered if indexed else without_index(numbered)
-    whole = take(data, params, 0, 30)
+    whole = take(numbered, params, 0, 30)
     for first in (5, 23):
-        assert take(data, params, first, 4) == whole[first : first + 4], first
+        assert take(numbered, params, first, 4) == whole[first : first + 4], first
 
 
 @pytest.mark.parametrize("hosts", [2, 3])
@@ -109,12 +98,11 @@ def test_the_seed_alone_decides_on_the_order(numbered: DataSet) -> None:
     assert take(numbered, PARAMS, 0, 3) != take(numbered, other, 0, 3)
 
 
-def test_without_an_index_a_host_reads_only_the_files_that_its_rows_come_from(
+def test_a_host_reads_only_the_files_that_its_rows_come_from(
     numbered: DataSet, tmp_path: Path
 ) -> None:
     params = dataclasses.replace(PARAMS, cache="none")
-    old = without_index(numbered)
-    expected = [batch[: BATCH // 4] for batch in take(old, params, 0, 4)]
+    expected = [batch[: BATCH // 4] for batch in take(numbered, params, 0, 4)]
     # The examples were dealt to the five files in turn.
     needed = {number % 5 for batch in expected for number in batch}
     assert len(needed) < 5
@@ -122,7 +110,7 @@ def test_without_an_index_a_host_reads_only_the_files_that_its_rows_come_from(
     for number, path in enumerate(numbered.paths("train")):
         if number not in needed:
             (tmp_path / "data" / Path(path).name).unlink()
-    part = dataclasses.replace(old, directory=str(tmp_path / "data"))
+    part = dataclasses.replace(numbered, directory=str(tmp_path / "data"))
     rows = training_rows(part, params, 0, 4, 0).take(4).as_numpy_iterator()
     assert [numbers(images, labels) for images, labels in rows] == expected
 

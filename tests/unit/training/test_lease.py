@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tpu_training.checkpoints.lease.bucket_object import Found, NotNow, Taken
 from tpu_training.checkpoints.lease.hold import hold
 from tpu_training.checkpoints.lease.holder import Holder, parse_holder
 from tpu_training.checkpoints.lease.lease import BucketLease
 from tpu_training.checkpoints.lease.local_lease import LocalLease
+from tpu_training.cluster.bucket_object import Found, NotNow, Taken
 from tpu_training.errors import LeaseError
 
 DIRECTORY = "gs://bucket/jobs/one"

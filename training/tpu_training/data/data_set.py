@@ -1,7 +1,7 @@
 """Open a data set in a directory or bucket and check that it is complete and readable."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -105,14 +105,12 @@ def open_data(directory: str) -> DataSet:
     if text is None:
         raise no_manifest(directory)
     data = DataSet(directory, parse_manifest(text, path))
-    problems = []
-    for split in data.manifest.splits.values():
-        for file in (*split.files, *([split.index] if split.index else [])):
-            size = files.size(f"{directory}/{file.name}")
-            if size is None:
-                problems.append(f"{file.name} is missing")
-            elif size != file.bytes:
-                problems.append(f"{file.name} has {size} bytes, expected {file.bytes}")
+    sizes, problems = files.sizes(directory), []
+    for file in stored_files(data):
+        if file.name not in sizes:
+            problems.append(f"{file.name} is missing")
+        elif sizes[file.name] != file.bytes:
+            problems.append(f"{file.name} has {sizes[file.name]} bytes, expected {file.bytes}")
     if problems:
         raise DataError(f"--data={directory}: {'; '.join(problems)}; copy the files there again")
     return data
@@ -140,10 +138,10 @@ def check_readable(data: DataSet, cluster: Cluster) -> None:
             ) from error
 
 
-def corrupt_files(data: DataSet) -> list[DataFile]:
-    """Return the files whose SHA-256 is not the manifest's; reads all of them."""
+def corrupt_files(data: DataSet, among: Iterable[DataFile] | None = None) -> list[DataFile]:
+    """Return the files, `among` some or all, whose SHA-256 is not the manifest's; reads them."""
     return [
         file
-        for file in stored_files(data)
+        for file in among or stored_files(data)
         if files.sha256(f"{data.directory}/{file.name}") != file.sha256
     ]

@@ -3,13 +3,15 @@
 import hashlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
 
-from tpu_training.errors import InputError
+from tpu_training.cluster.bucket_object import BucketObject, Refused
+from tpu_training.cluster.endpoint.credentials import bucket_tokens
+from tpu_training.errors import InputError, TrainingError
 
 _CHUNK_BYTES = 8 << 20
 # Cloud Storage's words for a missing bucket, which differ from those for a missing object.
@@ -102,6 +104,17 @@ def size(path: str) -> int | None:
         return int(tf.io.gfile.stat(path).length)
     except tf.errors.NotFoundError:
         return None
+
+
+def sizes(directory: str) -> Mapping[str, int]:
+    """Return the size of each file in `directory` by its name; a bucket is asked only once."""
+    if directory.startswith("gs://"):
+        try:
+            return BucketObject(f"{directory}/", bucket_tokens()).siblings()
+        except (Refused, TrainingError) as error:
+            # TensorFlow may have other rights, and tries again.
+            logger.warning("%s: can't be listed at once (%s)", directory, error)
+    return {name: size(f"{directory}/{name}") or 0 for name in names(directory)}
 
 
 def sha256(path: str) -> str:

@@ -40,14 +40,10 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Split:
-    """The files of one part of the data set: `train`, `test` or `validation`.
-
-    `index` is the file with the length of each record, for reading them in any order.
-    """
+    """The files of one part of the data set: `train`, `test` or `validation`."""
 
     examples: int
     files: tuple[DataFile, ...]
-    index: DataFile | None = None
 
     @property
     def bytes(self) -> int:
@@ -185,9 +181,7 @@ def _parse(content: Mapping[str, Any], path: str) -> Manifest:
 
 
 def _parse_split(content: Mapping[str, Any]) -> Split:
-    files = tuple(_parse_file(file) for file in content["files"])
-    index = content.get("index")
-    return Split(int(content["examples"]), files, index and _parse_file(index))
+    return Split(int(content["examples"]), tuple(map(_parse_file, content["files"])))
 
 
 def _parse_file(content: Mapping[str, Any]) -> DataFile:

@@ -15,8 +15,6 @@ import tensorflow as tf
 
 _LENGTH_BYTES, _CRC_BYTES = 8, 4
 HEAD_BYTES = _LENGTH_BYTES + _CRC_BYTES
-# What a record takes besides its content.
-RECORD_BYTES = HEAD_BYTES + _CRC_BYTES
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""Hold out a part of the training examples for validation, record by record.
+"""Hold out a part of the training examples for validation: whole files, and a part of one.
 
-Whether a record is held out depends on the seed, its file's number and its number in the file, and
-on nothing that another start of the job may change: hosts, replicas, cache, skipped records.
+Files are read whole, and examples were dealt to them in turn. Whether a record is held out depends
+on the seed, its file's number and its number in the file, and on nothing that another start of the
+job may change: hosts, replicas, cache, skipped records.
 """
 
 import dataclasses
@@ -69,8 +70,8 @@ def hold_out(data: "DataSet", params: Params) -> "DataSet":
     held = _chosen(train, _count(train.examples, fraction, data.manifest.name), params.seed)
     splits = {
         **data.manifest.splits,
-        TRAIN: _part(train, {name: -len(numbers) for name, numbers in held.items()}),
-        VALIDATION: _part(train, {f.name: len(held[f.name]) - f.examples for f in train.files}),
+        TRAIN: _part(train, [f.examples - len(held.get(f.name, ())) for f in train.files]),
+        VALIDATION: _part(train, [len(held.get(f.name, ())) for f in train.files]),
     }
     manifest = dataclasses.replace(data.manifest, splits=splits)
     return dataclasses.replace(data, manifest=manifest, held=held)
@@ -88,14 +89,15 @@ def _count(examples: int, fraction: float, name: str) -> int:
 
 
 def _chosen(train: Split, count: int, seed: int) -> dict[str, npt.NDArray[np.int64]]:
-    """Return the numbers of the `count` records with the smallest hashes, by file."""
-    hashes = [_hashes(seed, number, file.examples) for number, file in enumerate(train.files)]
-    everywhere = np.concatenate(hashes)
-    chosen = np.zeros(len(everywhere), np.bool_)
-    chosen[np.argpartition(everywhere, count - 1)[:count]] = True
-    ends = np.cumsum([file.examples for file in train.files])[:-1]
-    parts = np.split(chosen, ends)
-    return {f.name: np.flatnonzero(p) for f, p in zip(train.files, parts, strict=True)}
+    """Return the numbers of `count` records by file: the files, and records, of least hash."""
+    chosen: dict[str, npt.NDArray[np.int64]] = {}
+    for number in np.argsort(_hashes(seed, len(train.files), len(train.files))).tolist():
+        file = train.files[number]
+        if taken := min(count, file.examples):
+            order = np.argsort(_hashes(seed, number, file.examples))
+            chosen[file.name] = np.sort(order[:taken])
+            count -= taken
+    return chosen
 
 
 def _hashes(seed: int, file: int, records: int) -> _Numbers:
@@ -112,10 +114,11 @@ def _mixed(numbers: _Numbers) -> _Numbers:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def _part(split: Split, changes: dict[str, int]) -> Split:
-    """Return `split` with as many more or fewer examples in each file."""
+def _part(split: Split, counts: list[int]) -> Split:
+    """Return `split` with so many examples of each file, less the files without any."""
     files = tuple(
-        dataclasses.replace(file, examples=file.examples + changes[file.name])
-        for file in split.files
+        dataclasses.replace(file, examples=count)
+        for file, count in zip(split.files, counts, strict=True)
+        if count
     )
-    return dataclasses.replace(split, examples=sum(f.examples for f in files), files=files)
+    return dataclasses.replace(split, examples=sum(counts), files=files)

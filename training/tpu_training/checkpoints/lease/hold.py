@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from tpu_training.checkpoints.lease.bucket_object import BucketObject
 from tpu_training.checkpoints.lease.holder import Holder
 from tpu_training.checkpoints.lease.lease import BucketLease
 from tpu_training.checkpoints.lease.local_lease import LocalLease
+from tpu_training.cluster.bucket_object import BucketObject
 from tpu_training.cluster.endpoint.credentials import bucket_tokens
 
 _OBJECT_NAME = "lease.json"

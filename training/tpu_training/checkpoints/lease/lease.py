@@ -5,8 +5,8 @@ import threading
 import time
 from typing import Protocol
 
-from tpu_training.checkpoints.lease.bucket_object import Found, NotNow, Taken
 from tpu_training.checkpoints.lease.holder import Holder, given_back, parse_holder
+from tpu_training.cluster.bucket_object import Found, NotNow, Taken
 from tpu_training.errors import LeaseError
 
 # Whoever has not renewed for so long has lost the lease to the first who asks.

@@ -109,9 +109,8 @@ def _classes(targets: str, array: Array) -> int:
 
 
 def _examples(split: str, features: Array, targets: Array) -> Examples:
-    size = features.nbytes + targets.nbytes
     order = np.arange(len(features))
-    return pick(order, rows_of(split), features.__getitem__, targets, size)
+    return pick(order, rows_of(split), features.__getitem__, targets)
 
 
 def _described(array: Array) -> str:

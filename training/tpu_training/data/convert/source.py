@@ -29,13 +29,9 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class Examples:
-    """One split: `read` yields its `count` examples in the order to write them.
-
-    `bytes` is their approximate size, which determines the number of files.
-    """
+    """One split: `read` yields its `count` examples in the order to write them."""
 
     count: int
-    bytes: int
     read: Callable[[], Iterator[Example]]
 
 
@@ -100,9 +96,8 @@ def pick(
     place: Callable[[int], str],
     feature: Callable[[int], Feature],
     labels: npt.NDArray[np.generic],
-    size: int,
 ) -> Examples:
-    """Return the examples at the positions `order`; `size` is in bytes."""
+    """Return the examples at the positions `order`."""
 
     def read() -> Iterator[Example]:
         for position in order.tolist():
@@ -110,7 +105,7 @@ def pick(
             target = label if isinstance(label, np.ndarray) else int(label)
             yield Example(place(position), feature(position), target)
 
-    return Examples(len(order), size, read)
+    return Examples(len(order), read)
 
 
 def orders(
@@ -186,8 +181,7 @@ def _only(examples: Examples, chosen: npt.NDArray[np.bool_]) -> Examples:
     def read() -> Iterator[Example]:
         return (example for number, example in enumerate(examples.read()) if chosen[number])
 
-    count = int(chosen.sum())
-    return Examples(count, examples.bytes * count // len(chosen), read)
+    return Examples(int(chosen.sum()), read)
 
 
 def shuffled(count: int, seed: int) -> npt.NDArray[np.int64]:

@@ -1,10 +1,11 @@
 """Write sharded TFRecord files and their checksums."""
 
 import math
+import resource
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +14,15 @@ import tensorflow as tf
 from tpu_training.data import files
 from tpu_training.data.convert.encode import Encoder
 from tpu_training.data.convert.source import Example, Examples, Target
-from tpu_training.data.index import INDEX_SUFFIX, encode_lengths
 from tpu_training.data.manifest import LABEL, TARGETS_FIELD, DataFile, Split
 from tpu_training.errors import DataError
 from tpu_training.models.spec import CLASS, MASK, NOTHING, NUMBERS
 
-# Large enough to avoid many small requests to a bucket, small enough to read in parallel.
-_SHARD_BYTES = 16 << 20
-# All are open at once, and a process's open files are limited.
-_MOST_SHARDS = 256
+# Files are read whole (data/input/stream.py), so small ones mix better, and many serve many hosts:
+# up to 512 of them, of 2 to 16 MiB. The largest data sets have larger ones.
+_SMALLEST, _LARGEST, _SHARDS = 2 << 20, 16 << 20, 512
+# All are open at once, with some others. macOS allows a process 10,240.
+_MOST_OPEN, _OTHER_FILES = 8192, 256
 _UNFINISHED = ".unfinished"
 _CHUNK = 256
 
@@ -33,38 +34,45 @@ def write_split(
 
     The files get their names once complete.
     """
-    shards = max(1, min(math.ceil(examples.bytes / _SHARD_BYTES), _MOST_SHARDS, examples.count))
-    paths = [directory / f"{prefix}-{n:05d}-of-{shards:05d}.tfrecord" for n in range(shards)]
-    unfinished = [path.with_suffix(_UNFINISHED) for path in paths]
-    lengths = _write(unfinished, examples, encoder, targets)
-    counts = [len(each) for each in lengths]
-    if sum(counts) != examples.count:
+    with ThreadPoolExecutor() as pool:
+        records = _records(pool, examples, encoder, targets)
+        first = list(islice(records, _CHUNK))
+        shards = _count_shards(first, examples.count)
+        paths = [directory / f"{prefix}-{n:05d}-of-{shards:05d}.tfrecord" for n in range(shards)]
+        unfinished = [path.with_suffix(_UNFINISHED) for path in paths]
+        count = _deal(chain(first, records), unfinished)
+    if count != examples.count:
         raise DataError(
-            f"{directory / prefix}: the source gave {sum(counts)} examples instead of the "
-            f"announced {examples.count}"
+            f"{directory / prefix}: the source gave {count} examples instead of the announced "
+            f"{examples.count}"
         )
     written = []
-    for path, count in zip(unfinished, counts, strict=True):
+    for number, path in enumerate(unfinished):
         final = path.replace(path.with_suffix(".tfrecord"))
-        written.append(DataFile(final.name, count, final.stat().st_size, files.sha256(str(final))))
-    index = directory / f"{prefix}{INDEX_SUFFIX}"
-    index.write_bytes(b"".join(encode_lengths(each) for each in lengths))
-    described = DataFile(index.name, examples.count, index.stat().st_size, files.sha256(str(index)))
-    return Split(examples.count, tuple(written), described)
+        dealt = len(range(number, count, shards))
+        written.append(DataFile(final.name, dealt, final.stat().st_size, files.sha256(str(final))))
+    return Split(count, tuple(written))
 
 
-def _write(
-    paths: list[Path], examples: Examples, encoder: Encoder, targets: str
-) -> list[list[int]]:
-    """Distribute the examples over `paths` in turn; return the length of each, by path."""
-    lengths: list[list[int]] = [[] for _ in paths]
-    with ExitStack() as stack, ThreadPoolExecutor() as pool:
+def _count_shards(first: list[bytes], count: int) -> int:
+    """Return the number of files for `count` records, of which these are the first."""
+    size = sum(map(len, first)) * count // max(1, len(first))
+    wanted = math.ceil(size / min(max(size // _SHARDS, _SMALLEST), _LARGEST))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = _MOST_OPEN if hard == resource.RLIM_INFINITY else min(_MOST_OPEN, hard)
+    if soft != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
+    return max(1, min(wanted, allowed - _OTHER_FILES, count))
+
+
+def _deal(records: Iterator[bytes], paths: list[Path]) -> int:
+    """Write the records to `paths` in turn; return their number."""
+    number = 0
+    with ExitStack() as stack:
         writers = [stack.enter_context(tf.io.TFRecordWriter(str(path))) for path in paths]
-        for number, record in enumerate(_records(pool, examples, encoder, targets)):
-            shard = number % len(paths)
-            writers[shard].write(record)
-            lengths[shard].append(len(record))
-    return lengths
+        for number, record in enumerate(records, start=1):
+            writers[(number - 1) % len(paths)].write(record)
+    return number
 
 
 def _records(

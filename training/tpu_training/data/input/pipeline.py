@@ -7,13 +7,11 @@ import tensorflow as tf
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.data_set import DataSet
 from tpu_training.data.function.live import Part
-from tpu_training.data.index import read_offsets
 from tpu_training.data.input.deal import NextBatch, deal_out
 from tpu_training.data.input.epochs import batches_of_epochs
 from tpu_training.data.input.memory import batches_from_memory
 from tpu_training.data.input.order import Plan
 from tpu_training.data.input.prepare import prepare
-from tpu_training.data.input.shards import CAN_BEGIN_WITHIN
 from tpu_training.data.input.share import batches_of_share
 from tpu_training.data.input.stream import batches_from_files
 from tpu_training.data.manifest import TEST, TRAIN
@@ -61,8 +59,7 @@ def training_rows(
     ):
         batches = batches_from_memory(shards.read_all(), shards.examples, manifest, plan)
     else:
-        offsets = read_offsets(data, TRAIN) if CAN_BEGIN_WITHIN else None
-        batches = batches_from_files(shards, plan, offsets).map(
+        batches = batches_from_files(shards, plan).map(
             lambda step, serialised: (step, *parse_examples(serialised, manifest)),
             num_parallel_calls=tf.data.AUTOTUNE,
         )

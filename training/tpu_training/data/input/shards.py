@@ -17,8 +17,6 @@ Readable = tuple[tuple[int, int, int], ...]
 # Makes one number of a file's and a record's.
 _RECORDS_PER_FILE = 1 << 40
 _SELECTED_AT_ONCE = 256
-# Whether a file can be read from any record on, which TensorFlow 2.12 can't.
-CAN_BEGIN_WITHIN = hasattr(tf.raw_ops, "TFRecordDatasetV2")
 
 
 @dataclass(frozen=True)
@@ -78,33 +76,9 @@ class Shards:
         records = self._read_file(shard)
         return self._select(records, shard) if self.held else records
 
-    def read_run(
-        self,
-        shard: tf.Tensor,
-        first: tf.Tensor,
-        records: tf.Tensor,
-        offset: tf.Tensor,
-        buffer: tf.Tensor,
-    ) -> tf.Tensor:
-        """Return the split's examples among `records` whole records at `offset` of a file.
-
-        `first` is the number of the first one; `buffer` is how many bytes to read at a time.
-        """
-        path = tf.gather(tf.constant(self.paths), shard)
-        # tf.data.TFRecordDataset can't begin within a file; the operation behind it can.
-        # https://www.tensorflow.org/api_docs/python/tf/raw_ops/TFRecordDatasetV2
-        variant = tf.raw_ops.TFRecordDatasetV2(
-            filenames=[path], compression_type="", buffer_size=buffer, byte_offsets=[offset]
-        )
-        found = tf.data.experimental.from_variant(variant, tf.TensorSpec((), tf.string))
-        content = found.batch(records).take(1).get_single_element()
-        return tf.boolean_mask(content, self._own(shard, first, content)) if self.held else content
-
-    def owns(self, path: str, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return which of the readable records of a file belong to the split."""
-        if not self.held or path in self.damaged:
-            return np.ones(len(numbers), np.bool_)
-        return np.isin(numbers, self.held[path]) ^ self.without_held
+    def read_slice(self, shard: tf.Tensor, skip: tf.Tensor, take: tf.Tensor) -> tf.Tensor:
+        """Return `take` of a file's examples that follow the first `skip`, which are read, too."""
+        return self.read(shard).skip(skip).take(take).batch(take).get_single_element()
 
     def _own(self, shard: tf.Tensor, first: tf.Tensor, content: tf.Tensor) -> tf.Tensor:
         """Return which records of a file, from number `first` on, belong to the split."""

@@ -36,6 +36,6 @@ def batches_of_share(readable: _Readable, plan: Plan, steps: int) -> tf.data.Dat
 
     share = readable.read_all() if whole else readable.read_part(begin, end)
     missing = steps - -(-(end - begin) // rows)
-    empty = readable.read_all().take(1).batch(1).map(fill_all).repeat(missing)
+    empty = readable.read_part(0, 1).take(1).batch(1).map(fill_all).repeat(missing)
     batches = share.batch(rows).map(fill).concatenate(empty)
     return batches.enumerate().map(lambda step, batch: (step, *batch))

@@ -46,7 +46,7 @@ def load(path: Path, options: Options) -> Source:
     sizes = {split: len(sentences) for split, sentences in read.items()}
     for split, (source, order) in orders(sizes, options, str(path)).items():
         features, targets = stored[source]
-        splits[split] = pick(order, str, features.__getitem__, targets, features[order].nbytes)
+        splits[split] = pick(order, str, features.__getitem__, targets)
     name = options.name or path.resolve().stem
     return Source(name, TEXT, len(names), splits, tuple(names), TOKEN_CLASSES, len(words), words)
 

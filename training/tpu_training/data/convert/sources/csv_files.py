@@ -16,7 +16,6 @@ from tpu_training.data.convert.labels import Labels, number_labels, read_targets
 from tpu_training.data.convert.source import (
     IMAGE,
     TEXT,
-    Feature,
     Options,
     Source,
     orders,
@@ -59,9 +58,8 @@ def load(path: Path, options: Options) -> Source:
     splits = {}
     for split, (source, order) in orders(counts, options, str(path)).items():
         features = read[source][0]
-        size = sum(_size(features[row]) for row in order)
         place = _place(files[source])
-        splits[split] = pick(order, place, features.__getitem__, labels.splits[source], size)
+        splits[split] = pick(order, place, features.__getitem__, labels.splits[source])
     name = options.name or path.resolve().stem
     kind = TEXT if feature else IMAGE
     return Source(name, kind, labels.classes, splits, labels.names, labels.targets)
@@ -158,10 +156,6 @@ def _read_pixels(path: Path, learnt: list[int]) -> tuple[npt.NDArray[np.uint8], 
     values = _numbers(path, {column: partial(note, column) for column in learnt})
     rows = [list(row) for row in zip(*written.values(), strict=True)]
     return _square(path, np.delete(values, learnt, axis=1)), rows
-
-
-def _size(feature: Feature) -> int:
-    return feature.nbytes if isinstance(feature, np.ndarray) else len(feature)
 
 
 def _numbers(path: Path, converters: Mapping[int | str, Callable[[str], float]]) -> Pixels:

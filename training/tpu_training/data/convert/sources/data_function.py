@@ -48,7 +48,6 @@ class _Made:
     rows: "tf.data.Dataset"
     place: str
     labels: list[str]
-    bytes: int
     is_image: bool
 
     def read(self, numbers: npt.NDArray[Any]) -> Iterator[Example]:
@@ -128,9 +127,9 @@ def _described(spec: "tf.TensorSpec") -> str:
 
 
 def _look(rows: "tf.data.Dataset", place: str) -> _Made:
-    """Read all examples for their labels and sizes."""
+    """Read all examples for their labels."""
     labels: list[str] = []
-    size, is_image, shape = 0, False, None
+    is_image, shape = False, None
     for feature, label in _rows(rows, place):
         pixels = isinstance(feature, np.ndarray)
         if not labels:
@@ -143,11 +142,10 @@ def _look(rows: "tf.data.Dataset", place: str) -> _Made:
                 f"{place}: example {len(labels)} has the shape {feature.shape}, the first one "
                 f"{shape}; resize them, or yield JPEG or PNG files' contents"
             )
-        size += feature.nbytes if pixels else len(feature)
         labels.append(_written(label))
     if not labels:
         raise DataError(f"{place}: is empty")
-    return _Made(rows, place, labels, size, is_image)
+    return _Made(rows, place, labels, is_image)
 
 
 def _rows(rows: "tf.data.Dataset", place: str) -> Iterator[tuple[Any, Any]]:
@@ -170,4 +168,4 @@ def _written(label: Any) -> str:
 
 
 def _examples(made: _Made, numbers: npt.NDArray[Any]) -> Examples:
-    return Examples(len(numbers), made.bytes, lambda: made.read(numbers))
+    return Examples(len(numbers), lambda: made.read(numbers))

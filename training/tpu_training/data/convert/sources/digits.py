@@ -19,6 +19,5 @@ def load(options: Options) -> Source:
     splits = {}
     for split, chosen in (("train", ~test), ("test", test)):
         order = np.flatnonzero(chosen)
-        size = len(order) * images[0].nbytes
-        splits[split] = pick(order, str, images.__getitem__, labels, size)
+        splits[split] = pick(order, str, images.__getitem__, labels)
     return Source(options.name or "digits", IMAGE, 10, splits)

@@ -63,10 +63,8 @@ def load(directory: Path, options: Options) -> Source:
     for split, (source, order) in orders(counts, options, str(directory)).items():
         table = tables[source]
         read = _reader(directory, table, feature, is_image)
-        share = len(order) / max(1, len(table))
-        size = round(share * int(table.data.nbytes))
         place = rows_of(f"{directory} {source}")
-        splits[split] = pick(order, place, read, labels.splits[source], size)
+        splits[split] = pick(order, place, read, labels.splits[source])
     name = options.name or directory.resolve().name
     return Source(name, IMAGE if is_image else TEXT, labels.classes, splits, labels.names)
 

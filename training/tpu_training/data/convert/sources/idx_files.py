@@ -26,7 +26,7 @@ def load(directory: Path, options: Options) -> Source:
         images, labels = _load(directory, prefix)
         images = images[..., np.newaxis]
         order = np.arange(len(labels))
-        splits[split] = pick(order, str, images.__getitem__, labels, images.nbytes)
+        splits[split] = pick(order, str, images.__getitem__, labels)
     return Source(options.name or "mnist", IMAGE, _CLASSES, splits)
 
 

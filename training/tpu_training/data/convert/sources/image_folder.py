@@ -95,9 +95,7 @@ def _is_image(path: Path) -> bool:
 def _examples(
     files: list[Path], labels: npt.NDArray[np.int64], order: npt.NDArray[np.int64]
 ) -> Examples:
-    size = sum(files[position].stat().st_size for position in order)
-
     def content(position: int) -> bytes:
         return files[position].read_bytes()
 
-    return pick(order, lambda position: str(files[position]), content, labels, size)
+    return pick(order, lambda position: str(files[position]), content, labels)

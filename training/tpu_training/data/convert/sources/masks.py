@@ -51,7 +51,6 @@ def load(path: Path, options: Options) -> Source:
             lambda position: str(pictures[position]),
             images.__getitem__,
             stored,
-            sum(images[position].nbytes for position in order),
         )
         for split, order in split_at_random(len(images), options, str(path)).items()
     }

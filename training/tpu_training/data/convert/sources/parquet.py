@@ -52,10 +52,9 @@ def load(path: Path, options: Options) -> Source:
     is_image = not _is_text(schema.field(feature).type)
     splits: dict[str, Examples] = {}
     for split, (source, order) in orders(counts, options, str(path)).items():
-        size = tables[source].nbytes * len(order) // counts[source]
         place = rows_of(f"{path} {source}")
         read = _reader(tables[source].column(feature), place, is_image)
-        splits[split] = pick(order, place, read, labels.splits[source], size)
+        splits[split] = pick(order, place, read, labels.splits[source])
     name = options.name or path.resolve().stem
     return Source(name, IMAGE if is_image else TEXT, labels.classes, splits, labels.names)
 

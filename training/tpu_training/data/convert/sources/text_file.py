@@ -42,7 +42,7 @@ def load(path: Path, options: Options) -> Source:
         pieces = numbers[starts[:, None] + np.arange(options.length)]
         order = shuffled(len(pieces), options.seed) if split == "train" else np.arange(len(pieces))
         nothing = np.zeros(len(pieces), np.int64)
-        splits[split] = pick(order, str, pieces.__getitem__, nothing, pieces.nbytes)
+        splits[split] = pick(order, str, pieces.__getitem__, nothing)
     name = options.name or path.resolve().stem
     # A line of the vocabulary file is a token: characters that end lines are escaped.
     tokens = tuple(character.encode("unicode_escape").decode() for character in characters)

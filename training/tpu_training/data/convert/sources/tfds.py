@@ -101,7 +101,6 @@ def _examples(
     library: Any, builder: Any, slices: str, feature: str, label: str, is_image: bool
 ) -> Examples:
     info = builder.info.splits[slices]
-    whole = builder.info.splits[slices.partition("[")[0]]
     decoders = {feature: library.decode.SkipDecoding()} if is_image else None
 
     def read() -> Iterator[Example]:
@@ -112,5 +111,4 @@ def _examples(
             value = content if is_image else content.decode("utf-8", "replace")
             yield Example(f"{builder.data_dir} {slices} {number}", value, int(row[label]))
 
-    size = round(whole.num_bytes * info.num_examples / whole.num_examples)
-    return Examples(info.num_examples, size, read)
+    return Examples(info.num_examples, read)

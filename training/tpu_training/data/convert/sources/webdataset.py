@@ -79,9 +79,8 @@ def load(path: Path, options: Options) -> Source:
     splits: dict[str, Examples] = {}
     for split, (source, order) in orders(counts, options, str(path)).items():
         found = samples[source]
-        size = sum(found[number].parts[extension][1] for number in order)
         read = _reader(found, extension, is_text)
-        splits[split] = pick(order, _place(found), read, labels.splits[source], size)
+        splits[split] = pick(order, _place(found), read, labels.splits[source])
     name = options.name or path.resolve().stem
     return Source(name, TEXT if is_text else IMAGE, labels.classes, splits, labels.names)
 

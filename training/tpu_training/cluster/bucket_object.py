@@ -1,7 +1,8 @@
-"""The object in a bucket that is a lease, by the conditional calls of Cloud Storage's JSON API.
+"""An object in a bucket, by those calls of Cloud Storage's JSON API that TensorFlow lacks.
 
-Its generation changes with each holder, its metageneration and `updated` with each renewal; the
-bucket's own clock sets both. https://docs.cloud.google.com/storage/docs/request-preconditions
+A lease is such an object: its generation changes with each holder, its metageneration and `updated`
+with each renewal; the bucket's own clock sets both.
+https://docs.cloud.google.com/storage/docs/request-preconditions
 """
 
 from dataclasses import dataclass
@@ -57,7 +58,8 @@ class BucketObject:
         """Use the object at gs://BUCKET/NAME with access tokens from `tokens`."""
         self._bucket, _, self._name = path.removeprefix("gs://").partition("/")
         self._path = path
-        self._url = f"{_ROOT}/storage/v1/b/{quote(self._bucket)}/o/{quote(self._name, safe='')}"
+        self._list = f"{_ROOT}/storage/v1/b/{quote(self._bucket)}/o"
+        self._url = f"{self._list}/{quote(self._name, safe='')}"
         self._tokens = tokens
         self._session = session or requests.Session()
 
@@ -100,6 +102,23 @@ class BucketObject:
     def delete(self, generation: int) -> None:
         """Delete it, unless it is somebody else's by now."""
         self._call("DELETE", self._url, ifGenerationMatch=generation)
+
+    def siblings(self) -> dict[str, int]:
+        """Return the size of each object in the same folder, by its name there."""
+        folder = self._name[: self._name.rfind("/") + 1]
+        query: dict[str, Any] = {
+            "prefix": folder,
+            "delimiter": "/",
+            "fields": "items(name,size),nextPageToken",
+        }
+        sizes: dict[str, int] = {}
+        while True:
+            page = _known(self._call("GET", self._list, **query)).json()
+            for item in page.get("items", ()):
+                sizes[item["name"].removeprefix(folder)] = int(item["size"])
+            if "nextPageToken" not in page:
+                return sizes
+            query["pageToken"] = page["nextPageToken"]
 
     def _call(
         self, method: str, url: str, data: bytes | None = None, json: object = None, **query: Any

@@ -1,0 +1,126 @@
+"""What TensorFlow reads of a bucket is what is used, though it asks for 64 MiB at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.rows.reads import evaluated_by_used, served_by_used
+from bench.trainer.counted import Counted, counted_bucket
+from tpu_training.api import write_data
+from tpu_training.cluster.bucket_object import BucketObject, NotNow
+from tpu_training.data import files
+from tpu_training.data.data_set import DataSet, open_data
+from tpu_training.data.validation import hold_out
+from tpu_training.errors import DataError
+from tpu_training.models.params import Params
+
+pytestmark = [pytest.mark.training, pytest.mark.usefixtures("cluster")]
+
+EXAMPLES = 4096
+PARAMS = Params(global_batch_size=64, evaluation_batch_size=64, seed=5, cache="none")
+MOST = 1.1
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Counted]:
+    with counted_bucket(tmp_path_factory.mktemp("cloud")) as counted:
+        yield counted
+
+
+def images() -> tuple[Any, Any]:
+    drawn = np.random.default_rng(0).integers(0, 256, (EXAMPLES, 16, 16, 1), np.uint8)
+    return drawn, np.arange(EXAMPLES) % 10
+
+
+def tokens() -> tuple[Any, Any]:
+    return np.random.default_rng(0).integers(1, 500, (EXAMPLES, 64)), None
+
+
+def texts() -> tuple[Any, Any]:
+    return [f"text {n} of {EXAMPLES}, and some more words" for n in range(EXAMPLES)], (
+        np.arange(EXAMPLES) % 2
+    )
+
+
+def masks() -> tuple[Any, Any]:
+    pictures, _ = images()
+    return pictures, np.random.default_rng(1).integers(0, 3, (EXAMPLES, 16, 16), np.uint8)
+
+
+def write(folder: Path, make: Callable[[], tuple[Any, Any]]) -> None:
+    """Forty small files, as a larger set has of larger ones."""
+    features, targets = make()
+    few = features[:1024], targets if targets is None else targets[:1024]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tpu_training.data.convert.write._SMALLEST", 1)
+        patch.setattr("tpu_training.data.convert.write._SHARDS", 40)
+        write_data(str(folder), train=(features, targets), test=few)
+
+
+@pytest.fixture(scope="module")
+def data(bucket: Counted, tmp_path_factory: pytest.TempPathFactory) -> DataSet:
+    return in_bucket(bucket, tmp_path_factory.mktemp("written") / "numbers", images)
+
+
+def in_bucket(bucket: Counted, folder: Path, make: Callable[[], tuple[Any, Any]]) -> DataSet:
+    write(folder, make)
+    return open_data(bucket.upload(folder))
+
+
+@pytest.mark.parametrize("make", [images, tokens, texts, masks])
+def test_all_hosts_together_read_each_file_of_an_epoch_once(
+    bucket: Counted, tmp_path: Path, make: Callable[[], tuple[Any, Any]]
+) -> None:
+    data = in_bucket(bucket, tmp_path / make.__name__, make)
+    assert served_by_used(bucket, data, PARAMS, 4) <= MOST
+
+
+def test_one_host_does_too_and_once_in_all_what_it_keeps_in_memory(
+    bucket: Counted, data: DataSet
+) -> None:
+    assert served_by_used(bucket, data, PARAMS, 1) <= MOST
+    assert served_by_used(bucket, data, dataclasses.replace(PARAMS, cache="memory"), 1) <= MOST
+
+
+def test_hosts_read_their_shares_of_the_test_set(bucket: Counted, data: DataSet) -> None:
+    assert evaluated_by_used(bucket, data, PARAMS, 4) <= MOST
+
+
+def test_what_is_held_out_is_in_files_that_the_training_leaves_alone(
+    bucket: Counted, data: DataSet
+) -> None:
+    part = hold_out(data, dataclasses.replace(PARAMS, validation_fraction=0.1))
+    assert served_by_used(bucket, part, PARAMS, 1) <= MOST
+    assert evaluated_by_used(bucket, part, PARAMS, 1, "validation") <= MOST
+
+
+def test_a_data_set_is_opened_by_one_call_for_all_its_files(
+    bucket: Counted, data: DataSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(data.paths("train")) > 30
+    before = bucket.calls
+    assert open_data(data.directory) == data
+    # Two for the manifest, one for the list.
+    assert bucket.calls - before <= 4
+
+    def fail(self: BucketObject) -> dict[str, int]:
+        raise NotNow("Cloud Storage answers 503")
+
+    monkeypatch.setattr(BucketObject, "siblings", fail)
+    assert open_data(data.directory) == data
+
+
+def test_a_file_that_a_bucket_lacks_is_named(
+    bucket: Counted, data: DataSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = Path(data.paths("train")[3]).name
+    sizes = {name: size for name, size in files.sizes(data.directory).items() if name != missing}
+    monkeypatch.setattr(BucketObject, "siblings", lambda _: sizes)
+    with pytest.raises(DataError, match=f"{missing} is missing"):
+        open_data(data.directory)
