@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from tpu_training.data import corruption
 from tpu_training.data.convert.convert import convert
 from tpu_training.data.corruption import (
     readable_part,
     without_corrupt_records,
     without_unreadable_records,
 )
-from tpu_training.data.data_set import DataSet, open_data
+from tpu_training.data.data_set import DataSet, open_data, stored_files
 from tpu_training.data.input.pipeline import training_rows
 from tpu_training.data.inspect import inspect
 from tpu_training.data.records import scan
@@ -201,3 +202,45 @@ def test_the_limit_is_for_both_kinds_together(pictures: Path) -> None:
     assert rest
     assert rest.manifest.split("train").examples == 16
     assert without_unreadable_records(rest, limit=2) is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Compilation failure: Detected unsupported operations: Input to reshape is a tensor with 4",
+        "{{node TPUReplicate/_compile/_1}} Input to reshape is a tensor with 4 values",
+        "indices[3] = 99 is not in [0, 10) [[{{node gather}}]]",
+    ],
+)
+def test_an_error_that_no_record_causes_is_told_without_reading_any(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, message: str
+) -> None:
+    data = open_data(str(folder))
+    monkeypatch.setattr(corruption, "without_corrupt_records", lambda *_: pytest.fail("it reads"))
+    error = tf.errors.InvalidArgumentError(None, None, message)
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        readable_part(data, 5, error)
+    assert caught.value is error
+
+
+def test_the_error_is_told_before_the_search_which_is_watched_file_by_file(
+    numbered: DataSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(numbered.directory, tmp_path / "data")
+    data = open_data(str(tmp_path / "data"))
+    path = Path(data.paths("train")[2])
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    seen: list[str] = []
+
+    def alive() -> None:
+        seen.append(caplog.text)
+
+    def search(message: str) -> int:
+        seen.clear()
+        readable_part(data, 5, tf.errors.DataLossError(None, None, message), alive)
+        assert f"data: {message}" in seen[0]
+        return len(seen)
+
+    # Files of both splits; the one that the message names is enough.
+    assert search("corrupted record at 12") == len([*stored_files(data)])
+    assert search(f"corrupted record at 12 of {path}") == 1

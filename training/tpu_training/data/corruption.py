@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+from collections.abc import Callable, Iterable, Iterator
 
 import tensorflow as tf
 
@@ -13,33 +14,67 @@ from tpu_training.data.preprocessing import ops
 from tpu_training.data.preprocessing.parse import parse_examples
 from tpu_training.data.records import HEAD_BYTES, Scan, scan
 from tpu_training.errors import DataError
+from tpu_training.errors.catalog import find_known_error
+from tpu_training.errors.translate import describe
 
 _BATCH = 1024
+# Entries of the catalog of errors, and what the errors of a TPU's compiler say.
+_OF_DATA = ("corrupt-data", "label-out-of-range")
+_OF_COMPILER = ("Compilation failure", "TPUReplicate")
 
 logger = logging.getLogger(__name__)
 
 
-def readable_part(data: DataSet, limit: int, error: tf.errors.OpError) -> DataSet:
+def readable_part(
+    data: DataSet, limit: int, error: tf.errors.OpError, alive: Callable[[], None] = lambda: None
+) -> DataSet:
     """Return `data` without the records that `error` may come from; `error` again if there is none.
+
+    Looks through the file that the error names, or through all; calls `alive` before each.
 
     Raises DataError with the file and offset where there are more than `limit`.
     """
     if data.function:
         raise explain(error, data.function.function.place) or error
-    if isinstance(error, (tf.errors.DataLossError, tf.errors.InvalidArgumentError)):
-        part = without_corrupt_records(data, limit) or without_unreadable_records(data, limit)
-        if part:
-            return part
+    if not _is_of_data(error):
+        raise error
+    logger.error("data: %s; looking for the records that are no use", describe(error))
+    named = [file for file in stored_files(data) if file.name in error.message]
+
+    def files_here() -> Iterator[DataFile]:
+        for file in named or stored_files(data):
+            alive()
+            yield file
+
+    part = without_corrupt_records(data, limit, files_here())
+    part = part or without_unreadable_records(data, limit, files_here())
+    if part:
+        return part
     raise error
 
 
-def without_corrupt_records(data: DataSet, limit: int) -> DataSet | None:
+def _is_of_data(error: tf.errors.OpError) -> bool:
+    """Return whether records can be the cause: a step that can't be compiled is no such case."""
+    if isinstance(error, tf.errors.DataLossError):
+        return True
+    known = find_known_error(error.message)
+    return (
+        isinstance(error, tf.errors.InvalidArgumentError)
+        and known is not None
+        and known.id in _OF_DATA
+        and not any(words in error.message for words in _OF_COMPILER)
+    )
+
+
+def without_corrupt_records(
+    data: DataSet, limit: int, among: Iterable[DataFile] | None = None
+) -> DataSet | None:
     """Return `data` without its corrupt records; None when no file differs from its SHA-256.
 
     Raises DataError that names the file and the offset of the first record over `limit`, and when a
     file differs in whole records: then it is another file, not a damaged one.
     """
-    changed = [file for file in corrupt_files(data) if file.name not in data.damaged]
+    changed = [file for file in corrupt_files(data, among) if file.name not in data.damaged]
     found = {file.name: _scan(data, file) for file in changed}
     for name, here in found.items():
         if not here.corrupt:
@@ -50,7 +85,9 @@ def without_corrupt_records(data: DataSet, limit: int) -> DataSet | None:
     return _without(data, found, limit, "") if found else None
 
 
-def without_unreadable_records(data: DataSet, limit: int) -> DataSet | None:
+def without_unreadable_records(
+    data: DataSet, limit: int, among: Iterable[DataFile] | None = None
+) -> DataSet | None:
     """Return `data` without the records that are whole and still no use; None when all are fine.
 
     Such are an image that can't be decoded or has another size than the manifest says, a label out
@@ -58,7 +95,7 @@ def without_unreadable_records(data: DataSet, limit: int) -> DataSet | None:
     """
     found: dict[str, Scan] = {}
     reason = ""
-    for file in stored_files(data):
+    for file in among or stored_files(data):
         records = data.read_file(file.name)
         good = _readable(records, data)
         if len(good) == file.examples:

@@ -74,7 +74,8 @@ def run_on(
                 raise explain(error, cluster, job, data) from error
             except tf.errors.OpError as error:
                 # Restart from the last checkpoint: an aborted loop may have applied half a step.
-                data = readable_part(data, job.params.skip_corrupt_records, error)
+                skipped = job.params.skip_corrupt_records
+                data = readable_part(data, skipped, error, hang_timer.reset)
 
 
 def _run(
