@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tpu_training.checkpoints.initial.hostile import check_hdf5, unpack_keras
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data import files
 from tpu_training.errors import InputError
@@ -52,8 +53,10 @@ def _load(path: str, model: Any) -> None:
         raise InputError(f"--init_from={path}: there is no such file")
     with tempfile.TemporaryDirectory(prefix="weights-") as here, warnings.catch_warnings():
         local = Path(here, f"given{ending}")
-        local.write_bytes(files.read_bytes(path))
+        content = files.read_bytes(path)
+        local.write_bytes(content)
         try:
+            check_hdf5(unpack_keras(content) if ending == ".keras" else content)
             # What it warns of is told with the names of this model's variables.
             warnings.simplefilter("ignore")
             model.load_weights(str(local), skip_mismatch=True, **options)

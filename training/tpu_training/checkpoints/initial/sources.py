@@ -2,7 +2,6 @@
 
 import io
 import tempfile
-import zipfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tpu_training.checkpoints.averages import averaged_keys
+from tpu_training.checkpoints.initial.hostile import check_hdf5, unpack_keras
 from tpu_training.checkpoints.reader import newest_whole
 from tpu_training.data import files
 from tpu_training.errors import InputError
@@ -20,7 +20,6 @@ from tpu_training.errors.extras import require
 Array = npt.NDArray[Any]
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-_KERAS_WEIGHTS = "model.weights.h5"
 # What checkpoints hold beside weights: an optimizer's moments, and TensorFlow's own notes.
 _NO_WEIGHTS = ("optimizer", "_optimizer", "record/", "save_counter", "_CHECKPOINTABLE")
 _OURS = "model/"
@@ -88,8 +87,7 @@ def _safetensors(content: bytes) -> dict[str, Stored]:
 
 
 def _keras_model(content: bytes) -> dict[str, Stored]:
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        return _keras_weights(archive.read(_KERAS_WEIGHTS))
+    return _keras_weights(unpack_keras(content))
 
 
 def _keras_weights(content: bytes) -> dict[str, Stored]:
@@ -100,7 +98,7 @@ def _keras_weights(content: bytes) -> dict[str, Stored]:
         if isinstance(node, library.Dataset) and not name.startswith(_NO_WEIGHTS):
             found[name.partition(":")[0]] = _in_memory(np.asarray(node))
 
-    with library.File(io.BytesIO(content), "r") as file:
+    with library.File(io.BytesIO(check_hdf5(content)), "r") as file:
         file.visititems(visit)
     return found
 
