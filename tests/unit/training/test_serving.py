@@ -50,6 +50,9 @@ def url(predictor: Predictor) -> Iterator[str]:
         thread.join()
 
 
+AS_JSON = {"Content-Type": "application/json"}
+
+
 def predict(url: str, request: object) -> Any:
     answer = requests.post(f"{url}:predict", json=request, timeout=30)
     assert answer.ok, answer.text
@@ -110,7 +113,12 @@ def test_status_and_metadata_are_those_of_tensorflow_serving(
         (":predict", b'{"instances": [[1], [1, 2]]}', 400, "images: "),
         (":predict", b'{"instances": [{"image": 1}]}', 400, "one input, 'images'"),
         (":predict", b'{"inputs": "x"}', 400, "numbers of type uint8"),
-        (":predict", b'{"inputs": [[[[256]]]]}', 400, "numbers of type uint8"),
+        (
+            ":predict",
+            b'{"inputs": [[[[256]]]]}',
+            400,
+            "of the shape nx28x28x1",
+        ),
         (":predict", b'{"inputs": [], "signature_name": "x"}', 400, "not found in signature def"),
         ("/versions/999:predict", b"{}", 404, "Servable not found for request: 999(digits)"),
         ("/labels/stable:predict", b"{}", 404, "Servable not found for request: stable(digits)"),
@@ -121,7 +129,7 @@ def test_status_and_metadata_are_those_of_tensorflow_serving(
 def test_a_wrong_request_is_answered_with_an_error_in_json(
     url: str, path: str, body: bytes, status: int, words: str
 ) -> None:
-    answer = requests.post(f"{url}{path}", data=body, timeout=30)
+    answer = requests.post(f"{url}{path}", data=body, headers=AS_JSON, timeout=30)
     assert answer.status_code == status
     assert words in answer.json()["error"]
 

@@ -141,7 +141,10 @@ class RestApi:
             if features.dtype.kind not in "iuf" or not np.array_equal(
                 features, features.astype(kind)
             ):
-                raise ValueError(f"expected numbers of type {kind.name}")
+                shape = "x".join(
+                    "n" if size is None else str(size) for size in self._predictor.input.shape
+                )
+                raise ValueError(f"expected numbers of type {kind.name}, of the shape {shape}")
             return self._predictor.predict(features.astype(kind))
         except (ValueError, OverflowError) as error:
             raise _wrong(f"{self._predictor.input.name}: {error}") from error

@@ -2,14 +2,26 @@
 
 import json
 import logging
+import socket
+import time
+from contextlib import nullcontext
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
+from threading import BoundedSemaphore
 from typing import Any
+from urllib.parse import urlsplit
 
 from tpu_training.serving.rest import Answer, RestApi
 
 # About the JSON text of a batch of 256 images of 224 x 224 x 3.
 _LARGEST_BODY_BYTES = 256 << 20
+_CHUNK_BYTES = 1 << 20
+# So many are open, and so many large bodies in memory; others are closed, or wait.
+_CONNECTIONS, _BODIES = 64, 4
+# A connection may be silent for so long, and sending a body may take so long.
+_SILENT_SECONDS, _BODY_SECONDS = 30.0, 120.0
+_JSON = "application/json"
 
 logger = logging.getLogger(__name__)
 
@@ -19,10 +31,31 @@ def create_server(api: RestApi, host: str, port: int) -> ThreadingHTTPServer:
 
     class Handler(_Handler):
         rest_api = api
+        bodies = BoundedSemaphore(_BODIES)
 
-    server = ThreadingHTTPServer((host, port), Handler)
-    server.daemon_threads = True
-    return server
+    return _Server((host, port), Handler)
+
+
+class _Server(ThreadingHTTPServer):
+    """Closes connections over the limit at once."""
+
+    daemon_threads = True
+
+    def __init__(self, *arguments: Any) -> None:
+        self._free = BoundedSemaphore(_CONNECTIONS)
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -31,27 +64,62 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     # Otherwise a small answer waits 40 ms for the client to acknowledge its headers.
     disable_nagle_algorithm = True
+    timeout = _SILENT_SECONDS
+    connection: socket.socket
     rest_api: RestApi
+    bodies: BoundedSemaphore
 
     def do_GET(self) -> None:
         """Model status and metadata."""
-        self._send(self.rest_api.answer("GET", self.path, b""))
+        if not self._refused():
+            self._send(self.rest_api.answer("GET", self.path, b""))
 
     def do_POST(self) -> None:
         """Predict."""
+        if self._refused():
+            return
         length = self.headers.get("Content-Length", "")
         if not length.isdigit() or int(length) > _LARGEST_BODY_BYTES:
-            # The next request can't be told from the unread body.
-            self.close_connection = True
             message = f"expected a Content-Length of at most {_LARGEST_BODY_BYTES} bytes"
-            self._send(Answer(HTTPStatus.BAD_REQUEST, {"error": message}))
-            return
-        self._send(self.rest_api.answer("POST", self.path, self.rfile.read(int(length))))
+            self._refuse(HTTPStatus.BAD_REQUEST, message)
+        elif self.headers.get_content_type() != _JSON:
+            self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"expected Content-Type: {_JSON}")
+        else:
+            with self.bodies if int(length) > _CHUNK_BYTES else nullcontext():
+                self._send(self.rest_api.answer("POST", self.path, self._body(int(length))))
+
+    def _body(self, length: int) -> bytes:
+        """Return the body. Raises TimeoutError, which closes the connection, for a slow one."""
+        until, parts = time.monotonic() + _BODY_SECONDS, bytearray()
+        while len(parts) < length:
+            part = self.rfile.read1(min(_CHUNK_BYTES, length - len(parts)))
+            if not part or time.monotonic() > until:
+                raise TimeoutError
+            parts += part
+        return bytes(parts)
+
+    def _refused(self) -> bool:
+        """Refuse what a web page sends: also one whose name was made to mean this machine."""
+        here = self.connection.getsockname()[0]
+        host = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
+        if self.headers.get("Origin"):
+            self._refuse(HTTPStatus.FORBIDDEN, "web pages of other servers can't ask this one")
+        elif ip_address(here).is_loopback and host not in ("localhost", "127.0.0.1", "::1", here):
+            message = f"Host: {host} is not this server; ask for localhost"
+            self._refuse(HTTPStatus.MISDIRECTED_REQUEST, message)
+        else:
+            return False
+        return True
+
+    def _refuse(self, status: HTTPStatus, message: str) -> None:
+        # The next request can't be told from an unread body.
+        self.close_connection = True
+        self._send(Answer(status, {"error": message}))
 
     def _send(self, answer: Answer) -> None:
         body = json.dumps(answer.body).encode()
         self.send_response(answer.status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", _JSON)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
