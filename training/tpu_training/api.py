@@ -144,7 +144,7 @@ def export(
     try:
         given: ModelDefinition | None = None
         if model is not None or task is not None:
-            model = read_description(model_dir).model_in_file() if model is None else model
+            model = model or read_description(model_dir).model_in_file(model_dir)
             given = _definition(model, task, params)
         return run_export(model_dir, output, kind, batch_size, data, given, test_examples, best)
     except Exception as error:

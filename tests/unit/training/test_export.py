@@ -9,8 +9,9 @@ import pytest
 import tensorflow as tf
 
 from tpu_training.__main__ import main
-from tpu_training.checkpoints.model_description import read_description
+from tpu_training.checkpoints.model_description import ModelDescription, read_description
 from tpu_training.errors import InputError
+from tpu_training.models.spec import DataSpec
 from tpu_training.serving.export.edge_tpu import unsuitable_tensors
 from tpu_training.serving.export.restore import restore_model
 from tpu_training.serving.predictor import Predictor
@@ -129,7 +130,7 @@ def test_the_description_of_a_model_keeps_the_parameters_that_were_changed(
     digits_model: Path,
 ) -> None:
     description = read_description(str(digits_model))
-    _, params = description.definition()
+    _, params = description.definition(str(digits_model))
     assert description.model == "mnist_cnn"
     assert description.spec.shape == (28, 28, 1)
     assert params.global_batch_size == 64
@@ -169,3 +170,16 @@ def test_wrong_input_is_said_at_once(
     code, _, err = run(capsys, *export, f"--model-dir={tmp_path}")
     assert (code, "contains no checkpoint" in err) == (2, True)
     assert not (tmp_path / "o").exists()
+
+
+def test_a_bucket_s_writers_do_not_choose_which_file_of_the_machine_runs(tmp_path: Path) -> None:
+    """A model's or a task's file is run where the user has named it, or the directory is local."""
+    (tmp_path / "x.py").write_text("raise SystemExit('it runs')\n")
+    spec = DataSpec("image", (28, 28, 1), "uint8", 10)
+    for model, task, way in (
+        (f"{tmp_path}/x.py", "", "--model"),
+        ("mnist_cnn", f"{tmp_path}/x.py", "task="),
+    ):
+        description = ModelDescription(model, {}, spec, "", task=task)
+        with pytest.raises(InputError, match=rf"gs://b/m/model.json names .*x\.py .*{way}"):
+            description.definition("gs://b/m")

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tpu_training.data.convert.convert import Storage, convert
 from tpu_training.data.convert.source import Options
+from tpu_training.data.convert.sources import hugging_face
 from tpu_training.data.convert.sources.choose import load_source
 from tpu_training.data.data_set import open_data
 from tpu_training.data.inspect import inspect
@@ -248,6 +249,32 @@ def test_a_vocabulary_that_is_none_is_refused(
     (tmp_path / "vocab.txt").write_text("\n".join(tokens))
     with pytest.raises(DataError, match=words):
         to_out(tmp_path / "data.csv", Storage(vocabulary=str(tmp_path / "vocab.txt")))
+
+
+def test_names_and_links_in_a_source_lead_to_no_other_file_of_the_machine(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.png"
+    secret.write_bytes(bytes(tf.io.encode_png(picture((1, 2, 3), 6, 6)).numpy()))
+    write_folder(tmp_path / "photos")
+    (folder,) = sorted((tmp_path / "photos").iterdir())[:1]
+    (folder / "link.png").symlink_to(secret)
+    with pytest.raises(DataError, match=rf"link\.png: leads to {secret}, outside of"):
+        to_out(tmp_path / "photos")
+    for name in ("images", "masks"):
+        (tmp_path / "lakes" / name).mkdir(parents=True)
+        (tmp_path / "lakes" / name / "1.png").symlink_to(secret)
+    with pytest.raises(DataError, match=rf"1\.png: leads to {secret}, outside of"):
+        to_out(tmp_path / "lakes")
+
+
+@pytest.mark.parametrize("path", ["{}/secret.png", "../secret.png"])
+def test_a_row_of_hugging_face_names_no_other_file_of_the_machine(
+    tmp_path: Path, path: str
+) -> None:
+    table: Any = [{"image": {"bytes": None, "path": path.format(tmp_path)}}]
+    (tmp_path / "secret.png").write_bytes(b"SECRET")
+    read_row = hugging_face._reader(tmp_path / "saved", table, "image", True)
+    with pytest.raises(DataError, match=rf"leads to {tmp_path}/secret\.png, outside of"):
+        read_row(0)
 
 
 def test_data_sets_of_hugging_face_are_read_from_disk(tmp_path: Path) -> None:

@@ -38,17 +38,20 @@ class ModelDescription:
         files.write_text(_path(model_dir), text)
 
     def definition(
-        self, other: str | ModelDefinition | None = None
+        self, model_dir: str, other: str | ModelDefinition | None = None
     ) -> tuple[ModelDefinition, Params]:
         """Load the model's code, from the file `other` if it was moved; or take what is given.
 
         Raises:
-            InputError: The model or its task was written in a notebook, which no file has.
+            InputError: The model or its task was written in a notebook, which no file has, or is in
+                a file that only a bucket names.
         """
         if isinstance(other, ModelDefinition):
-            definition = other if other.task else with_task(other, self.task)
+            definition = other
         else:
-            definition = with_task(load_model(other or self.model_in_file()), self.task)
+            definition = load_model(other or self.model_in_file(model_dir))
+        if not isinstance(other, ModelDefinition) or not other.task:
+            definition = with_task(definition, _trusted(self.task, model_dir, "export(…, task=…)"))
         if self.task_name and task_of(definition, self.spec).name != self.task_name:
             raise InputError(
                 f"the model was trained for the task {self.task_name}, which no file has: call "
@@ -56,15 +59,25 @@ class ModelDescription:
             )
         return definition, build_params(self.params, (), kind=definition.params)
 
-    def model_in_file(self) -> str:
+    def model_in_file(self, model_dir: str) -> str:
         """Return the name or file of the model. Raises InputError if it is in no file."""
-        name = self.model
+        name = _trusted(self.model, model_dir, "--model")
         if name.endswith(".py") or name in built_in_models():
             return name
         raise InputError(
             f"the model was trained with the function {name} of a notebook or program, which no "
             "file has: call tpu_training.export(model_dir, output, model=…) with that function"
         )
+
+
+def _trusted(name: str, model_dir: str, way: str) -> str:
+    """Return `name`, unless it is a file here, to be run, that a bucket's writers have chosen."""
+    if name.endswith(".py") and "://" in model_dir:
+        raise InputError(
+            f"{_path(model_dir)} names the program {name} of this machine, as everybody who may "
+            f"write there can; name it by {way} if it is the one that was trained"
+        )
+    return name
 
 
 def describe_model(

@@ -1,14 +1,15 @@
 """A data set before conversion: its examples and the options for reading them."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from tpu_training.errors import InputError
+from tpu_training.errors import DataError, InputError
 from tpu_training.models.spec import CLASS
 
 # An image as unsigned bytes (height, width[, channels]), a JPEG or PNG file, a text or its
@@ -84,6 +85,15 @@ class Options:
     def columns(self) -> tuple[str, ...]:
         """The columns of targets other than classes."""
         return self.target or self.labels
+
+
+def refuse_outside(paths: Iterable[Path], directory: Path) -> None:
+    """Raise DataError for a path that leaves the source, whose names and links others made."""
+    root = directory.resolve()
+    if outside := [path for path in paths if not path.resolve().is_relative_to(root)]:
+        raise DataError(
+            f"{outside[0]}: leads to {outside[0].resolve()}, outside of {directory}; copy it there"
+        )
 
 
 def rows_of(split: str) -> Callable[[int], str]:

@@ -70,7 +70,7 @@ def restore_model(
         CheckpointError: The checkpoint belongs to another model.
     """
     description = read_description(model_dir)
-    definition, params = description.definition(given)
+    definition, params = description.definition(model_dir, given)
     # Export targets compute in float32, even if the training used bfloat16.
     params = dataclasses.replace(params, precision="float32")
     task = task_of(definition, description.spec)

@@ -16,6 +16,7 @@ from tpu_training.data.convert.source import (
     Source,
     orders,
     pick,
+    refuse_outside,
     rows_of,
 )
 from tpu_training.errors import DataError
@@ -129,8 +130,10 @@ def _reader(directory: Path, table: Any, column: str, is_image: bool) -> Callabl
         value = table[row][column]
         if value and value["bytes"]:
             return bytes(value["bytes"])
-        if value and value["path"] and Path(value["path"]).is_file():
-            return Path(value["path"]).read_bytes()
+        path = directory / ((value and value["path"]) or "")
+        refuse_outside((path,), directory)
+        if path.is_file():
+            return path.read_bytes()
         raise DataError(f"{directory}: row {row} of column {column} holds no image")
 
     return image if is_image else text

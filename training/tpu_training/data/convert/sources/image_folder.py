@@ -11,6 +11,7 @@ from tpu_training.data.convert.source import (
     Options,
     Source,
     pick,
+    refuse_outside,
     shuffled,
     split_at_random,
 )
@@ -38,7 +39,7 @@ def load(directory: Path, options: Options) -> Source:
     name = options.name or directory.resolve().name
     if not (directory / "train").is_dir():
         classes = [folder.name for folder in _folders(directory)]
-        files, labels = _list(directory, classes)
+        files, labels = _list(directory, classes, directory)
         positions = split_at_random(len(files), options, str(directory))
         splits = {s: _examples(files, labels, order) for s, order in positions.items()}
         return Source(name, IMAGE, len(classes), splits, tuple(classes))
@@ -56,7 +57,7 @@ def load(directory: Path, options: Options) -> Source:
     splits = {}
     folders = [directory / "train", *others]
     for split, folder in zip(("train", "test", "validation"), folders, strict=False):
-        files, labels = _list(folder, classes)
+        files, labels = _list(folder, classes, directory)
         splits[split] = _examples(files, labels, shuffled(len(files), options.seed))
     return Source(name, IMAGE, len(classes), splits, tuple(classes))
 
@@ -65,7 +66,9 @@ def _folders(directory: Path) -> list[Path]:
     return sorted(p for p in directory.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def _list(directory: Path, classes: list[str]) -> tuple[list[Path], npt.NDArray[np.int64]]:
+def _list(
+    directory: Path, classes: list[str], root: Path
+) -> tuple[list[Path], npt.NDArray[np.int64]]:
     """List all images with their labels, sorted by class and name."""
     files: list[Path] = []
     labels: list[int] = []
@@ -73,6 +76,7 @@ def _list(directory: Path, classes: list[str]) -> tuple[list[Path], npt.NDArray[
         folder = directory / name
         found = sorted(folder.iterdir()) if folder.is_dir() else []
         found = [path for path in found if path.is_file() and not path.name.startswith(".")]
+        refuse_outside(found, root)
         if not found:
             raise DataError(f"{folder}: this class's folder contains no image")
         files += found

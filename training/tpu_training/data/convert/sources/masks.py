@@ -8,7 +8,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tpu_training.data.convert.source import IMAGE, Options, Source, pick, split_at_random
+from tpu_training.data.convert.source import (
+    IMAGE,
+    Options,
+    Source,
+    pick,
+    refuse_outside,
+    split_at_random,
+)
 from tpu_training.data.manifest import NO_CLASS
 from tpu_training.errors import DataError
 from tpu_training.errors.extras import require
@@ -30,8 +37,9 @@ def load(path: Path, options: Options) -> Source:
     images: list[npt.NDArray[np.uint8]] = []
     masks: list[npt.NDArray[np.uint8]] = []
     for picture in pictures:
-        image = _read(picture, colour=True)
-        mask = _read(path / _MASKS / f"{picture.stem}.png", colour=False)
+        masked = path / _MASKS / f"{picture.stem}.png"
+        refuse_outside((picture, masked), path)
+        image, mask = _read(picture, colour=True), _read(masked, colour=False)
         if mask.shape != image.shape[:2]:
             raise DataError(
                 f"{picture}: has {image.shape[:2]} pixels, its mask {mask.shape}; expected one size"
