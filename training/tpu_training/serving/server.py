@@ -100,12 +100,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refused(self) -> bool:
         """Refuse what a web page sends: also one whose name was made to mean this machine."""
-        here = self.connection.getsockname()[0]
+        here = str(self.connection.getsockname()[0])
         host = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
         if self.headers.get("Origin"):
             self._refuse(HTTPStatus.FORBIDDEN, "web pages of other servers can't ask this one")
-        elif ip_address(here).is_loopback and host not in ("localhost", "127.0.0.1", "::1", here):
-            message = f"Host: {host} is not this server; ask for localhost"
+        elif not _leads_nowhere_else(host) and ip_address(here).is_loopback:
+            message = f"Host: {host} is not this server; ask {here}"
             self._refuse(HTTPStatus.MISDIRECTED_REQUEST, message)
         else:
             return False
@@ -127,3 +127,12 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Log a line per request."""
         logger.debug("serve: %s %s", self.address_string(), format % args)
+
+
+def _leads_nowhere_else(host: str) -> bool:
+    """Return whether `host` is an address, or a name that has no domain to be bought."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return bool(host) and "." not in host
+    return True
