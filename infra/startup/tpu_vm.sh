@@ -6,6 +6,14 @@
 # shellcheck source=infra/startup/common.sh
 
 readonly TENSORFLOW_PACKAGE="tensorflow-tpu"
+# How the worker reads buckets, as in training/tpu_training/data/buckets.py, which says why.
+readonly BUCKET_SETTINGS=(
+  GCS_RETRY_CONFIG_INIT_DELAY_TIME_US=250000
+  GCS_RETRY_CONFIG_MAX_DELAY_TIME_US=8000000
+  GCS_RETRY_CONFIG_MAX_RETRIES=20
+  GCS_READ_CACHE_BLOCK_SIZE_MB=32
+  GCS_READ_CACHE_MAX_SIZE_MB=0
+)
 
 # Serves gRPC on every host, as the -pod runtimes do, with the worker that TensorFlow's wheel for
 # TPUs brings along. The file with the runtime's environment is missing on bare runtimes.
@@ -15,14 +23,14 @@ serve_grpc() {
   mkdir -p "$BASE"
   ensure_tensorflow "$(attribute training-tensorflow)" "$TENSORFLOW_PACKAGE"
   library="$(libtpu_settings)"
-  for setting in $library; do
+  for setting in $library "${BUCKET_SETTINGS[@]}"; do
     settings+=("--setenv=$setting")
   done
   log "serving gRPC"
   systemd-run --unit=grpc-tpu-worker --description="gRPC of the TPU" --collect \
     --property=Restart=on-failure --property=RestartSec=10 \
     --property=EnvironmentFile=-/home/tpu-runtime/tpu-env \
-    --setenv="HOME=${HOME:-/root}" ${settings[@]+"${settings[@]}"} \
+    --setenv="HOME=${HOME:-/root}" "${settings[@]}" \
     "$PYTHON" -m tensorflow.python.tools.grpc_tpu_worker
 }
 

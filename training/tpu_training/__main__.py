@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 
 from tpu_training.commands.cli import parse, prepare
-from tpu_training.data.retries import set_retries
+from tpu_training.data.buckets import set_up_buckets
 from tpu_training.errors import Interrupted, TrainingError
 from tpu_training.errors.silence import quiet_libraries
 from tpu_training.job.job import Job
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in given
     # A model file imports TensorFlow while the command line is parsed.
     _set_up_logging(debug)
-    set_retries(os.environ)
+    set_up_buckets(os.environ)
     try:
         prepare(given)
         command = parse(given)

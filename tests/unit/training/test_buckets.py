@@ -1,30 +1,45 @@
-"""A few errors of the bucket in a row hold no checkpoint up for minutes."""
+"""How TensorFlow uses buckets is set once: for the command line, fit() and the worker."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from tpu_training import __main__ as program
-from tpu_training.data.retries import set_retries
+from tpu_training.data.buckets import SETTINGS, set_up_buckets
+from tpu_training.job.start import prepare_tensorflow
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_pauses_between_tries_are_seconds_and_bridge_two_minutes() -> None:
     environ: dict[str, str] = {}
-    set_retries(environ)
-    first, longest, tries = map(int, environ.values())
+    set_up_buckets(environ)
+    first, longest, tries = map(int, list(environ.values())[:3])
     pauses = [min(first * 2**n, longest) / 1e6 for n in range(tries)]
     assert sum(pauses[:4]) < 5
     assert max(pauses) <= 8
     assert sum(pauses) > 120
 
 
+def test_fit_and_the_worker_of_a_tpu_vm_have_the_same_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    environ: dict[str, str] = {}
+    monkeypatch.setattr(os, "environ", environ)
+    prepare_tensorflow(None, trains=False)
+    assert {name: environ[name] for name in SETTINGS} == SETTINGS
+    script = (ROOT / "infra" / "startup" / "tpu_vm.sh").read_text(encoding="utf-8")
+    assert dict(re.findall(r"^  (GCS_\w+)=(\d+)$", script, re.M)) == SETTINGS
+
+
 def test_a_setting_of_the_users_is_kept() -> None:
     environ = {"GCS_RETRY_CONFIG_MAX_RETRIES": "3"}
-    set_retries(environ)
+    set_up_buckets(environ)
     assert environ["GCS_RETRY_CONFIG_MAX_RETRIES"] == "3"
 
 
@@ -48,7 +63,7 @@ def test_tensorflow_knows_these_settings() -> None:
     if found is None or found.origin is None:
         pytest.skip("TensorFlow is not installed")
     environ: dict[str, str] = {}
-    set_retries(environ)
+    set_up_buckets(environ)
     libraries = Path(found.origin).parent.glob("libtensorflow_framework.so*")
     content = b"".join(path.read_bytes() for path in libraries if not path.is_symlink())
     if b"GCS_READ_CACHE_MAX_STALENESS" not in content:

@@ -24,6 +24,7 @@ from tpu_training.cluster.library import (
 )
 from tpu_training.cluster.machine import find_machine
 from tpu_training.compile.lean import import_tensorflow
+from tpu_training.data.buckets import set_up_buckets
 from tpu_training.data.function.call import is_function
 from tpu_training.errors import InputError
 from tpu_training.errors.catalog import NO_TENSORFLOW
@@ -34,13 +35,6 @@ from tpu_training.job.job import Job
 from tpu_training.job.local_files import check_local_files
 from tpu_training.job.result import Result
 from tpu_training.loop.shutdown import ShutdownRequest
-
-# TensorFlow's own pauses between ten tries of a request to Cloud Storage grow to 32 s. With more of
-# them and shorter ones a job goes on soon after the bucket answers, and waits for it as long.
-_BUCKET_RETRIES = {
-    "GCS_RETRY_CONFIG_MAX_DELAY_TIME_US": "8000000",
-    "GCS_RETRY_CONFIG_MAX_RETRIES": "25",
-}
 
 logger = logging.getLogger(__name__)
 
@@ -111,8 +105,7 @@ def prepare_tensorflow(tpu: str | None, trains: bool) -> None:
         tpu: What --tpu says, if anything.
         trains: Whether the command trains; others leave a TPU to those that do.
     """
-    for name, value in _BUCKET_RETRIES.items():
-        os.environ.setdefault(name, value)
+    set_up_buckets(os.environ)
     try:
         target = find_target(tpu, None, None, os.environ) if trains else NoTpu()
     except InputError:
