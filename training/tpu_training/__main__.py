@@ -46,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ending = "interrupted" if isinstance(known, Interrupted) else "failed"
         # One line even when a library's message has several: people grep for it.
         message = " ".join(str(known).split())
-        print(f"training {ending}: {message}", file=sys.stderr, flush=True)
+        what = "data convert" if list(given[:2]) == ["data", "convert"] else "training"
+        print(f"{what} {ending}: {message}", file=sys.stderr, flush=True)
         write_outcome(known.exit_code, known.cause, message)
         return known.exit_code
     return 0

@@ -45,7 +45,8 @@ def test_wrong_input_is_one_line_and_exit_code_2(
 ) -> None:
     code, message = run(capsys, *arguments)
     assert code == 2
-    assert message.startswith("training failed: ")
+    what = "data convert" if arguments[:2] == ["data", "convert"] else "training"
+    assert message.startswith(f"{what} failed: ")
     assert words in message
 
 

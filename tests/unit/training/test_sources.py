@@ -170,8 +170,11 @@ def test_texts_of_a_csv_file_become_tokens_with_a_vocabulary_beside_them(tmp_pat
             "label,p1\n1,x",
             "could not convert string 'x' to float32 in row 1, column 2; pixels must",
         ),
-        ("label,p1\n1,2\n1,nan", "nan in row 2, column 2; pixels must be whole numbers"),
-        ("label,p1\n1,256", "256 in row 1, column 2"),
+        (
+            "label,p1\n1,2\n1,nan",
+            "column p1 has nan in row 2; features are pixels, whole numbers from 0 to 255, or texts",
+        ),
+        ("label,p1\n1,256", "column p1 has 256 in row 1; features"),
         ("label,p1\n0,2\n-1,2", "data.csv row 2: label -1; labels must be whole numbers from 0"),
         ("label,p1\n0,2\n,2", "data.csv row 2: the label is empty; fill it in or remove the row"),
         ("label,p1\n0,2\n0.5,2", "data.csv row 2: label 0.5; labels must be whole numbers"),
@@ -249,6 +252,17 @@ def test_a_vocabulary_that_is_none_is_refused(
     (tmp_path / "vocab.txt").write_text("\n".join(tokens))
     with pytest.raises(DataError, match=words):
         to_out(tmp_path / "data.csv", Storage(vocabulary=str(tmp_path / "vocab.txt")))
+
+
+def test_lines_of_a_label_and_a_text_are_said_to_be_no_table(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "play.txt").write_text("Enter a king.\tHe speaks.\n" * 40)
+    to_out(tmp_path / "play.txt", out="play", length=9)
+    assert "look like a label" not in caplog.text
+    (tmp_path / "reviews.txt").write_text("pos\tnot bad at all\nneg\tdull\n" * 20)
+    to_out(tmp_path / "reviews.txt", out="reviews", length=9)
+    assert "reviews.txt becomes the text of a language model, but its lines look" in caplog.text
 
 
 def test_names_and_links_in_a_source_lead_to_no_other_file_of_the_machine(tmp_path: Path) -> None:

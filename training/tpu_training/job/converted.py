@@ -19,7 +19,7 @@ from tpu_training.job.job import Job
 
 _BY_NAME = "tfds:"
 _SUFFIXES = (".parquet", ".tar")
-_FAILED = "training failed: "
+_FAILED = "data convert failed: "
 
 logger = logging.getLogger(__name__)
 

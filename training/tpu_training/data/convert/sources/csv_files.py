@@ -185,9 +185,12 @@ def _numbers(path: Path, converters: Mapping[int | str, Callable[[str], float]])
         wrong = np.argwhere(~((values >= 0) & (values <= 255) & (values == np.round(values))))
     if len(wrong):
         row, column = wrong[0].tolist()
+        name = dict(enumerate(_columns(path))).get(column, column + 1)
         raise DataError(
-            f"{path}: {values[row, column]:g} in row {row + 1}, column {column + 1}; pixels must "
-            "be whole numbers, 0 to 255"
+            f"{path}: column {name} has {values[row, column]:g} in row {row + 1}; "
+            "features are pixels, whole numbers from 0 to 255, or texts of the column that "
+            "--feature names; numbers to learn are columns that --target names; other numbers as "
+            "features are for a job of your own program"
         )
     return values
 

@@ -3,6 +3,8 @@
 The text is cut into pieces that overlap by one character, so that each is predicted once.
 """
 
+import logging
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,10 @@ from tpu_training.errors import DataError
 from tpu_training.models.spec import NOTHING
 
 _PADDING = "[PAD]"
+# Lines such as those of text classification: a word or number, a tab, a text.
+_LABELLED, _LOOKED_AT = re.compile(r"[^\s]{1,40}\t[^\t]+"), 20
+
+logger = logging.getLogger(__name__)
 
 
 def matches(path: Path) -> bool:
@@ -27,6 +33,14 @@ def load(path: Path, options: Options) -> Source:
         texts = {"train": text[:kept], "test": text[kept:]}
     else:
         texts = {split: _read(path / f"{split}.txt") for split in ("train", "test")}
+    lines = texts["train"].splitlines()[:_LOOKED_AT]
+    if lines and all(_LABELLED.fullmatch(line) for line in lines):
+        logger.warning(
+            "data: %s becomes the text of a language model, but its lines look like a label, a tab "
+            "and a text; to learn the labels, write it as CSV with a header and name its columns "
+            "with --feature and --label",
+            path,
+        )
     characters = sorted(set("".join(texts.values())))
     ids = {character: number for number, character in enumerate(characters, 1)}
     splits = {}
