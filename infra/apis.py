@@ -8,6 +8,7 @@ TPU_API = "tpu.googleapis.com"
 COMPUTE_API = "compute.googleapis.com"
 STORAGE_API = "storage.googleapis.com"
 IAM_API = "iam.googleapis.com"
+CREDENTIALS_API = "iamcredentials.googleapis.com"
 PROJECTS_API = "cloudresourcemanager.googleapis.com"
 KMS_API = "cloudkms.googleapis.com"
 BILLING_API = "cloudbilling.googleapis.com"
@@ -34,6 +35,8 @@ def apis_of(settings: StackSettings) -> tuple[str, ...]:
         apis.append(PUBSUB_API)
     if settings.messages.webhook is not None:
         apis.append(SECRETS_API)
+    if settings.jobs.apart:
+        apis.append(CREDENTIALS_API)
     if settings.jobs.vertex is not None:
         apis.append(VERTEX_API)
     return tuple(apis)

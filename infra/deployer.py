@@ -49,6 +49,7 @@ _APPLIES: Final[Mapping[str, Callable[[StackSettings], bool]]] = {
     "several slices": lambda s: s.tpu.slices > 1,
     "limits": lambda s: _makes_a_role(s),
     "recovery": lambda s: s.recovery.enabled,
+    "jobs with an account of their own": lambda s: s.jobs.apart,
     "managed training": lambda s: s.jobs.vertex is not None,
     "submitters of managed training": lambda s: (
         s.jobs.vertex is not None and bool(s.jobs.vertex.submitters)

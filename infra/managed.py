@@ -14,9 +14,8 @@ def declare_training(
     names: Names,
     services: ProjectServices,
     bucket: Bucket,
-    read_only: str | None,
 ) -> None:
-    """Declare managed training, if the stack has it; jobs don't change the object `read_only`."""
+    """Declare managed training, if the stack has it."""
     vertex = settings.jobs.vertex
     if vertex is None:
         return
@@ -28,7 +27,6 @@ def declare_training(
         region=vertex.region or settings.region,
         account_id=names.managed_account,
         bucket=bucket,
-        read_only=read_only,
         submitters=vertex.submitters,
         requires=tuple(services.enabled[api] for api in (VERTEX_API, IAM_API, PROJECTS_API)),
     )

@@ -56,6 +56,11 @@ class Names:
         return f"{self.prefix}-sa"
 
     @property
+    def jobs_account(self) -> str:
+        """Account id of the service account that jobs of the queue act as."""
+        return f"{self.prefix}-job"
+
+    @property
     def managed_account(self) -> str:
         """Account id of the service account that Vertex AI runs jobs as."""
         return f"{self.prefix}{MANAGED}"

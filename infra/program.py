@@ -13,6 +13,7 @@ from infra.cost.table import table
 from infra.managed import declare_training
 from infra.outputs import export
 from infra.settings import StackSettings
+from infra.settings.training import RunOn
 from infra.stack import Builder
 
 
@@ -36,10 +37,15 @@ def declare(settings: StackSettings, context: Context) -> dict[str, pulumi.Input
     stack.budget(services)
     bucket = stack.bucket(services)
     identity = stack.identity(services, bucket)
-    declare_training(settings, context.names, services, bucket, stack.read_only)
-    stack.limits(services, identity)
+    declare_training(settings, context.names, services, bucket)
+    of_tpu = identity
+    if settings.jobs.apart:
+        jobs = identity.of_jobs(context.names.jobs_account)
+        # Whoever drives a TPU by gRPC acts as its account.
+        of_tpu = jobs if settings.training.run_on is RunOn.VM else identity
+    stack.limits(services, identity, of_tpu)
     declare_messages(settings, context.names, stack.labels, identity, services)
     network = stack.network(services)
-    tpu = stack.tpu(services, network, identity, bucket)
+    tpu = stack.tpu(services, network, of_tpu, bucket)
     vm = stack.vm(services, network, identity, bucket)
     return export(settings, checked.job, bucket, identity, vm, tpu)

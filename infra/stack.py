@@ -26,7 +26,7 @@ from infra.components import machine as machines
 from infra.components.bucket import Bucket, BucketArgs
 from infra.components.budget import Budget, BudgetArgs
 from infra.components.encryption import Encryption, EncryptionArgs
-from infra.components.identity import Identity, IdentityArgs, grant_bucket_to
+from infra.components.identity import JOBS_OBJECTS, Identity, IdentityArgs, grant_bucket_to
 from infra.components.limits import Limits, LimitsArgs
 from infra.components.managed_vm import ManagedVm, ManagedVmArgs
 from infra.components.network import Network, NetworkArgs
@@ -161,7 +161,7 @@ class Builder:
         )
         return Identity("identity", args)
 
-    def limits(self, services: ProjectServices, identity: Identity) -> None:
+    def limits(self, services: ProjectServices, identity: Identity, of_tpu: Identity) -> None:
         """Declare what the machines may do when a limit is reached, or a TPU is lost."""
         if not self.settings.limits.any and not self.settings.recovery.enabled:
             return
@@ -172,7 +172,7 @@ class Builder:
             creates=self.settings.recovery.enabled,
             as_itself=self.settings.architecture is Architecture.VM,
             account=identity.email,
-            account_name=identity.name,
+            tpu_account_name=of_tpu.name,
             requires=(services.enabled[IAM_API], services.enabled[PROJECTS_API]),
         )
         Limits("limits", args)
@@ -215,7 +215,8 @@ class Builder:
         )
         if self.settings.architecture is Architecture.NODE:
             node = TpuNode("tpu", args)
-            grant_bucket_to("tpu", bucket, node.account, node, self.read_only)
+            only = JOBS_OBJECTS if self.settings.jobs.apart else ()
+            grant_bucket_to("tpu", bucket, node.account, node, self.read_only, only)
             return node
         if tpu.queue is None:
             return TpuVm("tpu", args)

@@ -44,6 +44,7 @@ from infra.checks.tpu import (
     warn_about_node,
 )
 from infra.checks.tpu_vm import (
+    check_jobs,
     check_not_for_nodes,
     check_scopes,
     check_tags,
@@ -124,6 +125,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     check_data_disks,
     check_tags,
     check_scopes,
+    check_jobs,
     check_runtime,
     check_node_version,
     check_trainer_version,

@@ -80,6 +80,20 @@ def check_scopes(settings: StackSettings, context: Context) -> Iterator[Problem]
         )
 
 
+def check_jobs(settings: StackSettings, context: Context) -> Iterator[Problem]:
+    """Refuse jobs with an account of their own where a server as the machines' obeys them."""
+    runtime = context.catalog.runtime(settings.tpu.runtime_version or "")
+    serves = settings.tpu.slices > 1 or (runtime is not None and runtime.serves_grpc)
+    if settings.jobs.apart and settings.training.run_on is RunOn.TPU and serves:
+        yield Problem(
+            "jobs.asRoot",
+            False,
+            "can't hold with training.runOn: tpu on this TPU: its gRPC does what any job wants, as "
+            "root and as the machines' account",
+            "Set training.runOn: vm, use one slice and no -pod runtime, or set jobs.asRoot: true",
+        )
+
+
 def warn_about_slices(settings: StackSettings, context: Context) -> Iterator[str]:
     """Warn that the trainer uses the first slice: TensorFlow's TPUStrategy drives one TPU."""
     if settings.tpu.slices > 1:

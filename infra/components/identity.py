@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pulumi
 import pulumi_gcp as gcp
@@ -14,6 +14,10 @@ from infra.components.bucket import Bucket
 # Read and write objects, and see the bucket: TensorFlow looks it up before it writes.
 _BUCKET_ROLES = ("roles/storage.objectUser", "roles/storage.legacyBucketReader")
 _WRITER, _READER = _BUCKET_ROLES[0], "roles/storage.objectViewer"
+# What a job writes, and reads, by its own account: nothing that the agent or a person acts by.
+JOBS_OBJECTS = ("jobs/", "data/")
+# On Vertex AI its container has one account, which also fetches it and keeps its record.
+VERTEX_OBJECTS = (*JOBS_OBJECTS, "archives/", "bell", "queue/")
 # Look the TPU up by its name; write logs.
 _PROJECT_ROLES = ("roles/tpu.viewer", "roles/logging.logWriter")
 
@@ -25,7 +29,9 @@ class IdentityArgs:
     Attributes:
         account_id: the part of its address before the @.
         read_only: an object of the bucket that they may read, but not write or delete.
+        only: the beginnings of the objects that they may use; all if there are none.
         project_roles: roles on the project beside those that all machines need.
+        tokens_for: the address of an account that may act as this one.
         bucket_deleted_with: the bucket, if `destroy` deletes it along with its policy.
         requires: the API that each kind of grant (`account`, `project`) waits for.
     """
@@ -34,7 +40,9 @@ class IdentityArgs:
     account_id: str
     bucket: pulumi.Input[str]
     read_only: str | None = None
+    only: tuple[str, ...] = ()
     project_roles: tuple[str, ...] = ()
+    tokens_for: pulumi.Input[str] | None = None
     bucket_deleted_with: pulumi.Resource | None = None
     requires: Mapping[str, pulumi.Resource] = field(default_factory=dict)
 
@@ -54,8 +62,10 @@ class Identity(pulumi.ComponentResource):
         self, name: str, args: IdentityArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("tpu-stack:infra:Identity", name, None, opts)
+        # An address in the engine has the kind of a parent, and not its name.
+        prefix = "" if name == "identity" else f"{name}-"
         account = gcp.serviceaccount.Account(
-            "account",
+            f"{prefix}account",
             project=args.project,
             account_id=args.account_id,
             display_name="Machines of a tpu-stack",
@@ -71,11 +81,12 @@ class Identity(pulumi.ComponentResource):
             ),
         )
         member = pulumi.Output.concat("serviceAccount:", account.email)
+        self._args = args
         self.email = account.email
         self.name = account.name
-        for role, condition in _bucket_grants(args.bucket, args.read_only):
+        for role, condition in _bucket_grants(args.bucket, args.read_only, args.only):
             storage.BucketIAMMember(
-                role.rpartition("/")[2],
+                f"{prefix}{role.rpartition('/')[2]}",
                 bucket=args.bucket,
                 role=role,
                 member=member,
@@ -84,13 +95,26 @@ class Identity(pulumi.ComponentResource):
             )
         for role in (*_PROJECT_ROLES, *args.project_roles):
             projects.IAMMember(
-                role.rpartition("/")[2],
+                f"{prefix}{role.rpartition('/')[2]}",
                 project=args.project,
                 role=role,
                 member=member,
                 opts=self._after(args, "project"),
             )
+        if args.tokens_for is not None:
+            gcp.serviceaccount.IAMMember(
+                f"{prefix}tokens",
+                service_account_id=account.name,
+                role="roles/iam.serviceAccountTokenCreator",
+                member=pulumi.Output.concat("serviceAccount:", args.tokens_for),
+                opts=pulumi.ResourceOptions(parent=self),
+            )
         self.register_outputs({"email": self.email})
+
+    def of_jobs(self, account_id: str) -> Identity:
+        """Declare whom jobs of these machines act as, by tokens that the machines make."""
+        args = replace(self._args, account_id=account_id, only=JOBS_OBJECTS, project_roles=())
+        return Identity("jobs", replace(args, tokens_for=self.email))
 
     def _after(self, args: IdentityArgs, kind: str) -> pulumi.ResourceOptions:
         api = args.requires.get(kind)
@@ -102,7 +126,8 @@ def grant_bucket_to(
     bucket: Bucket,
     email: pulumi.Input[str],
     parent: pulumi.Resource,
-    read_only: str | None,
+    read_only: str | None = None,
+    only: tuple[str, ...] = (),
 ) -> list[pulumi.Resource]:
     """Let another identity use the bucket: a classic TPU node reads its data itself."""
     return [
@@ -114,28 +139,37 @@ def grant_bucket_to(
             member=pulumi.Output.concat("serviceAccount:", email),
             opts=pulumi.ResourceOptions(parent=parent, deleted_with=bucket.deleted_with),
         )
-        for role, condition in _bucket_grants(bucket.name, read_only)
+        for role, condition in _bucket_grants(bucket.name, read_only, only)
     ]
 
 
 def _bucket_grants(
-    bucket: pulumi.Input[str], read_only: str | None
+    bucket: pulumi.Input[str], read_only: str | None, only: tuple[str, ...]
 ) -> Iterator[tuple[str, dict[str, object] | None]]:
     """Yield each role on the bucket, with the condition under which it counts.
 
-    A list of objects is an access to the bucket, whose name the condition lets pass; what it leaves
-    out is to create, to overwrite and to delete this one object. Sources: "Resource attributes for
-    IAM Conditions", cloud.google.com/iam/docs/conditions-resource-attributes; the bucket needs
-    uniform access, cloud.google.com/storage/docs/access-control/iam#conditions.
+    A list of objects is an access to the bucket, whose name the first condition lets pass; what it
+    leaves out is to create, to overwrite and to delete this one object. The second leaves lists to
+    the other role. Sources: "Resource attributes for IAM Conditions",
+    cloud.google.com/iam/docs/conditions-resource-attributes; the bucket needs uniform access,
+    cloud.google.com/storage/docs/access-control/iam#conditions.
     """
+    objects = pulumi.Output.concat(
+        'resource.name.startsWith("projects/_/buckets/', bucket, "/objects/"
+    )
+    if only:
+        begins = [pulumi.Output.concat(objects, each, '")') for each in only]
+        expression = pulumi.Output.all(*begins).apply(" || ".join)
+        yield _WRITER, {"title": "Only what jobs use", "expression": expression}
+        yield _BUCKET_ROLES[1], None
+        return
     if read_only is None:
         yield from ((role, None) for role in _BUCKET_ROLES)
         return
-    name = pulumi.Output.concat("projects/_/buckets/", bucket, "/objects/", read_only)
     condition = {
         "title": f"Not {read_only}",
         "description": "What pulumi up writes and the machines only read",
-        "expression": pulumi.Output.concat('!resource.name.startsWith("', name, '")'),
+        "expression": pulumi.Output.concat("!", objects, read_only, '")'),
     }
     for role in _BUCKET_ROLES:
         yield role, condition if role == _WRITER else None

@@ -22,9 +22,9 @@ class LimitsArgs:
         role_id: the beginning of its id in the project.
         given: the id of a role that is there already; None for one of the stack's own.
         creates: whether the machines make a lost TPU anew.
-        as_itself: whether that TPU runs as the machines' own account, as all but classic nodes do.
+        as_itself: whether that TPU runs as an account of the stack's, as all but classic nodes do.
         account: the address of the machines' account.
-        account_name: its full name.
+        tpu_account_name: the full name of the TPU's account.
         requires: the APIs that the role waits for.
     """
 
@@ -34,7 +34,7 @@ class LimitsArgs:
     creates: bool
     as_itself: bool
     account: pulumi.Input[str]
-    account_name: pulumi.Input[str]
+    tpu_account_name: pulumi.Input[str]
     requires: tuple[pulumi.Resource, ...]
 
 
@@ -42,7 +42,7 @@ class Limits(pulumi.ComponentResource):
     """A role of the stack's own, with which its machines stop, start and delete their TPU.
 
     It is not `roles/tpu.admin`, on purpose: they create TPUs only where recovery is enabled, and
-    then as their own account alone.
+    then as the stack's account for it alone.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Limits(pulumi.ComponentResource):
         if args.creates and args.as_itself:
             gcp.serviceaccount.IAMMember(
                 "itself",
-                service_account_id=args.account_name,
+                service_account_id=args.tpu_account_name,
                 role="roles/iam.serviceAccountUser",
                 member=pulumi.Output.concat("serviceAccount:", args.account),
                 opts=own,

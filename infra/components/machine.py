@@ -17,6 +17,7 @@ from infra.settings import StackSettings
 from infra.settings.timeouts import Timeouts
 from infra.settings.training import RunOn
 from infra.startup.agent.bundle import program
+from infra.startup.agent.jobs.identity import AS_ROOT
 
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
 LOCK = "tensorflow-lock"
@@ -26,7 +27,7 @@ AGENT = "watchdog"
 LIMITS = "limits"
 """The metadata with what the agent does beside running the trainer."""
 JOBS = "training-jobs"
-"""The metadata that says that a machine runs the jobs of the queue."""
+"""The metadata that says that a machine runs the jobs of the queue, and as which account."""
 MESSAGES = "messages"
 """The metadata that says whom the agent tells: it names a secret, and never a webhook's URL."""
 ZONES = "tpu-zones"
@@ -97,7 +98,9 @@ def startup_script(script: str) -> str:
 def agent_metadata(settings: StackSettings, context: Context) -> dict[str, pulumi.Input[str]]:
     """Return what the agent does beside running the trainer."""
     limits = _limits(settings, context.names)
-    jobs = {JOBS: "true"} if settings.jobs.enabled else {}
+    account = context.names.email_of(context.names.jobs_account, settings.project)
+    who = account if settings.jobs.apart else AS_ROOT
+    jobs = {JOBS: who} if settings.jobs.enabled else {}
     zones = {ZONES: ",".join(settings.tpu_zones)} if len(settings.tpu_zones) > 1 else {}
     return {**limits, **jobs, **_messages(settings, context), **zones}
 

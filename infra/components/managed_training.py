@@ -9,7 +9,7 @@ import pulumi_gcp as gcp
 
 from infra.components import mark, projects
 from infra.components.bucket import Bucket
-from infra.components.identity import grant_bucket_to
+from infra.components.identity import VERTEX_OBJECTS, grant_bucket_to
 from infra.managed_jobs import ManagedJobs
 
 _SERVICE = "aiplatform.googleapis.com"
@@ -25,7 +25,6 @@ class ManagedTrainingArgs:
         region: in which jobs run.
         account_id: of the account that jobs run as: the part of its address before the @.
         bucket: the stack's, in which jobs and all that they leave lie.
-        read_only: an object of the bucket that jobs may read, but not write or delete.
         submitters: members who may submit jobs.
         requires: the APIs that all of it waits for.
     """
@@ -34,13 +33,12 @@ class ManagedTrainingArgs:
     region: str
     account_id: str
     bucket: Bucket
-    read_only: str | None
     submitters: tuple[str, ...]
     requires: tuple[pulumi.Resource, ...]
 
 
 class ManagedTraining(pulumi.ComponentResource):
-    """An account for Vertex AI's custom jobs, with the bucket's objects and a log to write.
+    """An account for Vertex AI's custom jobs, with objects of the bucket and a log to write.
 
     AI Platform had to be granted `roles/ml.serviceAgent` for its TPUs. Vertex AI's own service
     agents get theirs from Google with the API; what a person grants is the right to act as the
@@ -64,7 +62,7 @@ class ManagedTraining(pulumi.ComponentResource):
                 own, pulumi.ResourceOptions(ignore_changes=list(mark.KEPT_DESCRIPTION))
             ),
         )
-        grants = grant_bucket_to("runner", args.bucket, account.email, self, args.read_only)
+        grants = grant_bucket_to("runner", args.bucket, account.email, self, only=VERTEX_OBJECTS)
         member = pulumi.Output.concat("serviceAccount:", account.email)
         writer = projects.IAMMember(
             "writer", project=args.project, role=_WRITER, member=member, opts=own

@@ -60,7 +60,16 @@ class JobsSettings(Section):
     """Whether the machine that would run the training runs the jobs of a queue in the bucket
     instead, one after the other. Whoever may write to the bucket can then run programs on it.
     """
+    as_root: bool = False
+    """Whether jobs run as root and as the machines' own account, which makes TPUs with recovery and
+    writes every object. Otherwise they have a user and an account of their own.
+    """
     vertex: VertexSettings | None = None
     """What Vertex AI needs to run jobs of this stack, whose bucket they use. None if it is not set:
     it runs none.
     """
+
+    @property
+    def apart(self) -> bool:
+        """Whether jobs have an account of their own."""
+        return self.enabled and not self.as_root

@@ -13,7 +13,8 @@
 #   cost-note                          what the stack goes on costing, for the training's report
 #   watchdog                           the agent: runs the trainer, keeps limits
 #   limits                             when the TPU is taken down, and whether it is made anew
-#   training-jobs                      true: the jobs of the queue run in place of one training
+#   training-jobs                      the jobs of the queue run in place of one training, as this
+#                                      account and a user of their own; or `root`
 #   messages                           whom the agent tells how jobs and trainings end
 # A script may run at every boot: what is done already is not done again.
 set -euo pipefail
@@ -257,14 +258,25 @@ start_watchdog() {
     "$(command -v python3)" "$RUN/watchdog.py"
 }
 
+# Makes the machine one for jobs without root: their user finds what lies below the home folder and
+# lists nothing there, the packet filter is there, and the last 5 % of the disk are root's.
+let_jobs_in() {
+  chmod o+x "${HOME:-/root}"
+  command -v nft >/dev/null || { apt_get update && apt_get install --yes nftables; }
+  tune2fs -m 5 "$(df --output=source "$BASE" | tail --lines=1)" ||
+    log "a job may fill this disk: its file system keeps no part of it for root"
+}
+
 # Runs the jobs of the queue as a systemd unit. A job outlives a runner that ends: the next one goes
 # on with it, or its supervisor ends it.
 # Arguments as start_training has them.
 start_jobs() {
-  local tpu="$1" here="" setting library
+  local tpu="$1" here="" setting library account
   local -a settings=()
   shift
   mkdir -p "$BASE"
+  account="$(attribute training-jobs)"
+  [[ "$account" == root ]] || let_jobs_in
   ensure_tensorflow "$(attribute training-tensorflow)" "$TENSORFLOW_PACKAGE"
   if [[ "$tpu" == local ]]; then
     here=here
@@ -276,14 +288,14 @@ start_jobs() {
   install_training
   attribute watchdog >"$BASE/jobs.py"
   for setting in "HOME=${HOME:-/root}" "PYTHONUNBUFFERED=1" "TPU_STACK_PACKAGES=$PACKAGES" \
-    "TPU_STACK_PYTHON=$(command -v "$PYTHON")" "$@"; do
+    "TPU_STACK_PYTHON=$(command -v "$PYTHON")" "TPU_STACK_JOB_ACCOUNT=$account" "$@"; do
     settings+=("--setenv=$setting")
   done
   log "running the jobs of $(attribute bucket-url)"
   # shellcheck disable=SC2086 # One word or none.
   systemd-run --unit=jobs --description="tpu-stack jobs" --collect \
     --property=Restart=always --property=RestartSec=1 --property=StartLimitIntervalSec=0 \
-    --property=KillMode=process \
+    --property=KillMode=process --property=LimitMEMLOCK=infinity \
     --property=StandardOutput=journal+console --property=StandardError=journal+console \
     "${settings[@]}" "$(command -v python3)" "$BASE/jobs.py" jobs $here
 }
@@ -329,7 +341,7 @@ start_training() {
   start_watchdog
   require_scope
   await_grants
-  if [[ "$(attribute training-jobs || true)" == true ]]; then
+  if attribute training-jobs >/dev/null; then
     start_jobs "$tpu" "$@"
     return
   fi

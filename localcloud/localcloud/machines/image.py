@@ -12,7 +12,13 @@ from types import MappingProxyType
 _ROOT = Path(__file__).parents[2]
 _COMMANDS = ("systemd-run", "systemctl", "journalctl", "shutdown", "poweroff", "halt", "reboot")
 # Programs of the host that would act on the host instead of the machine.
-_ABSENT = ("apt", "apt-get", "dpkg", "docker", "snap", "service", "update-rc.d")
+_ABSENT = ("apt", "apt-get", "dpkg", "docker", "snap", "service", "tune2fs", "update-rc.d")
+# Those that would keep its users apart, of which it has one.
+_IN_VAIN = {
+    "useradd": "echo 'useradd: a local machine has one user' >&2",
+    "nft": "echo 'nft: a local machine has no packet filter' >&2",
+    "setpriv": 'while [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"',
+}
 _KEPT = ("LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
 _CA_VARIABLES = (
@@ -88,6 +94,8 @@ class Image:
         self._program("python3", f'exec {python} "$@"')
         self._program("pip3", f'exec {python} -m pip "$@"')
         self._program("sudo", 'while [ "$1" = -n ] || [ "$1" = -E ]; do shift; done\nexec "$@"')
+        for name, script in _IN_VAIN.items():
+            self._program(name, script)
         self._program("hostname", f"echo {shlex.quote(host)}")
         for name in _COMMANDS:
             call = f"from localcloud.machines.guest.command import main; main({name!r}, argv)"

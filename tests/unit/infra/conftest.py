@@ -99,7 +99,8 @@ class Engine(pulumi_mocks.Mocks):
             return "", dict(args.inputs)
         computed: dict[str, Any] = {}
         if args.typ == "gcp:serviceaccount/account:Account":
-            computed["email"] = f"{args.inputs['accountId']}@some-project.iam.gserviceaccount.com"
+            email = f"{args.inputs['accountId']}@some-project.iam.gserviceaccount.com"
+            computed |= {"email": email, "name": f"projects/some-project/serviceAccounts/{email}"}
         if args.typ == "pulumi-python:dynamic/tpu:QueuedNode":
             computed["endpoints"] = [
                 {"ipAddress": f"10.10.0.{host + 2}", "port": "8470"} for host in range(self.hosts)

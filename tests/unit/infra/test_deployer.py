@@ -116,6 +116,8 @@ def test_what_is_of_the_billing_account_is_in_no_role_of_the_project() -> None:
         {"limits": {"role": "tpu_stack_limits"}, "recovery": {"enabled": True}},
         {"messages": {"webhook": "tpu-webhook", "pubsubTopic": "tpu-messages"}},
         {"jobs": {"vertex": {"submitters": ["user:me@example.com"]}}},
+        {"jobs": {"enabled": True}},
+        {"jobs": {"enabled": True, "asRoot": True}},
     ],
 )
 def test_the_roles_that_a_stack_gives_are_those_on_the_list(

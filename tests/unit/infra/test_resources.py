@@ -453,18 +453,68 @@ def test_the_machine_knows_what_an_hour_costs_where_it_tells_of_a_ceiling(run: R
     assert cost["hour"] > cost["hourWithoutTpu"] > 0
 
 
-def test_a_stack_that_runs_jobs_gives_its_machine_the_agent_and_no_further_right(run: Run) -> None:
+MACHINES, JOBS = (
+    f"tpu-stack-test-{kind}@some-project.iam.gserviceaccount.com" for kind in ("sa", "job")
+)
+
+
+def grants(of: Any) -> list[Any]:
+    kinds = ("IAMMember", "BucketIAMMember", "IAMCustomRole")
+    return [resource.inputs for kind in kinds for resource in of.of(kind)]
+
+
+def test_jobs_have_an_account_that_writes_no_record_and_of_which_machines_make_tokens(
+    run: Run,
+) -> None:
     plain, _ = run(config())
     engine, _ = run(config(jobs={"enabled": True}))
     metadata = engine.one("Instance")["metadata"]
-    assert (metadata["training-jobs"], metadata["watchdog"]) == ("true", program())
+    assert (metadata["training-jobs"], metadata["watchdog"]) == (JOBS, program())
     assert "training-jobs" not in plain.one("Instance")["metadata"]
+    more = [grant for grant in grants(engine) if grant not in grants(plain)]
+    assert {(one["role"], one["member"].removeprefix("serviceAccount:")) for one in more} == {
+        ("roles/storage.objectUser", JOBS),
+        ("roles/storage.legacyBucketReader", JOBS),
+        ("roles/tpu.viewer", JOBS),
+        ("roles/logging.logWriter", JOBS),
+        ("roles/iam.serviceAccountTokenCreator", MACHINES),
+    }
+    (condition,) = (one["condition"]["expression"] for one in more if one.get("condition"))
+    objects = 'resource.name.startsWith("projects/_/buckets/some-project-tpu-stack-test/objects/'
+    assert condition == f'{objects}jobs/") || {objects}data/")'
+    (tokens,) = (one for one in more if one["role"].endswith("TokenCreator"))
+    assert JOBS in tokens["serviceAccountId"]
 
-    def grants(of: Any) -> list[Any]:
-        kinds = ("IAMMember", "BucketIAMMember", "IAMCustomRole")
-        return [resource.inputs for kind in kinds for resource in of.of(kind)]
 
+def test_jobs_that_run_as_root_have_the_machines_account_and_no_other(run: Run) -> None:
+    plain, _ = run(config())
+    engine, _ = run(config(jobs={"enabled": True, "asRoot": True}))
+    assert engine.one("Instance")["metadata"]["training-jobs"] == "root"
     assert grants(engine) == grants(plain)
+
+
+@pytest.mark.parametrize(
+    ("more", "account"),
+    [
+        ({}, JOBS),
+        ({"jobs": {"enabled": True, "asRoot": True}}, MACHINES),
+        ({"tpu": ON_TPU, "training": {"runOn": "tpu"}}, MACHINES),
+    ],
+    ids=["gRPC", "as root", "on the TPU VM"],
+)
+def test_a_tpu_that_jobs_drive_by_grpc_has_their_account(
+    run: Run, more: dict[str, Any], account: str
+) -> None:
+    engine, _ = run(config(**{"tpu": POD, "jobs": {"enabled": True}, **more}))
+    assert engine.one("V2Vm")["serviceAccount"]["email"] == account
+    assert engine.one("Instance")["serviceAccount"]["email"] == MACHINES
+
+
+def test_the_agent_makes_the_tpu_anew_as_the_jobs_account(run: Run) -> None:
+    engine, _ = run(config(tpu=POD, jobs={"enabled": True}, recovery={"enabled": True}))
+    (acts,) = (g.inputs for g in engine.of("IAMMember") if g.name == "itself")
+    assert JOBS in acts["serviceAccountId"]
+    assert acts["member"] == f"serviceAccount:{MACHINES}"
 
 
 def test_recovery_reaches_the_vm_with_a_declaration_and_a_role_to_act_by_it(run: Run) -> None:

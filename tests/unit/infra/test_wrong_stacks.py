@@ -688,6 +688,13 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         "3.10. Use a newer runtime.",
     ),
     (
+        "jobs with an account of their own beside gRPC that obeys them as the machines'",
+        config(training={"runOn": "tpu"}, jobs={"enabled": True}),
+        "jobs.asRoot: false can't hold with training.runOn: tpu on this TPU: its gRPC does what "
+        "any job wants, as root and as the machines' account. Set training.runOn: vm, use one "
+        "slice and no -pod runtime, or set jobs.asRoot: true.",
+    ),
+    (
         "a TensorFlow without a wheel for the image's Python",
         config(
             vm={"image": "ubuntu-os-cloud/ubuntu-2404-lts-amd64"},

@@ -25,7 +25,7 @@ from infra.rest import Api
 from infra.startup.agent.jobs.transport import Transport
 from infra.startup.agent.machine import Machine
 from tests.unit.structure.modules import ROOT, sources
-from tpu_training.checkpoints.lease.bucket_object import BucketObject
+from tpu_training.cluster.bucket_object import BucketObject
 from tpu_training.cluster.endpoint.cloud_tpu import CloudTpuApi
 from tpustack.ci.forges import forge_of
 from tpustack.cloud.google import Google

@@ -17,6 +17,13 @@ from .unpack import check_digest, unpack
 PYTHON, PACKAGES = "TPU_STACK_PYTHON", "TPU_STACK_PACKAGES"
 """Variables of the runner's unit: the Python that has TensorFlow, and where the trainer is."""
 _HASH = "--hash="
+_WRITE = """import os, sys
+for path, text in zip(sys.argv[1::2], sys.argv[2::2]):
+    with open(path, "w", encoding="utf-8") as file:
+        os.chmod(path, 0o755)
+        file.write(text)
+"""
+_TRAINER = '#!/bin/sh\nexec python -m tpu_training "$@"\n'
 _PATHS = "import json, sys; print(json.dumps([p for p in sys.path if p.endswith('-packages')]))"
 
 
@@ -46,12 +53,17 @@ class Environment:
         self._work, self._venv = folder / "work", folder / "venv"
         self.artifacts = folder / "artifacts"
 
-    def make(self, store: Store) -> None:
-        """Make it. Raises SetupError, Harmful or StoreError."""
-        for path in (self._work, self.artifacts):
+    def make(self, store: Store, own: Callable[[Sequence[Path]], None]) -> None:
+        """Make it; `own` gives the job what is its own. Raises SetupError, Harmful or StoreError.
+
+        From then on only commands of the job change that: it may have put links there.
+        """
+        folders = (self._work, self.artifacts, self._venv, self._folder / "home")
+        for path in folders:
             path.mkdir(exist_ok=True)
         wheel = self._fetch(store)
         needed = [*([str(wheel)] if wheel else []), *self._requirements()]
+        own(folders)
         self._make_venv(with_pip=bool(needed))
         if self._spec.framework == "tensorflow" or self._content.get("sees_packages"):
             self._see_packages()
@@ -91,7 +103,7 @@ class Environment:
         return [*hashes, "--requirement", str(path)]
 
     def _make_venv(self, *, with_pip: bool) -> None:
-        command = [self._python(), "-m", "venv", "--clear", str(self._venv)]
+        command = [self._python(), "-I", "-m", "venv", "--clear", str(self._venv)]
         if self._call(command if with_pip else [*command, "--without-pip"], {}) != 0:
             raise SetupError("no Python environment could be made")
 
@@ -112,10 +124,13 @@ class Environment:
         paths = [*json.loads(asked.stdout), *filter(None, [os.environ.get(PACKAGES)])]
         (packages,) = self._venv.glob("lib/python*/site-packages")
         lines = [f"import site; site.addsitedir({path!r})" for path in paths]
-        (packages / "tpu-stack.pth").write_text("\n".join([*lines, ""]), "utf-8")
-        command = self._venv / "bin" / "tpu-training"
-        command.write_text('#!/bin/sh\nexec python -m tpu_training "$@"\n', "ascii")
-        command.chmod(0o755)
+        written = {
+            packages / "tpu-stack.pth": "\n".join([*lines, ""]),
+            self._venv / "bin" / "tpu-training": _TRAINER,
+        }
+        pairs = [str(one) for pair in written.items() for one in pair]
+        if self._call([self._python(), "-I", "-c", _WRITE, *pairs], {}) != 0:
+            raise SetupError("the machine's TensorFlow can't be had")
 
     @staticmethod
     def _python() -> str:

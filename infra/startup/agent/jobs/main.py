@@ -21,6 +21,7 @@ from . import layout, managed, messages
 from .attempt import Attempt
 from .container import World as HostWorld
 from .hosts import Host
+from .identity import ACCOUNT, identity_of
 from .lease import Holder
 from .messages import Messages
 from .runner import Runner, World
@@ -53,7 +54,9 @@ def run(arguments: list[str]) -> None:
 
 def _run_try(folder: Path) -> None:
     """Run one try, as the process that `Attempt.start` starts."""
-    supervise(folder, _store_of(Machine()))
+    machine = Machine()
+    who = identity_of(os.environ.get(ACCOUNT, ""), machine.call)
+    supervise(folder, _store_of(machine), who)
 
 
 def _store_of(machine: Machine) -> Callable[[str], Store]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from . import layout
 from .attempt import Attempt, why_full
 from .environment import Environment, SetupError
+from .identity import Identity, NotApart
 from .lease import SURE
 from .record import Outcome, Spec
 from .store import Store, StoreError
@@ -31,6 +32,8 @@ _LEASE_SLACK = 5.0
 # it may turn out that this was why.
 _TOLD_WITHIN = 1.0
 _SIGNALLED = 128
+# Until the grants of the jobs' account count: sometimes seven minutes, says Google.
+_GRANTS = 600.0
 
 
 _GOES_DOWN = Outcome("preempted", said="its machine goes down")
@@ -49,8 +52,8 @@ def now() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-def supervise(folder: Path, store: Callable[[str], Store]) -> None:
-    """Run the try in a folder, unless a supervisor has done so; `store` opens a bucket."""
+def supervise(folder: Path, store: Callable[[str], Store], who: Identity | None = None) -> None:
+    """Run the try in a folder as `who`, unless a supervisor has done so; `store` opens a bucket."""
     attempt = Attempt(folder)
     if not attempt.claim():
         return
@@ -59,7 +62,7 @@ def supervise(folder: Path, store: Callable[[str], Store]) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     try:
-        supervisor = Supervisor(attempt, store)
+        supervisor = Supervisor(attempt, store, who)
         signal.signal(signal.SIGTERM, lambda *_: supervisor.go_down())
         outcome = supervisor.run()
     except Exception as error:  # Whatever it is, the runner must get to know.
@@ -78,10 +81,12 @@ def say(text: str) -> None:
 
 
 class Supervisor:
-    """Runs the commands of a try."""
+    """Runs the commands of a try as a user of their own, or as its own."""
 
-    def __init__(self, attempt: Attempt, store: Callable[[str], Store]) -> None:
-        content = attempt.content()
+    def __init__(
+        self, attempt: Attempt, store: Callable[[str], Store], who: Identity | None = None
+    ) -> None:
+        content, self._who = attempt.content(), who
         self._attempt, self._content = attempt, content
         self._spec = Spec(**content["spec"])
         self._store = store(content["bucket"])
@@ -97,7 +102,8 @@ class Supervisor:
         folder = self._attempt.folder
         environment = Environment(folder, self._spec, self._content, self._call)
         try:
-            environment.make(self._store)
+            self._enter()
+            environment.make(self._store, self._own)
             if self._spec.timeout is not None:
                 self._deadline = now() + self._spec.timeout
             variables = environment.variables()
@@ -106,20 +112,46 @@ class Supervisor:
             if ended.outcome.why != "preempted":
                 self._keep_artifacts(environment.artifacts)
             return ended.outcome
-        except (SetupError, Harmful, StoreError) as error:
+        except (SetupError, Harmful, StoreError, NotApart) as error:
             return Outcome("setup", 1, str(error))
         self._keep_artifacts(environment.artifacts)
         said = "the command does not exist on the machine (exit code 127)" if code == 127 else ""
         return Outcome("exited", code, said)
 
+    def _enter(self) -> None:
+        """Have a user and an account for the job. Raises NotApart, or Ended."""
+        if self._who is None:
+            return
+        self._who.enter()
+        deadline = now() + _GRANTS
+        while why := self._who.why_no_token():
+            if outcome := self._why_to_end():
+                raise Ended(outcome)
+            if now() > deadline:
+                raise NotApart(why)
+            time.sleep(1.0)
+
+    def _own(self, paths: Sequence[Path]) -> None:
+        """Give the job what is its own."""
+        if self._who is not None:
+            # As which it may also be opened again, by /dev/stderr.
+            self._who.own([*paths, self._attempt.log])
+
+    def _kill(self) -> None:
+        self._attempt.kill()
+        if self._who is not None:
+            self._who.leave()
+
     def _call(self, command: Sequence[str], variables: Mapping[str, str]) -> int:
         """Run a command to its end; return its exit code. Raises Ended if the try is to end."""
         if outcome := self._why_to_end():
             raise Ended(outcome)
+        folder = self._attempt.folder
+        own = {} if self._who is None else self._who.variables(folder / "home")
         process = subprocess.Popen(
-            command,
-            cwd=self._attempt.folder / "work",
-            env={**os.environ, **variables},
+            command if self._who is None else self._who.command(command),
+            cwd=folder / "work",
+            env={**os.environ, **own, **variables},
             stdin=subprocess.DEVNULL,
         )
         while process.poll() is None:
@@ -129,7 +161,7 @@ class Supervisor:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_LOOK)
         # What it left in the background goes with it.
-        self._attempt.kill()
+        self._kill()
         code = process.returncode
         code = code if code >= 0 else _SIGNALLED - code
         if code > _SIGNALLED:
@@ -152,7 +184,7 @@ class Supervisor:
         self._attempt.ask_to_end()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE)
-        self._attempt.kill()
+        self._kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_LOOK)
 

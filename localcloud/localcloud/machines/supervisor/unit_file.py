@@ -240,4 +240,6 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "KillSignal": ("kill_signal", _signal),
     "KillMode": ("kill_mode", _one_of(("control-group", "process"))),
     "User": ("", _one_of(("root",))),
+    # What is locked here is the host's, whose limits count.
+    "LimitMEMLOCK": ("", _one_of(("infinity",))),
 }

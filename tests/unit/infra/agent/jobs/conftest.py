@@ -32,7 +32,8 @@ SCRIPT = """
 curl --silent --header "Metadata-Flavor: Google" \\
   http://metadata.google.internal/computeMetadata/v1/instance/attributes/watchdog >jobs.py
 systemd-run --unit=jobs --collect --property=Restart=always --property=RestartSec=0.2 \\
-  --property=KillMode=process --property=StandardOutput=journal+console \\
+  --setenv=TPU_STACK_JOB_ACCOUNT=WHO --property=KillMode=process \\
+  --property=StandardOutput=journal+console \\
   "$(command -v python3)" "$PWD/jobs.py" jobs
 """
 
@@ -84,7 +85,9 @@ class Site:
             NODE, NODE_NAME, node | {"state": state, "networkEndpoints": ends}
         )
 
-    def boot(self, name: str = "m", number: int = 42, webhook: str = "") -> str:
+    def boot(
+        self, name: str = "m", number: int = 42, webhook: str = "", account: str = "root"
+    ) -> str:
         attributes = {"messages": json.dumps({"webhook": webhook})} if webhook else {}
         attributes |= {
             "watchdog": program(),
@@ -92,7 +95,7 @@ class Site:
             "tpu-project": PROJECT,
             "tpu-zone": ZONE,
             "tpu-name": "t",
-            "startup-script": SCRIPT,
+            "startup-script": SCRIPT.replace("WHO", account),
         }
         machine = spec(
             name=name,

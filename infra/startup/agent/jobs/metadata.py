@@ -1,0 +1,137 @@
+"""The metadata server of a job: what it may know of its machine, and tokens of the jobs' account.
+
+The machine's own gives tokens of the machine's account to every process that gets to it, so that
+identity.py keeps jobs from it. The answers have Google's form:
+https://docs.cloud.google.com/compute/docs/metadata/predefined-metadata-keys (2026-11-24).
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import IPv4Address
+
+from ..google import Call, message, parse, seconds
+
+_ROOT = "/computeMetadata/v1/"
+_ACCOUNTS = "instance/service-accounts"
+_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+# Where a program is, and that its machine is about to go; then what a TPU tells libtpu and JAX
+# (jax/_src/clusters/cloud_tpu_cluster.py).
+_INSTANCE = {
+    "hostname",
+    "id",
+    "maintenance-event",
+    "name",
+    "preempted",
+    "upcoming-maintenance",
+    "zone",
+}
+_OF_TPU = {"accelerator-type", "agent-worker-number", "tpu-env", "worker-network-endpoints"}
+_TOLD = {
+    *("project/project-id", "project/numeric-project-id"),
+    *(f"instance/{name}" for name in _INSTANCE),
+    *(f"instance/attributes/{name}" for name in _OF_TPU),
+}
+_EARLY = 300.0
+_PATIENCE = 120.0
+Answer = tuple[int, str, str]
+"""HTTP status, text, ETag."""
+
+
+class JobMetadata:
+    """Answers what a job asks.
+
+    Args:
+        account: the address of the jobs' account.
+        call: calls Google as the machine's account, which may make tokens of that one.
+    """
+
+    def __init__(self, account: str, call: Call) -> None:
+        self._account, self._call = account, call
+        self._lock = threading.Lock()
+        self._token, self._until = "", 0.0
+
+    def serve(self) -> tuple[str, int]:
+        """Serve on loopback while this process lives; return address and port."""
+        answer = self.answer
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                asked, _, query = self.path.partition("?")
+                if self.headers.get("Metadata-Flavor", "").lower() != "google":
+                    status, text, etag = 403, "missing required header: Metadata-Flavor\n", ""
+                else:
+                    status, text, etag = answer(asked, query)
+                self.send_response(status)
+                self.send_header("Metadata-Flavor", "Google")
+                self.send_header("ETag", etag)
+                self.send_header("Content-Length", str(len(text.encode())))
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Say nothing: what this process writes is in the job's log."""
+
+        here = str(IPv4Address(socket.INADDR_LOOPBACK))
+        server = ThreadingHTTPServer((here, 0), Handler)
+        threading.Thread(target=server.serve_forever, name="metadata", daemon=True).start()
+        return here, server.server_port
+
+    def token(self) -> str:
+        """Return a token of the jobs' account as the server answers it. Raises OSError."""
+        with self._lock:
+            if time.time() > self._until - _EARLY:
+                url = "https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/"
+                url += f"{self._account}:generateAccessToken"
+                status, answer = self._call("POST", url, json.dumps({"scope": [_SCOPE]}))
+                if status != 200:
+                    raise OSError(f"no token of {self._account}: {message(answer)}")
+                self._token, self._until = answer["accessToken"], seconds(answer["expireTime"])
+            about = {"access_token": self._token, "token_type": "Bearer"}
+            return json.dumps({**about, "expires_in": int(self._until - time.time())})
+
+    def answer(self, asked: str, query: str) -> Answer:
+        """Return the answer to a GET."""
+        if not asked.startswith(_ROOT):
+            return 200, "computeMetadata/\n", ""
+        path = asked.removeprefix(_ROOT).rstrip("/")
+        if path in _TOLD:
+            return _ask(path, query)
+        if path == "instance" and "recursive=true" in query.lower():
+            status, text, etag = _ask("instance/", query)
+            told = {name.replace("-", "") for name in _INSTANCE}
+            kept = {k: v for k, v in parse(text.encode()).items() if k.lower() in told}
+            return status, json.dumps(kept), etag
+        path = path.replace(f"/{self._account}", "/default")
+        if path == f"{_ACCOUNTS}/default/token":
+            try:
+                return 200, self.token(), ""
+            except OSError as error:
+                return 503, f"{error}\n", ""
+        account = {"aliases": ["default"], "email": self._account, "scopes": [_SCOPE]}
+        own = {
+            _ACCOUNTS: f"default/\n{self._account}/\n",
+            f"{_ACCOUNTS}/default": json.dumps(account),
+            f"{_ACCOUNTS}/default/email": self._account,
+            f"{_ACCOUNTS}/default/scopes": _SCOPE,
+        }
+        return (200, own[path], "") if path in own else (404, f"no job is told {path}\n", "")
+
+
+def _ask(path: str, query: str) -> Answer:
+    """Ask the machine's own server."""
+    url = f"http://metadata.google.internal{_ROOT}{path}?{query}"
+    request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
+    try:
+        with urllib.request.urlopen(request, timeout=_PATIENCE) as response:
+            return response.status, response.read().decode(), response.headers.get("ETag", "")
+    except urllib.error.HTTPError as error:
+        return error.code, f"{error}\n", ""
+    except OSError as error:
+        return 503, f"{error}\n", ""

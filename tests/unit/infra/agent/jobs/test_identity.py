@@ -1,0 +1,198 @@
+"""A job's user and account: what it may do with them, and what it may not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.components.identity import JOBS_OBJECTS
+from infra.startup.agent.jobs.attempt import Attempt
+from infra.startup.agent.jobs.identity import Identity, NotApart
+from infra.startup.agent.jobs.record import Spec
+from infra.startup.agent.jobs.supervisor import Supervisor
+from localcloud.core import enablement
+from tests.unit.infra.agent.jobs.conftest import BUCKET, EMAIL, PROJECT, ZONE, Site, submitted
+from tests.unit.infra.agent.jobs.memory import Bucket, Clock, MemoryStore
+from tpustack.jobs.waiting import log
+
+JOBS = f"tpu-job@{PROJECT}.iam.gserviceaccount.com"
+# What a hostile job tries, and what it came to: a line of an HTTP status for each.
+ATTACK = """
+import json, os, urllib.error, urllib.parse, urllib.request
+
+def status(url, method="GET", data=None, **headers):
+    request = urllib.request.Request(url, data, headers, method=method)
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+SERVER = "http://" + os.environ["GCE_METADATA_HOST"] + "/computeMetadata/v1/"
+FLAVOR = {"Metadata-Flavor": "Google"}
+told = status(SERVER + "instance/service-accounts/default/token", **FLAVOR)[1]
+bearer = {"Authorization": "Bearer " + json.loads(told)["access_token"]}
+storage = "https://storage.googleapis.com/"
+bucket = "BUCKET"
+nodes = "https://tpu.googleapis.com/v2/projects/PROJECT/locations/ZONE/nodes"
+
+def write(path):
+    query = urllib.parse.urlencode({"uploadType": "media", "name": path})
+    return status(f"{storage}upload/storage/v1/b/{bucket}/o?{query}", "POST", b"{}", **bearer)[0]
+
+def read(path):
+    path = urllib.parse.quote(path, safe="")
+    return status(f"{storage}storage/v1/b/{bucket}/o/{path}?alt=media", **bearer)[0]
+
+body = json.dumps({"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.19.0-pod-pjrt"})
+print(json.dumps({
+    "who": status(SERVER + "instance/service-accounts/default/email", **FLAVOR)[1],
+    "its own": [write("jobs/hostile/model/x"), read("jobs/hostile/model/x"), write("data/x")],
+    "list": status(f"{storage}storage/v1/b/{bucket}/o?prefix=jobs/", **bearer)[0],
+    "see the tpu": status(nodes + "/t", **bearer)[0],
+    "make a tpu": status(nodes + "?nodeId=mine", "POST", body.encode(), **bearer)[0],
+    "write": [write(path) for path in ("queue/other.json", "agent/state.json", "wheels/x.whl")],
+    "read": [read(path) for path in ("queue/hostile.json", "agent/declaration.json")],
+    "declared": status(SERVER + "instance/attributes/watchdog", **FLAVOR)[0],
+    "all": "attributes" in status(SERVER + "instance/?recursive=true&alt=json", **FLAVOR)[1],
+    "name": status(SERVER + "instance/name", **FLAVOR)[1],
+    "no header": status(SERVER + "instance/name")[0],
+    "machine": status(SERVER + "instance/service-accounts/MACHINE/token", **FLAVOR)[0],
+    "home": os.environ["HOME"].rpartition("/")[2],
+}))
+"""
+
+
+def apart(site: Site) -> None:
+    """Grant what infra/components/identity.py declares for jobs, and what it lets machines do."""
+    enablement.enable(site.cloud.cloud, PROJECT, ["iamcredentials.googleapis.com"])
+    accounts = f"iam.googleapis.com/v1/projects/{PROJECT}/serviceAccounts"
+    site.client.post(accounts, {"accountId": "tpu-job"})
+    tokens = {
+        "role": "roles/iam.serviceAccountTokenCreator",
+        "members": [f"serviceAccount:{EMAIL}"],
+    }
+    site.client.post(f"{accounts}/{JOBS}:setIamPolicy", {"policy": {"bindings": [tokens]}})
+    manager = f"cloudresourcemanager.googleapis.com/v1/projects/{PROJECT}"
+    policy = site.client.post(f"{manager}:getIamPolicy")
+    members = [f"serviceAccount:{JOBS}"]
+    policy["bindings"] += [{"role": "roles/tpu.viewer", "members": members}]
+    site.client.post(f"{manager}:setIamPolicy", {"policy": policy})
+    bucket = f"storage.googleapis.com/storage/v1/b/{BUCKET}"
+    uniform = {"iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}}}
+    site.client.patch(bucket, uniform)
+    policy = site.client.get(f"{bucket}/iam")
+    objects = f"projects/_/buckets/{BUCKET}/objects/"
+    begins = [f'resource.name.startsWith("{objects}{each}")' for each in JOBS_OBJECTS]
+    only = {"title": "Only what jobs use", "expression": " || ".join(begins)}
+    policy["bindings"] += [
+        {"role": "roles/storage.objectUser", "members": members, "condition": only},
+        {"role": "roles/storage.legacyBucketReader", "members": members},
+    ]
+    site.client.put(f"{bucket}/iam", {**policy, "version": 3})
+
+
+@pytest.mark.server
+def test_a_job_does_its_own_work_and_nothing_of_the_machine(site: Site, tmp_path: Path) -> None:
+    apart(site)
+    site.queue.store.write("agent/declaration.json", b"{}")
+    program = tmp_path / "attack.py"
+    names = {"BUCKET": BUCKET, "PROJECT": PROJECT, "ZONE": ZONE, "MACHINE": EMAIL}
+    text = ATTACK
+    for name, value in names.items():
+        text = text.replace(name, value)
+    program.write_text(text)
+    submitted(site, "hostile", f"python {program}; echo made >$ARTIFACTS_DIR/a.txt")
+    site.boot(account=JOBS)
+    site.ends("hostile", "succeeded")
+    said = b"".join(log(site.queue, "hostile")).decode()
+    assert json.loads(said.splitlines()[-1]) == {
+        "who": JOBS,
+        "its own": [200, 200, 200],
+        "list": 200,
+        "see the tpu": 200,
+        "make a tpu": 403,
+        "write": [403, 403, 403],
+        "read": [403, 403],
+        "declared": 404,
+        "all": False,
+        "name": "m",
+        "no header": 403,
+        "machine": 404,
+        "home": "home",
+    }
+    # What it left is the agent's to bring.
+    assert site.queue.store.read("jobs/hostile/artifacts/a.txt") is not None
+
+
+def refused(code: int, answer: dict[str, Any]) -> Any:
+    return lambda method, url, body: (code, answer)
+
+
+def commands(monkeypatch: pytest.MonkeyPatch, **codes: int) -> list[list[str]]:
+    """Play the machine's programs; return what is run of them."""
+    ran: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        ran.append(command)
+        code = codes.get(command[0], 0)
+        return subprocess.CompletedProcess(command, code, "", f"{command[0]} is not there")
+
+    monkeypatch.setattr("infra.startup.agent.jobs.identity.subprocess.run", run)
+    return ran
+
+
+def tried(tmp_path: Path, who: Identity) -> Any:
+    attempt = Attempt(tmp_path / "one-1")
+    ran = f"echo ran >{tmp_path}/ran"
+    content = {"job": "one", "number": 1, "bucket": "b", "spec": vars(Spec(ran)), "variables": {}}
+    attempt.prepare(content)
+    return Supervisor(attempt, lambda _: MemoryStore(Bucket(Clock())), who).run()
+
+
+@pytest.mark.parametrize("missing", ["useradd", "nft"])
+def test_a_machine_that_can_not_keep_a_job_apart_does_not_run_it(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands(monkeypatch, **{missing: 1})
+    outcome = tried(tmp_path, Identity(JOBS, refused(200, {})))
+    assert outcome.why == "setup"
+    assert f"{missing}: {missing} is not there" in outcome.said
+    assert "set jobs.asRoot: true" in outcome.said
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_user_that_is_there_already_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = commands(monkeypatch, useradd=9)
+    Identity(JOBS, refused(200, {})).enter()
+    assert [command[0] for command in ran] == ["useradd", "nft"]
+    commands(monkeypatch, useradd=4)
+    with pytest.raises(NotApart):
+        Identity(JOBS, refused(200, {})).enter()
+
+
+def test_no_job_begins_before_its_account_can_be_had_and_a_stop_ends_the_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands(monkeypatch)
+    asked = []
+
+    def call(method: str, url: str, body: str | None) -> tuple[int, dict[str, Any]]:
+        asked.append(url)
+        Attempt(tmp_path / "one-1").end("stopped")
+        return 403, {"error": {"message": "not yet"}}
+
+    assert tried(tmp_path, Identity(JOBS, call)).why == "stopped"
+    (url,) = asked
+    assert url.endswith(f"/serviceAccounts/{JOBS}:generateAccessToken")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_commands_of_a_job_can_not_become_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = Identity(JOBS, refused(200, {})).command(["true"])
+    assert command[0] == "setpriv"
+    assert {"--reuid=tpu-job", "--regid=tpu-job", "--no-new-privs"} <= set(command)
