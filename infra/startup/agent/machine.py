@@ -16,7 +16,7 @@ from .google import STORAGE, Json, parse
 from .jobs.attempt import any_running
 from .jobs.transport import NoRedirects, with_token
 
-_METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/"
+_METADATA = "http://metadata.google.internal/computeMetadata/v1/"
 _CALL_SECONDS = 60
 _NOT_FOUND, _BAD_GATEWAY = 404, 502
 BASE = Path(os.environ.get("TPU_STACK_BASE") or Path(sys.argv[0]).parent)
@@ -35,22 +35,26 @@ class Machine:
 
     def attribute(self, name: str) -> str:
         """Return a metadata value."""
-        return self._metadata(f"attributes/{name}")[0]
+        return self.metadata(f"instance/attributes/{name}")[0]
 
     def entry(self, path: str) -> str:
         """Return an entry of the metadata server."""
-        return self._metadata(path)[0]
+        return self.metadata(f"instance/{path}")[0]
 
     def limits(self, seconds: int) -> Json:
         """Return the limits: at once at first, then on a change or after so many seconds."""
         query = {"wait_for_change": "true", "timeout_sec": str(seconds)}
         query["last_etag"] = self._etag or "0"
-        text, self._etag = self._metadata(f"attributes/limits?{urllib.parse.urlencode(query)}")
+        text, self._etag = self.metadata(
+            f"instance/attributes/limits?{urllib.parse.urlencode(query)}"
+        )
         return dict(json.loads(text))
 
     def call(self, method: str, url: str, body: str | None) -> tuple[int, Json]:
         """Call Google as the machine's account."""
-        token = json.loads(self._metadata("service-accounts/default/token")[0])["access_token"]
+        token = json.loads(self.metadata("instance/service-accounts/default/token")[0])[
+            "access_token"
+        ]
         content = "text/plain" if url.startswith(STORAGE) else "application/json"
         data = None if body is None else body.encode()
         request = with_token(token, method, url, {"Content-Type": content}, data)
@@ -107,7 +111,8 @@ class Machine:
                 return None
             raise
 
-    def _metadata(self, path: str) -> tuple[str, str]:
+    def metadata(self, path: str) -> tuple[str, str]:
+        """Return an entry of the metadata server, and its ETag. Raises OSError."""
         request = urllib.request.Request(_METADATA + path, headers={"Metadata-Flavor": "Google"})
         with self._opener.open(request, timeout=2 * _CALL_SECONDS) as response:
             return response.read().decode(), response.headers.get("ETag", "")

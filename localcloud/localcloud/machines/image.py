@@ -15,6 +15,7 @@ _COMMANDS = ("systemd-run", "systemctl", "journalctl", "shutdown", "poweroff", "
 _ABSENT = ("apt", "apt-get", "dpkg", "docker", "snap", "service", "tune2fs", "update-rc.d")
 # Those that would keep its users apart, of which it has one.
 _IN_VAIN = {
+    "chown": "echo 'chown: a local machine has one user' >&2",
     "useradd": "echo 'useradd: a local machine has one user' >&2",
     "nft": "echo 'nft: a local machine has no packet filter' >&2",
     "setpriv": 'while [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"',

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,8 @@ class Environment:
         content: what the runner knows of it: `variables`, `job`, and whether it `sees_packages` of
             the machine's Python whatever its framework.
         call: runs a command with further variables, and returns its exit code.
+        own: gives the job folders. From then on its commands alone change them: it may have put
+            links there.
     """
 
     def __init__(
@@ -48,22 +50,22 @@ class Environment:
         spec: Spec,
         content: Mapping[str, Any],
         call: Callable[[Sequence[str], Mapping[str, str]], int],
+        own: Callable[[Iterable[Path]], None],
     ) -> None:
+        self._own = own
         self._folder, self._spec, self._content, self._call = folder, spec, content, call
         self._work, self._venv = folder / "work", folder / "venv"
         self.artifacts = folder / "artifacts"
 
-    def make(self, store: Store, own: Callable[[Sequence[Path]], None]) -> None:
-        """Make it; `own` gives the job what is its own. Raises SetupError, Harmful or StoreError.
-
-        From then on only commands of the job change that: it may have put links there.
-        """
+    def make(self, store: Store) -> None:
+        """Make it. Raises SetupError, Harmful or StoreError."""
         folders = (self._work, self.artifacts, self._venv, self._folder / "home")
         for path in folders:
             path.mkdir(exist_ok=True)
         wheel = self._fetch(store)
         needed = [*([str(wheel)] if wheel else []), *self._requirements()]
-        own(folders)
+        # By /dev/stderr a job opens its log again.
+        self._own((*folders, self._folder / "log"))
         self._make_venv(with_pip=bool(needed))
         if self._spec.framework == "tensorflow" or self._content.get("sees_packages"):
             self._see_packages()

@@ -8,13 +8,13 @@ does not run: nothing here falls back to root.
 from __future__ import annotations
 
 import contextlib
-import os
 import pwd
 import subprocess
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from ..google import Call
+from .environment import SetupError
 from .metadata import JobMetadata
 
 ACCOUNT = "TPU_STACK_JOB_ACCOUNT"
@@ -22,6 +22,8 @@ ACCOUNT = "TPU_STACK_JOB_ACCOUNT"
 AS_ROOT = "root"
 USER = "tpu-job"
 _EXISTS = 9
+# Until the grants of the jobs' account count: sometimes seven minutes, says Google.
+_GRANTS = 600
 # Programs that have one of the server's addresses built in get to the job's own; names are still
 # looked up there. The table is replaced whole, so that it is never missing.
 # https://docs.cloud.google.com/compute/docs/metadata/querying-metadata (2026-11-24)
@@ -42,83 +44,65 @@ table inet tpu_stack_jobs {{
 """
 
 
-class NotApart(Exception):
-    """A job can't be kept apart from its machine."""
-
-
 class Identity:
-    """The user and the account of one try.
+    """The user of one try, with a server in place of the machine's; without it this process's."""
 
-    Args:
-        account: the address of the jobs' account.
-        call: calls Google as the machine's account.
-    """
+    def __init__(self, metadata: JobMetadata | None = None) -> None:
+        self._metadata, self._server = metadata, ""
 
-    def __init__(self, account: str, call: Call) -> None:
-        self._metadata, self._server = JobMetadata(account, call), ""
+    def enter(self, check: Callable[[], None]) -> None:
+        """Make the user, close the machine's server to it, and wait for the account's grants.
 
-    def enter(self) -> None:
-        """Make the user, and close the machine's metadata server to it. Raises NotApart."""
-        here = ("--system", "--user-group", "--no-create-home", "--shell=/usr/sbin/nologin", USER)
-        _must(["useradd", *here], but=_EXISTS)
+        Raises SetupError if it can't be, and what `check` raises that ends the wait.
+        """
+        if self._metadata is None:
+            return
+        user = ("--system", "--user-group", "--no-create-home", "--shell=/usr/sbin/nologin", USER)
+        _must(["useradd", *user], but=_EXISTS)
         self.leave()
         address, port = self._metadata.serve()
         self._server = f"{address}:{port}"
         _must(["nft", "--file", "-"], _CLOSED.format(user=USER, port=port))
-
-    def why_no_token(self) -> str:
-        """Return why the jobs' account can't be had yet; empty if it can."""
-        try:
-            self._metadata.token()
-        except OSError as error:
-            return str(error)
-        return ""
+        for left in reversed(range(_GRANTS)):
+            try:
+                self._metadata.token()
+                return
+            except OSError as error:
+                check()
+                if not left:
+                    raise SetupError(str(error)) from None
+                time.sleep(1.0)
 
     def own(self, paths: Iterable[Path]) -> None:
         """Give files and folders to the user: links themselves, not what they lead to."""
-        with contextlib.suppress(KeyError):
-            user = pwd.getpwnam(USER)
-            for path in paths:
-                for each in (path, *path.rglob("*")):
-                    os.chown(each, user.pw_uid, user.pw_gid, follow_symlinks=False)
+        if self._metadata:
+            _must(["chown", "--recursive", "--no-dereference", f"{USER}:", *map(str, paths)])
 
     def command(self, command: Sequence[str]) -> list[str]:
         """Return what runs a command as the user, who never becomes another."""
         who = (f"--reuid={USER}", f"--regid={USER}", "--init-groups", "--no-new-privs")
-        return ["setpriv", *who, *command]
+        return ["setpriv", *who, *command] if self._metadata else list(command)
 
     def variables(self, home: Path) -> dict[str, str]:
         """Return how the processes of the job are told who they are."""
         names = ("GCE_METADATA_HOST", "GCE_METADATA_IP", "GCE_METADATA_ROOT")
-        return {
-            **dict.fromkeys(names, self._server),
-            # Google's library for Python asks by HTTPS otherwise where the image has certificates.
-            "GCE_METADATA_MTLS_MODE": "none",
-            "HOME": str(home),
-            "USER": USER,
-            "LOGNAME": USER,
-        }
+        # Google's library for Python asks by HTTPS otherwise where the image has certificates.
+        server = {**dict.fromkeys(names, self._server), "GCE_METADATA_MTLS_MODE": "none"}
+        user = {"HOME": str(home), "USER": USER, "LOGNAME": USER}
+        return {**server, **user} if self._metadata else {}
 
     def leave(self) -> None:
         """Kill every process of the user, also those that have hidden that they are the try's."""
         with contextlib.suppress(KeyError, PermissionError):
             user = pwd.getpwnam(USER).pw_uid
-            subprocess.run(["sh", "-c", "kill -KILL -1 2>&-"], user=user, check=False)
-
-
-def identity_of(account: str, call: Call) -> Identity | None:
-    """Return who jobs are; None where they are root, or a container that is theirs."""
-    return Identity(account, call) if account not in ("", AS_ROOT) else None
+            if self._metadata:
+                subprocess.run(["sh", "-c", "kill -KILL -1 2>&-"], user=user, check=False)
 
 
 def _must(command: Sequence[str], given: str = "", but: int = 0) -> None:
-    try:
-        done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
-        why = "" if done.returncode in (0, but) else done.stderr.strip() or str(done.returncode)
-    except OSError as error:
-        why = str(error)
-    if why:
-        raise NotApart(
-            f"jobs.asRoot is false, and a job can't have a user of its own here: {command[0]}: "
-            f"{why}. Use an image where it works, or set jobs.asRoot: true"
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, but):
+        raise SetupError(
+            "jobs.asRoot is false, and no job can be kept apart here. Use another image, "
+            f"or set jobs.asRoot: true. {command[0]}: {done.stderr.strip() or done.returncode}"
         )

@@ -21,9 +21,10 @@ from . import layout, managed, messages
 from .attempt import Attempt
 from .container import World as HostWorld
 from .hosts import Host
-from .identity import ACCOUNT, identity_of
+from .identity import ACCOUNT, AS_ROOT, Identity
 from .lease import Holder
 from .messages import Messages
+from .metadata import JobMetadata
 from .runner import Runner, World
 from .store import Store
 from .supervisor import now, supervise
@@ -54,9 +55,9 @@ def run(arguments: list[str]) -> None:
 
 def _run_try(folder: Path) -> None:
     """Run one try, as the process that `Attempt.start` starts."""
-    machine = Machine()
-    who = identity_of(os.environ.get(ACCOUNT, ""), machine.call)
-    supervise(folder, _store_of(machine), who)
+    machine, account = Machine(), os.environ.get(ACCOUNT, AS_ROOT)
+    server = JobMetadata(account, machine.call, machine.metadata) if account != AS_ROOT else None
+    supervise(folder, _store_of(machine), Identity(server))
 
 
 def _store_of(machine: Machine) -> Callable[[str], Store]:

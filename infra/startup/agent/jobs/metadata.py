@@ -11,8 +11,7 @@ import json
 import socket
 import threading
 import time
-import urllib.error
-import urllib.request
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import IPv4Address
 
@@ -23,25 +22,16 @@ _ACCOUNTS = "instance/service-accounts"
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 # Where a program is, and that its machine is about to go; then what a TPU tells libtpu and JAX
 # (jax/_src/clusters/cloud_tpu_cluster.py).
-_INSTANCE = {
-    "hostname",
-    "id",
-    "maintenance-event",
-    "name",
-    "preempted",
-    "upcoming-maintenance",
-    "zone",
-}
-_OF_TPU = {"accelerator-type", "agent-worker-number", "tpu-env", "worker-network-endpoints"}
+_INSTANCE = ("hostname", "id", "maintenance-event", "name", "preempted", "upcoming-maintenance")
+_OF_TPU = ("accelerator-type", "agent-worker-number", "tpu-env", "worker-network-endpoints")
 _TOLD = {
-    *("project/project-id", "project/numeric-project-id"),
+    *("project/project-id", "project/numeric-project-id", "instance/zone"),
     *(f"instance/{name}" for name in _INSTANCE),
     *(f"instance/attributes/{name}" for name in _OF_TPU),
 }
 _EARLY = 300.0
-_PATIENCE = 120.0
-Answer = tuple[int, str, str]
-"""HTTP status, text, ETag."""
+Ask = Callable[[str], tuple[str, str]]
+"""Returns an entry of the machine's own server, and its ETag. Raises OSError."""
 
 
 class JobMetadata:
@@ -50,10 +40,11 @@ class JobMetadata:
     Args:
         account: the address of the jobs' account.
         call: calls Google as the machine's account, which may make tokens of that one.
+        ask: asks the machine's own server.
     """
 
-    def __init__(self, account: str, call: Call) -> None:
-        self._account, self._call = account, call
+    def __init__(self, account: str, call: Call, ask: Ask) -> None:
+        self._account, self._call, self._ask = account, call, ask
         self._lock = threading.Lock()
         self._token, self._until = "", 0.0
 
@@ -63,11 +54,12 @@ class JobMetadata:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                asked, _, query = self.path.partition("?")
-                if self.headers.get("Metadata-Flavor", "").lower() != "google":
-                    status, text, etag = 403, "missing required header: Metadata-Flavor\n", ""
-                else:
-                    status, text, etag = answer(asked, query)
+                status, text, etag = 403, "missing required header: Metadata-Flavor\n", ""
+                if self.headers.get("Metadata-Flavor", "").lower() == "google":
+                    try:
+                        status, (text, etag) = 200, answer(self.path)
+                    except OSError as error:
+                        status, text = getattr(error, "code", 503), f"{error}\n"
                 self.send_response(status)
                 self.send_header("Metadata-Flavor", "Google")
                 self.send_header("ETag", etag)
@@ -96,42 +88,33 @@ class JobMetadata:
             about = {"access_token": self._token, "token_type": "Bearer"}
             return json.dumps({**about, "expires_in": int(self._until - time.time())})
 
-    def answer(self, asked: str, query: str) -> Answer:
-        """Return the answer to a GET."""
-        if not asked.startswith(_ROOT):
-            return 200, "computeMetadata/\n", ""
-        path = asked.removeprefix(_ROOT).rstrip("/")
+    def answer(self, asked: str) -> tuple[str, str]:
+        """Return the answer to a GET, and its ETag. Raises OSError."""
+        path, _, query = asked.removeprefix(_ROOT).partition("?")
+        path = path.rstrip("/").replace(f"/{self._account}", "/default")
         if path in _TOLD:
-            return _ask(path, query)
+            return self._ask(f"{path}?{query}")
         if path == "instance" and "recursive=true" in query.lower():
-            status, text, etag = _ask("instance/", query)
-            told = {name.replace("-", "") for name in _INSTANCE}
+            text, etag = self._ask(f"{path}/?{query}")
+            told = {name.replace("-", "") for name in (*_INSTANCE, "zone")}
             kept = {k: v for k, v in parse(text.encode()).items() if k.lower() in told}
-            return status, json.dumps(kept), etag
-        path = path.replace(f"/{self._account}", "/default")
+            return json.dumps(kept), etag
         if path == f"{_ACCOUNTS}/default/token":
-            try:
-                return 200, self.token(), ""
-            except OSError as error:
-                return 503, f"{error}\n", ""
+            return self.token(), ""
         account = {"aliases": ["default"], "email": self._account, "scopes": [_SCOPE]}
         own = {
+            "": "computeMetadata/\n",
             _ACCOUNTS: f"default/\n{self._account}/\n",
             f"{_ACCOUNTS}/default": json.dumps(account),
             f"{_ACCOUNTS}/default/email": self._account,
             f"{_ACCOUNTS}/default/scopes": _SCOPE,
         }
-        return (200, own[path], "") if path in own else (404, f"no job is told {path}\n", "")
+        if path not in own:
+            raise NotTold(f"no job is told {path}")
+        return own[path], ""
 
 
-def _ask(path: str, query: str) -> Answer:
-    """Ask the machine's own server."""
-    url = f"http://metadata.google.internal{_ROOT}{path}?{query}"
-    request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
-    try:
-        with urllib.request.urlopen(request, timeout=_PATIENCE) as response:
-            return response.status, response.read().decode(), response.headers.get("ETag", "")
-    except urllib.error.HTTPError as error:
-        return error.code, f"{error}\n", ""
-    except OSError as error:
-        return 503, f"{error}\n", ""
+class NotTold(OSError):
+    """A job may not know this, or there is no such thing."""
+
+    code = 404

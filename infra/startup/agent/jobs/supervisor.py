@@ -18,7 +18,7 @@ from pathlib import Path
 from . import layout
 from .attempt import Attempt, why_full
 from .environment import Environment, SetupError
-from .identity import Identity, NotApart
+from .identity import Identity
 from .lease import SURE
 from .record import Outcome, Spec
 from .store import Store, StoreError
@@ -32,8 +32,6 @@ _LEASE_SLACK = 5.0
 # it may turn out that this was why.
 _TOLD_WITHIN = 1.0
 _SIGNALLED = 128
-# Until the grants of the jobs' account count: sometimes seven minutes, says Google.
-_GRANTS = 600.0
 
 
 _GOES_DOWN = Outcome("preempted", said="its machine goes down")
@@ -52,7 +50,7 @@ def now() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-def supervise(folder: Path, store: Callable[[str], Store], who: Identity | None = None) -> None:
+def supervise(folder: Path, store: Callable[[str], Store], who: Identity) -> None:
     """Run the try in a folder as `who`, unless a supervisor has done so; `store` opens a bucket."""
     attempt = Attempt(folder)
     if not attempt.claim():
@@ -81,12 +79,12 @@ def say(text: str) -> None:
 
 
 class Supervisor:
-    """Runs the commands of a try as a user of their own, or as its own."""
+    """Runs the commands of a try."""
 
     def __init__(
         self, attempt: Attempt, store: Callable[[str], Store], who: Identity | None = None
     ) -> None:
-        content, self._who = attempt.content(), who
+        content, self._who = attempt.content(), who or Identity()
         self._attempt, self._content = attempt, content
         self._spec = Spec(**content["spec"])
         self._store = store(content["bucket"])
@@ -100,10 +98,10 @@ class Supervisor:
     def run(self) -> Outcome:
         """Make the environment, run the command; return how it ended."""
         folder = self._attempt.folder
-        environment = Environment(folder, self._spec, self._content, self._call)
+        environment = Environment(folder, self._spec, self._content, self._call, self._who.own)
         try:
-            self._enter()
-            environment.make(self._store, self._own)
+            self._who.enter(self._check)
+            environment.make(self._store)
             if self._spec.timeout is not None:
                 self._deadline = now() + self._spec.timeout
             variables = environment.variables()
@@ -112,46 +110,20 @@ class Supervisor:
             if ended.outcome.why != "preempted":
                 self._keep_artifacts(environment.artifacts)
             return ended.outcome
-        except (SetupError, Harmful, StoreError, NotApart) as error:
+        except (SetupError, Harmful, StoreError) as error:
             return Outcome("setup", 1, str(error))
         self._keep_artifacts(environment.artifacts)
         said = "the command does not exist on the machine (exit code 127)" if code == 127 else ""
         return Outcome("exited", code, said)
 
-    def _enter(self) -> None:
-        """Have a user and an account for the job. Raises NotApart, or Ended."""
-        if self._who is None:
-            return
-        self._who.enter()
-        deadline = now() + _GRANTS
-        while why := self._who.why_no_token():
-            if outcome := self._why_to_end():
-                raise Ended(outcome)
-            if now() > deadline:
-                raise NotApart(why)
-            time.sleep(1.0)
-
-    def _own(self, paths: Sequence[Path]) -> None:
-        """Give the job what is its own."""
-        if self._who is not None:
-            # As which it may also be opened again, by /dev/stderr.
-            self._who.own([*paths, self._attempt.log])
-
-    def _kill(self) -> None:
-        self._attempt.kill()
-        if self._who is not None:
-            self._who.leave()
-
     def _call(self, command: Sequence[str], variables: Mapping[str, str]) -> int:
         """Run a command to its end; return its exit code. Raises Ended if the try is to end."""
-        if outcome := self._why_to_end():
-            raise Ended(outcome)
+        self._check()
         folder = self._attempt.folder
-        own = {} if self._who is None else self._who.variables(folder / "home")
         process = subprocess.Popen(
-            command if self._who is None else self._who.command(command),
+            self._who.command(command),
             cwd=folder / "work",
-            env={**os.environ, **own, **variables},
+            env={**os.environ, **self._who.variables(folder / "home"), **variables},
             stdin=subprocess.DEVNULL,
         )
         while process.poll() is None:
@@ -169,6 +141,15 @@ class Supervisor:
             if self._goes_down:
                 raise Ended(_GOES_DOWN)
         return code
+
+    def _kill(self) -> None:
+        self._attempt.kill()
+        self._who.leave()
+
+    def _check(self) -> None:
+        """Raise Ended if the try is to end."""
+        if outcome := self._why_to_end():
+            raise Ended(outcome)
 
     def _why_to_end(self) -> Outcome | None:
         if self._deadline is not None and now() > self._deadline:

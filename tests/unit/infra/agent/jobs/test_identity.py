@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 
 from infra.components.identity import JOBS_OBJECTS
 from infra.startup.agent.jobs.attempt import Attempt
-from infra.startup.agent.jobs.identity import Identity, NotApart
+from infra.startup.agent.jobs.environment import SetupError
+from infra.startup.agent.jobs.identity import Identity
+from infra.startup.agent.jobs.metadata import JobMetadata
 from infra.startup.agent.jobs.record import Spec
 from infra.startup.agent.jobs.supervisor import Supervisor
 from localcloud.core import enablement
@@ -129,8 +132,12 @@ def test_a_job_does_its_own_work_and_nothing_of_the_machine(site: Site, tmp_path
     assert site.queue.store.read("jobs/hostile/artifacts/a.txt") is not None
 
 
-def refused(code: int, answer: dict[str, Any]) -> Any:
-    return lambda method, url, body: (code, answer)
+Call = Callable[[str, str, "str | None"], tuple[int, dict[str, Any]]]
+GIVEN = {"accessToken": "t", "expireTime": "2999-01-01T00:00:00Z"}
+
+
+def identity(call: Call = lambda *_: (200, GIVEN)) -> Identity:
+    return Identity(JobMetadata(JOBS, call, lambda path: ("", "")))
 
 
 def commands(monkeypatch: pytest.MonkeyPatch, **codes: int) -> list[list[str]]:
@@ -154,12 +161,12 @@ def tried(tmp_path: Path, who: Identity) -> Any:
     return Supervisor(attempt, lambda _: MemoryStore(Bucket(Clock())), who).run()
 
 
-@pytest.mark.parametrize("missing", ["useradd", "nft"])
+@pytest.mark.parametrize("missing", ["useradd", "nft", "chown"])
 def test_a_machine_that_can_not_keep_a_job_apart_does_not_run_it(
     missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands(monkeypatch, **{missing: 1})
-    outcome = tried(tmp_path, Identity(JOBS, refused(200, {})))
+    outcome = tried(tmp_path, identity())
     assert outcome.why == "setup"
     assert f"{missing}: {missing} is not there" in outcome.said
     assert "set jobs.asRoot: true" in outcome.said
@@ -168,11 +175,11 @@ def test_a_machine_that_can_not_keep_a_job_apart_does_not_run_it(
 
 def test_a_user_that_is_there_already_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     ran = commands(monkeypatch, useradd=9)
-    Identity(JOBS, refused(200, {})).enter()
+    identity().enter(lambda: None)
     assert [command[0] for command in ran] == ["useradd", "nft"]
     commands(monkeypatch, useradd=4)
-    with pytest.raises(NotApart):
-        Identity(JOBS, refused(200, {})).enter()
+    with pytest.raises(SetupError, match="asRoot is false"):
+        identity().enter(lambda: None)
 
 
 def test_no_job_begins_before_its_account_can_be_had_and_a_stop_ends_the_wait(
@@ -186,13 +193,13 @@ def test_no_job_begins_before_its_account_can_be_had_and_a_stop_ends_the_wait(
         Attempt(tmp_path / "one-1").end("stopped")
         return 403, {"error": {"message": "not yet"}}
 
-    assert tried(tmp_path, Identity(JOBS, call)).why == "stopped"
+    assert tried(tmp_path, identity(call)).why == "stopped"
     (url,) = asked
     assert url.endswith(f"/serviceAccounts/{JOBS}:generateAccessToken")
     assert not (tmp_path / "ran").exists()
 
 
 def test_commands_of_a_job_can_not_become_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    command = Identity(JOBS, refused(200, {})).command(["true"])
+    command = identity().command(["true"])
     assert command[0] == "setpriv"
     assert {"--reuid=tpu-job", "--regid=tpu-job", "--no-new-privs"} <= set(command)
