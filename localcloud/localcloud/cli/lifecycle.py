@@ -106,7 +106,8 @@ def _who_gets_in() -> str:
         if peer.is_known()
         else "other users of this machine get in: this system does not say whose a connection is"
     )
-    return f"{others}; its machines run as you, and what runs there may read your files"
+    users = "its machines run as you, whatever users they name"
+    return f"{others}; {users}, and what runs there may read your files"
 
 
 def _wait_until_up(home: Path, process: subprocess.Popen[bytes], offset: int) -> dict[str, int]:

@@ -63,6 +63,8 @@ class JobMetadata:
                 self.send_response(status)
                 self.send_header("Metadata-Flavor", "Google")
                 self.send_header("ETag", etag)
+                kind = "json" if text.startswith("{") else "text"
+                self.send_header("Content-Type", f"application/{kind}")
                 self.send_header("Content-Length", str(len(text.encode())))
                 self.end_headers()
                 self.wfile.write(text.encode())

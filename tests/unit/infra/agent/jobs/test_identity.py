@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -138,6 +140,35 @@ GIVEN = {"accessToken": "t", "expireTime": "2999-01-01T00:00:00Z"}
 
 def identity(call: Call = lambda *_: (200, GIVEN)) -> Identity:
     return Identity(JobMetadata(JOBS, call, lambda path: ("", "")))
+
+
+GOOGLES_LIBRARY = """
+import google.auth, google.auth.transport.requests
+credentials, project = google.auth.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
+credentials.refresh(google.auth.transport.requests.Request())
+print(project, credentials.service_account_email, credentials.token)
+"""
+
+
+def test_googles_own_library_finds_the_server_and_the_jobs_account() -> None:
+    def ask(path: str) -> tuple[str, str]:
+        assert path.startswith("project/project-id?")
+        return PROJECT, ""
+
+    who = Identity(JobMetadata(JOBS, lambda *_: (200, GIVEN), ask))
+    with pytest.MonkeyPatch.context() as patch:
+        commands(patch)
+        who.enter(lambda: None)
+    kept = ("PATH", "LD_LIBRARY_PATH")
+    environment = {name: os.environ[name] for name in kept if name in os.environ}
+    said = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", GOOGLES_LIBRARY],
+        env={**environment, **who.variables(Path("/nonexistent"))},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert said.stdout.split() == [PROJECT, JOBS, "t"]
 
 
 def commands(monkeypatch: pytest.MonkeyPatch, **codes: int) -> list[list[str]]:
