@@ -30,9 +30,8 @@ class IdentityArgs:
     Attributes:
         account_id: the part of its address before the @.
         read_only: an object of the bucket that they may read, but not write or delete.
-        only: the beginnings of the objects that they may use; all if there are none.
         project_roles: roles on the project beside those that all machines need.
-        tokens_for: the address of an account that may act as this one.
+        machines: if it is of their jobs, the address of the account that makes its tokens.
         bucket_deleted_with: the bucket, if `destroy` deletes it along with its policy.
         requires: the API that each kind of grant (`account`, `project`) waits for.
     """
@@ -41,9 +40,8 @@ class IdentityArgs:
     account_id: str
     bucket: pulumi.Input[str]
     read_only: str | None = None
-    only: tuple[str, ...] = ()
     project_roles: tuple[str, ...] = ()
-    tokens_for: pulumi.Input[str] | None = None
+    machines: pulumi.Input[str] | None = None
     bucket_deleted_with: pulumi.Resource | None = None
     requires: Mapping[str, pulumi.Resource] = field(default_factory=dict)
 
@@ -85,7 +83,8 @@ class Identity(pulumi.ComponentResource):
         self._args = args
         self.email = account.email
         self.name = account.name
-        for role, condition in _bucket_grants(args.bucket, args.read_only, args.only):
+        only = JOBS_OBJECTS if args.machines is not None else ()
+        for role, condition in _bucket_grants(args.bucket, args.read_only, only):
             storage.BucketIAMMember(
                 f"{prefix}{role.rpartition('/')[2]}",
                 bucket=args.bucket,
@@ -102,20 +101,20 @@ class Identity(pulumi.ComponentResource):
                 member=member,
                 opts=self._after(args, "project"),
             )
-        if args.tokens_for is not None:
+        if args.machines is not None:
             gcp.serviceaccount.IAMMember(
                 f"{prefix}tokens",
                 service_account_id=account.name,
                 role="roles/iam.serviceAccountTokenCreator",
-                member=pulumi.Output.concat("serviceAccount:", args.tokens_for),
+                member=pulumi.Output.concat("serviceAccount:", args.machines),
                 opts=pulumi.ResourceOptions(parent=self),
             )
         self.register_outputs({"email": self.email})
 
     def of_jobs(self, account_id: str) -> Identity:
         """Declare whom jobs of these machines act as, by tokens that the machines make."""
-        args = replace(self._args, account_id=account_id, only=JOBS_OBJECTS, project_roles=())
-        return Identity("jobs", replace(args, tokens_for=self.email))
+        args = replace(self._args, account_id=account_id, project_roles=(), machines=self.email)
+        return Identity("jobs", args)
 
     def _after(self, args: IdentityArgs, kind: str) -> pulumi.ResourceOptions:
         api = args.requires.get(kind)

@@ -262,8 +262,11 @@ start_watchdog() {
 # lists nothing there, the packet filter is there, and the last 5 % of the disk are root's.
 let_jobs_in() {
   chmod o+x "${HOME:-/root}"
-  command -v nft >/dev/null || { apt_get update && apt_get install --yes nftables; }
-  tune2fs -m 5 "$(df --output=source "$BASE" | tail --lines=1)" ||
+  if ! command -v nft >/dev/null; then
+    apt_get update
+    apt_get install --yes nftables
+  fi
+  tune2fs -m 5 "$(findmnt --noheadings --output SOURCE --target "$BASE")" ||
     log "a job may fill this disk: its file system keeps no part of it for root"
 }
 
@@ -276,7 +279,9 @@ start_jobs() {
   shift
   mkdir -p "$BASE"
   account="$(attribute training-jobs)"
-  [[ "$account" == root ]] || let_jobs_in
+  if [[ "$account" != root ]]; then
+    let_jobs_in
+  fi
   ensure_tensorflow "$(attribute training-tensorflow)" "$TENSORFLOW_PACKAGE"
   if [[ "$tpu" == local ]]; then
     here=here

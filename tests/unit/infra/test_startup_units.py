@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import infra
 from infra.components.machine import startup_script
 
 _OF_THE_UNIT = ("StartLimitIntervalSec",)
@@ -56,3 +58,57 @@ def test_a_unit_that_is_always_started_again_has_no_limit_of_starts(script: str)
     assert always.keys() == {"watchdog", "jobs"} | ({"notices"} if script == "tpu_vm.sh" else set())
     for properties in always.values():
         assert properties["StartLimitIntervalSec"] == "0"
+
+
+JOBS = """
+source {common}
+attribute() {{ [[ "$1" != training-jobs ]] || echo "$ACCOUNT"; }}
+ensure_tensorflow() {{ PYTHON=python3; }}
+install_training() {{ PACKAGES=packages; }}
+apt_get() {{ echo "apt-get $*"; [[ -z "$BROKEN" ]]; }}
+tune2fs() {{ echo "tune2fs $*"; }}
+findmnt() {{ echo /dev/sda1; }}
+command() {{ [[ "$2" != nft ]] && builtin command "$@"; }}
+systemd-run() {{ printf '%s\n' "$@"; }}
+TENSORFLOW_PACKAGE=tensorflow-cpu
+start_jobs t
+"""
+
+
+def jobs(home: Path, account: str, broken: str = "") -> subprocess.CompletedProcess[str]:
+    home.chmod(0o700)
+    common = Path(infra.__file__).parent / "startup" / "common.sh"
+    return subprocess.run(
+        ["bash", "-c", JOBS.format(common=common)],
+        env={**os.environ, "HOME": str(home), "ACCOUNT": account, "BROKEN": broken},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_machine_is_made_one_for_jobs_without_root_before_it_runs_any(tmp_path: Path) -> None:
+    done = jobs(tmp_path, "jobs@p.iam.gserviceaccount.com")
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert said[:3] == [
+        "apt-get update",
+        "apt-get install --yes nftables",
+        "tune2fs -m 5 /dev/sda1",
+    ]
+    assert "--setenv=TPU_STACK_JOB_ACCOUNT=jobs@p.iam.gserviceaccount.com" in said
+    assert tmp_path.stat().st_mode & 0o777 == 0o701
+
+
+def test_without_a_packet_filter_no_job_runs(tmp_path: Path) -> None:
+    done = jobs(tmp_path, "jobs@p.iam.gserviceaccount.com", "yes")
+    assert done.returncode != 0
+    assert "--unit=jobs" not in done.stdout
+
+
+def test_jobs_that_the_stack_wants_as_root_change_nothing_of_the_machine(tmp_path: Path) -> None:
+    done = jobs(tmp_path, "root")
+    assert done.returncode == 0, done.stderr
+    assert "apt-get" not in done.stdout
+    assert "--setenv=TPU_STACK_JOB_ACCOUNT=root" in done.stdout
+    assert tmp_path.stat().st_mode & 0o777 == 0o700

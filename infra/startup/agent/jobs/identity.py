@@ -53,7 +53,7 @@ class Identity:
     def enter(self, check: Callable[[], None]) -> None:
         """Make the user, close the machine's server to it, and wait for the account's grants.
 
-        Raises SetupError if it can't be, and what `check` raises that ends the wait.
+        `check` raises what ends the wait. Raises SetupError.
         """
         if self._metadata is None:
             return
@@ -63,15 +63,13 @@ class Identity:
         address, port = self._metadata.serve()
         self._server = f"{address}:{port}"
         _must(["nft", "--file", "-"], _CLOSED.format(user=USER, port=port))
-        for left in reversed(range(_GRANTS)):
-            try:
+        for _ in range(_GRANTS):
+            with contextlib.suppress(OSError):
                 self._metadata.token()
                 return
-            except OSError as error:
-                check()
-                if not left:
-                    raise SetupError(str(error)) from None
-                time.sleep(1.0)
+            check()
+            time.sleep(1.0)
+        raise SetupError(f"no token of the jobs' account can be had in {_GRANTS} s")
 
     def own(self, paths: Iterable[Path]) -> None:
         """Give files and folders to the user: links themselves, not what they lead to."""

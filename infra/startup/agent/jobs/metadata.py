@@ -35,15 +35,10 @@ Ask = Callable[[str], tuple[str, str]]
 
 
 class JobMetadata:
-    """Answers what a job asks.
-
-    Args:
-        account: the address of the jobs' account.
-        call: calls Google as the machine's account, which may make tokens of that one.
-        ask: asks the machine's own server.
-    """
+    """Answers what a job asks."""
 
     def __init__(self, account: str, call: Call, ask: Ask) -> None:
+        """Use the jobs' account, of which the one that `call` calls Google as makes tokens."""
         self._account, self._call, self._ask = account, call, ask
         self._lock = threading.Lock()
         self._token, self._until = "", 0.0
@@ -59,7 +54,9 @@ class JobMetadata:
                     try:
                         status, (text, etag) = 200, answer(self.path)
                     except OSError as error:
-                        status, text = getattr(error, "code", 503), f"{error}\n"
+                        missing = isinstance(error, FileNotFoundError)
+                        status = 404 if missing else getattr(error, "code", 503)
+                        text = f"{error}\n"
                 self.send_response(status)
                 self.send_header("Metadata-Flavor", "Google")
                 self.send_header("ETag", etag)
@@ -112,11 +109,5 @@ class JobMetadata:
             f"{_ACCOUNTS}/default/scopes": _SCOPE,
         }
         if path not in own:
-            raise NotTold(f"no job is told {path}")
+            raise FileNotFoundError(f"no job is told {path}")
         return own[path], ""
-
-
-class NotTold(OSError):
-    """A job may not know this, or there is no such thing."""
-
-    code = 404

@@ -50,6 +50,20 @@ def test_a_script_has_its_own_home_host_name_and_identity(guest: Guest) -> None:
     assert f"startup-script: {sys.executable}\n" in text
 
 
+def test_what_would_keep_users_apart_says_that_there_is_one_and_leaves_the_host_alone(
+    guest: Guest,
+) -> None:
+    text = guest.run(
+        "useradd --system tpu-job; chown tpu-job: $HOME; nft --file -; tune2fs -m 5 /dev/x\n"
+        "setpriv --reuid=tpu-job --no-new-privs echo --runs as nobody-else"
+    )
+    assert "useradd: a local machine has one user" in text
+    assert "chown: a local machine has one user" in text
+    assert "nft: a local machine has no packet filter" in text
+    assert "tune2fs: not part of a local machine" in text
+    assert "startup-script: --runs as nobody-else\n" in text
+
+
 def test_a_halt_ends_every_process_however_it_hides(guest: Guest) -> None:
     key = guest.boot(spec(STRAYS))
     guest.sees(key, "strays are out")
