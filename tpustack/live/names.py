@@ -47,15 +47,16 @@ def bucket(asked: Asked) -> Iterator[Finding]:
 
 
 def account(asked: Asked) -> Iterator[Finding]:
-    """Ask whether the service account's name is free."""
-    name = asked.context.names.account
-    try:
-        email = Names.email_of(name, asked.project)
-        asked.google.get(_ACCOUNT.format(asked.project, email))
-    except NotFound:
-        yield Finding("service account", OK, f"the name {name} is free")
-    else:
-        yield Finding("service account", WARNING, f"{name} is there already", _OWN)
+    """Ask whether the names of the service accounts are free."""
+    names = asked.context.names
+    for name in (names.account, *([names.jobs_account] if asked.settings.jobs.apart else ())):
+        try:
+            email = Names.email_of(name, asked.project)
+            asked.google.get(_ACCOUNT.format(asked.project, email))
+        except NotFound:
+            yield Finding("service account", OK, f"the name {name} is free")
+        else:
+            yield Finding("service account", WARNING, f"{name} is there already", _OWN)
 
 
 def network(asked: Asked) -> Iterator[Finding]:

@@ -34,6 +34,6 @@ def test_a_page_in_place_of_an_apis_answer_is_a_failure(
 ) -> None:
     machine = Machine()
     opener: Any = machine._opener
-    monkeypatch.setattr(machine, "_metadata", lambda path: ('{"access_token": "t"}', ""))
+    monkeypatch.setattr(machine, "metadata", lambda path: ('{"access_token": "t"}', ""))
     monkeypatch.setattr(opener, "open", lambda *_, **__: Answer(text))
     assert machine.call("GET", f"{url}v2/x", None) == expected
