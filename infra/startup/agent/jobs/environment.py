@@ -17,12 +17,7 @@ from .unpack import check_digest, unpack
 PYTHON, PACKAGES = "TPU_STACK_PYTHON", "TPU_STACK_PACKAGES"
 """Variables of the runner's unit: the Python that has TensorFlow, and where the trainer is."""
 _HASH = "--hash="
-_WRITE = """import os, sys
-for path, text in zip(sys.argv[1::2], sys.argv[2::2]):
-    with open(path, "w", encoding="utf-8") as file:
-        os.chmod(path, 0o755)
-        file.write(text)
-"""
+_WRITE = "import os, sys; p = sys.argv[1]; open(p, 'w').write(sys.argv[2]); os.chmod(p, 0o755)"
 _TRAINER = '#!/bin/sh\nexec python -m tpu_training "$@"\n'
 _PATHS = "import json, sys; print(json.dumps([p for p in sys.path if p.endswith('-packages')]))"
 
@@ -126,13 +121,13 @@ class Environment:
         paths = [*json.loads(asked.stdout), *filter(None, [os.environ.get(PACKAGES)])]
         (packages,) = self._venv.glob("lib/python*/site-packages")
         lines = [f"import site; site.addsitedir({path!r})" for path in paths]
-        written = {
-            packages / "tpu-stack.pth": "\n".join([*lines, ""]),
-            self._venv / "bin" / "tpu-training": _TRAINER,
-        }
-        pairs = [str(one) for pair in written.items() for one in pair]
-        if self._call([self._python(), "-I", "-c", _WRITE, *pairs], {}) != 0:
-            raise SetupError("the machine's TensorFlow can't be had")
+        self._write(packages / "tpu-stack.pth", "\n".join([*lines, ""]))
+        self._write(self._venv / "bin" / "tpu-training", _TRAINER)
+
+    def _write(self, path: Path, text: str) -> None:
+        """Write a program or a file as the job, whose folder it is in."""
+        if self._call([self._python(), "-I", "-c", _WRITE, str(path), text], {}) != 0:
+            raise SetupError(f"{path.name} could not be written")
 
     @staticmethod
     def _python() -> str:

@@ -170,10 +170,15 @@ def test_the_quota_of_this_kind_of_tpu_decides(
 
 def test_an_account_of_a_domains_project_has_the_domain_behind_it() -> None:
     asked = MagicMock(project="example.com:p")
-    asked.context.names.account = "night-sa"
+    asked.context.names.account, asked.context.names.jobs_account = "night-sa", "night-job"
+    asked.settings.jobs.apart = False
     assert [one.state for one in account(asked)] == ["warning"]
     (url,) = asked.google.get.call_args.args
     assert url.endswith("/night-sa@p.example.com.iam.gserviceaccount.com")
+    asked.settings.jobs.apart = True
+    assert [one.state for one in account(asked)] == ["warning", "warning"]
+    (url,) = asked.google.get.call_args.args
+    assert url.endswith("/night-job@p.example.com.iam.gserviceaccount.com")
 
 
 def test_names_that_are_taken_are_found(live: Live, api: Client) -> None:
