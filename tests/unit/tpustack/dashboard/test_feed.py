@@ -175,7 +175,7 @@ def test_a_damaged_record_hides_no_other_job_and_is_said(
 ) -> None:
     summary = {**queue.summaries()["waits"], "format": 1}
     queue.store.write("queue/[/x].json", b"{}", summary=summary)
-    for name, wrong in {"started": "x", "state": "[/x]", "priority": float("nan")}.items():
+    for name, wrong in {"started": "x", "state": 5, "priority": float("nan")}.items():
         queue.store.write(f"queue/bad-{name}.json", b"{}", summary={**summary, name: wrong})
     jobs = next(one for one in sources([place], google) if one.topic == "jobs")
     for _ in range(2):

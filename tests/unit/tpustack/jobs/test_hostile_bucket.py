@@ -221,7 +221,7 @@ def test_damaged_records_are_set_aside_once_and_the_others_listed(job: Run, queu
     summary = {**queue.summaries()["good"], "format": 1}
     queue.store.write("queue/[/x].json", b"{}", summary=summary)
     queue.store.write("queue/a/b.json", b"{}", summary=summary)
-    for name, wrong in {"started": "x", "state": "[/x]", "tries": float("nan")}.items():
+    for name, wrong in {"started": "x", "state": 5, "tries": float("nan")}.items():
         queue.store.write(f"queue/bad-{name}.json", b"{}", summary={**summary, name: wrong})
     done = job("list", "--all")
     assert done.code == 0
