@@ -66,8 +66,6 @@ install_ops_agent() {
         { rm "$1"; exit 1; }' setup "$list" || log "the Ops Agent could not be installed"
 }
 
-# Before anything that may fail: it ends what costs.
-start_watchdog
 serve_health
 
 start_training "$(attribute tpu-name)" \

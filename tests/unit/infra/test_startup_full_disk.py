@@ -11,11 +11,10 @@ import infra
 STARTUP = Path(infra.__file__).parent / "startup"
 # Nothing can be written below HOME, as on a full disk; systemd-run says what it is to run.
 FAKES = """
-attribute() { [[ "$1" == "health-port" ]] && return 1; echo "# the $1"; }
+attribute() { echo "# the $1"; }
 systemctl() { return 1; }
 systemd-run() { echo "runs ${*: -1}"; }
-start_training() { echo training; exit 1; }
-metadata() { return 1; }
+require_scope() { echo training; exit 1; }
 mkdir() { [[ "$*" != *"$HOME"* ]] && command mkdir "$@"; }
 """
 
@@ -34,3 +33,5 @@ def test_the_agent_starts_though_nothing_can_be_written_to_the_disk(tmp_path: Pa
     assert f"runs {memory}/tpu-stack/watchdog.py\n" in done.stdout, done.stderr
     assert (memory / "tpu-stack" / "watchdog.py").read_text(encoding="utf-8") == "# the watchdog\n"
     assert done.stdout.endswith("training\n")
+    # The group that keeps the VM hears that its script has failed.
+    assert (memory / "tpu-stack" / "failed").exists()
