@@ -172,7 +172,7 @@ def test_texts_of_a_csv_file_become_tokens_with_a_vocabulary_beside_them(tmp_pat
         ),
         (
             "label,p1\n1,2\n1,nan",
-            "column p1 has nan in row 2; features are pixels, whole numbers from 0 to 255, or texts",
+            "column p1 has nan in row 2; features are pixels, whole numbers from 0 to 255",
         ),
         ("label,p1\n1,256", "column p1 has 256 in row 1; features"),
         ("label,p1\n0,2\n-1,2", "data.csv row 2: label -1; labels must be whole numbers from 0"),
