@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 import socket
 import subprocess
@@ -169,6 +170,7 @@ def test_a_loss_that_is_no_number_says_whether_the_model_or_the_rate_made_it(
     digits: Path,
     tmp_path: Path,
     run_here: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
     logits: str,
     rate: float,
     words: str,
@@ -178,6 +180,8 @@ def test_a_loss_that_is_no_number_says_whether_the_model_or_the_rate_made_it(
     sizes = ("--global_batch_size=64", "--steps_per_loop=5", f"--learning_rate={rate}")
     with pytest.raises(DivergedError, match=words) as caught:
         run_here("train", *job, *sizes)
+    # The figures are told before the second look, which is slow.
+    assert re.search(r"the loss became .*; looking whether the learning rate", caplog.text)
     known = find_known_error(str(caught.value))
     assert known
     cures = f"{caught.value} {known.cure}"

@@ -141,6 +141,30 @@ def test_a_task_that_makes_its_input_predicts_from_features_as_they_are_in_the_d
     result = fit("bert", task="causal_lm", data=arrays, model_dir=str(tmp_path / "m"), **sizes)
     said = result.predict(texts[40:])["outputs"].argmax(axis=-1)
     assert np.mean(said == texts[40:, 1:]) == pytest.approx(result.metrics["test_accuracy"])
+def test_a_process_connects_to_a_target_once_and_anew_after_its_worker_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from tpu_training.cluster import cluster
+    from tpu_training.cluster.endpoint.target import Addresses
+    from tpu_training.cluster.endpoint.wait import Wait
+
+    made = list[object]()
+
+    def connect(target: Addresses, wait: Wait, devices: int) -> object:
+        made.append(object())
+        return made[-1]
+
+    monkeypatch.setattr(cluster, "_connect", connect)
+    monkeypatch.setattr(cluster, "_last", {})
+    one, other = Addresses(("a:1",), "--tpu"), Addresses(("b:1",), "--tpu")
+    first = cluster.connect(one, Wait(), 0)
+    assert cluster.connect(Addresses(("a:1",), "--tpu"), Wait(), 0) is first
+    assert cluster.connect(other, Wait(), 0) is not first
+    # The connection to another TPU has replaced that to the first.
+    assert cluster.connect(one, Wait(), 0) is not first
+    cluster.forget_connection()
+    cluster.connect(one, Wait(), 0)
+    assert len(made) == 4
 
 
 def test_the_job_is_the_command_lines_to_the_bit(

@@ -25,7 +25,8 @@ def explain(error: DivergedError, cluster: Cluster, job: Job, data: DataSet) -> 
     if error.steps is None:
         return error
     first, last = error.steps
-    logger.warning("%s; repeating these steps without learning, to see what is to blame", error)
+    # The look takes minutes on a TPU, and may be ended.
+    logger.warning("diverged: %s; repeating these steps without learning, to see why", error)
     try:
         loss = _loss_without_learning(cluster, job, data, first, last - first)
     except tf.errors.OpError:  # Such as the device's memory, which now holds two models.
