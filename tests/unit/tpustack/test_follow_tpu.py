@@ -39,7 +39,7 @@ class Google:
     def write(self, step: int, ending: str = "") -> None:
         steps = {"first_step": 0, "last_step": step, "ending": ending, "machine": "t-w-0"}
         seconds = dict.fromkeys(PARTS, 0.0)
-        entry = {"begin": 1e9, "duration": 60.0, "seconds": seconds, **steps}
+        entry = {"format": 1, "begin": 1e9, "duration": 60.0, "seconds": seconds, **steps}
         self.objects["jobs/train/ledger/a.json"] = json.dumps(entry)
 
     def content(self, url: str) -> str:

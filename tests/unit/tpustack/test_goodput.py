@@ -37,7 +37,7 @@ def agent(now: float) -> str:
         {"at": now + 1.5 * HOUR, "tpu": "t", "state": "provisioning", "cause": "PREEMPTED"},
         {"at": now + 2 * HOUR, "tpu": "t", "state": "ready", "cause": ""},
     ]
-    return json.dumps({"machine": "vm", "seen": now + 3 * HOUR, "events": events})
+    return json.dumps({"format": 1, "machine": "vm", "seen": now + 3 * HOUR, "events": events})
 
 
 def ledger(now: float) -> dict[str, str]:

@@ -13,7 +13,7 @@ import pytest
 
 from tpu_training.errors import InputError
 from tpu_training.goodput.account import STATES, Account, account
-from tpu_training.goodput.entry import BEFORE, FINISHED, PARTS, Entry, parse
+from tpu_training.goodput.entry import FINISHED, PARTS, Entry, parse
 from tpu_training.goodput.ledger import File, read
 from tpu_training.goodput.picture import KINDS, draw
 from tpu_training.goodput.prometheus import to_prometheus
@@ -37,7 +37,7 @@ def ended(one: Entry, ending: str = FINISHED) -> Entry:
 def tpus(seen: float, *events: tuple[float, str, str], tpu: str = "t") -> File:
     """What an agent wrote until `seen`: (at, state, cause)."""
     listed = [{"at": at, "tpu": tpu, "state": state, "cause": why} for at, state, why in events]
-    text = json.dumps({"machine": "vm", "seen": seen, "events": listed})
+    text = json.dumps({"format": 1, "machine": "vm", "seen": seen, "events": listed})
     return File(f"gs://b/j/ledger/tpus-{seen}-{tpu}.json", text)
 
 
@@ -233,9 +233,9 @@ def test_garbage_is_no_entry(garbage: str) -> None:
         "",
         "[]",
         DEEP,
-        '{"machine": "m", "seen": 1}',
-        '{"machine": "m", "seen": 1, "events": [3]}',
-        '{"machine": "m", "seen": 1, "events": {"a": 1}}',
+        '{"format": 1, "machine": "m", "seen": 1}',
+        '{"format": 1, "machine": "m", "seen": 1, "events": [3]}',
+        '{"format": 1, "machine": "m", "seen": 1, "events": {"a": 1}}',
         tpus(5.0, (1.0, "enchanted", "")).text,
         tpus(float("nan"), (1.0, "ready", "")).text,
     ],
@@ -250,15 +250,13 @@ def test_an_entry_is_read_as_it_was_written() -> None:
     assert parse(one.to_json()) == one
 
 
-def test_an_entry_of_an_older_release_is_read() -> None:
-    content: dict[str, Any] = json.loads(entry(12.5, 3, 4, compute=1.5).to_json())
-    del content["machine"], content["ending"]
-    for part in ("wait", "connect", "restore", "evaluate"):
-        del content["seconds"][part]
-    found = parse(json.dumps(content))
-    assert found
-    assert (found.machine, found.seconds["evaluate"], found.seconds["compute"]) == ("", 0.0, 1.5)
-    assert set(BEFORE) < set(found.seconds)
+@pytest.mark.parametrize("other", [None, 0, 2, "1"])
+def test_what_is_of_another_format_is_garbage(other: object) -> None:
+    for text in (entry(1.0, 0, 4).to_json(), tpus(9.0, (1.0, "ready", "")).text):
+        content: dict[str, Any] = json.loads(text)
+        assert parse(text) or parse_tpus(text)
+        changed = json.dumps(content | {"format": other})
+        assert (parse(changed), parse_tpus(changed)) == (None, None)
 
 
 # The grammar of https://prometheus.io/docs/instrumenting/exposition_formats/#comments-help-text-and-type-information

@@ -94,6 +94,9 @@ def holder(name: str) -> Holder:
     return Holder(name, f"vm-{name}", 12, "", "", "2026-11-22T12:00:00Z")
 
 
+OTHER_FORMAT = holder("z").to_json().replace('"format": 1', '"format": 2')
+
+
 @pytest.fixture
 def time() -> Time:
     return Time()
@@ -230,7 +233,7 @@ def test_a_bucket_that_does_not_come_back_ends_the_job(bucket: Bucket, time: Tim
         mine.confirm()
 
 
-@pytest.mark.parametrize("garbage", ["", "{", "[1]", '{"run": 1}', "\0\x01"])
+@pytest.mark.parametrize("garbage", ["", "{", "[1]", '{"run": 1}', "\0\x01", OTHER_FORMAT])
 def test_garbage_is_taken_over_once_nobody_renews_it(bucket: Bucket, garbage: str) -> None:
     bucket.put(garbage)
     lease(bucket, "b").acquire()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,9 @@ from tpu_training.models.spec import DataSpec
 from tpu_training.tasks.choose import task_of, with_task
 
 _FILE_NAME = "model.json"
+_FORMAT = 1
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,8 @@ class ModelDescription:
 
     def write(self, model_dir: str) -> None:
         """Write it to `model_dir`."""
-        text = json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n"
+        content = {"format": _FORMAT, **dataclasses.asdict(self)}
+        text = json.dumps(content, indent=2, sort_keys=True) + "\n"
         files.write_text(_path(model_dir), text)
 
     def definition(
@@ -113,6 +118,10 @@ def read_description(model_dir: str) -> ModelDescription:
         )
     try:
         content = json.loads(text)
+        if content.get("format") != _FORMAT:
+            raise ValueError(
+                f"its format is {content.get('format')}, and this release reads {_FORMAT}"
+            )
         spec = content["spec"]
         return ModelDescription(
             model=str(content["model"]),
@@ -125,7 +134,7 @@ def read_description(model_dir: str) -> ModelDescription:
             data=str(content["data"]),
             class_names=tuple(map(str, content.get("class_names", ()))),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is broken ({type(error).__name__}: {error})") from error
 
 
@@ -140,7 +149,8 @@ def refuse_another_purpose(
         return
     try:
         had = read_description(model_dir)
-    except InputError:
+    except InputError as error:
+        logger.warning("model: %s; it is written again", error)
         return
     if differences := [*_differences(had.spec, spec)]:
         raise CheckpointError(

@@ -8,17 +8,16 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 FOLDER = "ledger"
+FORMAT = 1
+"""The format of the ledger's files: one of another format is garbage to this release."""
 ASIDE = ".garbage"
 """What a trainer adds to the name of a file of the ledger that is garbage."""
 # Before the first step, as job/start.py measures it, and from it on, as monitoring/step_times.py
 # does.
 BEFORE = ("load", "wait", "connect", "restore")
 PARTS = (*BEFORE, "start", "compute", "input", "checkpoint", "evaluate", "idle")
-# The first releases that kept a ledger did not measure these apart.
-_NEWER = ("wait", "connect", "restore", "evaluate")
 _LATEST = 1e12
 
 
@@ -51,7 +50,7 @@ class Entry:
 
     def to_json(self) -> str:
         """Return the text of its file."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True) + "\n"
+        return json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, sort_keys=True) + "\n"
 
 
 FINISHED = "finished"
@@ -62,13 +61,13 @@ def parse(text: str) -> Entry | None:
     """Return the entry in a file's text; None if that is garbage."""
     try:
         content = json.loads(text)
-        seconds = {part: _seconds(content["seconds"], part) for part in PARTS}
+        seconds = {part: number(content["seconds"][part]) for part in PARTS}
         times = [number(content[name]) for name in ("begin", "duration")]
         steps = [int(content[name]) for name in ("first_step", "last_step")]
-        words = [str(content.get(name, "")) for name in ("machine", "ending")]
+        words = [str(content[name]) for name in ("machine", "ending")]
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
-    if not 0 <= steps[0] <= steps[1]:
+    if content.get("format") != FORMAT or not 0 <= steps[0] <= steps[1]:
         return None
     return Entry(times[0], times[1], steps[0], steps[1], seconds, words[0], words[1])
 
@@ -79,7 +78,3 @@ def number(value: object) -> float:
     if not (math.isfinite(found) and 0 <= found < _LATEST):
         raise ValueError(f"{found} is no time")
     return found
-
-
-def _seconds(content: Mapping[str, Any], part: str) -> float:
-    return number(content.get(part, 0.0) if part in _NEWER else content[part])

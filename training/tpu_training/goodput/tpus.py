@@ -1,7 +1,7 @@
 """What became of the TPUs, as the agent on the machine that trains has written it.
 
-Its files lie beside the entries, `MODEL_DIR/ledger/tpus-*.json`: a JSON object with `machine`,
-`seen` (its last sign of life) and `events` with `at`, `tpu`, `state` and `cause`.
+Its files lie beside the entries, `MODEL_DIR/ledger/tpus-*.json`: a JSON object with `format`,
+`machine`, `seen` (its last sign of life) and `events` with `at`, `tpu`, `state` and `cause`.
 """
 
 import json
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from tpu_training.goodput.entry import number
+from tpu_training.goodput.entry import FORMAT, number
 
 PREFIX = "tpus-"
 READY = "ready"
@@ -66,7 +66,8 @@ def parse_tpus(text: str) -> TpusFile | None:
         found = TpusFile(str(content["machine"]), number(content["seen"]), events)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
-    return found if all(event.state in STATES for event in events) else None
+    known = content.get("format") == FORMAT and all(event.state in STATES for event in events)
+    return found if known else None
 
 
 def spans(files: Sequence[TpusFile]) -> list[Span]:

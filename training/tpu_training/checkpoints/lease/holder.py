@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+_FORMAT = 1
 _PROC = Path("/proc")
 
 
@@ -47,7 +48,8 @@ class Holder:
 
     def to_json(self) -> str:
         """Return the text that is kept with the lease."""
-        return json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n"
+        content = {"format": _FORMAT, **dataclasses.asdict(self)}
+        return json.dumps(content, indent=2, sort_keys=True) + "\n"
 
     def describe(self) -> str:
         """Name the process in a message."""
@@ -66,12 +68,14 @@ class Holder:
 
 
 def parse_holder(text: str) -> Holder | None:
-    """Return the holder in a lease's text; None if that is garbage."""
+    """Return the holder in a lease's text; None if that is garbage or of another format."""
     try:
         content = json.loads(text)
+        if content.get("format") != _FORMAT:
+            return None
         fields = {field.name: content[field.name] for field in dataclasses.fields(Holder)}
         return Holder(**fields | {"process": int(fields["process"])})
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
