@@ -26,7 +26,7 @@ def explain(error: DivergedError, cluster: Cluster, job: Job, data: DataSet) -> 
         return error
     first, last = error.steps
     # The look takes minutes on a TPU, and may be ended.
-    logger.warning("diverged: %s; repeating these steps without learning, to see why", error)
+    logger.warning("diverged: %s; looking whether the learning rate is to blame", error)
     try:
         loss = _loss_without_learning(cluster, job, data, first, last - first)
     except tf.errors.OpError:  # Such as the device's memory, which now holds two models.
