@@ -141,6 +141,8 @@ def test_a_task_that_makes_its_input_predicts_from_features_as_they_are_in_the_d
     result = fit("bert", task="causal_lm", data=arrays, model_dir=str(tmp_path / "m"), **sizes)
     said = result.predict(texts[40:])["outputs"].argmax(axis=-1)
     assert np.mean(said == texts[40:, 1:]) == pytest.approx(result.metrics["test_accuracy"])
+
+
 def test_a_process_connects_to_a_target_once_and_anew_after_its_worker_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
