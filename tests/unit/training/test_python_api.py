@@ -152,20 +152,22 @@ def test_a_process_connects_to_a_target_once_and_anew_after_its_worker_is_lost(
 
     made = list[object]()
 
-    def connect(target: Addresses, wait: Wait, devices: int) -> object:
-        made.append(object())
-        return made[-1]
+    def connect(addresses: Addresses) -> tuple[object, str]:
+        made.append(types.SimpleNamespace(strategy_name="S", replicas=8, endpoint="e"))
+        return made[-1], "it is named"
 
-    monkeypatch.setattr(cluster, "_connect", connect)
-    monkeypatch.setattr(cluster, "_last", {})
+    monkeypatch.setattr(cluster, "_connect_remote", connect)
+    monkeypatch.setattr(cluster, "wait_for_workers", lambda target, wait: target)
+    cluster.connect.cache_clear()
     one, other = Addresses(("a:1",), "--tpu"), Addresses(("b:1",), "--tpu")
     first = cluster.connect(one, Wait(), 0)
     assert cluster.connect(Addresses(("a:1",), "--tpu"), Wait(), 0) is first
     assert cluster.connect(other, Wait(), 0) is not first
     # The connection to another TPU has replaced that to the first.
     assert cluster.connect(one, Wait(), 0) is not first
-    cluster.forget_connection()
+    cluster.connect.cache_clear()
     cluster.connect(one, Wait(), 0)
+    cluster.connect.cache_clear()
     assert len(made) == 4
 
 

@@ -5,6 +5,7 @@ import logging
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 
 import tensorflow as tf
 
@@ -69,26 +70,10 @@ class Cluster:
         return tf.device(self.loop_device) if self.loop_device else nullcontext()
 
 
-Target = Addresses | LocalTpu | NoTpu
-# The last connection of this process: another one to the same TPU would initialise it again, and
-# what an earlier job has made on it would be lost.
-_last: dict[tuple[Target, int], Cluster] = {}
-
-
-def connect(target: Target, wait: Wait, local_devices: int) -> Cluster:
-    """Return the cluster of `target`, to which a process connects once."""
-    if (target, local_devices) not in _last:
-        _last.clear()
-        _last[target, local_devices] = _connect(target, wait, local_devices)
-    return _last[target, local_devices]
-
-
-def forget_connection() -> None:
-    """Let the next `connect` do it again, as after a worker is lost."""
-    _last.clear()
-
-
-def _connect(target: Target, wait: Wait, local_devices: int) -> Cluster:
+# Once, until `connect.cache_clear()` as after a worker is lost: to connect again would initialise
+# the TPU again, and what an earlier job of this process has made on it would be lost.
+@lru_cache(maxsize=1)
+def connect(target: Addresses | LocalTpu | NoTpu, wait: Wait, local_devices: int) -> Cluster:
     """Wait for `target` and connect to it; log the chosen strategy and the reason in one line."""
     if isinstance(target, Addresses):
         _warn_of_other_version(target)

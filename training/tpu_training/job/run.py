@@ -11,7 +11,7 @@ from tpu_training.checkpoints.initial.load import load_initial_weights
 from tpu_training.checkpoints.lease.hold import Lease, hold
 from tpu_training.checkpoints.model_description import describe_model, refuse_another_purpose
 from tpu_training.checkpoints.record import JobRecord
-from tpu_training.cluster.cluster import Cluster, forget_connection
+from tpu_training.cluster.cluster import Cluster, connect
 from tpu_training.cluster.endpoint.target import Addresses, LocalTpu, NoTpu
 from tpu_training.cluster.endpoint.wait import Wait
 from tpu_training.data import files
@@ -74,7 +74,7 @@ def run_on(
                 raise explain(error, cluster, job, data) from error
             except tf.errors.OpError as error:
                 # Restart from the last checkpoint: an aborted loop may have applied half a step.
-                forget_connection()
+                connect.cache_clear()
                 skipped = job.params.skip_corrupt_records
                 data = readable_part(data, skipped, error, hang_timer.reset)
 
