@@ -26,6 +26,7 @@ from tpu_training.data.convert.convert import Storage, store
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.errors import InputError
 from tpu_training.errors.translate import translate
+from tpu_training.loop.callbacks import Callback, LoopReport
 from tpu_training.loop.evaluate import create_evaluation
 from tpu_training.loop.shutdown import ShutdownRequest
 from tpu_training.loop.state import TrainState, create_train_state
@@ -147,18 +148,12 @@ def learn(cluster: Cluster, folder: Path, task: str) -> Trained:
     before = evaluate().loss
     reports: list[Any] = []
 
-    class Keep:
-        def start(self, step: int) -> None:
-            pass
-
-        def between_loops(self, step: int, report: Any) -> None:
+    class Keep(Callback):
+        def between_loops(self, step: int, report: LoopReport) -> None:
             reports.append(report)
 
-        def close(self) -> None:
-            pass
-
     checkpoints = Checkpoints(str(folder), state, JobRecord("small", PARAMS), 1, cluster)
-    train(cluster, PARAMS, data, state, checkpoints, [Keep()], ShutdownRequest())  # type: ignore[list-item]
+    train(cluster, PARAMS, data, state, checkpoints, [Keep()], ShutdownRequest())
     after = evaluate()
     assert after.examples == TEST
     features, labels = read(data)

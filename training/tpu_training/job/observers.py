@@ -50,6 +50,11 @@ class Relay(Callback):
         """Tell `observers`, in this order."""
         self._observers = observers
 
+    def before_loop(self, step: int, report: LoopReport) -> None:
+        """Hand on the loop before the next one starts."""
+        for observer in self._observers:
+            observer.before_loop(step, report)
+
     def between_loops(self, step: int, report: LoopReport) -> None:
         """Hand on the loop."""
         for observer in self._observers:
