@@ -77,7 +77,7 @@ print(json.dumps({
 
 
 def test_the_user_gets_the_jobs_token_and_neither_the_machines_nor_root(tmp_path: Path) -> None:
-    command = ["unshare", "--net", "--mount", "sh", "-c", SCRIPT, "sh", tmp_path]
+    command = ["unshare", "--net", "--mount", "sh", "-c", SCRIPT, "sh", str(tmp_path)]
     done = subprocess.run(
         [*command, sys.executable, INSIDE], capture_output=True, text=True, check=False, timeout=120
     )

@@ -28,7 +28,7 @@ def test_a_job_with_tensorflow_finds_the_command_of_the_trainer(
     folder = tmp_path / "try"
     folder.mkdir()
     spec = Spec("tpu-training --version", framework="tensorflow")
-    environment = Environment(folder, spec, {"variables": {}}, call)
+    environment = Environment(folder, spec, {"variables": {}}, call, lambda _: None)
     environment.make(MemoryStore(Bucket(Clock())))
     done = subprocess.run(
         ["/bin/bash", "-c", spec.command],
