@@ -285,10 +285,9 @@ class Builder:
         if runtime is None:
             return {}
         job = self._job_metadata(bucket, TPU_PACKAGE) | self._of_trainer(RunOn.TPU)
-        if runtime.serves_grpc and not runs_trainer:
-            job = {key: job[key] for key in ("tpu-name", "bucket-url")}
+        small = runtime.serves_grpc and not runs_trainer
         return {
-            **job,
+            **({key: job[key] for key in ("tpu-name", "bucket-url")} if small else job),
             "tpu-serves-grpc": "true" if runtime.serves_grpc else "false",
             "tpu-pluggable": "true" if runtime.pluggable else "false",
             "tpu-runs-training": "true" if runs_trainer else "false",

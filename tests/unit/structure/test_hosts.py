@@ -69,7 +69,7 @@ def as_another_account(url: str) -> None:
 
 def of_the_agent(url: str) -> None:
     machine: Any = Machine()
-    machine._metadata = lambda path: (f'{{"access_token": "{TOKEN}"}}', "")
+    machine.metadata = lambda path: (f'{{"access_token": "{TOKEN}"}}', "")
     status, _ = machine.call("GET", url, None)
     assert status >= 300
 
