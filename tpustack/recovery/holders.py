@@ -13,18 +13,15 @@ import json
 import subprocess
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta, timezone
+from dataclasses import dataclass
+from datetime import datetime, timezone
 
 from tpu_training.checkpoints.lease.holder import Holder, parse_holder
 from tpustack.cloud import times
 from tpustack.errors import TpustackError
 from tpustack.recovery.store import Bucket, Folder, store_of
 
-FORMAT = 1
 _FOLDER = ".tpustack/holders/"
-# An engine takes its lock soon after it has begun. What takes longer is left to a person.
-_BEFORE, _AFTER = timedelta(seconds=5), timedelta(minutes=5)
 _LOCKING = ("up ", "destroy ", "refresh ", "stack rename ", "stack import ", "stack rm ")
 # Where a forge's API tells of a run: GitHub's of the whole run, GitLab's of the job.
 _RUNS = (
@@ -36,17 +33,19 @@ _RUNS = (
 
 @dataclass(frozen=True)
 class Held:
-    """An engine that may hold a lock, and the run of a pipeline that it is in, or nothing."""
+    """An engine that may hold a lock, by its note.
 
+    Attributes:
+        note: the note's file.
+        holder: the engine.
+        since: when it began.
+        run: the run of a pipeline that it is in, or nothing.
+    """
+
+    note: str
     holder: Holder
+    since: datetime
     run: str
-
-    def may_have(self, host: str, process: int, since: datetime) -> bool:
-        """Return whether a lock that says this may be this engine's."""
-        age = since - times.read(self.holder.since).astimezone(timezone.utc)
-        return (self.holder.machine, self.holder.process) == (host, process) and (
-            -_BEFORE <= age <= _AFTER
-        )
 
 
 class Note:
@@ -73,8 +72,8 @@ class Note:
             store = store_of(self._environment) if self._locks else None
             if store is not None:
                 self._store = store
-                held = {"holder": asdict(self._holder), "run": run_of(self._environment)}
-                store.write(self._name, json.dumps({"format": FORMAT, **held}, indent=2) + "\n")
+                said = json.loads(self._holder.to_json()) | {"run": run_of(self._environment)}
+                store.write(self._name, json.dumps(said, indent=2) + "\n")
 
     def remove(self) -> None:
         """Remove it if the engine was not killed, and so has given its lock back."""
@@ -86,7 +85,7 @@ class Note:
 
 def found(store: Folder | Bucket) -> list[Held]:
     """Return the engines that are noted; what is damaged, or of another format, proves nothing."""
-    return [held for text in store.texts(_FOLDER) if (held := _parsed(text))]
+    return [held for file in store.files(_FOLDER) if (held := _parsed(*file))]
 
 
 def run_of(environment: Mapping[str, str]) -> str:
@@ -98,13 +97,10 @@ def run_of(environment: Mapping[str, str]) -> str:
     return ""
 
 
-def _parsed(text: str) -> Held | None:
-    try:
-        content = json.loads(text)
-        holder = parse_holder(json.dumps(content["holder"]))
-        if content["format"] != FORMAT or holder is None:
-            return None
-        times.read(holder.since)
-        return Held(holder, str(content["run"]))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
+def _parsed(note: str, text: str) -> Held | None:
+    holder = parse_holder(text)
+    with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
+        if holder is not None:
+            since = times.read(holder.since).astimezone(timezone.utc)
+            return Held(note, holder, since, str(json.loads(text)["run"]))
+    return None

@@ -121,13 +121,14 @@ class Recovery:
         return bool(locks) and all(each.is_orphaned(known, self._ended) for each in locks)
 
     def release(self, locks: list[Lock]) -> None:
-        """Delete these locks, whether held or not; one that has come since stays.
+        """Delete these locks, held or not, and the notes of their holders; later locks stay.
 
         Where the engine names none, and in other backends than folders and Google's buckets, only
         the engine can: it deletes all locks of the stack.
 
         Raises:
             LockedError: when one is no lock of this stack.
+            TpustackError: when the backend refuses.
         """
         store = store_of(self._environment)
         if store is None or not locks:
@@ -136,8 +137,14 @@ class Recovery:
         paths = [each.path(self._stack) for each in locks]
         if not all(paths):
             raise LockedError(locks)
-        for path in paths:
-            store.delete(path)
+        try:
+            for path in paths:
+                store.delete(path)
+            for each in found(store):
+                if any(lock.may_be_of(each) for lock in locks):
+                    store.delete(each.note)
+        except OSError as error:
+            raise TpustackError(f"the lock can't be released: {error}") from None
 
     def take_in(self) -> list[str]:
         """Repair the stack's state; return the URNs of what was being created.

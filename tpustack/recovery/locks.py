@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from urllib.parse import unquote, urlsplit
 
 from tpustack.errors import TpustackError
@@ -18,6 +18,8 @@ _LOCK = re.compile(
     r"(?P<url>\S+): created by (?P<who>\S*)@(?P<host>\S*) \(pid (?P<pid>\d+)\) at (?P<at>\S+)"
 )
 _FOLDER = ".pulumi/locks/"
+# An engine takes its lock soon after it has begun. What takes longer is left to a person.
+_BEFORE, _AFTER = timedelta(seconds=5), timedelta(minutes=5)
 
 
 def unknown(_run: str) -> bool:
@@ -49,12 +51,17 @@ class Lock:
             known: the engines that are noted next to the state.
             ended: asks the forge about the run that a holder was in.
         """
-        own = [each for each in known if each.may_have(self.host, self.pid, self.since)]
+        own = [each for each in known if self.may_be_of(each)]
         return bool(own) and all(
             not each.holder.is_here()
             and (each.holder.is_gone() or bool(each.run and ended(each.run)))
             for each in own
         )
+
+    def may_be_of(self, held: Held) -> bool:
+        """Return whether a noted engine may have taken this lock."""
+        own = (held.holder.machine, held.holder.process) == (self.host, self.pid)
+        return own and -_BEFORE <= self.since - held.since <= _AFTER
 
     def path(self, stack: str) -> str:
         """Return its file in the backend; nothing where it is not one of this stack's locks."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import urlsplit
 
 from infra.names import backend
-from tpustack.cloud.google import Google, NotFound
-from tpustack.errors import TpustackError
-
-_STORAGE = "https://storage.googleapis.com/{}storage/v1/b/{}/o"
+from infra.startup.agent.jobs.store import Store
+from tpustack.cloud.google import Google
 
 
 def store_of(environment: Mapping[str, str]) -> Folder | Bucket | None:
@@ -34,11 +32,11 @@ class Folder:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
 
-    def texts(self, folder: str) -> Iterator[str]:
-        """Yield what the files of a folder say."""
+    def files(self, folder: str) -> Iterator[tuple[str, str]]:
+        """Yield names and texts of the files in a folder."""
         for path in (self._root / folder).glob("*.json"):
             with contextlib.suppress(FileNotFoundError):
-                yield path.read_text(encoding="utf-8", errors="replace")
+                yield f"{folder}{path.name}", path.read_text(encoding="utf-8", errors="replace")
 
     def delete(self, name: str) -> None:
         """Delete a file, if it is there."""
@@ -48,30 +46,24 @@ class Folder:
 
 
 class Bucket:
-    """A bucket's. All raise TpustackError where it can't be reached."""
+    """A bucket's. All raise TpustackError where it can't be reached, OSError where it refuses."""
 
     def __init__(self, bucket: str, prefix: str) -> None:
-        self._bucket, self._prefix = bucket, f"{prefix}/" if prefix else ""
-        self._google = Google()
+        self._store = Store(bucket, Google().exchange)
+        self._prefix = f"{prefix}/" if prefix else ""
 
     def write(self, name: str, text: str) -> None:
         """Write a file."""
-        query = urlencode({"uploadType": "media", "name": self._prefix + name})
-        url = f"{_STORAGE.format('upload/', quote(self._bucket))}?{query}"
-        headers = {"Content-Type": "application/json"}
-        status, _, answer = self._google.exchange("POST", url, headers, text.encode())
-        if status >= 400:
-            raise TpustackError(f"{url} answers {status}: {answer[:300]!r}")
+        self._store.write(self._prefix + name, text.encode())
 
-    def texts(self, folder: str) -> Iterator[str]:
-        """Yield what the files of a folder say."""
-        query = {"prefix": self._prefix + folder}
-        for each in self._google.pages(_STORAGE.format("", quote(self._bucket)), "items", query):
-            with contextlib.suppress(NotFound):
-                yield self._google.content(f"gs://{self._bucket}/{each['name']}")
+    def files(self, folder: str) -> Iterator[tuple[str, str]]:
+        """Yield names and texts of the files in a folder."""
+        for each in self._store.items(self._prefix + folder):
+            if there := self._store.read(each.path):
+                name = each.path.removeprefix(self._prefix)
+                yield name, there[0].decode(errors="replace")
 
     def delete(self, name: str) -> None:
         """Delete a file, if it is there."""
-        whole = quote(self._prefix + name, safe="")
-        with contextlib.suppress(NotFound):
-            self._google.delete(f"{_STORAGE.format('', quote(self._bucket))}/{whole}")
+        if there := self._store.look(self._prefix + name):
+            self._store.delete(self._prefix + name, there.generation)

@@ -18,7 +18,7 @@ import pytest
 from pulumi import automation
 
 from tpu_training.checkpoints.lease import holder
-from tpustack.recovery import holders
+from tpustack.errors import TpustackError
 from tpustack.recovery.holders import Note, run_of
 from tpustack.recovery.killed_update import Recovery
 from tpustack.recovery.locks import Lock, LockedError, held, locks_in, unknown
@@ -127,7 +127,7 @@ def test_an_engine_that_waits_for_capacity_for_hours_keeps_its_lock(
     state.note(engine)
     (path,) = state.notes()
     written = json.loads(path.read_text(encoding="utf-8"))
-    written["holder"]["since"] = began.isoformat(timespec="seconds")
+    written["since"] = began.isoformat(timespec="seconds")
     path.write_text(json.dumps(written), encoding="utf-8")
     lock = state.lock(engine.pid, since=began)
     assert not state.recovery(ended=lambda run: True).are_orphaned([lock])
@@ -173,8 +173,8 @@ def test_from_within_another_process_namespace_a_run_of_this_one_is_not_called_d
     state.note(engine)
     (path,) = state.notes()
     asks = (
-        "import json, sys; from tpu_training.checkpoints.lease.holder import began, parse_holder;"
-        "held = parse_holder(json.dumps(json.load(open(sys.argv[1]))['holder']));"
+        "import sys; from tpu_training.checkpoints.lease.holder import began, parse_holder;"
+        "held = parse_holder(open(sys.argv[1]).read());"
         "print(began(held.process) is None, held.is_gone())"
     )
     command = [*unshare, sys.executable, "-c", asks, str(path)]
@@ -200,7 +200,8 @@ def test_another_process_with_the_number_of_one_that_is_noted_is_not_taken_for_i
 
 
 @pytest.mark.parametrize(
-    "damaged", ["", "[]", "null", '{"format": 1}', '{"format": 2', "format", "since", "\x00"]
+    "damaged",
+    ["", "[]", "null", '{"format": 1}', '{"format": 2', "format", "since", "zone", "\x00"],
 )
 def test_a_note_that_is_damaged_or_of_another_format_proves_nothing(
     damaged: str, state: State
@@ -208,10 +209,11 @@ def test_a_note_that_is_damaged_or_of_another_format_proves_nothing(
     dead = state.killed()
     (path,) = state.notes()
     whole = json.loads(path.read_text(encoding="utf-8"))
-    assert whole["format"] == holders.FORMAT
+    assert whole["format"] == 1
     other = {
         "format": json.dumps({**whole, "format": 2}),
-        "since": json.dumps({**whole, "holder": {**whole["holder"], "since": "yesterday"}}),
+        "since": json.dumps({**whole, "since": "yesterday"}),
+        "zone": json.dumps({**whole, "since": "0001-01-01T00:00:00+23:00"}),
     }
     path.write_text(other.get(damaged, damaged), encoding="utf-8")
     assert not state.recovery().are_orphaned([state.lock(dead.pid)])
@@ -251,14 +253,16 @@ def test_exactly_the_locks_that_were_asked_about_are_released(state: State) -> N
     state.recovery().release([asked])
     assert [path.name for path in (state.root / LOCKS).iterdir()] == ["2.json"]
     state.recovery().release([asked])
+    (state.root / LOCKS / "3.json").mkdir()
+    with pytest.raises(TpustackError, match="can't be released"):
+        state.recovery().release([replace(asked, url=asked.url.replace("1.json", "3.json"))])
 
 
-def test_of_two_that_release_a_dead_lock_neither_takes_that_of_a_third_who_came_between(
+def test_a_dead_lock_goes_with_its_note_and_one_that_came_since_stays(
     state: State, engine: subprocess.Popen[str]
 ) -> None:
-    dead = state.lock(state.killed().pid)
-    third = state.lock(engine.pid)
-    state.recovery().release([dead])
+    dead, third = state.lock(state.killed().pid), state.lock(engine.pid)
+    state.note(engine)
     refusals = [[dead], [third]]
 
     def operation() -> None:
@@ -268,6 +272,8 @@ def test_of_two_that_release_a_dead_lock_neither_takes_that_of_a_third_who_came_
         Repair(state.recovery()).when_unlocked(operation)
     assert refused.value.locks == [third]
     assert [path.name for path in (state.root / LOCKS).iterdir()] == [f"{engine.pid}.json"]
+    (left,) = state.notes()
+    assert json.loads(left.read_text(encoding="utf-8"))["process"] == engine.pid
 
 
 @pytest.mark.parametrize(
