@@ -1,8 +1,9 @@
 """Grants that a stack's state does not have: somebody made them by hand, or by a hostile commit.
 
-A stack declares single grants, not whole policies, so the engine sees no others. Another stack that
-shares the bucket grants it to an account of the project; grants to anybody else are drift. On a
-project, other grants are usual, and are told only.
+A stack declares single grants, not whole policies, so the engine sees no others. Accounts of the
+stack's project may share its bucket, by another stack. A project's policy has many grants that are
+none of the stack's business, with people's addresses: only the roles that the stack gives there are
+looked at, which are those that its deployer can give.
 """
 
 from __future__ import annotations
@@ -17,11 +18,8 @@ from tpustack.engine.events import Change
 _PROJECT = "https://cloudresourcemanager.googleapis.com/v1/projects/{}:getIamPolicy"
 _BUCKET = "https://storage.googleapis.com/storage/v1/b/{}/iam"
 _OWN = "gcp:storage/bucket:Bucket"
-# Where grants in the state say on what they are.
-_ON = {
-    "gcp:projects/iAMMember:IAMMember": "project",
-    "gcp:storage/bucketIAMMember:BucketIAMMember": "bucket",
-}
+_ON_PROJECT = "gcp:projects/iAMMember:IAMMember"
+_ON_BUCKET = "gcp:storage/bucketIAMMember:BucketIAMMember"
 # Who has a role in the project: each bucket begins with grants to them.
 _OF_PROJECT = ("projectOwner:{}", "projectEditor:{}", "projectViewer:{}")
 Json = Mapping[str, Any]
@@ -33,41 +31,42 @@ def on_buckets(google: Google, project: str, resources: Sequence[Json]) -> Itera
 
     Raises TpustackError where they may not be read.
     """
-    account = f"@{'.'.join(reversed(project.split(':')))}.iam.gserviceaccount.com"
-    ours = (account, *(each.format(project) for each in _OF_PROJECT))
     for each in resources:
         name = (each.get("outputs") or {}).get("name")
         if each["type"] == _OWN and name:
-            policy = google.get(
-                _BUCKET.format(quote(name, safe="")), {"optionsRequestedPolicyVersion": 3}
-            )
-            more = sorted(_grants(policy) - _known(resources, "bucket", name))
-            said = tuple(f"IAM: {role} to {who}" for role, who in more if not who.endswith(ours))
-            if said:
+            url = _BUCKET.format(quote(name, safe=""))
+            policy = google.get(url, {"optionsRequestedPolicyVersion": 3})
+            more = _strangers(policy, project) - _known(resources, _ON_BUCKET, name)
+            if said := tuple(f"IAM: {role} to {member}" for role, member in sorted(more)):
                 yield Change("update", _OWN, each["urn"].rpartition("::")[2], said)
 
 
 def on_project(google: Google, project: str, resources: Sequence[Json]) -> str:
     """Return which grants on the project the state lacks. Raises TpustackError."""
+    known = _known(resources, _ON_PROJECT, project)
+    ours = {role for role, _ in known}
     asked = {"options": {"requestedPolicyVersion": 3}}
-    policy = google.ask(_PROJECT.format(project), asked)
-    more = _grants(policy) - _known(resources, "project", project)
-    return "; ".join(f"{role} to {member}" for role, member in sorted(more))
+    more = _strangers(google.ask(_PROJECT.format(project), asked), project) - known
+    return "; ".join(f"{role} to {member}" for role, member in sorted(more) if role in ours)
 
 
-def _grants(policy: Json) -> set[Grant]:
+def _strangers(policy: Json, project: str) -> set[Grant]:
+    """Return the grants of a policy, without those to accounts and members of the project."""
+    account = f"@{'.'.join(reversed(project.split(':')))}.iam.gserviceaccount.com"
+    ours = (account, *(each.format(project) for each in _OF_PROJECT))
     return {
         (binding["role"], member)
         for binding in policy.get("bindings") or ()
         for member in binding.get("members") or ()
+        if not member.endswith(ours)
     }
 
 
-def _known(resources: Iterable[Json], on: str, name: str) -> set[Grant]:
+def _known(resources: Iterable[Json], kind: str, name: str) -> set[Grant]:
     """Return the grants of the state on a bucket or project."""
-    known = set()
-    for each in resources:
-        outputs = each.get("outputs") or {}
-        if _ON.get(each["type"]) == on and str(outputs.get(on)).removeprefix("b/") == name:
-            known.add((outputs["role"], outputs["member"]))
-    return known
+    outputs = [each.get("outputs") or {} for each in resources if each["type"] == kind]
+    return {
+        (each["role"], each["member"])
+        for each in outputs
+        if name in (each.get("project"), str(each.get("bucket")).removeprefix("b/"))
+    }
