@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from bootstrap.components.accounts import Accounts, AccountsArgs
 from bootstrap.components.budget import Budget, BudgetArgs
 from bootstrap.components.federation import Federation, FederationArgs
 from bootstrap.components.state import Keys, KeysArgs, State, StateArgs
-from bootstrap.rights import rights_of
+from bootstrap.rights import Rights, rights_of
 from bootstrap.settings import BootstrapSettings
 from infra.components.services import ProjectServices, ProjectServicesArgs
 
@@ -68,8 +68,7 @@ def declare(settings: BootstrapSettings, root: Path) -> dict[str, pulumi.Input[o
         }
     if settings.budget:
         Budget("budget", BudgetArgs(settings, settings.budget, enabled))
-    limited = [name for name in names if rights[name].limited]
-    return _exported(settings, federation, environments, limited)
+    return _exported(settings, federation, environments, rights)
 
 
 def _enabled(name: str, project: str) -> list[pulumi.Resource]:
@@ -90,7 +89,7 @@ def _exported(
     settings: BootstrapSettings,
     federation: Federation,
     environments: Mapping[str, Any],
-    limited: Sequence[str],
+    rights: Mapping[str, Rights],
 ) -> dict[str, pulumi.Input[object]]:
     """Export what the pipeline needs to know, as one JSON text for a variable of the forge.
 
@@ -106,7 +105,7 @@ def _exported(
             "deployed": list(deployed),
             "previewed": previewed,
             "planned": [name for name in deployed if name not in previewed],
-            "limited": [name for name in limited if name in deployed],
+            "limited": [name for name in deployed if rights[name].limited],
             "environments": environments,
         }
     )

@@ -50,10 +50,9 @@ class GitHub(Forge):
         if not branches:
             lacks.append("takes every branch: a job of any may read its secrets")
         elif branches.get("custom_branch_policies"):
-            named = (self._api.find(f"{path}/deployment-branch-policies") or {}).get(
-                "branch_policies", []
-            )
-            if wide := [each["name"] for each in named if set(each["name"]) & set("*?[")]:
+            listed = self._api.find(f"{path}/deployment-branch-policies?per_page=100") or {}
+            named = [each["name"] for each in listed.get("branch_policies", [])]
+            if wide := [each for each in named if set(each) & set("*?[")]:
                 lacks.append(f"takes every branch or tag like {', '.join(wide)}: name each")
         if found.get("can_admins_bypass"):
             weak.append("lets administrators deploy without approval")

@@ -61,7 +61,6 @@ class Note:
         environment: Mapping[str, str],
     ) -> None:
         self._process, self._environment = process, environment
-        self._holder = Holder.of(process.pid)
         self._locks = " ".join((*arguments[:2], "")).startswith(_LOCKING)
         self._name = f"{_FOLDER}{uuid.uuid4().hex}.json"
         self._store: Folder | Bucket | None = None
@@ -69,11 +68,11 @@ class Note:
     def write(self) -> None:
         """Write it, unless the engine's command takes no lock."""
         with contextlib.suppress(TpustackError, OSError):
-            store = store_of(self._environment) if self._locks else None
-            if store is not None:
-                self._store = store
-                said = json.loads(self._holder.to_json()) | {"run": run_of(self._environment)}
-                store.write(self._name, json.dumps(said, indent=2) + "\n")
+            self._store = store_of(self._environment) if self._locks else None
+            if self._store is not None:
+                said = json.loads(Holder.of(self._process.pid).to_json())
+                said["run"] = run_of(self._environment)
+                self._store.write(self._name, json.dumps(said, indent=2) + "\n")
 
     def remove(self) -> None:
         """Remove it if the engine was not killed, and so has given its lock back."""
@@ -90,10 +89,9 @@ def found(store: Folder | Bucket) -> list[Held]:
 
 def run_of(environment: Mapping[str, str]) -> str:
     """Return the address of this run of a pipeline at its forge's API; nothing outside of one."""
-    known = {"GITHUB_API_URL": "https://api.github.com", **environment}
     for form in _RUNS:
         with contextlib.suppress(KeyError):
-            return form.format_map(known)
+            return form.format_map(environment)
     return ""
 
 

@@ -32,6 +32,7 @@ process(es) to end or delete the lock file with `pulumi cancel`.
 SINCE = datetime(2026, 11, 21, 10, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)
 RUN = {
+    "GITHUB_API_URL": "https://api.github.com",
     "GITHUB_REPOSITORY": "me/mine",
     "GITHUB_RUN_ID": "7",
     "GITHUB_RUN_ATTEMPT": "2",
