@@ -86,8 +86,8 @@ def reason_to_sweep(tags: Mapping[str, str], branches: set[str], now: datetime) 
         ends = datetime.fromisoformat(expires).astimezone(timezone.utc)
     except ValueError:
         raise TpustackError(
-            f"its tag {EXPIRES} is {expires!r}, which is no time, so it stays. Deploy the request "
-            "again, or delete the stack with `tpustack ci destroy`"
+            f"its tag {EXPIRES} is {expires!r}, which is no time, so it stays. Delete the stack "
+            "with `tpustack ci destroy`"
         ) from None
     if ends <= now:
         return f"Its time was up at {expires}."

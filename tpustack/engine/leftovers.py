@@ -85,8 +85,8 @@ def _find(chosen: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
 
 def _is_orphan(process: psutil.Process) -> bool:
     """Return whether the command that marked a process is dead; in another container: unknown."""
-    pid, born, where = [*process.environ().get(MARK, "").split(":", 2), "", ""][:3]
-    return pid.isdigit() and where == place() and _born(int(pid)) != born
+    owner = process.environ().get(MARK, "").split(":", 2)
+    return len(owner) == 3 and owner[2] == place() and _born(int(owner[0])) != owner[1]
 
 
 def _lacks_engine(process: psutil.Process, checkout: Path) -> bool:
