@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from tpustack.ci import inert, markdown
 from tpustack.ci.outcome import Outcome
-from tpustack.ci.result import FORMAT, Result, document
+from tpustack.ci.result import Result, document
 from tpustack.errors import UsageError
 
 RESULTS = "result.json"
@@ -61,14 +61,12 @@ def read(
     try:
         with (folder / RESULTS).open("rb") as file:
             found = json.loads(file.read(_LONGEST))
-        if found.get("format") != FORMAT:
-            raise ValueError(f"their format is {found.get('format')!r}, and this reads {FORMAT}")
         if found["command"] != command:
             raise ValueError(f"they are of {found['command']!r}, not of {command!r}")
         results = _RESULTS.validate_python(found["stacks"])
         if strange := [each.stack for each in results if not stacks.fullmatch(each.stack)]:
             raise ValueError(f"{strange[0]!r} is no stack of this run")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(
             f"{folder} has no results of a {command}: {inert.line(str(error))}"
         ) from None

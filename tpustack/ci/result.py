@@ -9,9 +9,6 @@ from typing import Any
 from tpustack.ci.outcome import Outcome, worst
 from tpustack.engine.events import Change, Violation
 
-FORMAT = 1
-"""Of result.json."""
-
 
 @dataclass(frozen=True)
 class CostChange:
@@ -81,7 +78,6 @@ def document(command: str, results: Sequence[Result], seconds: float) -> dict[st
     """Return what a run writes to result.json."""
     outcome = worst(result.outcome for result in results)
     return {
-        "format": FORMAT,
         "command": command,
         "outcome": outcome.value,
         "exitCode": outcome.exit_code,

@@ -21,7 +21,6 @@ from infra.settings.bounded import load
 from tpustack.ci.plan import SECRET, Plan
 from tpustack.errors import TpustackError
 
-FORMAT = 1
 _SECTION = "tpu-stack"
 # How the secrets are encrypted. Who decrypts is said by the checkout alone (`secretsprovider`).
 _ENCRYPTION = ("encryptionsalt", "encryptedkey")
@@ -73,9 +72,7 @@ def encryption_of(stack_file: Path) -> dict[str, str]:
 def seal(path: Path, made: Seal) -> None:
     """Write into the engine's plan where it is from."""
     document = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(
-        json.dumps({**document, _SECTION: {"format": FORMAT, **asdict(made)}}), encoding="utf-8"
-    )
+    path.write_text(json.dumps({**document, _SECTION: asdict(made)}), encoding="utf-8")
 
 
 def read(path: Path) -> Sealed:
@@ -85,10 +82,7 @@ def read(path: Path) -> Sealed:
         document = json.loads(content)
         found = _STEPS.validate_python(document["resourcePlans"])
         steps = {urn: each.model_dump() for urn, each in found.items()}
-        section = document[_SECTION]
-        if section["format"] != FORMAT:
-            raise ValueError(f"its format is {section['format']!r}, and this reads {FORMAT}")
-        made = _SEAL.validate_python(section)
+        made = _SEAL.validate_python(document[_SECTION])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise TpustackError(f"{path} is no plan of `tpustack ci preview`: {error!r}") from None
     return Sealed(steps, made, hashlib.sha256(content).hexdigest())

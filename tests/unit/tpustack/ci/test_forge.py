@@ -378,7 +378,7 @@ def test_on_gitlab_a_squashed_or_fast_forwarded_request_is_found(
 def previewed(*results: Result, command: str = "preview") -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as writer:
-        document = {"format": 1, "command": command, "stacks": [each.as_json() for each in results]}
+        document = {"command": command, "stacks": [each.as_json() for each in results]}
         writer.writestr("build/ci/result.json", json.dumps(document))
         writer.writestr("build/ci/dev.md", "LGTM")
     return packed.getvalue()
@@ -526,12 +526,10 @@ def test_results_of_another_job_are_read_and_not_trusted(tmp_path: Path) -> None
         ({"stacks": [{"stack": "pr-7\nprod"}]}, "is no stack of this run"),
         ({"command": "deploy"}, "they are of 'deploy', not of 'preview'"),
         ({"command": None}, "not of 'preview'"),
-        ({"format": 2}, "their format is 2, and this reads 1"),
-        ({"format": None}, "their format is None"),
         ({"stacks": [{"stack": "pr-7", "outcome": "success"}]}, "outcome"),
         ({"stacks": [{"stack": "pr-7", "notes": [{"a": 1}]}]}, "notes"),
         ({"stacks": 7}, "list"),
-        ([], "'list' object"),
+        ([], "list indices"),
         (None, "NoneType"),
     ],
 )
@@ -542,7 +540,7 @@ def test_a_request_forges_no_result_of_another_stack_or_command(
         stacks = forged.get("stacks", [{"stack": "pr-7"}])
         if isinstance(stacks, list):
             stacks = [{"outcome": "changes", **each} for each in stacks]
-        forged = {"format": 1, "command": "preview", **forged, "stacks": stacks}
+        forged = {"command": "preview", **forged, "stacks": stacks}
     (tmp_path / "result.json").write_text(json.dumps(forged))
     with pytest.raises(UsageError, match=refusal):
         output.read(tmp_path, "preview", re.compile("pr-7"))

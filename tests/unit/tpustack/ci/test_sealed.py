@@ -79,8 +79,6 @@ def test_a_plan_without_secrets_asks_for_no_key(tmp_path: Path) -> None:
         '{"resourcePlans": [], "tpu-stack": {}}',
         '{"resourcePlans": 1, "tpu-stack": {}}',
         '{"resourcePlans": {}, "tpu-stack": {"stack": "dev", "commit": 1}}',
-        '{"resourcePlans": {}, "tpu-stack": {"format": 2, "stack": "dev", "commit": "1", '
-        '"state": "", "encryption": {}}}',
     ],
 )
 def test_what_is_not_sealed_is_refused_in_words(tmp_path: Path, forged: str) -> None:
