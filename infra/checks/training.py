@@ -119,7 +119,9 @@ def _refused(wheel: Path, args: tuple[str, ...]) -> str | None:
             command,
             capture_output=True,
             check=False,
-            env={**os.environ, "PYTHONPATH": str(wheel)},
+            # Without the modules and files of the working directory, which no machine has.
+            cwd=wheel.parent,
+            env={**os.environ, "PYTHONPATH": str(wheel.absolute())},
             text=True,
             timeout=_SECONDS,
         )
