@@ -93,6 +93,8 @@ def check_args(settings: StackSettings, context: Context) -> Iterator[Problem]:
     for argument in args:
         value = argument.rpartition("=")[2]
         if value.endswith(_FILES) and "://" not in value:
+            if settings.jobs.enabled:
+                return  # The trials of a sweep have them, and files come with `--dir`.
             why = f"names the file {value}, which the machine does not get"
             cure = (
                 "Set jobs.enabled, and send the file with the command: `tpustack job submit --dir "
