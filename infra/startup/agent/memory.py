@@ -6,8 +6,9 @@ import json
 from collections.abc import Callable
 
 from .forms import Seen
-from .google import FORMAT, Bucket, Json, is_number, seconds
+from .google import Bucket, Json, is_number, seconds
 from .jobs.layout import WANTED
+from .versioned import FORMAT, stamped
 
 PATH = "agent/state.json"
 _DAY = 86400.0
@@ -118,7 +119,7 @@ class Memory:
         That another agent has written it is such an error: that one's word counts.
         """
         content, self._content = self._load(), None
-        text = json.dumps({"format": FORMAT, **content}, indent=1)
+        text = json.dumps(stamped(content), indent=1)
         self._generation = self._bucket.write(PATH, text + "\n", self._generation)
         self._content = content
 
@@ -127,7 +128,7 @@ class Memory:
             found, self._generation = self._bucket.read_current(PATH)
             self._content = _sound(found or {}, self._now())
             # NaN differs from itself.
-            if found is not None and found != {"format": FORMAT, **self._content}:
+            if found is not None and found != stamped(self._content):
                 why = f"format {found.get('format')!r} with parts that can't be read as {FORMAT}"
                 self._say(self._bucket.put_aside(PATH, self._now(), why))
         return self._content
