@@ -96,6 +96,8 @@ class LimitEnforcer:
         return self._ended
 
     def _look_whether_idle(self, nodes: Sequence[Json], limits: Mapping[str, Any]) -> None:
+        # Not later than now, as a clock that was wrong would have it.
+        self._busy = min(self._busy, self._now())
         # What is being made, preempted or stopped is not idle; it counts from READY on.
         ready = [node for node in nodes if state_of(node) == "READY"]
         if self._training() or not (ready or self._failed):
