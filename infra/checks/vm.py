@@ -111,5 +111,6 @@ def warn_about_limits(settings: StackSettings, context: Context) -> Iterator[str
         yield (
             f"limits: the VM keeps them, and a VM of vm.capacity {vm.capacity} stays away once "
             "Google has taken it, while its TPU keeps costing. Set vm.managed: {}, or run "
-            f"`tpustack ci limits --stack {context.stack}` each hour (docs/limits.md)"
+            f"`tpustack ci limits --stack {context.stack}` each hour, which keeps "
+            "limits.timeToLiveHours alone (docs/limits.md)"
         )

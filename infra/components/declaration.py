@@ -9,7 +9,7 @@ import pulumi
 
 from infra.components import storage
 from infra.startup.agent.declaration import PATH
-from infra.startup.agent.google import FORMAT
+from infra.startup.agent.versioned import stamped
 
 
 def declare_tpus(
@@ -27,9 +27,7 @@ def declare_tpus(
         "declaration",
         name=PATH,
         bucket=bucket,
-        content=pulumi.Output.json_dumps(
-            {"format": FORMAT, "tpus": bodies}, sort_keys=True, indent=1
-        ),
+        content=pulumi.Output.json_dumps(stamped({"tpus": bodies}), sort_keys=True, indent=1),
         content_type="application/json",
         opts=pulumi.ResourceOptions(
             parent=parent, depends_on=list(tpus), delete_before_replace=True

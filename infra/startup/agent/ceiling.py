@@ -6,18 +6,28 @@ not what Google bills. The sum lies in the bucket, so that another machine goes 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, replace
 
-from .google import FORMAT, Bucket, Json, is_number
+from .google import Bucket, Json
+from .versioned import Unreadable, dump, sound
 
 _PATH = "agent/cost.json"
 # Between two additions; a kill of the agent loses less.
 _EACH = 600.0
 # Longer than this nobody was here to see what stood meanwhile.
 _MOST = 2 * _EACH
+
+
+@dataclass
+class _Spent:
+    """What a month has cost until a moment, and the ceiling that was told."""
+
+    month: str
+    at: float
+    dollars: float = 0.0
+    told: float | None = None
 
 
 class Ceiling:
@@ -50,28 +60,26 @@ class Ceiling:
         if now < self._next:
             return
         self._next = now + _EACH
-        seen = self._seen(now)
+        spent = self._spent(now)
         price = cost["hour"] if self._stands() else cost["hourWithoutTpu"]
-        seen["dollars"] += price * min(max(now - seen["at"], 0.0), _MOST) / 3600
-        seen["at"] = now
-        reached = seen["dollars"] >= cost["dollars"] and seen["told"] != cost["dollars"]
+        spent.dollars += price * min(max(now - spent.at, 0.0), _MOST) / 3600
+        spent.at = now
+        reached = spent.dollars >= cost["dollars"] and spent.told != cost["dollars"]
         if reached:
-            seen["told"] = cost["dollars"]
-        self._bucket.write(_PATH, json.dumps(seen) + "\n")
+            spent.told = cost["dollars"]
+        self._bucket.write(_PATH, dump(spent).decode())
         if reached:
-            self._tell(_text(seen["dollars"], cost["dollars"]))
+            self._tell(_text(spent.dollars, cost["dollars"]))
 
-    def _seen(self, now: float) -> dict[str, Any]:
-        month = time.strftime("%Y-%m", time.gmtime(now))
+    def _spent(self, now: float) -> _Spent:
+        new = _Spent(time.strftime("%Y-%m", time.gmtime(now)), now)
         found = self._bucket.read(_PATH)
-        new = {"format": FORMAT, "month": month, "dollars": 0.0, "at": now, "told": None}
-        if found is None:
+        try:
+            spent = new if found is None else sound(_Spent, found)
+        except Unreadable as error:
+            self._bucket.put_aside(_PATH, now, str(error))
             return new
-        sums = found.get("dollars"), found.get("at"), found.get("told") or 0.0
-        if found.get("format") != FORMAT or not all(map(is_number, sums)):
-            self._bucket.put_aside(_PATH, now, "it is no sum that this release reads")
-            return new
-        return {**new, **(found if found.get("month") == month else {"at": found["at"]})}
+        return spent if spent.month == new.month else replace(new, at=spent.at)
 
 
 def _text(spent: float, ceiling: float) -> str:

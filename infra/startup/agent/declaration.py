@@ -7,7 +7,8 @@ import json
 from dataclasses import dataclass
 
 from .forms import in_zone, labels_of
-from .google import FORMAT, Bucket, Json
+from .google import Bucket, Json
+from .versioned import FORMAT
 
 PATH = "agent/declaration.json"
 MARK = "tpu-stack-mark"

@@ -18,10 +18,7 @@ TPU = "https://tpu.googleapis.com/"
 STORAGE = "https://storage.googleapis.com/"
 HIDDEN = "is not found or access is unauthorized"
 """What the TPU API says of a zone that it does not have, or does not show to the project."""
-FORMAT = 1
-"""The version of the agent's objects in the bucket; one of another version is put aside."""
 _LARGEST = 1e15
-
 
 # Such as "[EID: 0x90dfdfda32f61e59]" (tensorflow/tpu, issue 877): the same refusal is told once.
 _NUMBER = re.compile(r" ?\[EID: \w+\]")
@@ -133,7 +130,7 @@ def parse(text: bytes) -> Json:
     """Return an answer's JSON object; `{"garbage": true}` for anything else."""
     try:
         content = json.loads(text or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         content = None
     return content if isinstance(content, dict) else {"garbage": True}
 

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from urllib.parse import parse_qs, urlsplit
 
 from .causes import cause_of
-from .google import FORMAT, TPU, Bucket, Call, Json, message, state_of, timestamp
+from .google import TPU, Bucket, Call, Json, message, state_of, timestamp
+from .versioned import stamped
 
 # A sign of life: how long the last state is known to have held when the machine is killed.
 _SIGN_SECONDS = 300.0
@@ -145,11 +146,10 @@ class Ledger:
         seen = self._now()
         if not self._events or (not self._changed and seen - self._written < _SIGN_SECONDS):
             return
-        content = {"format": FORMAT, "machine": self._machine, "seen": round(seen, 3)}
-        content["events"] = self._events
+        content = {"machine": self._machine, "seen": round(seen, 3), "events": self._events}
         self._written, self._changed = seen, False
         try:
-            self._bucket.write(self._path, json.dumps(content) + "\n")
+            self._bucket.write(self._path, json.dumps(stamped(content)) + "\n")
         except OSError as error:
             # The next answer of Google's brings it.
             self._changed = True

@@ -82,18 +82,22 @@ class LimitEnforcer:
             except OSError as error:
                 self._failed.append(str(error))
         over = self._over(nodes, limits)
+        left = [node for node in nodes if state_of(node) != "DELETING"]
         if over:
-            self._delete(over, f"its {limits['timeToLiveHours']:g} hours are over")
+            # `tpustack ci limits` may have begun, or an agent before this one.
+            why = f"its {limits['timeToLiveHours']:g} hours are over"
+            self._delete((node for node in over if node in left), why)
         else:
             self._look_whether_idle(nodes, limits)
         # The answer to a deletion may be lost: it has ended all the same.
-        left = [node for node in nodes if state_of(node) != "DELETING"]
         self._ended = bool(over) or (self._ended and not left)
         if self._failed:
             raise OSError("; ".join(self._failed))
         return self._ended
 
     def _look_whether_idle(self, nodes: Sequence[Json], limits: Mapping[str, Any]) -> None:
+        # Not later than now, as a clock that was wrong would have it.
+        self._busy = min(self._busy, self._now())
         # What is being made, preempted or stopped is not idle; it counts from READY on.
         ready = [node for node in nodes if state_of(node) == "READY"]
         if self._training() or not (ready or self._failed):
@@ -146,7 +150,7 @@ class LimitEnforcer:
         if "recovery" in limits:
             try:
                 self._remembered = self._bucket.read(PATH) or self._remembered
-            except OSError as error:
+            except Exception as error:  # Of whatever kind: no object in a bucket ends a limit.
                 if self._said != str(error):
                     self._said = str(error)
                     self._say(f"since when TPUs live is taken as it was known last: {error}")
@@ -155,7 +159,7 @@ class LimitEnforcer:
             node
             for node in nodes
             if node.get("createTime")
-            and state_of(node) not in ("CREATING", "DELETING")
+            and state_of(node) != "CREATING"
             and birth(known, limits.get("request", short_name(node)), node) <= since
         ]
 
@@ -163,8 +167,12 @@ class LimitEnforcer:
         """Return the shorter one of what the stack says and what the last job was sent with."""
         if self._asked is None:
             # Whoever asks for another time sends a job along.
-            self._asked = self._bucket.read(IDLE_STOP) or {}
-        asked = self._asked.get("minutes")
+            try:
+                self._asked = self._bucket.read(IDLE_STOP) or {}
+            except OSError:
+                if "idleMinutes" not in limits:
+                    raise
+        asked = (self._asked or {}).get("minutes")
         # Whoever may submit jobs may write that object; the stack's own limit was checked.
         sound = isinstance(asked, int | float) and asked >= 1
         found = (limits.get("idleMinutes"), asked if sound else None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import ssl
 import subprocess
 import sys
 import urllib.error
@@ -14,11 +13,11 @@ from pathlib import Path
 
 from .google import STORAGE, Json, parse
 from .jobs.attempt import any_running
-from .jobs.transport import NoRedirects, with_token
+from .jobs.transport import Transport
 
 _METADATA = "http://metadata.google.internal/computeMetadata/v1/"
-_CALL_SECONDS = 60
-_NOT_FOUND, _BAD_GATEWAY = 404, 502
+_METADATA_SECONDS = 120
+_OK, _NOT_FOUND, _BAD_GATEWAY = 200, 404, 502
 BASE = Path(os.environ.get("TPU_STACK_BASE") or Path(sys.argv[0]).parent)
 """Where the agent keeps what outlives its process; its own file lies in memory."""
 
@@ -28,10 +27,8 @@ class Machine:
 
     def __init__(self) -> None:
         self._etag = ""
-        # Made once: urlopen() reads all certificates at each call, most of what an agent costs.
-        context = ssl.create_default_context()
-        handler = urllib.request.HTTPSHandler(context=context)
-        self._opener = urllib.request.build_opener(handler, NoRedirects)
+        self._opener = urllib.request.build_opener()
+        self._google = Transport(self.entry)
 
     def attribute(self, name: str) -> str:
         """Return a metadata value."""
@@ -52,17 +49,10 @@ class Machine:
 
     def call(self, method: str, url: str, body: str | None) -> tuple[int, Json]:
         """Call Google as the machine's account."""
-        token = json.loads(self.metadata("instance/service-accounts/default/token")[0])[
-            "access_token"
-        ]
-        content = "text/plain" if url.startswith(STORAGE) else "application/json"
+        content = {"Content-Type": "text/plain" if url.startswith(STORAGE) else "application/json"}
         data = None if body is None else body.encode()
-        request = with_token(token, method, url, {"Content-Type": content}, data)
-        try:
-            with self._opener.open(request, timeout=_CALL_SECONDS) as response:
-                return _sound(url, response.status, parse(response.read()))
-        except urllib.error.HTTPError as error:
-            return error.code, parse(error.read())
+        status, _, answer = self._google(method, url, content, data)
+        return _sound(url, status, parse(answer))
 
     def has_limits(self) -> bool:
         """Return whether there are any limits; that changes with the machine alone."""
@@ -89,13 +79,8 @@ class Machine:
 
     @staticmethod
     def trains_otherwise() -> bool:
-        """Return whether something else than this agent trains.
-
-        That is a job of the queue, or on machines that were made by an earlier release the trainer
-        as a unit of its own.
-        """
-        command = ["systemctl", "is-active", "--quiet", "training"]
-        return any_running(BASE / "jobs") or subprocess.run(command, check=False).returncode == 0
+        """Return whether a job of the queue runs."""
+        return any_running(BASE / "jobs")
 
     @staticmethod
     def turn_off() -> None:
@@ -114,13 +99,13 @@ class Machine:
     def metadata(self, path: str) -> tuple[str, str]:
         """Return an entry of the metadata server, and its ETag. Raises OSError."""
         request = urllib.request.Request(_METADATA + path, headers={"Metadata-Flavor": "Google"})
-        with self._opener.open(request, timeout=2 * _CALL_SECONDS) as response:
+        with self._opener.open(request, timeout=_METADATA_SECONDS) as response:
             return response.read().decode(), response.headers.get("ETag", "")
 
 
 def _sound(url: str, status: int, answer: Json) -> tuple[int, Json]:
     """Take garbage of an API, such as a page of some proxy's, for a failure."""
-    if not url.startswith(STORAGE) and answer.get("garbage"):
+    if status == _OK and not url.startswith(STORAGE) and answer.get("garbage"):
         return _BAD_GATEWAY, {"error": {"message": "the answer is no JSON object"}}
     return status, answer
 

@@ -58,7 +58,7 @@ def main() -> None:
         return
     # First, and whatever becomes of the rest, what ends costs.
     threading.Thread(target=lambda: _or_die(keeper.keep), name="limits", daemon=True).start()
-    threading.Thread(target=keeper.recover, name="recovery", daemon=True).start()
+    threading.Thread(target=lambda: _or_die(keeper.recover), name="recovery", daemon=True).start()
     tell = _teller(machine, keeper, outbox)
     threading.Thread(target=tell, name="messages", daemon=True).start()
     if machine.optional("tpu-runs-training") is None:

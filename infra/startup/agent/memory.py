@@ -6,14 +6,17 @@ import json
 from collections.abc import Callable
 
 from .forms import Seen
-from .google import FORMAT, Bucket, Json, is_number, seconds
+from .google import Bucket, Json, is_number, seconds
 from .jobs.layout import WANTED
+from .versioned import FORMAT, stamped
 
 PATH = "agent/state.json"
 _DAY = 86400.0
 _KEPT_EVENTS = 1000
 # What takes longer than most, such as a queue, is not looked at all the time.
 _HURRY = 900.0
+# So long a limit may take from its note until Google shows that a TPU is being deleted.
+_FALLING = 120.0
 
 
 class Memory:
@@ -78,10 +81,12 @@ class Memory:
     def ready(self, name: str, seen: Seen) -> Json | None:
         """Note since when what is READY lives; return what was known, if it was recreated."""
         content = self._load()
+        if _falls_asleep(content["remaking"].get(name), seen, self._now()):
+            return None
         entry: Json | None = content["remaking"].pop(name, None)
         made = {str(node["createTime"]) for node in seen.nodes if node.get("createTime")}
         if entry or content["lives"].get(name, {}).keys() != made:
-            born = entry and entry["born"]
+            born = _born(entry)
             content["lives"][name] = {at: seconds(at) if born is None else born for at in made}
             self.save()
         return entry
@@ -118,7 +123,7 @@ class Memory:
         That another agent has written it is such an error: that one's word counts.
         """
         content, self._content = self._load(), None
-        text = json.dumps({"format": FORMAT, **content}, indent=1)
+        text = json.dumps(stamped(content), indent=1)
         self._generation = self._bucket.write(PATH, text + "\n", self._generation)
         self._content = content
 
@@ -127,7 +132,7 @@ class Memory:
             found, self._generation = self._bucket.read_current(PATH)
             self._content = _sound(found or {}, self._now())
             # NaN differs from itself.
-            if found is not None and found != {"format": FORMAT, **self._content}:
+            if found is not None and found != stamped(self._content):
                 why = f"format {found.get('format')!r} with parts that can't be read as {FORMAT}"
                 self._say(self._bucket.put_aside(PATH, self._now(), why))
         return self._content
@@ -143,9 +148,23 @@ def birth(state: Json, name: str, node: Json) -> float:
     """
     created = seconds(node["createTime"])
     known = _sound(state, created)
-    remade: float | None = known["remaking"].get(name, {}).get("born")
+    remade = _born(known["remaking"].get(name))
     lived: float = known["lives"].get(name, {}).get(node["createTime"], created)
     return min(created, lived, created if remade is None else remade)
+
+
+def _born(entry: Json | None) -> float | None:
+    """Return when the life began of what the agent has made; what a person made has its own."""
+    born: float | None = entry["born"] if entry and entry["made"] is not None else None
+    return born
+
+
+def _falls_asleep(entry: Json | None, seen: Seen, now: float) -> bool:
+    """Return whether a limit deletes it now, in a thread of its own, though it is still READY."""
+    if not entry or "asleep" not in entry or entry["created"] != seen.created:
+        return False
+    since: float = entry["asleep"]
+    return since <= now < since + _FALLING
 
 
 def _sound(content: Json, now: float) -> Json:

@@ -31,7 +31,7 @@ _NOT_OURS = "{} is not this stack's (its mark differs): left alone"
 
 
 class Recovery:
-    """Looks at the TPUs, one round at a time."""
+    """Looks at the TPUs, one round at a time; `ended` once the time of one was up in between."""
 
     def __init__(self, place: Place, call: Call, world: World) -> None:
         self._place, self._call, self._world = place, call, world
@@ -41,7 +41,7 @@ class Recovery:
         self._ill: dict[str, float] = {}
         self._answered: set[str] = set()
         self._said: dict[str, str] = {}
-        self._hours = _NEVER
+        self._hours, self.ended = _NEVER, False
 
     def look(
         self,
@@ -144,7 +144,7 @@ class Recovery:
             self._take_down(name, seen, "failure", why, budgets)
 
     def _ready(self, name: str, seen: Seen, budgets: Mapping[str, int]) -> None:
-        entry = self._memory.ready(name, seen)
+        self.ended, entry = False, self._memory.ready(name, seen)
         if entry is not None:
             took = self._world.now() - entry["since"]
             self._ill.pop(name, None)
@@ -212,6 +212,7 @@ class Recovery:
             self._memory.forget(name)
             return
         if self._world.now() >= (entry["born"] or _NEVER) + self._hours * 3600:
+            self.ended = True
             self._leave(name, f"{name} is not recreated: its {self._hours:g} hours are over")
             return
         # A pause that is longer than any was left by a clock that was wrong.
@@ -230,12 +231,13 @@ class Recovery:
         if entry.get("leaves"):
             entry["zone"], entry["leaves"] = self._zones.after(self._zones.place(entry).zone), False
         # Of two agents, that which can write the state makes it.
+        entry["made"] = self._world.now()
         self._memory.save()
         place = self._zones.place(entry)
         url, body = forms.creation(place, name, declared.tpus[name], entry["labels"])
         status, answer = self._call("POST", url, json.dumps(body))
         if status == 200:
-            entry["operation"], entry["made"] = answer.get("name"), self._world.now()
+            entry["operation"] = answer.get("name")
             self._memory.save()
         elif status != 409:  # Somebody has made it meanwhile: the next look shows it.
             self._put_off(name, entry, cause_of(status, answer))
@@ -253,7 +255,7 @@ class Recovery:
             # It was there: a request in the queue may be deleted hours before it brings a TPU.
             self._leave(name, f"{name} was made anew, and somebody has deleted it: left alone")
             return False
-        entry["operation"] = entry["made"] = None
+        entry["operation"] = None
         if status == 404:
             return True
         self._put_off(name, entry, cause_of(operation["error"].get("code", 0), operation))
@@ -265,7 +267,7 @@ class Recovery:
 
     def _put_off(self, name: str, entry: Json, cause: Cause) -> None:
         pause, several = self._pause(entry["tries"]), len(self._zones.names) > 1
-        entry["tries"], entry["cause"] = entry["tries"] + 1, str(cause)
+        entry |= {"tries": entry["tries"] + 1, "cause": str(cause), "made": None}
         # What one zone lacks, such as a runtime, another may have.
         entry["leaves"] = cause.name in forms.SHORTAGES or not cause.passes
         # Where a person has to act first, it is enough to look rarely.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -49,7 +50,9 @@ class Transport:
     def __init__(self, metadata: Callable[[str], str], tries: int = 1) -> None:
         self._metadata, self._tries = metadata, tries
         self._token, self._until = "", 0.0
-        self._opener = urllib.request.build_opener(NoRedirects)
+        # Made once: urlopen() reads all certificates at each call, most of what an agent costs.
+        https = urllib.request.HTTPSHandler(context=ssl.create_default_context())
+        self._opener = urllib.request.build_opener(https, NoRedirects)
 
     def __call__(self, method: str, url: str, headers: dict[str, str], body: Body) -> Answer:
         """Send a request and return the answer. Raises StoreError if there is none."""

@@ -90,6 +90,32 @@ def test_it_comes_back_as_it_was_once_a_job_waits_also_after_the_agent_was_kille
     assert stack.told == []
 
 
+def test_a_look_between_the_note_and_the_deletion_forgets_no_note(
+    stack: Stack, google: Client
+) -> None:
+    """Limits and recovery have a thread each, and Google shows a deletion late."""
+    stack.recovery.sleep(["t"], None)
+    stack.recovery.look(["t"], {})
+    google.delete(f"{TPU}/nodes/t")
+    stack.looks(120)
+    stack.waits()
+    stack.looks(300)
+    assert state(google) == "READY"
+
+
+def test_a_note_after_which_nothing_was_deleted_is_forgotten(
+    stack: Stack, google: Client, clock: VirtualClock
+) -> None:
+    stack.recovery.sleep(["t"], None)
+    clock.advance(600.0)
+    stack.looks(60)
+    google.delete(f"{TPU}/nodes/t")
+    stack.looks(120)
+    stack.waits()
+    stack.looks(300)
+    assert state(google) == "gone"
+
+
 def test_a_wish_of_before_wakes_nothing(stack: Stack, google: Client) -> None:
     stack.want()
     stack.idles()

@@ -22,7 +22,7 @@ class Over(BaseException):
 class Fake:
     """A machine in virtual time, an enforcer of limits that are over, and a recovery."""
 
-    hurries = False
+    hurries = ended = False
 
     def __init__(self) -> None:
         self.time = 0.0
@@ -77,7 +77,7 @@ class Bell(threading.Event):
         if ring := self.rung.get(self.waits):
             ring()
             assert self.is_set()
-            self.fake.time += 4
+            self.fake.time += 1
         else:
             self.fake.time += timeout or 0.0
         return True
@@ -111,10 +111,10 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> World:
     return World()
 
 
-def test_it_looks_every_ten_seconds_also_after_a_look_that_fails(fake: World) -> None:
+def test_it_looks_within_three_seconds_also_after_a_look_that_fails(fake: World) -> None:
     fake.fails = 1
     fake.recovers()
-    assert fake.runs() == [0, 0, 10, 20, 30, 40]
+    assert fake.runs() == [0, 0, 2.5, 5, 7.5, 10]
 
 
 @pytest.mark.parametrize("error", [OSError("HTTP status 403"), KeyError("zone"), TypeError("no")])
@@ -130,13 +130,19 @@ def test_limits_are_kept_while_recovery_fails_with_whatever(
         raise error
 
     machine: Any = fake
-    fake.keeper.recovery = type("Recovery", (), {"look": fails, "hurries": True})()
+    fake.keeper.recovery = type("Recovery", (), {"look": fails, "hurries": True, "ended": False})()
     fake.keeper._limits = LIMITS
     threading.Thread(target=fake.keeper.recover, daemon=True).start()
     assert begun.wait(10)
     fake.keeper.enforcer = machine
     fake.keeper.keep()
     assert (fake.enforced, fake.off) == (3, True)
+
+
+def test_a_time_that_is_up_while_no_tpu_is_there_turns_the_machine_off(fake: World) -> None:
+    fake.ended = True
+    fake.keeper.keep()
+    assert (fake.enforced, fake.off) == (1, True)
 
 
 @pytest.mark.parametrize("error", [OSError("HTTP status 500"), KeyError("createTime")])
@@ -177,7 +183,7 @@ def test_a_tpu_that_the_trainer_finds_lost_is_looked_at_at_once_and_only_once(fa
     fake.keeper.tpu_state()
     bell.clear()
     bell.rung = {3: preempted}
-    assert fake.runs() == [0, 10, 14, 24, 34]
+    assert fake.runs() == [0, 2.5, 3.5, 6, 8.5]
     fake.keeper.tpu_state()
     assert not bell.is_set()
 

@@ -101,6 +101,29 @@ def test_the_last_job_may_ask_for_a_shorter_time(
     assert watch.lines == [f"t is stopped: nothing has trained for {minutes} minutes"]
 
 
+def test_the_stacks_own_time_counts_while_the_bucket_tells_no_other(
+    google: Client, watch: Watch, local_cloud: LocalCloud
+) -> None:
+    """With its key off, a bucket still lists what it has."""
+    google.post(f"{TPU}/nodes", VM, nodeId="t")
+    local_cloud.cloud.faults.add(Fault("storage.objects.get", status=403))
+    watch.looks(ONE | {"idleMinutes": 30}, 30 * MINUTE)
+    assert state(google) == "STOPPED"
+
+
+def test_a_clock_that_was_wrong_puts_no_end_off(
+    google: Client, watch: Watch, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    google.post(f"{TPU}/nodes", VM, nodeId="t")
+    watch.trains, now = True, watch.enforcer._now
+    monkeypatch.setattr(watch.enforcer, "_now", lambda: now() + 1000 * HOUR)
+    watch.enforcer.look(ONE | {"idleMinutes": 30})
+    watch.trains = False
+    monkeypatch.setattr(watch.enforcer, "_now", now)
+    watch.looks(ONE | {"idleMinutes": 30}, 31 * MINUTE)
+    assert state(google) == "STOPPED"
+
+
 def test_what_the_machine_itself_says_may_be_less_than_a_minute(
     google: Client, watch: Watch
 ) -> None:

@@ -105,6 +105,30 @@ def test_it_counts_so_also_once_what_the_agent_remembers_can_not_be_read(
     assert state(google) in ("DELETING", "gone")
 
 
+def test_a_memory_nested_too_deeply_to_read_ends_no_limit(agent: Limited, google: Client) -> None:
+    write(google, "agent/state.json", "[" * 100_000)
+    agent.clock.advance(13 * HOUR)
+    assert agent.enforcer.look(LIMITS)
+
+
+def test_what_is_deleted_already_since_its_time_is_up_turns_the_machine_off(
+    agent: Limited,
+) -> None:
+    """The pipeline was faster, or the agent was killed after its call."""
+    call, sent = agent.call, list[str]()
+
+    def deleting(method: str, url: str, body: str | None) -> tuple[int, Json]:
+        sent.append(method)
+        status, answer = call(method, url, body)
+        return status, answer | ({"state": "DELETING"} if "/nodes/t" in url else {})
+
+    agent.call = deleting
+    assert not agent.enforcer.look(LIMITS)
+    agent.clock.advance(13 * HOUR)
+    assert agent.enforcer.look(LIMITS)
+    assert set(sent) == {"GET"}
+
+
 def test_without_the_bucket_it_counts_from_its_own_creation_at_least(
     agent: Limited, google: Client, local_cloud: LocalCloud
 ) -> None:
@@ -141,6 +165,27 @@ def test_it_is_not_made_anew_once_its_time_is_up(
     agent.lives(1)
     assert state(google) == "gone"
     assert agent.lines[-1] == "t is not recreated: its 12 hours are over"
+    assert agent.recovery.ended
+    google.post(f"{TPU}/nodes", BODY, nodeId="t")
+    assert not agent.lives(1)
+    assert not agent.recovery.ended
+
+
+def test_one_that_a_person_makes_while_the_agent_waits_to_lives_a_life_of_its_own(
+    agent: Limited, google: Client, local_cloud: LocalCloud
+) -> None:
+    """The machine was deleted in between, so that nobody has forgotten the one before."""
+    assert not agent.lives(10)
+    local_cloud.cloud.store.put("setting", "stockout", {ZONE: ["*"]})
+    preempt(agent)
+    assert not agent.lives(1)
+    agent.looks(20)
+    local_cloud.cloud.store.delete("setting", "stockout")
+    agent.clock.advance(100 * HOUR)
+    google.post(f"{TPU}/nodes", BODY, nodeId="t")
+    agent.start()
+    assert not agent.enforcer.look(LIMITS)
+    assert not agent.lives(11)
 
 
 NODE: Json = {"name": "a/t", "createTime": "2026-11-02T12:00:00Z"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -17,6 +17,7 @@ class Answer(io.BytesIO):
     """An answer of this content."""
 
     status = 200
+    headers: ClassVar[dict[str, str]] = {}
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,7 @@ def test_a_page_in_place_of_an_apis_answer_is_a_failure(
     monkeypatch: pytest.MonkeyPatch, url: str, text: bytes, expected: tuple[int, Json]
 ) -> None:
     machine = Machine()
-    opener: Any = machine._opener
+    opener: Any = machine._google._opener
     monkeypatch.setattr(machine, "metadata", lambda path: ('{"access_token": "t"}', ""))
     monkeypatch.setattr(opener, "open", lambda *_, **__: Answer(text))
     assert machine.call("GET", f"{url}v2/x", None) == expected

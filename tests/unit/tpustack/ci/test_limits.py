@@ -61,6 +61,8 @@ def test_it_deletes_tpus_whose_time_is_up_and_no_others(
     done = run("ci", "limits", "--stack", "mine")
     assert (done.code, left(cloud)) == (0, []), done.err
     assert f"{NAMES[0]} is deleted: its 8 hours are over" in done.out
+    done = run("ci", "limits", "--stack", "mine")
+    assert (done.code, done.out) == (0, ""), done.err
 
 
 def test_a_refusal_fails_the_run_after_the_others_were_deleted(
