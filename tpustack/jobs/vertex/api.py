@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from infra.hosts import vertex_root
+from infra.startup.agent.jobs.store import message
 from tpustack.cloud.google import Forbidden, Google, NotFound
 from tpustack.errors import TpustackError
 
@@ -40,9 +41,9 @@ class CustomJobs:
         except TpustackError as error:
             raise Unanswered(str(error)) from None
         if status >= 500:
-            raise Unanswered(f"Vertex AI answers {status}: {_message(content)}")
+            raise Unanswered(f"Vertex AI answers {status}: {message(content)}")
         if status >= 400:
-            said = _message(content)
+            said = message(content).strip().rstrip(".")
             raise TpustackError(
                 f"Vertex AI does not take the job: {self._cure(status, said, account, quota)}. "
                 f"Google's answer: {said}. Nothing was queued"
@@ -103,10 +104,3 @@ def why_failed(error: dict[str, Any], region: str) -> str:
     if "quota" in said:
         return f"{said} (ask for more in {region} on the page IAM & Admin > Quotas)"
     return said
-
-
-def _message(content: bytes) -> str:
-    try:
-        return str(json.loads(content)["error"]["message"]).strip().rstrip(".")
-    except (ValueError, KeyError, TypeError):
-        return content[:300].decode(errors="replace").strip() or "no message"
