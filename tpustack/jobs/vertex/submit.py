@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 _BOOT = """import hashlib, json, os, sys, tempfile, urllib.request
 bucket, digest, job = sys.argv[1:]
 def read(url, **headers):
-    request = urllib.request.Request(url, headers=headers)
+    request = urllib.request.Request(url)
+    request.unredirected_hdrs.update(headers)
     return urllib.request.urlopen(request, timeout=60).read()
 account = "http://metadata.google.internal/computeMetadata/v1/instance/service-accounts/default"
 token = json.loads(read(account + "/token", **{"Metadata-Flavor": "Google"}))["access_token"]

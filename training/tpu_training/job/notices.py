@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import requests
 
-from tpu_training.cluster.endpoint.credentials import bucket_tokens
+from tpu_training.cluster.endpoint.credentials import authorization, bucket_tokens
 from tpu_training.cluster.endpoint.metadata import MetadataServer
 from tpu_training.errors import TrainingError
 from tpu_training.loop.shutdown import ShutdownRequest
@@ -102,11 +102,12 @@ def _generations(path: str) -> str | None:
     A list needs the least of rights, and a job's own account may have no other there.
     """
     bucket, _, prefix = path.removeprefix("gs://").partition("/")
+    url = f"https://storage.googleapis.com/storage/v1/b/{quote(bucket, safe='')}/o"
     try:
         answer = requests.get(
-            f"https://storage.googleapis.com/storage/v1/b/{quote(bucket, safe='')}/o",
+            url,
             params={"prefix": prefix, "fields": "items(name,generation)"},
-            headers={"Authorization": f"Bearer {bucket_tokens()()}"},
+            headers=authorization(url, bucket_tokens()),
             timeout=_LOOK_SECONDS,
         )
     except (requests.RequestException, TrainingError):
