@@ -14,7 +14,7 @@ from typing import Any
 from .store import Answer, Body, StoreError
 
 # A match of the text itself: parsers of URLs differ about what the host of an odd one is.
-GOOGLES = re.compile(r"https://([a-z0-9-]+\.)+googleapis\.com/")
+_GOOGLES = re.compile(r"https://([a-z0-9-]+\.)+googleapis\.com/")
 _SECONDS = 60
 # A token is asked for anew so long before it expires.
 _EARLY = 120.0
@@ -32,7 +32,7 @@ def with_token(
     token: str, method: str, url: str, headers: dict[str, str], body: Body
 ) -> urllib.request.Request:
     """Return a request with a token, which goes to Google's APIs only. Raises OSError."""
-    if not GOOGLES.match(url):
+    if not _GOOGLES.match(url):
         raise OSError(f"{url} is not https://*.googleapis.com/, which alone gets the token")
     given = {**headers, "Authorization": f"Bearer {token}"}
     return urllib.request.Request(url, data=body, headers=given, method=method)
