@@ -21,7 +21,7 @@ class Unanswered(TpustackError):
 
 
 class CustomJobs:
-    """The custom jobs of a region. Raises TpustackError if there can be none of that name."""
+    """The custom jobs of a region. Raises TpustackError if it is none."""
 
     def __init__(self, google: Google, project: str, region: str) -> None:
         self._google, self._project, self._region = google, project, region
@@ -51,7 +51,7 @@ class CustomJobs:
         return str(json.loads(content)["name"])
 
     def called(self, title: str) -> list[dict[str, Any]] | None:
-        """Return the jobs with that title, the newest first; None if the caller may not look."""
+        """Return the jobs of that title; None if the caller may not look."""
         try:
             query = {"filter": f'display_name="{title}"'}
             return list(self._google.pages(self._parent, "customJobs", query))
