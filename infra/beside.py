@@ -17,9 +17,9 @@ LONGEST = 12.0
 
 
 def start(ask: Callable[[], _T]) -> Future[_T]:
-    """Call `ask` on a thread that keeps no program from its end, and return what it returns."""
+    """Call `ask` on a thread that the program's end does not wait for."""
     asked: Future[_T] = Future()
-    # So that who stops waiting does not cancel it.
+    # Then a caller that stops waiting does not cancel it.
     asked.set_running_or_notify_cancel()
 
     def run() -> None:

@@ -93,6 +93,8 @@ def check_args(settings: StackSettings, context: Context) -> Iterator[Problem]:
     for argument in args:
         value = argument.rpartition("=")[2]
         if value.endswith(_FILES) and "://" not in value:
+            if settings.jobs.enabled:
+                return  # The trials of a sweep have them, and files come with `--dir`.
             why = f"names the file {value}, which the machine does not get"
             cure = (
                 "Set jobs.enabled, and send the file with the command: `tpustack job submit --dir "
@@ -119,7 +121,9 @@ def _refused(wheel: Path, args: tuple[str, ...]) -> str | None:
             command,
             capture_output=True,
             check=False,
-            env={**os.environ, "PYTHONPATH": str(wheel)},
+            # Without the modules and files of the working directory, which no machine has.
+            cwd=wheel.parent,
+            env={**os.environ, "PYTHONPATH": str(wheel.absolute())},
             text=True,
             timeout=_SECONDS,
         )

@@ -97,29 +97,27 @@ def _document(diagnoses: list[Diagnosis]) -> dict[str, object]:
 
 
 def _print(diagnoses: list[Diagnosis], fits: str | None) -> None:
-    findings = _findings(diagnoses)
-    unknown = [found for diagnosis in diagnoses for found in diagnosis.unknown]
-    last_word = [one for one in unknown if _ENDED in one.text]
-    for strange in last_word:
-        _print_unknown(strange)
-    for found in findings:
-        click.echo(f"{found.source}:{_numbers(found.lines)}: {found.known.id}: {found.text}")
-        click.echo(f"  cause: {found.known.cause}")
-        click.echo(f"  cure:  {found.known.cure}")
-        if fits and found.known.id == _MEMORY:
+    unknown = sorted((one for each in diagnoses for one in each.unknown), key=_comes_later)
+    found: list[Finding | Unknown] = [*_findings(diagnoses), *unknown[:_MOST_UNKNOWN]]
+    for one in sorted(found, key=_comes_later):
+        known = one.known if isinstance(one, Finding) else None
+        what = known.id if known else "unknown error"
+        click.echo(f"{one.source}:{_numbers(one.lines)}: {what}: {one.text}")
+        if known is None:
+            continue
+        click.echo(f"  cause: {known.cause}")
+        click.echo(f"  cure:  {known.cure}")
+        if fits and known.id == _MEMORY:
             click.echo(f"  fits:  {fits}")
-        click.echo(f"  see:   {found.known.link}")
-    others = [one for one in unknown if one not in last_word]
-    for strange in others[:_MOST_UNKNOWN]:
-        _print_unknown(strange)
-    if len(others) > _MOST_UNKNOWN:
-        click.echo(f"{len(others) - _MOST_UNKNOWN} more unknown errors; --json shows all")
-    if not findings and not unknown:
+        click.echo(f"  see:   {known.link}")
+    if len(unknown) > _MOST_UNKNOWN:
+        click.echo(f"{len(unknown) - _MOST_UNKNOWN} more unknown errors; --json shows all")
+    if not found:
         click.echo("Nothing found.")
 
 
-def _print_unknown(one: Unknown) -> None:
-    click.echo(f"{one.source}:{_numbers(one.lines)}: unknown error: {one.text}")
+def _comes_later(one: Finding | Unknown) -> bool:
+    return _ENDED not in one.text
 
 
 def _numbers(lines: tuple[int, ...]) -> str:

@@ -13,7 +13,7 @@ import json
 import subprocess
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
 from tpu_training.checkpoints.lease.holder import Holder, parse_holder
@@ -73,7 +73,10 @@ class Note:
             store = store_of(self._environment) if self._locks else None
             if store is not None:
                 self._store = store
-                held = {"holder": asdict(self._holder), "run": run_of(self._environment)}
+                held = {
+                    "holder": json.loads(self._holder.to_json()),
+                    "run": run_of(self._environment),
+                }
                 store.write(self._name, json.dumps({"format": FORMAT, **held}, indent=2) + "\n")
 
     def remove(self) -> None:

@@ -58,8 +58,10 @@ def test_whatever_is_wrong_is_said_and_nothing_is_changed(
     assert f"stack dev is locked by ada@{lock['hostname']}" in clone.text("dev")
     assert cloud.status()["resources"] == before
 
-    # The process of this lock is gone.
+    # Not even that there is no such process proves that its holder is dead.
     (locks / "1.json").write_text(json.dumps({**lock, "pid": 2**22 + 1}), encoding="utf-8")
+    assert clone.ci("deploy", "--stack", "dev").code == FAILURE
+    assert "which is not known to be dead" in clone.text("dev")
+    (locks / "1.json").unlink()
     taken = clone.ci("deploy", "--stack", "dev")
     assert taken.code == CHANGES, taken.said
-    assert "The lock of a run that is dead was released: ada@" in clone.text("dev")

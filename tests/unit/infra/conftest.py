@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,10 +26,23 @@ REPOSITORY = Path(__file__).parents[3]
 CATALOG = Catalog()
 
 
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The trainer as a wheel has it, which says what it would refuse: also where it is not
+    installed.
+    """
+    sources, path = REPOSITORY / "training", tmp_path_factory.mktemp("dist") / "trainer.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in sorted((sources / "tpu_training").rglob("*")):
+            if file.suffix in (".py", ".json"):
+                archive.write(file, file.relative_to(sources))
+    return path
+
+
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path: Path, wheel: Path) -> Path:
     (tmp_path / "dist").mkdir()
-    (tmp_path / "dist" / "tpu_stack_training-0.1.0-py3-none-any.whl").write_bytes(b"a wheel")
+    shutil.copy(wheel, tmp_path / "dist" / "tpu_stack_training-0.1.0-py3-none-any.whl")
     data = tmp_path / ".demo" / "data"
     data.mkdir(parents=True)
     (data / "manifest.json").write_text("{}")

@@ -132,7 +132,15 @@ def test_arguments_that_would_end_the_training_are_refused(
     assert said in str(problem)
 
 
-def test_arguments_that_the_trainer_takes_are_no_problem(root: Path) -> None:
-    args = ["--model=resnet", "--learning_rate=0.1", "--data=gs://other/data"]
-    settings = parse(config(training={"args": args}), "test")
+@pytest.mark.parametrize(
+    ("args", "jobs"),
+    [
+        (["--model=resnet", "--learning_rate=0.1", "--data=gs://other/data"], False),
+        (["--model=net.py"], True),
+    ],
+)
+def test_arguments_that_the_trainer_takes_are_no_problem(
+    args: list[str], jobs: bool, root: Path
+) -> None:
+    settings = parse(config(training={"args": args}, jobs={"enabled": jobs}), "test")
     assert not list(check_args(settings, context_of(settings, root)))

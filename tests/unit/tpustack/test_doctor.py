@@ -294,11 +294,18 @@ def test_what_has_resolved_itself_is_no_finding(serial: str, expected: list[str]
     assert ids(text) == expected
 
 
-def test_the_trainers_last_word_comes_first(tmp_path: Path, run: Run) -> None:
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [
+        ("the disk of the moon is full", "unknown error"),
+        ("--model=net.py: there is no such file", "missing-model-file"),
+    ],
+)
+def test_the_trainers_last_word_comes_first(said: str, what: str, tmp_path: Path, run: Run) -> None:
     log = tmp_path / "log"
-    log.write_text("Socket closed\ntraining failed: the disk of the moon is full\n", "utf-8")
+    log.write_text(f"Socket closed\ntraining failed: {said}\n", "utf-8")
     first = run("doctor", str(log)).out.splitlines()[0]
-    assert first.endswith("unknown error: training failed: the disk of the moon is full")
+    assert first.endswith(f": {what}: training failed: {said}")
 
 
 def test_a_tpu_is_looked_up_in_all_zones_in_which_it_may_be() -> None:

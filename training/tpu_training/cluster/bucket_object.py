@@ -103,21 +103,21 @@ class BucketObject:
         """Delete it, unless it is somebody else's by now."""
         self._call("DELETE", self._url, ifGenerationMatch=generation)
 
-    def siblings(self) -> dict[str, int]:
-        """Return the size of each object in the same folder, by its name there."""
+    def siblings(self, number: str = "size") -> dict[str, int]:
+        """Return the size, or another number, of each object in the same folder, by its name."""
         folder = self._name[: self._name.rfind("/") + 1]
         query: dict[str, Any] = {
             "prefix": folder,
             "delimiter": "/",
-            "fields": "items(name,size),nextPageToken",
+            "fields": f"items(name,{number}),nextPageToken",
         }
-        sizes: dict[str, int] = {}
+        found: dict[str, int] = {}
         while True:
             page = _known(self._call("GET", self._list, **query)).json()
             for item in page.get("items", ()):
-                sizes[item["name"].removeprefix(folder)] = int(item["size"])
+                found[item["name"].removeprefix(folder)] = int(item[number])
             if "nextPageToken" not in page:
-                return sizes
+                return found
             query["pageToken"] = page["nextPageToken"]
 
     def _call(

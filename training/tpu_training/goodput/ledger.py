@@ -97,8 +97,7 @@ def ended_by(ledger: Ledger, tries: Sequence[tuple[float, str]]) -> Ledger:
     """
 
     def ending(entry: Entry) -> str:
-        begun = [why for begin, why in sorted(tries) if begin <= entry.begin]
-        why = begun[-1] if begun else ""
+        _, why = max((one for one in tries if one[0] <= entry.begin), default=(0.0, ""))
         return entry.ending if why in ("", "exited") or entry.ending == FINISHED else why
 
     entries = [dataclasses.replace(entry, ending=ending(entry)) for entry in ledger.entries]

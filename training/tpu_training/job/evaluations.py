@@ -29,7 +29,7 @@ class Evaluations:
         summaries: Summaries,
         observer: Callback,
         pictures: ModelSummaries,
-        check: Callable[[], None] = lambda: None,
+        check: Callable[[], None],
     ) -> None:
         """Compile nothing before the first evaluation; tell `observer` each one's figures."""
         self._observer, self._pictures = observer, pictures

@@ -17,11 +17,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-import requests
-
-from tpu_training.cluster.endpoint.credentials import authorization, bucket_tokens
+from tpu_training.cluster.bucket_object import BucketObject, Refused
+from tpu_training.cluster.endpoint.credentials import bucket_tokens
 from tpu_training.cluster.endpoint.metadata import MetadataServer
 from tpu_training.errors import TrainingError
 from tpu_training.loop.shutdown import ShutdownRequest
@@ -71,7 +69,8 @@ def hear_notices(
 ) -> None:
     """Listen on threads until `over` is set, if this or the TPU's is one of Google's machines."""
     if path := os.environ.get(_OBJECT):
-        about_tpu = shutdown, over, partial(_generations, path)
+        look = partial(_generation, BucketObject(path, bucket_tokens()), path.rpartition("/")[2])
+        about_tpu = shutdown, over, look
         threading.Thread(
             target=hear_of_tpu, args=about_tpu, name="tpu-notices", daemon=True
         ).start()
@@ -83,7 +82,7 @@ def hear_notices(
 
 
 def hear_of_tpu(
-    shutdown: ShutdownRequest, over: threading.Event, look: Callable[[], str | None]
+    shutdown: ShutdownRequest, over: threading.Event, look: Callable[[], int | None]
 ) -> None:
     """Ask for a checkpoint whenever `look` finds something else, None apart, until `over`."""
     had = None
@@ -96,23 +95,15 @@ def hear_of_tpu(
         had = had if found is None else found
 
 
-def _generations(path: str) -> str | None:
-    """Return which objects begin with `path`; None if that is not known now.
+def _generation(there: BucketObject, name: str) -> int | None:
+    """Return which object is there, 0 for none; None if that is not known now.
 
     A list needs the least of rights, and a job's own account may have no other there.
     """
-    bucket, _, prefix = path.removeprefix("gs://").partition("/")
-    url = f"https://storage.googleapis.com/storage/v1/b/{quote(bucket, safe='')}/o"
     try:
-        answer = requests.get(
-            url,
-            params={"prefix": prefix, "fields": "items(name,generation)"},
-            headers=authorization(url, bucket_tokens()),
-            timeout=_LOOK_SECONDS,
-        )
-    except (requests.RequestException, TrainingError):
+        return there.siblings("generation").get(name, 0)
+    except (TrainingError, Refused):
         return None
-    return answer.text if answer.ok else None
 
 
 def _listen(notices: Notices, over: threading.Event, server: MetadataServer) -> None:

@@ -13,7 +13,8 @@ from localcloud.core.tokens import CLOUD_PLATFORM
 from localcloud.machines.machines import Machines
 from localcloud.testing import Client
 from tests.unit.localcloud.machines.conftest import Guest, spec, until
-from tpu_training.job.notices import hear_of_tpu
+from tpu_training.cluster.bucket_object import BucketObject
+from tpu_training.job.notices import _generation, hear_of_tpu
 from tpu_training.loop.shutdown import ShutdownRequest
 
 pytestmark = pytest.mark.server
@@ -107,15 +108,18 @@ def test_a_trainer_elsewhere_hears_that_a_tpu_vm_is_taken_away(
     }
     key = guest.boot(spec(attributes=attributes, service_account=account, scopes=(CLOUD_PLATFORM,)))
     guest.sees(key, "Finished running startup scripts.")
-    looks, shutdown, over = list[str](), ShutdownRequest(), threading.Event()
+    looks, shutdown, over = list[int | None](), ShutdownRequest(), threading.Event()
+    token = str(api.session.headers["Authorization"]).removeprefix("Bearer ")
+    there = BucketObject("gs://machine-bucket/notices/t", lambda: token, api.session)
 
-    def look() -> str:
-        looks.append(str(api.get(f"{BUCKET}/machine-bucket/o", prefix="notices/t")))
+    def look() -> int | None:
+        looks.append(_generation(there, "t"))
         return looks[-1]
 
     monkeypatch.setattr("tpu_training.job.notices._LOOK_SECONDS", 0.05)
     threading.Thread(target=hear_of_tpu, args=(shutdown, over, look), daemon=True).start()
     until(lambda: bool(looks))
+    assert looks[0] == 0
     assert isinstance(guest.machines, Machines)
     guest.machines._running[key].metadata.publish(preempted=True)
     until(shutdown.take_notice)

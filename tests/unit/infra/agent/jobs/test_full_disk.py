@@ -20,6 +20,7 @@ import sys
 from pathlib import Path
 from infra.startup.agent.jobs.attempt import Attempt
 from infra.startup.agent.jobs.environment import Environment
+from infra.startup.agent.jobs.identity import Identity
 from infra.startup.agent.jobs.record import Spec
 from infra.startup.agent.jobs.supervisor import now, supervise
 from tests.unit.infra.agent.jobs.memory import Bucket, Clock, MemoryStore
@@ -32,7 +33,7 @@ attempt.beat(now())
 Environment._make_venv = lambda self, **_: None
 sys.stdout.flush()
 kept = sys.stderr = open(sys.argv[2], "w")
-supervise(folder, lambda _: MemoryStore(Bucket(Clock())))
+supervise(folder, lambda _: MemoryStore(Bucket(Clock())), Identity())
 attempt.beat(now())
 attempt.end("stopped")
 print(attempt.ended(), attempt.last_beat() is not None, attempt.is_to_end().why, file=kept)
