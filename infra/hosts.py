@@ -1,4 +1,4 @@
-"""The hosts that get Google's credentials: those of Google's APIs, whatever an address says."""
+"""The hosts that get Google's credentials: those of Google's APIs alone."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def vertex_root(region: str) -> str:
     """Return the address of a region's custom jobs, which are known at its own host only.
 
     Raises:
-        ValueError: it is no region: records and states name some, and others may write those.
+        ValueError: it is no region. Records and states name it, and others may write those.
     """
     if not _REGION.fullmatch(region):
         raise ValueError(f"{region!r} is no region of Google's. One is like us-central1")

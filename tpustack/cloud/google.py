@@ -12,22 +12,22 @@ from urllib3.util import Retry
 
 from infra import credentials
 from infra.hosts import keep_to_google
+from infra.startup.agent.jobs.store import message
 from tpustack.errors import TpustackError
 
 _OBJECT = "https://storage.googleapis.com/storage/v1/b/{}/o/{}"
 
 
 class _Reads(Retry):
-    """Retry reads: of anything else only Google knows whether it was carried out.
+    """Retry reads, and anything that was never sent: the rest may have been carried out.
 
-    urllib3 itself retries any method where TLS ends without a farewell.
+    urllib3 itself retries any method when TLS ends without a farewell, an "other" error to it.
     """
 
     def increment(self, method: str | None = None, *how: Any, **more: Any) -> Any:
-        """Return what is left of the tries. Raises the error if there are none."""
-        if method != "GET" and more.get("error") is not None:
-            raise more["error"]
-        return super().increment(method, *how, **more)
+        """Return what is left of the tries. Raises MaxRetryError if there are none."""
+        left = self if method == "GET" else self.new(other=0)
+        return super(_Reads, left).increment(method, *how, **more)
 
 
 _RETRY = _Reads(
@@ -139,12 +139,8 @@ class Google:
         except (GoogleAuthError, requests.RequestException) as error:
             raise TpustackError(f"{url} can't be reached: {error}") from None
         if response.status_code >= 400:
-            try:
-                reason = response.json()["error"]["message"]
-            except (ValueError, KeyError, TypeError):
-                reason = response.text[:300]
             kind = _KINDS.get(response.status_code, TpustackError)
-            raise kind(f"{url} answers {response.status_code}: {reason}")
+            raise kind(f"{url} answers {response.status_code}: {message(response.content)}")
         return response
 
 

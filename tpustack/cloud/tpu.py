@@ -40,7 +40,7 @@ def look_up(google: Google, outputs: Mapping[str, Any], name: str) -> tuple[str,
 
     Args:
         google: the APIs.
-        outputs: the stack's, as infra/outputs.py names them; earlier releases had only one zone.
+        outputs: the stack's, as infra/outputs.py names them.
         name: the TPU's.
 
     Raises:

@@ -46,10 +46,5 @@ async def _follow(
 
 
 def line_of(message: dict[str, Any]) -> bytes:
-    """Return a message as a line of its own; of one that pages can't read, what is wrong."""
-    try:
-        text = json.dumps(message, separators=(",", ":"), allow_nan=False)
-    except ValueError as error:
-        problem = f"it can't be shown: something in it is no number ({error})"
-        text = json.dumps({**message, "data": [], "problem": problem})
-    return text.encode() + b"\n"
+    """Return a message as a line of its own."""
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,6 +17,7 @@ Json = dict[str, Any]
 _MOST_BYTES, _MOST_PIECES = 512 * 1024, 200
 """What one look reads at most; of more, the end."""
 _AT_ONCE = 8
+_PIECE = re.compile(r"/[0-9]{4,9}/[0-9]+$")
 
 
 class Follower:
@@ -45,7 +47,9 @@ class Follower:
         """
         # All of its log is in the bucket before it is said to be over.
         job = waiting.read(self._queue, self._name, ask=False)
-        pieces = list(self._queue.store.items(layout.logs(self._name), behind=self._behind))
+        items = self._queue.store.items(layout.logs(self._name), behind=self._behind)
+        # Other jobs may have written anything there.
+        pieces = [one for one in items if _PIECE.search(one.path)]
         said = list(self._texts(pieces))
         if job.is_over:
             self.is_over = True

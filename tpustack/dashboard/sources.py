@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -45,13 +46,15 @@ class Source:
         """Return what is there now, or why that can't be told."""
         about: Json = {"topic": self.topic, "place": self.place}
         try:
-            return {**about, "data": self.read(), "problem": ""}
+            data = self.read()
+            json.dumps(data, allow_nan=False)  # Pages read no NaN.
+            return {**about, "data": data, "problem": ""}
         except TpustackError as error:
-            return {**about, "data": [], "problem": str(error)}
+            problem = str(error)
         except Exception as error:
-            # Others wrote what it reads: the other parts go on, and this one with its next read.
+            # Others wrote what it reads. The other parts stay, and the next read tries again.
             problem = f"it can't be shown ({type(error).__name__}: {error})"
-            return {**about, "data": [], "problem": problem}
+        return {**about, "data": [], "problem": problem}
 
 
 def sources(places: Sequence[Place], google: Google) -> list[Source]:

@@ -62,9 +62,6 @@ def name_of(spec: Spec) -> str:
     skipped = {"python", "python3", "bash", "sh", "m", "py"}
     stem = "-".join([word for word in words if word not in skipped][:2])[:_LONGEST_STEM] or "job"
     content = {**asdict(spec), "source": ""}
-    if not spec.vertex:
-        # Names stay what they were before there was managed training.
-        del content["vertex"]
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     return f"{stem.strip('-')}-{digest[:_DIGEST]}"
 

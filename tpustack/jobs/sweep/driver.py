@@ -114,7 +114,7 @@ class Driver:
         job = there or submit(queue, self._spec(trial), trial.job, None)
         place = self._place(trial)
         if there and place:
-            # Whoever has submitted it may have been ended before Vertex AI had it, or said so.
+            # The command that submitted it may have ended before Vertex AI had it, or answered.
             job = vertex.refreshed(queue, there, math.inf)
         if job.state == QUEUED and not job.custom_job:
             hand_over(queue, job, place)

@@ -8,7 +8,6 @@ MODEL_DIR comes first, which the trainer writes.
 from __future__ import annotations
 
 import json
-import math
 import re
 
 from infra.startup.agent.jobs import layout
@@ -60,14 +59,15 @@ class Reports:
             value, step = _number(word[1].decode(errors="replace")), float(said[1])
         if value is not None:
             following = max(self._values, default=0) + 1
-            known = step is not None and math.isfinite(step)
+            # The sweep's record takes no larger one.
+            known = step is not None and abs(step) <= 2**52
             self._values[int(step) if known and step is not None else following] = value
 
 
 def _object(text: bytes) -> dict[str, object]:
     try:
         content = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from infra.hosts import vertex_root
+from infra.startup.agent.jobs.store import message
 from tpustack.cloud.google import Forbidden, Google, NotFound
 from tpustack.errors import TpustackError
 
@@ -20,7 +21,7 @@ class Unanswered(TpustackError):
 
 
 class CustomJobs:
-    """The custom jobs of a region. Raises TpustackError if there can be none of that name."""
+    """The custom jobs of a region. Raises TpustackError if it is none."""
 
     def __init__(self, google: Google, project: str, region: str) -> None:
         self._google, self._project, self._region = google, project, region
@@ -40,9 +41,9 @@ class CustomJobs:
         except TpustackError as error:
             raise Unanswered(str(error)) from None
         if status >= 500:
-            raise Unanswered(f"Vertex AI answers {status}: {_message(content)}")
+            raise Unanswered(f"Vertex AI answers {status}: {message(content)}")
         if status >= 400:
-            said = _message(content)
+            said = message(content).strip().rstrip(".")
             raise TpustackError(
                 f"Vertex AI does not take the job: {self._cure(status, said, account, quota)}. "
                 f"Google's answer: {said}. Nothing was queued"
@@ -50,7 +51,7 @@ class CustomJobs:
         return str(json.loads(content)["name"])
 
     def called(self, title: str) -> list[dict[str, Any]] | None:
-        """Return the jobs with that title, the newest first; None if the caller may not look."""
+        """Return the jobs of that title; None if the caller may not look."""
         try:
             query = {"filter": f'display_name="{title}"'}
             return list(self._google.pages(self._parent, "customJobs", query))
@@ -103,10 +104,3 @@ def why_failed(error: dict[str, Any], region: str) -> str:
     if "quota" in said:
         return f"{said} (ask for more in {region} on the page IAM & Admin > Quotas)"
     return said
-
-
-def _message(content: bytes) -> str:
-    try:
-        return str(json.loads(content)["error"]["message"]).strip().rstrip(".")
-    except (ValueError, KeyError, TypeError):
-        return content[:300].decode(errors="replace").strip() or "no message"

@@ -1,7 +1,7 @@
 """What Vertex AI knows of a job beyond its record: that it never ran, or was killed.
 
-A record says where to look, and others may write records. So what is found there counts only if it
-says itself that it is this job, of this bucket.
+A record says where to look, and others may write it. So a custom job counts only if its own ID and
+output folder are those of this job in this bucket.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _NEVER = "the command that submitted it ended before Vertex AI had it"
 def refreshed(queue: Queue, job: Job, patience: float = _HANDED_OVER) -> Job:
     """Return a job with what Vertex AI tells of it, if its container could tell nothing.
 
-    One that Vertex AI has, although whoever submitted it did not hear so, gets its name there; one
-    that was not handed over within `patience` seconds ends.
+    Where the answer to its submission was lost, it gets its name there; where Vertex AI does not
+    have it `patience` seconds after that, it ends.
 
     Raises:
         StoreError: the bucket refuses.
@@ -45,15 +45,17 @@ def refreshed(queue: Queue, job: Job, patience: float = _HANDED_OVER) -> Job:
     state = _ENDED.get(str(there.get("state")))
     is_late = found == [] and time.time() > job.submitted + patience
 
-    def told(now: Job) -> Job | None:
+    def told(now: Job) -> Job:
+        if now.is_over:
+            return now
         named = dataclasses.replace(now, custom_job=now.custom_job or str(there.get("name", "")))
         if state is not None:
-            named = named.over(state, time.time(), _reason(there, job))
-        elif is_late and now.state == QUEUED and not now.custom_job:
-            named = named.over(FAILED, time.time(), _NEVER)
-        return None if now.is_over or named == now else named
+            return named.over(state, time.time(), _reason(there, job))
+        if is_late and now.state == QUEUED and not now.custom_job:
+            return named.over(FAILED, time.time(), _NEVER)
+        return named
 
-    return queue.change(job.name, told) or queue.read(job.name) or job
+    return queue.change(job.name, told) or job
 
 
 def custom_jobs(queue: Queue, job: Job) -> list[dict[str, Any]] | None:

@@ -50,7 +50,6 @@ def place_of(stack: str | None, asked: Asked, wanted: Given | Spec) -> dict[str,
         "image": str(image),
         "account": names.email_of(names.managed_account, settings.project),
         "network": network,
-        # Left out otherwise: jobs' names come from what they are, and stay what they were.
         **({"strategy": SPOT} if asked.spot else {}),
         **({"hosts": str(found.hosts)} if found and found.hosts > 1 else {}),
     }
@@ -66,7 +65,7 @@ def place_again(stack: str | None, image: str | None, spec: Spec) -> dict[str, s
         return {}
     asked = Asked("vertex", had.get("tpu"), image, had.get("strategy") == SPOT)
     place = place_of(stack, asked, spec)
-    if place["image"] != had.get("image"):
+    if image is None and place["image"] != had.get("image"):
         raise UsageError(
             f"--image: the record names the container {had.get('image')!r}, which others may have "
             f"put there; the stack's is {place['image']}. Give it by --image if it is yours"

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 _BOOT = """import hashlib, json, os, sys, tempfile, urllib.request
 bucket, digest, job = sys.argv[1:]
 def read(url, **headers):
-    request = urllib.request.Request(url, headers=headers)
+    request = urllib.request.Request(url)
+    request.unredirected_hdrs.update(headers)
     return urllib.request.urlopen(request, timeout=60).read()
 account = "http://metadata.google.internal/computeMetadata/v1/instance/service-accounts/default"
 token = json.loads(read(account + "/token", **{"Metadata-Flavor": "Google"}))["access_token"]
@@ -45,11 +46,11 @@ _LONGEST_LABEL = 63
 
 
 def hand_over(queue: Queue, job: Job, where: Mapping[str, str]) -> Job:
-    """Have Vertex AI run a queued job if it has a place there, never its record's; return the job.
+    """Have Vertex AI run a queued job at this place, if it has one; return the job.
 
     Raises:
-        TpustackError: Vertex AI does not take it, and it is no longer queued; or nothing says
-            whether it does, and it is.
+        TpustackError: Vertex AI refuses it, and its record is taken back; or no answer says whether
+            Vertex AI has it, and the record stays.
         StoreError: the bucket refuses.
     """
     if not where:
@@ -62,7 +63,7 @@ def hand_over(queue: Queue, job: Job, where: Mapping[str, str]) -> Job:
     except Unanswered as error:
         raise TpustackError(
             f"it is not known whether Vertex AI has the job {job.name}: {error}. `tpustack job "
-            f"show {job.name}` says it in ten minutes at most"
+            f"show {job.name}` tells within ten minutes"
         ) from None
     except (TpustackError, StoreError):
         _withdraw(queue, job)

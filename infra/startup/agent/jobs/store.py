@@ -177,7 +177,7 @@ class Store:
         status, answered, content = self._send(method, url, headers, body)
         if status < HTTPStatus.MULTIPLE_CHOICES:
             return status, answered, content
-        said = _message(content)
+        said = message(content)
         if status == HTTPStatus.PRECONDITION_FAILED:
             raise Conflict(url)
         # A bucket that is missing is 404, too: only its message tells.
@@ -213,7 +213,8 @@ def _age(about: Mapping[str, Any], headers: Mapping[str, str]) -> float:
         return 0.0
 
 
-def _message(content: bytes) -> str:
+def message(content: bytes) -> str:
+    """Return what a refusal of Google's says."""
     try:
         return str(json.loads(content)["error"]["message"])
     except (ValueError, KeyError, TypeError):

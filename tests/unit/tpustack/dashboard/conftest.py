@@ -109,7 +109,8 @@ def a_stack(name: str, **tpu: object) -> Place:
 def engine(monkeypatch: pytest.MonkeyPatch, root: Path, *changes: Change) -> None:
     """Stands in for the engine: the stack is there, and differs from the cloud by `changes`."""
     events = SimpleNamespace(changes=list(changes), noticed=())
-    of_stack = SimpleNamespace(drift=lambda line: SimpleNamespace(failure="", events=events))
+    done = SimpleNamespace(failure="", events=events)
+    of_stack = SimpleNamespace(drift=lambda line: done, resources=list)
     backend = SimpleNamespace(root=root, stacks=lambda: {"dev": None}, stack=lambda name: of_stack)
     monkeypatch.setattr("tpustack.engine.backend.users_own", lambda: backend)
 

@@ -166,7 +166,7 @@ def test_a_source_tells_any_failure_and_goes_on() -> None:
     said = first([Source("jobs", "p", 0.01, read)], 3)
     assert [each["data"] for each in said] == [[], [], [{"loss": 1.0}]]
     assert "KeyError" in said[0]["problem"]
-    assert "is no number" in said[1]["problem"]
+    assert "JSON compliant" in said[1]["problem"]
     assert {each["topic"] for each in said} == {"jobs"}
 
 

@@ -85,6 +85,15 @@ def test_a_log_is_told_piece_by_piece_up_to_the_jobs_end(
     assert page.get(f"{JOBS}/runs/log.txt").content == b"one\ntw\xc3\xb6\nbroken \xff\n"
 
 
+def test_what_is_no_piece_of_a_log_hides_none(page: TestClient, queue: Queue, write: Write) -> None:
+    write("runs", b"one\n")
+    for name in ("x/000", "000", "0001/x"):
+        queue.store.write(f"jobs/runs/logs/{name}", b"evil")
+    ends(queue, "runs", Outcome("exited", 0))
+    said = lines(page.get(f"{JOBS}/runs/log").text)
+    assert "".join(each.get("text", "") for each in said) == "one\n"
+
+
 def test_of_a_long_log_the_end_is_told_and_how_much_is_left_out(
     page: TestClient, queue: Queue, write: Write
 ) -> None:

@@ -136,6 +136,8 @@ def test_another_run_in_a_container_of_ones_own_takes_the_persons_word(
     assert len(client.get(JOBS)["customJobs"]) == 1
     given = run("job", "resubmit", "one", "--stack", "dev", "--image", "eu.gcr.io/mine/a:1")
     assert given.out == "one-r2\n"
+    another = run("job", "resubmit", "one", "--stack", "dev", "--image", "eu.gcr.io/mine/b:2")
+    assert another.out == "one-r3\n"
 
 
 SWEEP = Sweep(

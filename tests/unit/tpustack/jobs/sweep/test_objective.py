@@ -45,6 +45,11 @@ def test_lines_may_be_torn_and_between_others(queue: Queue) -> None:
     assert reports.final() == 0.25
 
 
+def test_a_hostile_line_is_no_report_that_a_record_can_not_have(queue: Queue) -> None:
+    deep = b"[" * 20_000 + b'"loss"\n'
+    assert written(queue, deep + b'{"step": 1e30, "loss": 0.5}\n').read() == ((1, 0.5),)
+
+
 def test_each_piece_is_read_once_and_a_step_that_is_done_again_counts_anew(queue: Queue) -> None:
     reports = written(queue, b'{"step": 1, "loss": 1}\n')
     reports.read()
