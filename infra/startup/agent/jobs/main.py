@@ -70,8 +70,8 @@ def _run_jobs(program: Path, *, is_here: bool) -> None:
     machine = Machine()
     folder = program.parent / "jobs"
     folder.mkdir(parents=True, exist_ok=True)
-    # Two runners on one machine would have one lease.
-    lock = os.open(folder / "lock", os.O_CREAT | os.O_WRONLY)
+    # Two runners on one machine would have one lease. No job can lock what it can't open.
+    lock = os.open(folder / "lock", os.O_CREAT | os.O_WRONLY, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
     # libtpu and JAX take a host's number from there, too (JAX: _src/clusters/cloud_tpu_cluster.py).
     number = int(machine.optional("agent-worker-number") or 0) if is_here else 0
