@@ -135,7 +135,7 @@ class Runner:
         jobs = self._queue.summaries()
         self._world.news(jobs)
         for name, job in jobs.items():
-            mine = job.get("state") == RUNNING and job.get("tpu") == self._tpu
+            mine = job["state"] == RUNNING and job["tpu"] == self._tpu
             if mine and self._tried(name, self._take_over):
                 return
         for name, why in order.in_vain(jobs):
