@@ -72,7 +72,7 @@ class Identity:
                 return
             except OSError as error:
                 if not left:
-                    raise SetupError(f"{error}, in {_GRANTS} s") from None
+                    raise SetupError(f"{error} (after {_GRANTS} s)") from None
             check()
             time.sleep(1.0)
 
