@@ -8,10 +8,12 @@ https://docs.cloud.google.com/compute/docs/metadata/predefined-metadata-keys (20
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import IPv4Address
 
 from ..google import Call, message, parse, seconds
 
@@ -73,10 +75,10 @@ class JobMetadata:
                 """Keep this process able to open files: a job may connect as often as it likes."""
                 return threading.active_count() < _MOST
 
-        server = Server(("localhost", 0), Handler)
+        here = str(IPv4Address(socket.INADDR_LOOPBACK))
+        server = Server((here, 0), Handler)
         threading.Thread(target=server.serve_forever, name="metadata", daemon=True).start()
-        here, port = server.socket.getsockname()
-        return here, port
+        return here, server.server_port
 
     def token(self) -> str:
         """Return a token of the jobs' account as the server answers it. Raises OSError."""
