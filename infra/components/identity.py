@@ -15,8 +15,9 @@ from infra.components.bucket import Bucket
 _BUCKET_ROLES = ("roles/storage.objectUser", "roles/storage.legacyBucketReader")
 _WRITER, _READER = _BUCKET_ROLES[0], "roles/storage.objectViewer"
 # What a job writes, and reads, by its own account: nothing that the agent or a person acts by.
-# TensorFlow also asks for the folders themselves, without a slash.
-JOBS_OBJECTS = ("jobs", "data")
+# TensorFlow also asks for the folders themselves, without a slash. The TPU VM, which has this
+# account where the VM drives it, writes what is announced for it.
+JOBS_OBJECTS = ("jobs", "data", "notices/")
 # On Vertex AI its container has one account, which also fetches it and keeps its record.
 VERTEX_OBJECTS = (*JOBS_OBJECTS, "archives/", "bell", "queue/")
 # Look the TPU up by its name; write logs.

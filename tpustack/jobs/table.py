@@ -25,9 +25,9 @@ def rows(jobs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     places = {name: place for place, name in enumerate(next_ones, 1)}
 
     def rank(name: str) -> tuple[int, float, str]:
-        state = jobs[name].get("state")
+        state = jobs[name]["state"]
         kind = 0 if state == RUNNING else 2 if state in ENDED else 1
-        at = -float(jobs[name].get("submitted") or 0) if kind == 2 else places.get(name, len(jobs))
+        at = -jobs[name]["submitted"] if kind == 2 else places.get(name, len(jobs))
         return kind, at, name
 
     return [
@@ -48,11 +48,9 @@ def table(shown: list[dict[str, Any]]) -> Table:
     made.add_column("command", min_width=12)
     now = time.time()
     for row in shown:
-        end = row.get("ended") or now
-        took = span(end - row["started"]) if row.get("started") else ""
-        cells = [row["name"], _state(row), row["place"] or "", row.get("priority", 0)]
-        cells += [row.get("tries", 0), span(now - float(row.get("submitted") or now)), took]
-        cells.append(_short(row.get("command", "")))
+        took = span((row["ended"] or now) - row["started"]) if row["started"] else ""
+        cells = [row["name"], _state(row), row["place"] or "", row["priority"], row["tries"]]
+        cells += [span(now - row["submitted"]), took, _short(row["command"])]
         made.add_row(*(Text(inert.line(str(cell))) for cell in cells))
     return made
 
@@ -108,7 +106,6 @@ def _short(command: str) -> str:
 
 
 def _state(row: Mapping[str, Any]) -> str:
-    if row.get("state") == RUNNING and row.get("stop"):
+    if row["state"] == RUNNING and row["stop"]:
         return "stopping"
-    code = row.get("code")
-    return f"{row.get('state')} ({code})" if code else str(row.get("state"))
+    return f"{row['state']} ({row['code']})" if row["code"] else str(row["state"])

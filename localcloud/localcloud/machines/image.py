@@ -17,6 +17,7 @@ _ABSENT = ("apt", "apt-get", "dpkg", "docker", "snap", "service", "tune2fs", "up
 _IN_VAIN = {
     "chown": "echo 'chown: a local machine has one user' >&2",
     "useradd": "echo 'useradd: a local machine has one user' >&2",
+    "usermod": ":",
     "nft": "echo 'nft: a local machine has no packet filter' >&2",
     "setpriv": 'while [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"',
 }

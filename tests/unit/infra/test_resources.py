@@ -481,7 +481,7 @@ def test_jobs_have_an_account_that_writes_no_record_and_of_which_machines_make_t
     }
     (condition,) = (one["condition"]["expression"] for one in more if one.get("condition"))
     objects = 'resource.name.startsWith("projects/_/buckets/some-project-tpu-stack-test/objects/'
-    assert condition == f'{objects}jobs") || {objects}data")'
+    assert condition == f'{objects}jobs") || {objects}data") || {objects}notices/")'
     (tokens,) = (one for one in more if one["role"].endswith("TokenCreator"))
     assert JOBS in tokens["serviceAccountId"]
 

@@ -30,6 +30,7 @@ from typing import Any
 
 from ..child import Child
 from ..versioned import Unreadable, dump, load
+from .identity import kill_all
 from .record import Outcome
 
 MARK = "TPU_STACK_TRY"
@@ -37,7 +38,7 @@ MARK = "TPU_STACK_TRY"
 _PROC = Path("/proc")
 _PAUSE = 0.02
 _PLACE = 4096
-_MOST_SAID = 500
+_MOST_SAID = 300
 _FULL = 16 << 20
 
 
@@ -122,7 +123,7 @@ class Attempt:
 
     def finish(self, outcome: Outcome) -> None:
         """Say how it ended."""
-        self._put("ended", dump(replace(outcome, said=outcome.said[:_MOST_SAID])))
+        self._put("ended", dump(replace(outcome, said=printable(outcome.said)[:_MOST_SAID])))
 
     def ended(self) -> Outcome | None:
         """Return how it ended, or None."""
@@ -141,12 +142,14 @@ class Attempt:
             False if one is left after that time: the kernel ends none that waits for a driver.
         """
         end = time.monotonic() + seconds
+        kill_all()
         while (found := self._others()) and time.monotonic() < end:
             for process in found:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
             self.is_running()  # Buries it, if it is a child of this process.
             time.sleep(_PAUSE)
+            kill_all()
         return not found
 
     def remove(self) -> None:
@@ -177,6 +180,11 @@ class Attempt:
 def any_running(folder: Path) -> bool:
     """Return whether any try runs whose folder lies in `folder`."""
     return any(Attempt(path.parent).is_running() for path in folder.glob("*/try.json"))
+
+
+def printable(text: str) -> str:
+    """Return a text that may name a file whose name is no text, with escapes for what is none."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def why_full(folder: Path) -> str:

@@ -59,17 +59,22 @@ class Identity:
             return
         user = ("--system", "--user-group", "--no-create-home", "--shell=/usr/sbin/nologin", USER)
         _must(["useradd", *user], but=_EXISTS)
-        self.leave()
+        # Neither cron nor a systemd that lingers starts anything of an expired account: after a
+        # boot that would be before the packet filter is there.
+        _must(["usermod", "--expiredate=1970-01-02", USER])
+        kill_all()
         address, port = self._metadata.serve()
         self._server = f"{address}:{port}"
         _must(["nft", "--file", "-"], _CLOSED.format(user=USER, port=port))
-        for _ in range(_GRANTS):
-            with contextlib.suppress(OSError):
+        for left in reversed(range(_GRANTS)):
+            try:
                 self._metadata.token()
                 return
+            except OSError as error:
+                if not left:
+                    raise SetupError(f"{error} (after {_GRANTS} s)") from None
             check()
             time.sleep(1.0)
-        raise SetupError(f"no token of the jobs' account can be had in {_GRANTS} s")
 
     def own(self, paths: Iterable[Path]) -> None:
         """Give files and folders to the user: links themselves, not what they lead to."""
@@ -89,12 +94,13 @@ class Identity:
         user = {"HOME": str(home), "USER": USER, "LOGNAME": USER}
         return {**server, **user} if self._metadata else {}
 
-    def leave(self) -> None:
-        """Kill every process of the user, also those that have hidden that they are the try's."""
-        with contextlib.suppress(KeyError, PermissionError):
-            user = pwd.getpwnam(USER).pw_uid
-            if self._metadata:
-                subprocess.run(["sh", "-c", "kill -KILL -1 2>&-"], user=user, check=False)
+
+def kill_all() -> None:
+    """Kill every process of the user, also those that have hidden that they are a try's."""
+    # Without a user there is none; at the most processes no program can be started.
+    with contextlib.suppress(KeyError, OSError):
+        user = pwd.getpwnam(USER).pw_uid
+        subprocess.run(["sh", "-c", "kill -KILL -1 2>&-"], user=user, check=False)
 
 
 def _must(command: Sequence[str], given: str = "", but: int = 0) -> None:

@@ -18,7 +18,6 @@ from ..machine import Machine
 from ..messages import senders
 from ..versioned import dump
 from . import layout, managed, messages
-from .attempt import Attempt
 from .container import World as HostWorld
 from .hosts import Host
 from .identity import ACCOUNT, AS_ROOT, Identity
@@ -70,8 +69,8 @@ def _run_jobs(program: Path, *, is_here: bool) -> None:
     machine = Machine()
     folder = program.parent / "jobs"
     folder.mkdir(parents=True, exist_ok=True)
-    # Two runners on one machine would have one lease.
-    lock = os.open(folder / "lock", os.O_CREAT | os.O_WRONLY)
+    # Two runners on one machine would have one lease. No job can lock what it can't open.
+    lock = os.open(folder / "lock", os.O_CREAT | os.O_WRONLY, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
     # libtpu and JAX take a host's number from there, too (JAX: _src/clusters/cloud_tpu_cluster.py).
     number = int(machine.optional("agent-worker-number") or 0) if is_here else 0
@@ -104,32 +103,23 @@ def _host(machine: Machine, folder: Path, program: Path, number: int) -> Host:
     """Return what runs jobs on another host of a slice than worker 0."""
     place, tpu = _place(machine), machine.attribute("tpu-name")
     tpus = Tpus(place, tpu, machine.call, lambda: None, is_here=True)
-
-    def start(attempt: Attempt) -> None:
-        attempt.start(program)
-
-    world = HostWorld(os.environ, start, time.sleep, time.time, say)
+    world = HostWorld(os.environ, lambda one: one.start(program), time.sleep, time.time, say)
     store = Store(place.bucket, Transport(machine.entry))
     return Host(store, tpu, number, tpus.ready, folder, world)
 
 
 def _runner(machine: Machine, folder: Path, program: Path, *, is_here: bool) -> Runner:
     place = _place(machine)
-    bucket = place.bucket
     me = Holder(machine.entry("id"), machine.entry("name"))
     tpu = machine.attribute("tpu-name")
-    store = Store(bucket, Transport(machine.entry))
+    store = Store(place.bucket, Transport(machine.entry))
 
     def want() -> None:
         store.write(layout.WANTED, dump({"at": time.time()}))
 
     tpus = Tpus(place, tpu, machine.call, want, is_here=is_here)
-
-    def start(attempt: Attempt) -> None:
-        attempt.start(program)
-
     # In a thread of its own, which no call of the runner's shall wait for.
-    apart = Store(bucket, Transport(machine.entry))
+    apart = Store(place.bucket, Transport(machine.entry))
     tell = Messages(apart, senders(machine.optional, machine.call), time.time, say)
-    world = World(now, time.time, say, start, messages.start(tell))
+    world = World(now, time.time, say, lambda one: one.start(program), messages.start(tell))
     return Runner(store, me, tpu, tpus, folder, world)

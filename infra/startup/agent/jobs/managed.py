@@ -15,9 +15,9 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from .attempt import Attempt
 from .container import WORKER, World, content_of
 from .current import Current
 from .follower import Follower
@@ -140,21 +140,14 @@ def run(program: Path, bucket: str, name: str, store: Callable[[str], Store]) ->
     """Run a job in this container with the agent's program; return the exit code."""
     # The supervisor's environments are made with the image's own Python, and see its packages.
     os.environ.setdefault("TPU_STACK_PYTHON", sys.executable)
-
-    def start(attempt: Attempt) -> None:
-        attempt.start(program)
-
-    world = World(os.environ, start, time.sleep, time.time, lambda line: print(line, flush=True))
+    say = partial(print, flush=True)
+    world = World(os.environ, lambda one: one.start(program), time.sleep, time.time, say)
     own, folder = store(bucket), Path(tempfile.mkdtemp(prefix="tpu-stack-"))
     worker = os.environ.get(WORKER, "0")
-
-    def content(job: Job) -> dict[str, object]:
-        return content_of(job, bucket, os.environ)
-
     managed = (
         Managed(own, folder, world)
         if worker == "0"
-        else Follower(own, folder, world, worker, content)
+        else Follower(own, folder, world, worker, lambda job: content_of(job, bucket, os.environ))
     )
     # The first process of a container gets no signal that it does not ask for.
     signal.signal(signal.SIGTERM, lambda *_: managed.take_away())

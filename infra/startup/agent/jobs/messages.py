@@ -73,7 +73,7 @@ class Messages:
     def _news(self, jobs: Summaries, since: float) -> Iterator[tuple[str, Mapping[str, Any]]]:
         oldest = max(since, self._time() - _NEWS)
         for name, job in jobs.items():
-            if job.get("state") in ENDED and float(job.get("ended") or 0) >= oldest:
+            if job["state"] in ENDED and (job["ended"] or 0.0) >= oldest:
                 yield name, job
 
     def _begin(self, kind: str) -> Known:
@@ -131,16 +131,14 @@ def replace(news: queue.Queue[Summaries], jobs: Summaries) -> None:
 def text_of(name: str, job: Mapping[str, Any], bucket: str) -> str:
     """Return what people are told of an end."""
     state = "has succeeded" if job["state"] == SUCCEEDED else f"is {job['state']}"
-    if job["state"] != SUCCEEDED and job.get("code") is not None:
+    if job["state"] != SUCCEEDED and job["code"] is not None:
         state += f" (exit code {job['code']})"
-    ran = _ran(job)
-    reason = f": {job['reason']}" if job.get("reason") else ""
-    return f"{name} {state}{ran}{reason}\ngs://{bucket}/{layout.folder(name)}"
+    reason = f": {job['reason']}" if job["reason"] else ""
+    return f"{name} {state}{_ran(job)}{reason}\ngs://{bucket}/{layout.folder(name)}"
 
 
 def _ran(job: Mapping[str, Any]) -> str:
-    tries = int(job.get("tries") or 0)
-    if not tries or not job.get("started") or not job.get("ended"):
+    if not job["started"]:
         return ""
-    minutes = (float(job["ended"]) - float(job["started"])) / 60
-    return f" after {minutes:.1f} min" + (f" in its try {tries}" if tries > 1 else "")
+    minutes = (job["ended"] - job["started"]) / 60
+    return f" after {minutes:.1f} min" + (f" in its try {job['tries']}" if job["tries"] > 1 else "")

@@ -30,6 +30,7 @@ _TOLD = {
     *(f"instance/attributes/{name}" for name in _OF_TPU),
 }
 _EARLY = 300.0
+_MOST = 100
 Ask = Callable[[str], tuple[str, str]]
 """Returns an entry of the machine's own server, and its ETag. Raises OSError."""
 
@@ -69,8 +70,13 @@ class JobMetadata:
             def log_message(self, format: str, *args: object) -> None:
                 """Say nothing: what this process writes is in the job's log."""
 
+        class Server(ThreadingHTTPServer):
+            def verify_request(self, request: object, client_address: object) -> bool:
+                """Keep this process able to open files: a job may connect as often as it likes."""
+                return threading.active_count() < _MOST
+
         here = str(IPv4Address(socket.INADDR_LOOPBACK))
-        server = ThreadingHTTPServer((here, 0), Handler)
+        server = Server((here, 0), Handler)
         threading.Thread(target=server.serve_forever, name="metadata", daemon=True).start()
         return here, server.server_port
 

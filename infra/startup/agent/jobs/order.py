@@ -17,31 +17,25 @@ def waiting(jobs: Summaries) -> list[str]:
     Those of a higher priority come first, then those that were submitted earlier. Vertex AI starts
     its own.
     """
-    ours = {name: job for name, job in jobs.items() if not job.get("vertex")}
-    ready = [name for name, job in ours.items() if job.get("state") == QUEUED]
-    ready = [name for name in ready if all(_succeeded(jobs, one) for one in _after(jobs[name]))]
-    return sorted(ready, key=lambda name: _rank(name, jobs[name]))
+
+    def rank(name: str) -> tuple[float, float, str]:
+        return -jobs[name]["priority"], jobs[name]["submitted"], name
+
+    ours = (name for name, job in jobs.items() if job["state"] == QUEUED and not job["vertex"])
+    return sorted((name for name in ours if all(_succeeded(jobs, name))), key=rank)
 
 
 def in_vain(jobs: Summaries) -> Iterator[tuple[str, str]]:
     """Yield the jobs that wait for one that will never succeed, and why it won't."""
     for name, job in jobs.items():
-        if job.get("state") != QUEUED:
+        if job["state"] != QUEUED:
             continue
-        for one in _after(job):
-            state = jobs[one].get("state") if one in jobs else "gone"
+        for one in job["after"]:
+            state = jobs[one]["state"] if one in jobs else "gone"
             if state in (*ENDED, "gone") and state != SUCCEEDED:
                 yield name, f"it comes after {one}, which is {state}"
                 break
 
 
-def _after(job: Mapping[str, Any]) -> list[str]:
-    return [str(name) for name in job.get("after", ())]
-
-
-def _succeeded(jobs: Summaries, name: str) -> bool:
-    return name in jobs and jobs[name].get("state") == SUCCEEDED
-
-
-def _rank(name: str, job: Mapping[str, Any]) -> tuple[float, float, str]:
-    return -float(job.get("priority", 0)), float(job.get("submitted", 0.0)), name
+def _succeeded(jobs: Summaries, name: str) -> Iterator[bool]:
+    return (one in jobs and jobs[one]["state"] == SUCCEEDED for one in jobs[name]["after"])

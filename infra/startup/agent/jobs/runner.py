@@ -135,7 +135,7 @@ class Runner:
         jobs = self._queue.summaries()
         self._world.news(jobs)
         for name, job in jobs.items():
-            mine = job.get("state") == RUNNING and job.get("tpu") == self._tpu
+            mine = job["state"] == RUNNING and job["tpu"] == self._tpu
             if mine and self._tried(name, self._take_over):
                 return
         for name, why in order.in_vain(jobs):
@@ -204,6 +204,7 @@ class Runner:
         current = Current(job, self._folder, self._store)
         content = content_of(job, self._store.bucket, tpu)
         if everywhere := hosts.runs_on_all(tpu, job.spec):
+            self._be_sure()
             hosts.announce(self._store, self._tpu, job)
         current.attempt.prepare({**content, "hosts": len(tpu.hosts) if everywhere else 1})
         current.beat(self._lease.renewed)
@@ -263,17 +264,18 @@ class Runner:
             self._world.say(f"{job.name} is {ended.state}{why}")
 
     def _change(self, name: str, how: Callable[[Job], Job | None]) -> Job | None:
-        """Change a record as `Queue.change` does, as long as no other machine can have the TPU.
-
-        This one may have stood still since it asked for the lease. Raises OSError.
-        """
+        """Change a record as `Queue.change` does, on a lease that is not old. Raises OSError."""
 
         def surely(job: Job) -> Job | None:
-            if not self._lease.is_sure:
-                raise OSError("the lease has become old")
+            self._be_sure()
             return how(job)
 
         return self._queue.change(name, surely)
+
+    def _be_sure(self) -> None:
+        """Raise OSError if this machine has stood still since it asked for the lease."""
+        if not self._lease.is_sure:
+            raise OSError("the lease has become old")
 
     def _say_once(self, text: str) -> None:
         if text != self._said:

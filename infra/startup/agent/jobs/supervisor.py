@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from . import layout
-from .attempt import Attempt, why_full
+from .attempt import Attempt, printable, why_full
 from .environment import Environment, SetupError
 from .identity import Identity
 from .lease import SURE
@@ -75,7 +75,7 @@ def supervise(folder: Path, store: Callable[[str], Store], who: Identity) -> Non
 def say(text: str) -> None:
     """Write a line to the job's log, if the disk takes it."""
     with contextlib.suppress(OSError):
-        print(f"tpu-stack: {text}", flush=True)
+        print(f"tpu-stack: {printable(text)}", flush=True)
 
 
 class Supervisor:
@@ -133,7 +133,7 @@ class Supervisor:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_LOOK)
         # What it left in the background goes with it.
-        self._kill()
+        self._attempt.kill()
         code = process.returncode
         code = code if code >= 0 else _SIGNALLED - code
         if code > _SIGNALLED:
@@ -141,10 +141,6 @@ class Supervisor:
             if self._goes_down:
                 raise Ended(_GOES_DOWN)
         return code
-
-    def _kill(self) -> None:
-        self._attempt.kill()
-        self._who.leave()
 
     def _check(self) -> None:
         """Raise Ended if the try is to end."""
@@ -165,7 +161,7 @@ class Supervisor:
         self._attempt.ask_to_end()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE)
-        self._kill()
+        self._attempt.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_LOOK)
 
@@ -178,5 +174,5 @@ class Supervisor:
             try:
                 with path.open("rb") as file:
                     self._store.upload(name, file, path.stat().st_size)
-            except OSError as error:
+            except (OSError, UnicodeError) as error:
                 say(f"the artifact {path.name} could not be kept: {error}")

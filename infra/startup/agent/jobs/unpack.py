@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import posixpath
 import tarfile
@@ -10,10 +11,19 @@ from pathlib import Path
 
 # `job submit` packs 200 MiB at most.
 _MOST_BYTES = 1 << 30
+# Files are read in small parts; what is read at once is a header.
+_MOST_AT_ONCE = 1 << 20
 
 
 class Harmful(Exception):
     """An archive is not what was uploaded, or would write outside of its folder."""
+
+
+class _Unzipped(gzip.GzipFile):
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or not 0 <= size <= _MOST_AT_ONCE:
+            raise tarfile.ReadError(f"a header of {size} bytes")
+        return super().read(size)
 
 
 def check_digest(path: Path, sha256: str) -> None:
@@ -29,7 +39,7 @@ def check_digest(path: Path, sha256: str) -> None:
 def unpack(archive: Path, folder: Path) -> None:
     """Unpack a .tar.gz into a folder. Raises Harmful before anything is written, or OSError."""
     try:
-        with tarfile.open(archive, "r:gz") as tar:
+        with _Unzipped(archive) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             # Python 3.10 and 3.11.2, which is Debian 12's, don't have it.
             tar.extraction_filter = getattr(tarfile, "data_filter", None)
             members = _checked(tar)

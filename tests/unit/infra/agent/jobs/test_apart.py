@@ -34,7 +34,7 @@ exec "$2" -c "$3"
 INSIDE = """
 import json, subprocess, threading, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from infra.startup.agent.jobs.identity import USER, Identity
+from infra.startup.agent.jobs.identity import USER, Identity, kill_all
 from infra.startup.agent.jobs.metadata import JobMetadata
 
 class Real(BaseHTTPRequestHandler):
@@ -64,7 +64,7 @@ sleeper = subprocess.Popen(who.command(["sleep", "600"]), env={})
 until = time.monotonic() + 30
 while subprocess.run(["pgrep", "-u", USER], stdout=subprocess.DEVNULL).returncode:
     assert time.monotonic() < until
-who.leave()
+kill_all()
 print(json.dumps({
     "root": [told(80), told(443)],
     "job": [json.loads(told(80, who.command))["access_token"], told(443, who.command)],

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from threading import active_count as count
 from typing import Any
 
 import pytest
@@ -171,6 +173,18 @@ def test_googles_own_library_finds_the_server_and_the_jobs_account() -> None:
     assert said.stdout.split() == [PROJECT, JOBS, "t"]
 
 
+def test_a_job_that_connects_without_end_leaves_its_supervisor_room() -> None:
+    server, before = JobMetadata(JOBS, lambda *_: (200, GIVEN), lambda _: ("", "")), count()
+    address = server.serve()
+    many = [socket.create_connection(address) for _ in range(150)]
+    # The last one is answered by an end.
+    many[-1].settimeout(30)
+    assert many[-1].recv(1) == b""
+    assert count() - before <= 101
+    for one in many:
+        one.close()
+
+
 def commands(monkeypatch: pytest.MonkeyPatch, **codes: int) -> list[list[str]]:
     """Play the machine's programs; return what is run of them."""
     ran: list[list[str]] = []
@@ -192,7 +206,7 @@ def tried(tmp_path: Path, who: Identity) -> Any:
     return Supervisor(attempt, lambda _: MemoryStore(Bucket(Clock())), who).run()
 
 
-@pytest.mark.parametrize("missing", ["useradd", "nft", "chown"])
+@pytest.mark.parametrize("missing", ["useradd", "usermod", "nft", "chown"])
 def test_a_machine_that_can_not_keep_a_job_apart_does_not_run_it(
     missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,7 +221,7 @@ def test_a_machine_that_can_not_keep_a_job_apart_does_not_run_it(
 def test_a_user_that_is_there_already_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     ran = commands(monkeypatch, useradd=9)
     identity().enter(lambda: None)
-    assert [command[0] for command in ran] == ["useradd", "nft"]
+    assert [command[0] for command in ran] == ["useradd", "usermod", "nft"]
     commands(monkeypatch, useradd=4)
     with pytest.raises(SetupError, match="asRoot is false"):
         identity().enter(lambda: None)

@@ -34,7 +34,8 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hook]:
 
 
 def ended(at: float = 200.0, **more: Any) -> Json:
-    return {"state": "succeeded", "started": 140.0, "ended": at, "tries": 1, "code": 0, **more}
+    made = {"state": "succeeded", "started": 140.0, "ended": at, "tries": 1, "code": 0}
+    return {**made, "reason": "", **more}
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 from infra.startup.agent.jobs.attempt import Attempt, any_running
 from infra.startup.agent.jobs.lease import SURE
 from infra.startup.agent.jobs.record import Outcome, Spec
+from infra.startup.agent.jobs.store import Store
 from infra.startup.agent.jobs.supervisor import Supervisor, now
 from tests.unit.infra.agent.jobs.conftest import until
 from tests.unit.infra.agent.jobs.memory import Bucket, Clock, MemoryStore
@@ -39,6 +40,29 @@ def test_it_runs_the_command_on_a_fresh_one(attempt: Attempt, tmp_path: Path) ->
     attempt.beat(now())
     assert outcome(attempt) == Outcome("exited", 0)
     assert (tmp_path / "ran").read_text() == "ran\n"
+
+
+def test_an_artifact_whose_name_is_no_text_takes_nothing_of_the_result(tmp_path: Path) -> None:
+    spec = Spec("touch $ARTIFACTS_DIR/$(printf '\\377')")
+    content = {"job": "two", "number": 1, "bucket": "b", "spec": vars(spec), "variables": {}}
+    made = Attempt(tmp_path / "two-1")
+    made.prepare(content)
+    store = Store("b", lambda *_: (200, {}, b"{}"))
+    assert Supervisor(made, lambda _: store).run() == Outcome("exited", 0)
+
+
+def test_what_names_a_file_whose_name_is_no_text_is_told_nevertheless(attempt: Attempt) -> None:
+    attempt.finish(Outcome("setup", 1, "\udcff is outside"))
+    assert attempt.ended() == Outcome("setup", 1, "\\udcff is outside")
+
+
+def test_whoever_ends_a_try_also_kills_what_hides_from_it(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = []
+    monkeypatch.setattr("infra.startup.agent.jobs.attempt.kill_all", lambda: killed.append(1))
+    assert attempt.kill()
+    assert killed
 
 
 def test_a_second_supervisor_of_the_same_try_does_nothing(attempt: Attempt) -> None:

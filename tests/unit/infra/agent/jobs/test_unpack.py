@@ -109,6 +109,14 @@ def test_what_is_too_large_is_refused_before_it_is_read(tmp_path: Path) -> None:
     assert not (tmp_path / "work").exists()
 
 
+def test_a_header_that_fills_the_memory_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    def change(info: tarfile.TarInfo) -> None:
+        info.name, info.pax_headers = "x", {"comment": "x" * (2 << 20)}
+
+    with pytest.raises(Harmful, match="a header of 2"):
+        unpack(archive(tmp_path, change), tmp_path / "work")
+
+
 PART = st.sampled_from(["a", "a", "b", "..", "."])
 PATH = st.lists(PART, min_size=1, max_size=5).map("/".join)
 KIND = st.sampled_from([tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE])
