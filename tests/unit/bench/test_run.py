@@ -155,8 +155,8 @@ def test_unknown_rows_get_one_message_that_lists_what_there_is(
     assert capsys.readouterr().err.splitlines()[-1] == (
         "make bench: error: no row is called previw or starup; the rows are preview, deploy, "
         "slices, request, criticalpath, endpoint, localcloud, jobs, dashboard, killpoints, keras, "
-        "checkpoint, loops, save, startup, pipeline, input, compile, compiled, shuffle, rates, "
-        "steps, month, kill_to_step, agent"
+        "checkpoint, loops, save, startup, pipeline, input, compile, compiled, shuffle, reads, "
+        "rates, steps, month, kill_to_step, agent"
     )
 
 
