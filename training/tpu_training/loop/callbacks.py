@@ -42,7 +42,7 @@ class Callback:
         """Start before the first loop, with `step` steps done already."""
 
     def before_loop(self, step: int, report: LoopReport) -> None:
-        """React to a finished loop before the next one starts: what looks at the model does it here."""
+        """React to a finished loop before the next one starts, as what reads the model must."""
 
     def between_loops(self, step: int, report: LoopReport) -> None:
         """React to a finished loop, after starting a due checkpoint; the next one may run."""
