@@ -222,7 +222,6 @@ def test_a_checkpoint_that_was_cut_off_in_its_copying_is_none(
     assert checkpoints.restore_latest() == f"{tmp_path}/checkpoints/ckpt-2"
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux")
 def test_what_a_killed_trainer_left_half_written_or_half_deleted_is_deleted_later(
     one_device: Cluster, data: DataSet, tmp_path: Path
 ) -> None:
@@ -241,6 +240,7 @@ def test_what_a_killed_trainer_left_half_written_or_half_deleted_is_deleted_late
     assert names == expected | {"mine.data-of-my-own"}
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux")
 def test_a_full_disk_is_told_as_such_and_nothing_of_the_checkpoint_stays(
     cluster: Cluster, data: DataSet, tmp_path: Path
 ) -> None:
@@ -305,9 +305,12 @@ class Notice(Callback):
     def __init__(self, shutdown: ShutdownRequest, step: int) -> None:
         self.shutdown, self.step = shutdown, step
         self.loops: list[int] = []
+        self.saved: list[int] = []
 
     def between_loops(self, step: int, report: LoopReport) -> None:
         self.loops.append(report.count)
+        if report.checkpoint_seconds:
+            self.saved.append(step)
         if step == self.step:
             self.shutdown.request_save()
 
@@ -318,9 +321,11 @@ def test_a_notice_of_maintenance_saves_at_the_end_of_the_loop_and_training_goes_
     state, shutdown = new_state(one_device, data), ShutdownRequest()
     checkpoints = checkpoints_of(one_device, state, tmp_path)
     params = dataclasses.replace(PARAMS, checkpoint_interval=0)
-    train(one_device, params, data, state, checkpoints, [Notice(shutdown, 5)], shutdown)
+    notice = Notice(shutdown, 5)
+    train(one_device, params, data, state, checkpoints, [notice], shutdown)
     saved = {path.stem for path in (tmp_path / "checkpoints").glob("*.index")}
     assert saved == {"ckpt-10", "ckpt-20"}
+    assert notice.saved == [10, 20], "a ledger is written for each"
     assert checkpoints.saved_step == 20
     again = checkpoints_of(one_device, new_state(one_device, data), tmp_path)
     again.restore_latest()

@@ -100,6 +100,7 @@ def test_the_arithmetic_is_done_in_the_precision_and_the_logits_are_float32() ->
         assert bool(tf.reduce_any(logits != exact(features)))
 
 
+@pytest.mark.usefixtures("quick_xla")
 def test_the_first_weights_do_not_depend_on_the_device_that_draws_them() -> None:
     import tensorflow as tf
 

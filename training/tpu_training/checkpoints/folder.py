@@ -40,7 +40,7 @@ class CheckpointFolder:
             tf.io.gfile.makedirs(self._directory)
             self._kept = [os.path.basename(path) for path in checkpoint_paths(self._directory)]
             self._kept.reverse()
-            self._delete_halves()
+            self._delete_halves(self._kept)
         with tempfile.TemporaryDirectory(prefix="checkpoint-") as here:
             local = tf.train.CheckpointManager(checkpoint, here, max_to_keep=1)
             name = os.path.basename(local.save(checkpoint_number=step, options=options))
@@ -82,11 +82,11 @@ class CheckpointFolder:
         if not in_bucket:
             tf.io.gfile.rename(unfinished, path, overwrite=True)
 
-    def _delete_halves(self) -> None:
+    def _delete_halves(self, whole: list[str]) -> None:
         """Delete data without an index: its trainer was killed while it wrote or deleted them."""
         for file in tf.io.gfile.listdir(self._directory):
             data = _DATA.fullmatch(file)
-            if data and data[1] not in (self._kept or ()):
+            if data and data[1] not in whole:
                 self._confirm()
                 self._remove(file)
 

@@ -14,7 +14,7 @@ class LoopReport:
         metrics: The task's metrics over them, by name.
         learning_rate: The rate of the loop's last step.
         seconds: The duration of the loop.
-        checkpoint_seconds: The time spent on a checkpoint after the loop.
+        checkpoint_seconds: The time that a checkpoint after the loop has held the steps; 0 without.
         input_seconds: The part of `seconds` spent waiting for input.
         flops: A step's operations in matrix products and convolutions; see loop/flops.py.
         gradient_norm: The mean of the steps' norms of the gradient, before clipping.
@@ -42,7 +42,7 @@ class Callback:
         """Start before the first loop, with `step` steps done already."""
 
     def before_loop(self, step: int, report: LoopReport) -> None:
-        """React to a finished loop before the next one starts: no step is done meanwhile."""
+        """React to a finished loop before the next one starts, as what reads the model must."""
 
     def between_loops(self, step: int, report: LoopReport) -> None:
         """React to a finished loop, after starting a due checkpoint; the next one may run."""

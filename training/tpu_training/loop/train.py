@@ -84,19 +84,21 @@ def train(
             step += count
             pace.add(count, ended - begun)
             evaluates = _is_due(step, params.evaluation_interval, steps)
-            ends, saving = shutdown.requested and step < steps, time.monotonic()
+            ends, held = shutdown.requested and step < steps, 0.0
             notice = shutdown.take_notice()
-            saves = step == steps or bool(notice) or schedule.is_due(step, evaluates)
+            saves = step == steps or notice or schedule.is_due(step, evaluates)
             if saves:
+                saving = time.monotonic()
                 schedule.begin()
                 checkpoints.save(step)
-                schedule.saved(time.monotonic() - saving)
+                held = time.monotonic() - saving
+                schedule.saved(held)
             report = LoopReport(
                 step=step,
                 last_step=steps,
                 count=count,
                 seconds=ended - begun,
-                checkpoint_seconds=time.monotonic() - saving,
+                checkpoint_seconds=held,
                 loss=loss,
                 metrics=state.counted.figures_of(figures.sums),
                 flops=flops,

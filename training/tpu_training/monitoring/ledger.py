@@ -6,7 +6,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 from tpu_training.data import files
 from tpu_training.goodput.account import Account, account
@@ -72,7 +71,6 @@ class Ledger(Callback):
         # Each start is a file in the bucket, and a job may have hundreds.
         self._reader = threading.Thread(target=self._read, name="ledger", daemon=True)
         self._written = clock()
-        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
 
     def start(self, step: int) -> None:
         """Note the first step; read what the starts before did, which no step waits for."""
@@ -85,7 +83,7 @@ class Ledger(Callback):
         self._last, self._goal = step, report.last_step
         # A start that is killed can't write later how far its checkpoints go.
         if report.checkpoint_seconds or self._clock() - self._written >= _WRITE_SECONDS:
-            self._keep("", wait=False)
+            self._keep("")
             self._show(step)
 
     def close(self) -> None:
@@ -146,14 +144,9 @@ class Ledger(Callback):
             ending=ending,
         )
 
-    def _keep(self, ending: str, wait: bool = True) -> None:
+    def _keep(self, ending: str) -> None:
         self._written = self._clock()
-        writing = self._writer.submit(self._put, self._entry(ending).to_json())
-        if wait:
-            writing.result()
-
-    def _put(self, entry: str) -> None:
         try:
-            self._write(self._path, entry)
+            self._write(self._path, self._entry(ending).to_json())
         except Exception as error:
             logger.warning("ledger: not written (%s)", error)

@@ -4,9 +4,9 @@ import itertools
 import os
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,7 @@ class Summaries:
     """An event file that this process writes.
 
     Not by TensorFlow's own operations: in a connected job they would run on the worker, each for a
-    round trip, and its writer flushes after each of them. A thread of its own writes, so that no
-    step waits for a bucket; what it could not write is raised by the next call.
+    round trip, and its writer flushes after each of them. Any thread may write.
     """
 
     def __init__(self, directory: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -34,10 +33,9 @@ class Summaries:
         begun, host = int(time.time()), socket.gethostname()
         name = f"events.out.tfevents.{begun}.{host}.{os.getpid()}.{next(_numbers):04d}.v2"
         self._file = tf.io.TFRecordWriter(f"{directory}/{name}")
-        self._clock, self._flushed = clock, clock()
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="events")
-        self._writing: Future[None] | None = None
-        self._add(tf.compat.v1.Event(file_version=_VERSION), flush=True)
+        self._clock, self._flushed = clock, -_FLUSH_SECONDS
+        self._lock = threading.Lock()
+        self._add(tf.compat.v1.Event(file_version=_VERSION))
 
     def scalars(self, step: int, scalars: Mapping[str, float]) -> None:
         """Write each of `scalars` by its name, such as `train/loss`."""
@@ -63,16 +61,7 @@ class Summaries:
 
     def close(self) -> None:
         """Write what is left."""
-        try:
-            self.wait()
-        finally:
-            self._thread.shutdown()
-            self._file.close()
-
-    def wait(self) -> None:
-        """Wait until all is written; raise what went wrong."""
-        if self._writing:
-            self._writing.result()
+        self._file.close()
 
     def _write(self, step: int, plugin: str, values: Mapping[str, npt.ArrayLike]) -> None:
         """Write what TensorBoard's `plugin` reads."""
@@ -81,17 +70,12 @@ class Summaries:
         summary = tf.compat.v1.Summary()
         for name, value in values.items():
             summary.value.add(tag=name, metadata=metadata, tensor=tf.make_tensor_proto(value))
-        due = self._clock() - self._flushed >= _FLUSH_SECONDS
-        self._add(tf.compat.v1.Event(step=step, summary=summary), flush=due)
+        self._add(tf.compat.v1.Event(step=step, summary=summary))
 
-    def _add(self, event: tf.compat.v1.Event, flush: bool = False) -> None:
-        if self._writing and self._writing.done():
-            self._writing.result()
+    def _add(self, event: tf.compat.v1.Event) -> None:
         event.wall_time = time.time()
-        self._flushed = self._clock() if flush else self._flushed
-        self._writing = self._thread.submit(self._put, event.SerializeToString(), flush)
-
-    def _put(self, event: bytes, flush: bool) -> None:
-        self._file.write(event)
-        if flush:
-            self._file.flush()
+        with self._lock:
+            self._file.write(event.SerializeToString())
+            if self._clock() - self._flushed >= _FLUSH_SECONDS:
+                self._file.flush()
+                self._flushed = self._clock()

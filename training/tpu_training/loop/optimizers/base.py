@@ -42,17 +42,15 @@ class Optimizer(tf.Module):  # type: ignore[misc]
     ) -> None:
         """Create slots for each of `variables`; call in the strategy's scope.
 
-        `clip_norm` limits the global norm of the gradients; 0 does not clip. `rate_factors` has a
-        factor of the rate for each variable; without it all learn at the same rate. `paths` say
-        where in the model each variable is.
+        `clip_norm` limits the global norm of the gradients; 0 does not clip. Each variable has a
+        factor of the rate in `rate_factors` and its place in the model in `paths`.
         """
         super().__init__()
         self._variables = list(variables)
-        paths = paths or [variable.name.partition(":")[0] for variable in variables]
         self._are_weights = [is_weight(*pair) for pair in zip(paths, variables, strict=True)]
         self._weight_decay = weight_decay
         self._clip_norm = clip_norm
-        self._rate_factors = tuple(rate_factors) or (1.0,) * len(self._variables)
+        self._rate_factors = tuple(rate_factors)
         self.rate = schedule
         self.slots = [
             [_zeros_like(variable, name) for name in self.names_of(path, variable)]

@@ -30,14 +30,10 @@ class KerasOptimizer(Optimizer):
     """Updates the variables of a Keras model as its own optimizer does."""
 
     def __init__(
-        self,
-        variables: Sequence[tf.Variable],
-        schedule: Schedule,
-        optimizer: Any,
-        apply: Callable[[Sequence[tf.Tensor]], None],
+        self, schedule: Schedule, optimizer: Any, apply: Callable[[Sequence[tf.Tensor]], None]
     ) -> None:
         """Drive `optimizer`, which is built, by `apply`, at the rates of `schedule`."""
-        super().__init__(variables, schedule)
+        super().__init__((), schedule)
         self.state = [tensorflows(slot) for slot in _variables(optimizer)]
         self._learning_rate = tensorflows(optimizer.learning_rate)
         self._apply = apply
@@ -93,7 +89,7 @@ def compiled_optimizer(
             pairs = [(gradients[number], each) for number, each in enumerate(variables)]
             optimizer.apply_gradients(pairs, skip_gradients_aggregation=True)
 
-    return KerasOptimizer(trained, _schedule(given), optimizer, apply)
+    return KerasOptimizer(_schedule(given), optimizer, apply)
 
 
 def _anew(given: Any, where: str) -> Any:
