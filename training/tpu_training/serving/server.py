@@ -4,13 +4,11 @@ import json
 import logging
 import re
 import socket
-import time
 from contextlib import nullcontext
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from io import BufferedReader
 from ipaddress import ip_address
-from threading import BoundedSemaphore
+from threading import BoundedSemaphore, Timer
 from typing import Any
 
 from tpu_training.serving.rest import Answer, RestApi
@@ -62,18 +60,6 @@ class _Server(ThreadingHTTPServer):
             self._free.release()
 
 
-class _Received(socket.SocketIO):
-    """What a client sends until a time, however slowly it does."""
-
-    until = 0.0
-
-    def readinto(self, buffer: Any) -> int | None:
-        """Raise TimeoutError, which closes the connection, when the time is over."""
-        if time.monotonic() > self.until:
-            raise TimeoutError
-        return super().readinto(buffer)
-
-
 class _Handler(BaseHTTPRequestHandler):
     """One connection."""
 
@@ -85,17 +71,13 @@ class _Handler(BaseHTTPRequestHandler):
     rest_api: RestApi
     bodies: BoundedSemaphore
 
-    def setup(self) -> None:
-        """Read the connection with a limit of time."""
-        super().setup()
-        self.rfile.close()
-        self._received = _Received(self.connection, "r")
-        self.rfile = BufferedReader(self._received)
-
     def handle_one_request(self) -> None:
-        """Limit the time of the request, headers and body."""
-        self._received.until = time.monotonic() + _REQUEST_SECONDS
+        """Read headers and body for a limited time, however slowly they come."""
+        timer = Timer(_REQUEST_SECONDS, self.connection.shutdown, [socket.SHUT_RD])
+        timer.daemon = True
+        timer.start()
         super().handle_one_request()
+        timer.cancel()
 
     def do_GET(self) -> None:
         """Model status and metadata."""
