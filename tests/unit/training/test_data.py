@@ -50,11 +50,11 @@ def test_idx_files_become_tfrecords_with_a_manifest_that_describes_them(
 def test_large_splits_are_sharded_without_losing_an_example(
     tmp_path: Path, write_mnist: WriteImages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tpu_training.data.convert.write._SHARD_BYTES", 10 * 784)
+    monkeypatch.setattr("tpu_training.data.convert.write._SMALLEST", 10 * 784)
     write_mnist(tmp_path / "idx", train=25, test=3)
     manifest = convert(str(tmp_path / "idx"), str(tmp_path / "out"))
     files = manifest.split("train").files
-    assert [file.examples for file in files] == [9, 8, 8]
+    assert [file.examples for file in files] == [8, 8, 9]
     assert files[1].name == "mnist-train-00001-of-00003.tfrecord"
 
 
