@@ -50,11 +50,11 @@ def test_idx_files_become_tfrecords_with_a_manifest_that_describes_them(
 def test_large_splits_are_sharded_without_losing_an_example(
     tmp_path: Path, write_mnist: WriteImages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tpu_training.data.convert.write._SHARD_BYTES", 10 * 784)
+    monkeypatch.setattr("tpu_training.data.convert.write._SMALLEST", 10 * 784)
     write_mnist(tmp_path / "idx", train=25, test=3)
     manifest = convert(str(tmp_path / "idx"), str(tmp_path / "out"))
     files = manifest.split("train").files
-    assert [file.examples for file in files] == [9, 8, 8]
+    assert [file.examples for file in files] == [8, 8, 9]
     assert files[1].name == "mnist-train-00001-of-00003.tfrecord"
 
 
@@ -137,10 +137,11 @@ def test_an_output_that_is_a_file_is_refused(tmp_path: Path, write_mnist: WriteI
 
 
 GOOD = {
-    "format": 2,
+    "format": 3,
     "name": "n",
     "encoding": "raw",
     "shape": [28, 28, 1],
+    "targets": "class",
     "classes": 10,
     "class_names": [],
     "vocabulary": "",
@@ -157,8 +158,8 @@ GOOD = {
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"format": 4}, "format 4, expected 2"),
-        ({"format": 3, "targets": "odd"}, "targets odd, expected one of class, labels"),
+        ({"format": 2}, "format 2, expected 3"),
+        ({"targets": "odd"}, "targets odd, expected one of class, labels"),
         ({"shape": [28, 28]}, "shape (28, 28) of images"),
         ({"shape": [28, 28, "x"]}, "not a data set's manifest"),
         ({"encoding": "tokens"}, "shape (28, 28, 1) of texts"),
@@ -175,15 +176,6 @@ def test_a_wrong_manifest_is_named_with_its_field(change: dict[str, object], wor
         parse_manifest(json.dumps({**GOOD, **change}), "gs://b/data/manifest.json")
     assert words in str(caught.value)
     assert "gs://b/data/manifest.json" in str(caught.value)
-
-
-def test_a_manifest_of_the_first_version_is_read_as_raw_images() -> None:
-    """As buckets hold it that were filled before texts and encoded images came."""
-    old = {"format": 1, "name": "mnist", "image_shape": [28, 28, 1], "classes": 10}
-    manifest = parse_manifest(json.dumps({**old, "splits": GOOD["splits"]}), "m")
-    assert (manifest.encoding, manifest.spec.shape) == ("raw", (28, 28, 1))
-    assert (manifest.class_names, manifest.vocabulary) == ((), "")
-    assert parse_manifest(manifest.to_json(), "m") == manifest
 
 
 def test_a_split_that_is_not_there_is_an_error() -> None:

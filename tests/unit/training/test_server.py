@@ -37,6 +37,8 @@ def url() -> Iterator[str]:
     [
         ({"Host": "evil.example:8501"}, 421, "Host: evil.example is not this server"),
         ({"Host": ""}, 421, "is not this server"),
+        ({"Host": "[::1"}, 421, "is not this server"),
+        ({"Host": "[evil.example]"}, 421, "Host: evil.example is not this server"),
         ({"Origin": "https://evil.example"}, 403, "web pages"),
         ({"Origin": "null"}, 403, "web pages"),
         ({"Content-Type": "text/plain"}, 415, "expected Content-Type: application/json"),
@@ -50,6 +52,39 @@ def test_what_a_web_page_can_make_a_browser_send_is_refused(
     assert words in answer.json()["error"]
     if status != 415:
         assert requests.get(url, headers=headers, timeout=30).status_code == status
+
+
+@pytest.mark.parametrize("host", ["localhost:8501", "127.0.0.1", "[::1]:8501", "trainer"])
+def test_this_machine_goes_by_addresses_and_names_without_a_domain(url: str, host: str) -> None:
+    assert requests.post(f"{url}:predict", headers={"Host": host}, timeout=30).status_code == 415
+
+
+@pytest.mark.parametrize("length", ["", "-1", "\u00b2", "9" * 5000, "268435457"])
+def test_a_body_without_a_length_or_with_a_wrong_one_is_refused(url: str, length: str) -> None:
+    request = requests.Request("POST", f"{url}:predict", headers=AS_JSON).prepare()
+    request.headers["Content-Length"] = length
+    with requests.Session() as session:
+        answer = session.send(request, timeout=30)
+    assert answer.status_code == 400
+    assert "expected a Content-Length of at most" in answer.json()["error"]
+
+
+def test_a_request_that_comes_byte_by_byte_ends(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_REQUEST_SECONDS", 0.2)
+    with socket.create_connection((LOOPBACK, int(url.split(":")[2].split("/")[0]))) as slow:
+        slow.settimeout(0.02)
+        with pytest.raises((ConnectionError, EOFError)):
+            drip(slow)
+
+
+def drip(slow: socket.socket) -> None:
+    """Send a byte now and then; raise when the server closes the connection."""
+    for _ in range(1500):
+        try:
+            if not slow.recv(4096):
+                raise EOFError
+        except TimeoutError:
+            slow.sendall(b"G")
 
 
 def test_silent_and_slow_connections_end_and_there_are_only_so_many(

@@ -80,7 +80,7 @@ class BucketObject:
         """Write `text` over what `read` found, or create it; return the new generation.
 
         Raises:
-            Taken: Somebody else was faster, or renewed it meanwhile.
+            Taken: It has changed since, or exists.
         """
         url = f"{_ROOT}/upload/storage/v1/b/{quote(self._bucket)}/o"
         query: dict[str, Any] = {"uploadType": "media", "name": self._name}

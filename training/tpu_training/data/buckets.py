@@ -1,6 +1,6 @@
-"""How TensorFlow uses a bucket, which its environment says.
+"""Environment variables that say how TensorFlow uses a bucket.
 
-By itself it doubles its pause between tries of a call from one second to half a minute: a few
+By default it doubles its pause between tries of a call from one second to half a minute: a few
 errors in a row hold a checkpoint up for minutes. Here it is 8 s at most, and more than two minutes
 in all. With libtpu it keeps blocks of 512 MiB, up to 160 GiB, in the host's memory (TensorFlow
 2.19.1, xla/tsl/platform/cloud/gcs_file_system.h, read 2026-11-24). A file of a data set is read

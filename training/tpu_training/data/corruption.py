@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import tensorflow as tf
 
 from tpu_training.data import files
-from tpu_training.data.data_set import DataSet, belongs, corrupt_files, stored_files
+from tpu_training.data.data_set import DataSet, belongs, stored_files
 from tpu_training.data.function.live import explain
 from tpu_training.data.manifest import ENCODED, DataFile, Split
 from tpu_training.data.preprocessing import ops
@@ -74,8 +74,12 @@ def without_corrupt_records(
     Raises DataError that names the file and the offset of the first record over `limit`, and when a
     file differs in whole records: then it is another file, not a damaged one.
     """
-    changed = [file for file in corrupt_files(data, among) if file.name not in data.damaged]
-    found = {file.name: _scan(data, file) for file in changed}
+    found = {
+        file.name: _scan(data, file)
+        for file in among or stored_files(data)
+        if file.name not in data.damaged
+        and files.sha256(f"{data.directory}/{file.name}") != file.sha256
+    }
     for name, here in found.items():
         if not here.corrupt:
             raise DataError(

@@ -1,7 +1,7 @@
 """Open a data set in a directory or bucket and check that it is complete and readable."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -136,12 +136,3 @@ def check_readable(data: DataSet, cluster: Cluster) -> None:
                 f"{cluster.endpoint} can't read it; copy it to a bucket that both can read, "
                 "and give its gs:// URL"
             ) from error
-
-
-def corrupt_files(data: DataSet, among: Iterable[DataFile] | None = None) -> list[DataFile]:
-    """Return the files, `among` some or all, whose SHA-256 is not the manifest's; reads them."""
-    return [
-        file
-        for file in among or stored_files(data)
-        if files.sha256(f"{data.directory}/{file.name}") != file.sha256
-    ]

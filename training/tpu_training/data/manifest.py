@@ -20,11 +20,8 @@ MAGICS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 NO_CLASS = 255
 _DTYPES = {RAW: "uint8", ENCODED: "uint8", TOKENS: "int32"}
 _KINDS = {RAW: "image", ENCODED: "image", TOKENS: "text"}
-# The newer one has other targets than classes.
-_FORMAT, _WITH_TARGETS = 2, 3
+_FORMAT = 3
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
-# An older format: raw images only, with their shape as `image_shape`.
-_OLD_FORMAT = 1
 _CURE = "write it again with `tpu-training data convert`"
 
 
@@ -97,7 +94,7 @@ class Manifest:
     def to_json(self) -> str:
         """Return the content of the manifest file."""
         content = {
-            "format": _FORMAT if self.spec.targets == CLASS else _WITH_TARGETS,
+            "format": _FORMAT,
             "name": self.name,
             "encoding": self.encoding,
             "shape": self.spec.shape,
@@ -157,26 +154,26 @@ def parse_manifest(text: str, path: str) -> Manifest:
 
 
 def _parse(content: Mapping[str, Any], path: str) -> Manifest:
-    if content["format"] not in (_FORMAT, _WITH_TARGETS, _OLD_FORMAT):
+    if content["format"] != _FORMAT:
         raise DataError(f"{path} has format {content['format']}, expected {_FORMAT}; {_CURE}")
-    old = content["format"] == _OLD_FORMAT
-    encoding = RAW if old else content["encoding"]
+    encoding = content["encoding"]
     if encoding not in _KINDS:
         raise ValueError(f"encoding {encoding}, expected one of {', '.join(_KINDS)}")
-    shape = tuple(int(size) for size in content["image_shape" if old else "shape"])
+    shape = tuple(int(size) for size in content["shape"])
     if len(shape) != (1 if encoding == TOKENS else 3):
         raise ValueError(f"shape {shape} of {_KINDS[encoding]}s")
-    targets = str(content.get("targets", CLASS))
+    targets = str(content["targets"])
     if targets not in TARGETS:
         raise ValueError(f"targets {targets}, expected one of {', '.join(TARGETS)}")
-    vocabulary_size = 0 if old else int(content["vocabulary_size"])
     return Manifest(
         name=str(content["name"]),
-        spec=stored_spec(encoding, shape, int(content["classes"]), vocabulary_size, targets),
+        spec=stored_spec(
+            encoding, shape, int(content["classes"]), int(content["vocabulary_size"]), targets
+        ),
         encoding=encoding,
         splits={name: _parse_split(split) for name, split in content["splits"].items()},
-        class_names=tuple(map(str, content.get("class_names", ()))),
-        vocabulary=str(content.get("vocabulary", "")),
+        class_names=tuple(map(str, content["class_names"])),
+        vocabulary=str(content["vocabulary"]),
     )
 
 

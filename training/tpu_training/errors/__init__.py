@@ -85,7 +85,7 @@ class DivergedError(TrainingError):
 class Interrupted(TrainingError, SystemExit):
     """The job received SIGTERM; its progress is saved and it should be started again.
 
-    A program of one's own that does not catch it ends with its exit code, as the command line does.
+    A program that does not catch it ends with its exit code, as the command line does.
     """
 
     code = exit_code = EXIT_START_AGAIN

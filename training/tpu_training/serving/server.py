@@ -2,26 +2,28 @@
 
 import json
 import logging
+import re
 import socket
-import time
 from contextlib import nullcontext
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
-from threading import BoundedSemaphore
+from threading import BoundedSemaphore, Timer
 from typing import Any
-from urllib.parse import urlsplit
 
 from tpu_training.serving.rest import Answer, RestApi
 
 # About the JSON text of a batch of 256 images of 224 x 224 x 3.
 _LARGEST_BODY_BYTES = 256 << 20
-_CHUNK_BYTES = 1 << 20
+_SMALL_BODY_BYTES = 1 << 20
 # So many are open, and so many large bodies in memory; others are closed, or wait.
 _CONNECTIONS, _BODIES = 64, 4
-# A connection may be silent for so long, and sending a body may take so long.
-_SILENT_SECONDS, _BODY_SECONDS = 30.0, 120.0
+# A client may be silent for so long, and take so long to send a request.
+_SILENT_SECONDS, _REQUEST_SECONDS = 30.0, 120.0
 _JSON = "application/json"
+_LENGTH = re.compile(r"[0-9]{1,9}")
+# A Host header: an IPv6 address, or another address or name; and perhaps a port.
+_HOST = re.compile(r"(?:\[([^]]*)\]|([^:]*))(?::[0-9]*)?")
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +71,14 @@ class _Handler(BaseHTTPRequestHandler):
     rest_api: RestApi
     bodies: BoundedSemaphore
 
+    def handle_one_request(self) -> None:
+        """Read headers and body for a limited time, however slowly they come."""
+        timer = Timer(_REQUEST_SECONDS, self.connection.shutdown, [socket.SHUT_RD])
+        timer.daemon = True
+        timer.start()
+        super().handle_one_request()
+        timer.cancel()
+
     def do_GET(self) -> None:
         """Model status and metadata."""
         if not self._refused():
@@ -78,30 +88,22 @@ class _Handler(BaseHTTPRequestHandler):
         """Predict."""
         if self._refused():
             return
-        length = self.headers.get("Content-Length", "")
-        if not length.isdigit() or int(length) > _LARGEST_BODY_BYTES:
+        given = self.headers.get("Content-Length", "")
+        length = int(given) if _LENGTH.fullmatch(given) else _LARGEST_BODY_BYTES + 1
+        if length > _LARGEST_BODY_BYTES:
             message = f"expected a Content-Length of at most {_LARGEST_BODY_BYTES} bytes"
             self._refuse(HTTPStatus.BAD_REQUEST, message)
         elif self.headers.get_content_type() != _JSON:
             self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"expected Content-Type: {_JSON}")
         else:
-            with self.bodies if int(length) > _CHUNK_BYTES else nullcontext():
-                self._send(self.rest_api.answer("POST", self.path, self._body(int(length))))
-
-    def _body(self, length: int) -> bytes:
-        """Return the body. Raises TimeoutError, which closes the connection, for a slow one."""
-        until, parts = time.monotonic() + _BODY_SECONDS, bytearray()
-        while len(parts) < length:
-            part = self.rfile.read1(min(_CHUNK_BYTES, length - len(parts)))
-            if not part or time.monotonic() > until:
-                raise TimeoutError
-            parts += part
-        return bytes(parts)
+            with self.bodies if length > _SMALL_BODY_BYTES else nullcontext():
+                self._send(self.rest_api.answer("POST", self.path, self.rfile.read(length)))
 
     def _refused(self) -> bool:
         """Refuse what a web page sends: also one whose name was made to mean this machine."""
         here = str(self.connection.getsockname()[0])
-        host = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
+        parts = _HOST.fullmatch(self.headers.get("Host", ""))
+        host = (parts[1] or parts[2]) if parts else ""
         if self.headers.get("Origin"):
             self._refuse(HTTPStatus.FORBIDDEN, "web pages of other servers can't ask this one")
         elif not _leads_nowhere_else(host) and ip_address(here).is_loopback:

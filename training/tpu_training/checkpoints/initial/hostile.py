@@ -5,13 +5,14 @@ HDF5 can keep an array in any file of the machine, from where it would get into 
 """
 
 import io
+import math
 import zipfile
 from typing import Any
 
 from tpu_training.errors.extras import require
 
 _WEIGHTS = "model.weights.h5"
-# Weights hardly get smaller by compression. What is small counts for nothing.
+# Weights hardly get smaller by compression. A small sum counts for nothing.
 _MOST_TIMES, _SMALL_BYTES = 100, 1 << 20
 
 
@@ -19,7 +20,7 @@ def unpack_keras(content: bytes) -> bytes:
     """Return the weights in a .keras file. Raises ValueError."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         unpacked = sum(part.file_size for part in archive.infolist())
-        _refuse_bomb("the archive", unpacked, len(content))
+        _refuse_bomb(unpacked, content)
         return archive.read(_WEIGHTS)
 
 
@@ -27,7 +28,10 @@ def check_hdf5(content: bytes) -> bytes:
     """Return the HDF5 file. Raises ValueError with the name of what is refused in it."""
     library = require("h5py", "h5py", "cpu", "--init_from=….h5")
 
+    announced = 0
+
     def visit(name: str, node: Any) -> None:
+        nonlocal announced
         if isinstance(node, library.Group):
             for key in node:
                 if not isinstance(node.get(key, getlink=True), library.HardLink):
@@ -35,14 +39,15 @@ def check_hdf5(content: bytes) -> bytes:
         elif isinstance(node, library.Dataset):
             if node.external or node.is_virtual:
                 raise ValueError(f"{name} is kept in other files")
-            _refuse_bomb(name, node.nbytes, node.id.get_storage_size())
+            announced += math.prod(node.shape or ()) * node.dtype.itemsize
 
     with library.File(io.BytesIO(content), "r") as file:
         visit("", file)
         file.visititems(visit)
+    _refuse_bomb(announced, content)
     return content
 
 
-def _refuse_bomb(name: str, declared: int, stored: int) -> None:
-    if declared > max(_SMALL_BYTES, _MOST_TIMES * stored):
-        raise ValueError(f"{name}: announces {declared} bytes, of which only {stored} are stored")
+def _refuse_bomb(announced: int, content: bytes) -> None:
+    if announced > max(_SMALL_BYTES, _MOST_TIMES * len(content)):
+        raise ValueError(f"{len(content)} bytes announce {announced}, as no weights do")

@@ -30,7 +30,7 @@ _CHUNK = 256
 def write_split(
     directory: Path, prefix: str, examples: Examples, encoder: Encoder, targets: str = CLASS
 ) -> Split:
-    """Write `examples` to files PREFIX-00000-of-0000N.tfrecord in round-robin order.
+    """Write `examples` to files PREFIX-00000-of-0000N.tfrecord in turn.
 
     The files get their names once complete.
     """
@@ -40,18 +40,17 @@ def write_split(
         shards = _count_shards(first, examples.count)
         paths = [directory / f"{prefix}-{n:05d}-of-{shards:05d}.tfrecord" for n in range(shards)]
         unfinished = [path.with_suffix(_UNFINISHED) for path in paths]
-        count = _deal(chain(first, records), unfinished)
-    if count != examples.count:
+        counts = _deal(chain(first, records), unfinished)
+    if sum(counts) != examples.count:
         raise DataError(
-            f"{directory / prefix}: the source gave {count} examples instead of the announced "
-            f"{examples.count}"
+            f"{directory / prefix}: the source gave {sum(counts)} examples instead of the "
+            f"announced {examples.count}"
         )
     written = []
-    for number, path in enumerate(unfinished):
+    for path, count in zip(unfinished, counts, strict=True):
         final = path.replace(path.with_suffix(".tfrecord"))
-        dealt = len(range(number, count, shards))
-        written.append(DataFile(final.name, dealt, final.stat().st_size, files.sha256(str(final))))
-    return Split(count, tuple(written))
+        written.append(DataFile(final.name, count, final.stat().st_size, files.sha256(str(final))))
+    return Split(examples.count, tuple(written))
 
 
 def _count_shards(first: list[bytes], count: int) -> int:
@@ -65,14 +64,20 @@ def _count_shards(first: list[bytes], count: int) -> int:
     return max(1, min(wanted, allowed - _OTHER_FILES, count))
 
 
-def _deal(records: Iterator[bytes], paths: list[Path]) -> int:
-    """Write the records to `paths` in turn; return their number."""
-    number = 0
+def _deal(records: Iterator[bytes], paths: list[Path]) -> list[int]:
+    """Write the records to `paths` in turn; return how many each has.
+
+    Each turn begins one file later, or a source with ten classes in turn would give each of ten
+    files a class of its own, and validation, which takes whole files, no others.
+    """
+    counts = [0] * len(paths)
     with ExitStack() as stack:
         writers = [stack.enter_context(tf.io.TFRecordWriter(str(path))) for path in paths]
-        for number, record in enumerate(records, start=1):
-            writers[(number - 1) % len(paths)].write(record)
-    return number
+        for number, record in enumerate(records):
+            file = (number + number // len(paths)) % len(paths)
+            writers[file].write(record)
+            counts[file] += 1
+    return counts
 
 
 def _records(

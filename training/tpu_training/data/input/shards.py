@@ -47,14 +47,7 @@ class Shards:
 
     def read_all(self) -> tf.data.Dataset:
         """Return every example, always in the same order."""
-        if self.damaged or self.held:
-            return tf.data.Dataset.range(len(self.paths)).flat_map(self.read)
-        return tf.data.Dataset.from_tensor_slices(list(self.paths)).interleave(
-            lambda path: tf.data.TFRecordDataset(path, buffer_size=_READ_BUFFER_BYTES),
-            cycle_length=_PARALLEL_READS,
-            block_length=_BLOCK,
-            num_parallel_calls=_PARALLEL_READS,
-        )
+        return self.read_part(0, self.examples)
 
     def read_part(self, begin: int, end: int) -> tf.data.Dataset:
         """Return the examples from number `begin` up to `end`, from no other files than theirs."""

@@ -27,7 +27,7 @@ _MOST_LANES, _ROWS_PER_LANE = 96, 64
 # ONLY=shuffle`). A lane holds one window in use and one that is read. The host's own memory must
 # not decide, or a job would not go on with the same examples on another one.
 _WINDOW_BYTES = 1600 << 20
-# Files that a host reads at once.
+# Files that a host reads at once, or one for each of its lanes.
 _READS_AT_ONCE = 16
 
 

@@ -188,9 +188,9 @@ def _numbers(path: Path, converters: Mapping[int | str, Callable[[str], float]])
         name = dict(enumerate(_columns(path))).get(column, column + 1)
         raise DataError(
             f"{path}: column {name} has {values[row, column]:g} in row {row + 1}; "
-            "features are pixels, whole numbers from 0 to 255, or texts of the column that "
-            "--feature names; numbers to learn are columns that --target names; other numbers as "
-            "features are for a job of your own program"
+            "features are pixels, whole numbers from 0 to 255, or the text column that --feature "
+            "names; name columns of numbers to learn with --target; other numbers as features need "
+            "a program of your own"
         )
     return values
 

@@ -15,7 +15,7 @@ from tpu_training.models.spec import NOTHING
 
 _PADDING = "[PAD]"
 # Lines such as those of text classification: a word or number, a tab, a text.
-_LABELLED, _LOOKED_AT = re.compile(r"[^\s]{1,40}\t[^\t]+"), 20
+_LABELLED, _LOOKED_AT = re.compile(r"\S{1,40}\t[^\t]+"), 20
 
 logger = logging.getLogger(__name__)
 
