@@ -19,7 +19,7 @@ _WRITER, _READER = _BUCKET_ROLES[0], "roles/storage.objectViewer"
 # account where the VM drives it, writes what is announced for it.
 JOBS_OBJECTS = ("jobs", "data", "notices/")
 # On Vertex AI its container has one account, which also fetches it and keeps its record.
-VERTEX_OBJECTS = (*JOBS_OBJECTS, "archives/", "bell", "queue/")
+VERTEX_OBJECTS = ("jobs", "data", "archives/", "bell", "queue/")
 # Look the TPU up by its name; write logs.
 _PROJECT_ROLES = ("roles/tpu.viewer", "roles/logging.logWriter")
 
