@@ -146,6 +146,7 @@ def _create_loop(
             trainable=False,
             synchronization=tf.VariableSynchronization.ON_READ,
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            name="classes",
         )
 
     def replica_step(*batch: tf.Tensor) -> None:

@@ -53,7 +53,7 @@ def create_sums(shape: tuple[int, ...], dtype: tf.DType = tf.float32) -> tf.Vari
         trainable=False,
         synchronization=tf.VariableSynchronization.ON_READ,
         aggregation=tf.VariableAggregation.SUM,
-        name="sums",
+        name="counts" if dtype.is_integer else "sums",
     )
 
 
