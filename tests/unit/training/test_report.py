@@ -130,9 +130,6 @@ def test_without_matplotlib_the_page_says_how_its_charts_are_drawn_later(
     assert page.open == []
     assert "svg" not in page.tags
     assert "mnist_cnn on digits" in text
-    titles = re.findall("<figcaption>(.*?)</figcaption>", text)
-    assert len([title for title in titles if "gradient" in title.lower()]) == 1
-    assert len(set(titles)) == len(titles)
     assert html.escape("pip install 'tpu-stack-training[plots]'") in text
     assert html.escape(f"tpu-training report --model-dir={tmp_path}/model") in text
     assert (tmp_path / "model" / "report.json").exists()
