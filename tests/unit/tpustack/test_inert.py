@@ -74,6 +74,15 @@ def shown(rendered: object) -> str:
 
 def test_tables_take_names_and_states_as_text() -> None:
     row = {"name": "[/x]", "place": None, "state": "[/x]", "submitted": 1.0, "command": "[/x]"}
+    row |= {
+        "started": None,
+        "ended": None,
+        "priority": 0,
+        "tries": 1,
+        "reason": "",
+        "stop": False,
+        "code": None,
+    }
     text = shown(table.table([{**row, "started": 2.0}]))
     assert text.count("[/x]") == 3
     assert not _CONTROLS.search(shown(table.table([{**row, "command": "".join(HOSTILE)}])))

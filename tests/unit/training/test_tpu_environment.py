@@ -215,4 +215,4 @@ def test_pauses_of_a_bucket_that_fails_are_short_unless_the_user_says_otherwise(
     monkeypatch.delenv(retries)
     monkeypatch.setattr(start, "find_machine", lambda: CPU)
     start.prepare_tensorflow(None, trains=False)
-    assert (os.environ[delay], os.environ[retries]) == ("5", "25")
+    assert (os.environ[delay], os.environ[retries]) == ("5", "20")
