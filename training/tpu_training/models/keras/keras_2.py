@@ -53,7 +53,9 @@ def create_forward(
 
 def _follow(variable: tf.Variable, value: tf.Tensor, momentum: Any, _: object) -> tf.Tensor:
     if in_step():
-        record_statistic(variable, tf.cast(value, variable.dtype), momentum)
+        # A constant of the loop over a batch's parts, in which the layer is called, ends with it.
+        known = tf.get_static_value(momentum) if tf.is_tensor(momentum) else momentum
+        record_statistic(variable, tf.cast(value, variable.dtype), float(known))
     return value
 
 
