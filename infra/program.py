@@ -41,7 +41,7 @@ def declare(settings: StackSettings, context: Context) -> dict[str, pulumi.Input
     of_tpu = identity
     if settings.jobs.apart:
         jobs = identity.of_jobs(context.names.jobs_account)
-        # Whoever drives a TPU by gRPC acts as its account.
+        # Anyone who drives a TPU by gRPC acts as its account.
         of_tpu = jobs if settings.training.run_on is RunOn.VM else identity
     stack.limits(services, identity, of_tpu)
     declare_messages(settings, context.names, stack.labels, identity, services)

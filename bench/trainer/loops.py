@@ -32,7 +32,7 @@ def main(data: str, model_dir: str) -> None:
     vars(loop_of_loops)["run_loop"] = timed
     settings: dict[str, Any] = {"steps_per_loop": 20, "global_batch_size": 64, "epochs": 0.5}
     fit("mnist_cnn", data=data, model_dir=model_dir, checkpoint_interval=1 << 30, **settings)
-    # The first loop compiles the step; what it is counted for is handled beside the second.
+    # The first loop compiles the step; what it is counted for is handled during the second.
     gaps = [later[0] - earlier[1] for earlier, later in pairwise(times[1:])]
     whole = times[-1][1] - times[1][1]
     print(json.dumps({"share": sum(gaps) / whole, "each": sum(gaps) / len(gaps)}))

@@ -109,7 +109,7 @@ pass_notices_on() {
     /bin/bash -c "METADATA=$METADATA; $(declare -f metadata json_field as_machine announced \
       tell_notices)"'; tell_notices "$1"' notices \
     "https://storage.googleapis.com/upload/storage/v1/b/${bucket#gs://}/o?uploadType=media&name=notices/$(attribute tpu-name)" ||
-    log "the trainer is told of notices already"
+    log "the trainer hears of notices already"
 }
 
 if [[ "$(attribute tpu-runs-training)" == true ]]; then

@@ -1,4 +1,4 @@
-"""What a job hears beside its own work, from the command line and from Python alike."""
+"""What a job hears while it works, from the command line and from Python alike."""
 
 import signal
 import threading

@@ -1,4 +1,4 @@
-"""Callbacks: the host's work between two loops of steps, or beside the next one."""
+"""Callbacks: the host's work between two loops of steps, or during the next one."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager

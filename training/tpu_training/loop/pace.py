@@ -2,7 +2,7 @@
 
 # A preempted VM has 30 seconds from the notice to its end, in which a checkpoint must be written.
 # https://cloud.google.com/compute/docs/instances/preemptible#preemption-process
-# The host's work is done beside the next loop, so that short loops cost nothing.
+# The host's work is done during the next loop, so that short loops cost nothing.
 LOOP_SECONDS = 1.0
 # The first loops of a start, before anything is measured: the very first compiles the step.
 FIRST_STEPS = 10

@@ -1,4 +1,4 @@
-"""Train in loops of steps on the device, with the host's work beside them."""
+"""Train in loops of steps on the device, with the host's work alongside."""
 
 import math
 import time
@@ -66,7 +66,7 @@ def train(
 
     if step and _is_due(step, params.evaluation_interval, steps):
         validate(step)  # The earlier run may have ended before it did.
-    # Steps have a thread of their own: the host's work on a loop is done beside the next one.
+    # Steps have a thread of their own: the host's work on a loop is done during the next one.
     with checkpoints, started(callbacks, step), ThreadPoolExecutor(1, "steps") as ahead:
         while step < steps and not exhausted(step):
             count = count if running else _length(params, pace, step, steps)

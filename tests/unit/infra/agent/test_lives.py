@@ -174,7 +174,7 @@ def test_it_is_not_made_anew_once_its_time_is_up(
 def test_one_that_a_person_makes_while_the_agent_waits_to_lives_a_life_of_its_own(
     agent: Limited, google: Client, local_cloud: LocalCloud
 ) -> None:
-    """The machine was deleted in between, so that nobody has forgotten the one before."""
+    """The machine was deleted in between, so that the one before has not been forgotten."""
     assert not agent.lives(10)
     local_cloud.cloud.store.put("setting", "stockout", {ZONE: ["*"]})
     preempt(agent)

@@ -69,7 +69,7 @@ def test_a_long_log_takes_some_thousand_objects(site: Site) -> None:
     site.shipping.finish()
     assert site.shipped() == b"step\n" * (2 * DAY // 15)
     assert len(site.bucket.things) < 6_000
-    # Another runner goes on at the same pace.
+    # Another runner continues at the same pace.
     site.again().ship(0.0)
     site.write(b"x")
     site.shipping.ship(0.0)
