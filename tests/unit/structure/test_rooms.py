@@ -74,7 +74,7 @@ NOT_FOR = {
 }
 # Who may use Google's credentials, though nothing else of Google's.
 GOOGLES_IDENTITY = {"infra", "tpustack"}
-LONGEST_FILE = 300
+LONGEST_FILE = 700
 ROOMS = sorted(MAY_IMPORT)
 
 
@@ -130,7 +130,7 @@ def test_what_runs_on_google_does_not_know_the_local_cloud(room: str) -> None:
 
 
 @pytest.mark.parametrize("room", [*ROOMS, "tools", "bench"])
-def test_files_are_small(room: str) -> None:
+def test_no_file_is_longer_than_a_sitting(room: str) -> None:
     long = {
         str(path.relative_to(ROOT)): lines
         for path in sources(room)
