@@ -1,0 +1,54 @@
+"""The code keeps the form that tools/form.yaml asks for."""
+
+from __future__ import annotations
+
+import yaml
+
+from tools.form import BARS, File, duplicates, measure, single_importers, tracked, worse
+
+SIX_LINES = "\n".join(f"value_{number} = {number}" for number in range(6))
+
+
+def test_no_figure_of_the_code_is_worse_than_its_bar() -> None:
+    assert worse(measure(tracked()), yaml.safe_load(BARS.read_text(encoding="utf-8"))) == []
+
+
+def test_a_figure_beyond_its_bar_and_a_room_without_a_ceiling_are_named() -> None:
+    figures = {"files": 3, "comment lines, %": 9.0, "rooms": {"core": 10, "agent": 20}}
+    bars = {
+        "most": {"files": 2},
+        "least": {"comment lines, %": 18},
+        "rooms": {"agent": {"lines": 19}},
+    }
+    assert worse(figures, bars) == [
+        "files is 3, the bar is at most 2",
+        "comment lines, % is 9.0, the bar is at least 18",
+        "core/ has 10 lines, its ceiling is 0",
+        "agent/ has 20 lines, its ceiling is 19",
+    ]
+
+
+def test_a_module_that_one_other_imports_is_found_by_either_form_of_import() -> None:
+    files = [
+        File("infra/price.py", ""),
+        File("infra/zone.py", ""),
+        File("core/tpu_core/http.py", "import infra.zone"),
+        File("infra/__main__.py", "from infra import price, zone\nfrom tpu_core.http import call"),
+    ]
+    assert single_importers(files) == ["infra.price", "tpu_core.http"]
+
+
+def test_the_same_six_lines_are_one_duplicate_however_long_they_are() -> None:
+    seven = f"{SIX_LINES}\nvalue_6 = 6"
+    files = [File("a.py", f"import os\n{seven}"), File("b.py", f"# A comment\n{seven}")]
+    assert duplicates(files) == [("a.py:2", "b.py:2")]
+
+
+def test_five_lines_are_no_duplicate() -> None:
+    five = SIX_LINES.rpartition("\n")[0]
+    assert duplicates([File("a.py", five), File("b.py", five)]) == []
+
+
+def test_comments_and_docstrings_count_as_words() -> None:
+    text = '"""What it is.\n\nMore.\n"""\n\n# Why.\nvalue = "# not one"  # nor is this\n'
+    assert File("a.py", text).words() == 5
