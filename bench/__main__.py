@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
+import os
+import platform
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+import psutil
 from rich.console import Console
 from rich.table import Table
 
-from bench.machine import describe
-from bench.result import Result
-from bench.results import Results
-from bench.rows import ROWS, Row
+from bench.measure import Result
 
 FOLDER = Path(__file__).parent
 
@@ -82,3 +85,133 @@ def _plural(count: int, noun: str) -> str:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+# --- The machine that the figures were measured on.
+
+
+def describe() -> dict[str, str | int | float]:
+    """Processor, cores, memory, system and Python."""
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count() or 0,
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+# --- The file that keeps what was measured, row by row.
+
+
+class Results:
+    """What a run has measured so far; each row is on disk as soon as it is added.
+
+    Args:
+        path: the JSON file. Durations that an earlier run left there are kept.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.seconds = _read_seconds(path)
+        self._results: list[Result] = []
+
+    @property
+    def missed(self) -> list[Result]:
+        """The results that miss their goal."""
+        return [result for result in self._results if not result.holds]
+
+    def add(self, row: str, results: Iterable[Result], seconds: float) -> None:
+        """Write a row's results; the file stays marked as incomplete.
+
+        Args:
+            row: the row's name.
+            results: what it measured.
+            seconds: how long that took.
+        """
+        self._results += results
+        self.seconds[row] = round(seconds, 1)
+        self._write(complete=False)
+
+    def complete(self) -> None:
+        """Write that no row is missing."""
+        self._write(complete=True)
+
+    def _write(self, *, complete: bool) -> None:
+        results = [{**asdict(result), "holds": result.holds} for result in self._results]
+        content = {"complete": complete, "results": results, "seconds": self.seconds}
+        # Replaced as a whole: an interrupted write loses no earlier row.
+        new = self._path.with_suffix(".new")
+        new.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        os.replace(new, self._path)
+
+
+def _read_seconds(path: Path) -> dict[str, float]:
+    content: Any = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    # Before durations were kept, the file was a list of results.
+    return dict(content.get("seconds", {})) if isinstance(content, dict) else {}
+
+
+# --- What is measured, by name; each row is loaded when it runs.
+
+
+@dataclass(frozen=True)
+class Row:
+    """Something that is measured.
+
+    Attributes:
+        seconds: how long that takes on two cores, as measured last.
+        measure: measures it.
+    """
+
+    seconds: float
+    measure: Callable[[], list[Result]]
+
+
+def _lazy(module: str) -> Callable[[], list[Result]]:
+    def measure() -> list[Result]:
+        results: list[Result] = importlib.import_module(f"bench.__main__.{module}").measure()
+        return results
+
+    return measure
+
+
+# Once a row has run here, results.json knows how long it takes on this machine.
+_SECONDS = {
+    "preview": 60,
+    "deploy": 90,
+    "slices": 90,
+    "request": 120,
+    "criticalpath": 120,
+    "endpoint": 120,
+    "localcloud": 15,
+    "jobs": 300,
+    "dashboard": 60,
+    "killpoints": 1500,
+    "keras": 300,
+    "checkpoint": 120,
+    "loops": 60,
+    "save": 30,
+    "startup": 90,
+    "pipeline": 180,
+    "input": 240,
+    "compile": 60,
+    "compiled": 1000,
+    "shuffle": 20,
+    "reads": 60,
+    "rates": 1800,
+    "steps": 180,
+    "month": 5,
+    "kill_to_step": 300,
+    "agent": 100,
+}
+ROWS: dict[str, Row] = {name: Row(seconds, _lazy(name)) for name, seconds in _SECONDS.items()}

@@ -1,6 +1,6 @@
 """What photographs cost the host's processor, decoded, cropped and resized; prints JSON.
 
-Usage: python -m bench.trainer.photographs FOLDER
+Usage: python -m bench.programs.photographs FOLDER
 
 The photographs are scikit-learn's two, cut and stored like ImageNet's: 500 x 375 pixels and about
 110 kB (its training set has 1.28 million images in 138 GB). The processor's seconds count, not the

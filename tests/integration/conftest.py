@@ -16,8 +16,8 @@ import pytest
 import requests
 import yaml
 
-from bench.sandbox import make_project, make_trainer, session, write_stack
 from infra.deployer import Permissions
+from tests.sandbox import make_project, make_trainer, session, write_stack
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import requests
 
-from bench.browser import Page, browsing, find_browser
+from tests.browser import Page, browsing, find_browser
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine.stack import Stack
 

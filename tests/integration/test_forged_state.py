@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bench.sandbox import PROJECT, make_project
+from tests.sandbox import PROJECT, make_project
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
 from tpustack.engine.stack import Stack

@@ -12,8 +12,8 @@ import pytest
 import requests
 from rich.console import Console
 
-from bench.sandbox import session
 from infra.deployer import CHANGE, READ, WAIT, WRITE, permissions_of
+from tests.sandbox import session
 from tpustack.cloud.google import Google
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine.stack import Stack

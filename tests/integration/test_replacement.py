@@ -8,8 +8,8 @@ from typing import Any
 
 import requests
 
-from bench.sandbox import session
 from infra.deployer import READ, WRITE, permissions_of
+from tests.sandbox import session
 from tpustack.cloud.google import Google
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine.stack import Stack

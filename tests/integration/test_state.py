@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.killpoints import Killer
+from tests.killer import Killer
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine.stack import Stack
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import requests
 
-from bench.sandbox import write_stack
 from infra.deployer import permissions_of
 from infra.settings.parse import parse
+from tests.sandbox import write_stack
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend

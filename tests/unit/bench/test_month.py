@@ -7,9 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from bench.month.simulate import MONTH_SECONDS, SAVE_SECONDS, START_SECONDS, simulate
-from bench.month.strategies import STRATEGIES
-from bench.month.trace import DELETE_SECONDS, Tpu, drawn, read
+from bench.month import (
+    DELETE_SECONDS,
+    MONTH_SECONDS,
+    SAVE_SECONDS,
+    START_SECONDS,
+    STRATEGIES,
+    Tpu,
+    drawn,
+    read,
+    simulate,
+)
 
 AGENT, FIXED, SKYPILOT, TPUNICORN = STRATEGIES
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.rows.rates import results
-from bench.trainer.tried import Tried, train_grid
+from bench.programs import Tried, train_grid
+from bench.training import results
 
 GRID = {0.01: 0.9, 0.1: 0.95}
 

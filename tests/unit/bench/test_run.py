@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-import bench.__main__ as bench
-from bench.result import Result
-from bench.results import Results
-from bench.rows import ROWS, Row
+from bench import __main__ as bench
+from bench.__main__ import ROWS, Results, Row
+from bench.measure import Result
 
 FAST = Result("fast: requests", 100, "1/s")
 SLOW = Result("slow: against the bare program", 2.0, "ratio", goal=1.3)

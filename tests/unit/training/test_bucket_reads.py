@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.rows.reads import evaluated_by_used, served_by_used
-from bench.trainer.counted import Counted, counted_bucket
+from bench.data import evaluated_by_used, served_by_used
+from tests.counted import Counted, counted_bucket
 from tpu_training.api import write_data
 from tpu_training.cluster.bucket_object import BucketObject, NotNow
 from tpu_training.data import files

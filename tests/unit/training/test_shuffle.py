@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.rows.shuffle import correlation_of_neighbours, read_epochs, write_numbers
+from bench.data import correlation_of_neighbours, read_epochs, write_numbers
 from tpu_training.data.input import stream
 
 pytestmark = pytest.mark.usefixtures("cluster")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.agents import kill_agents
+from tests.agents import kill_agents
 
 
 def test_whenever_an_agent_is_killed_no_second_trainer_starts_and_none_is_lost(

@@ -12,7 +12,7 @@ import requests
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from bench.rows.dashboard import serving
+from bench.jobs import serving
 from tpustack.dashboard.server import address, listen
 from tpustack.errors import TpustackError
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import published
+from tests import published
 
 PAGE = Path(__file__).parents[4] / "training" / "docs" / "compile.md"
 ROWS = published.compare(published.facts())

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import pytest
 
-from bench import steps
+from tests import steps
 from tpu_training.compile.program.specs import described_data
 from tpu_training.compile.result import Compiled, Topology
 from tpu_training.compile.tpus import tpus

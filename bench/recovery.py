@@ -19,10 +19,11 @@ from threading import Event, Thread
 from urllib.parse import quote
 
 import requests
+from rich.console import Console
 
-from bench.result import Result
-from bench.sandbox import make_project, session, write_stack
-from bench.trainer.mnist import write_mnist
+from bench.measure import Result, write_mnist
+from tests.killer import Killer, Life
+from tests.sandbox import make_project, make_trainer, session, write_stack
 from tpu_training.goodput.entry import Entry, parse
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine import toolchain
@@ -45,7 +46,7 @@ _TRAINING = {
 }
 
 
-def measure() -> list[Result]:
+def measure_kill_to_step() -> list[Result]:
     """The median of some kills, and its parts."""
     kills = []
     with tempfile.TemporaryDirectory() as name, _training(Path(name)) as running:
@@ -172,3 +173,43 @@ def _wait(until: Callable[[], bool], what: str) -> float:
             raise TpustackError(f"{what} did not come within {_SECONDS:.0f} s")
         time.sleep(_LOOK_SECONDS)
     return time.time()
+
+
+# --- `pulumi up` and `destroy` killed a hundred times at random moments: does the stack survive?
+
+_LIVES, _ENGINE_KILLS = 20, 5
+
+
+def measure_killpoints(lives: int = _LIVES) -> list[Result]:
+    """That many stacks, each killed five times on its way up and down."""
+    console = Console(soft_wrap=True, highlight=False)
+    told: list[tuple[Life, int]] = []
+    for seed in range(lives):
+        with tempfile.TemporaryDirectory() as folder:
+            told.append(_live(Path(folder), seed))
+        life, left = told[-1]
+        console.print(
+            f"[dim]{seed + 1}/{lives}: {'; '.join(life.points)}: {life.changes_after} changes "
+            f"after, {left} resources and {life.processes_left} processes left[/]"
+        )
+    return [
+        Result("kill points", sum(len(life.points) for life, _ in told), "kills"),
+        Result("kill points: changes after", sum(life.changes_after for life, _ in told), "", 0),
+        Result("kill points: resources left", sum(left for _, left in told), "", 0),
+        Result("kill points: processes left", sum(life.processes_left for life, _ in told), "", 0),
+    ]
+
+
+def _live(folder: Path, seed: int) -> tuple[Life, int]:
+    with LocalCloudCommand(folder / "cloud").running() as cloud:
+        environment = toolchain.environment(toolchain.find(), folder / "state")
+        environment |= cloud.environment()
+        project = make_project(folder)
+        write_stack(project, make_trainer(folder))
+        before = cloud.status()["resources"]
+        life = Killer(project, environment).live(
+            Backend(environment, project).select("local"), seed, _ENGINE_KILLS
+        )
+        after = cloud.status()["resources"]
+    left = {kind: count - before.get(kind, 0) for kind, count in after.items()}
+    return life, sum(abs(count) for count in left.values())

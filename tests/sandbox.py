@@ -5,7 +5,10 @@ The integration tests and the measurements that need an engine work in such fold
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,8 @@ import yaml
 
 from infra.settings.stack_file import stack_path
 from tpustack.cloud.local import LocalCloudCommand
+from tpustack.engine import toolchain
+from tpustack.errors import TpustackError
 from tpustack.project import root
 
 PROJECT = {"gcp:project": "tpu-stack-local"}
@@ -78,3 +83,44 @@ def session(cloud: LocalCloudCommand) -> requests.Session:
 
 def _key(name: str) -> str:
     return f"gcp:{name}" if name == "project" else f"tpu-stack:{name}"
+
+
+# --- Previews of stacks that do not exist yet, timed.
+
+
+def preview_environment(state: Path) -> dict[str, str]:
+    """The engine's environment with a backend in `state`."""
+    # A preview of a new stack reads nothing from Google; any token does.
+    return toolchain.environment(toolchain.find(), state) | {
+        "GOOGLE_OAUTH_ACCESS_TOKEN": "none",
+        "PULUMI_GCP_SKIP_REGION_VALIDATION": "true",
+    }
+
+
+class Previews:
+    """`pulumi preview` with a backend in `state`; the programs get `variables` too."""
+
+    def __init__(self, state: Path, **variables: str) -> None:
+        self._environment = preview_environment(state) | variables
+
+    def add(self, project: Path, stack: str) -> None:
+        """Make a stack in the backend."""
+        self._run(project, "stack", "init", stack)
+
+    def seconds(self, project: Path, stack: str) -> float:
+        """How long one preview takes."""
+        started = time.perf_counter()
+        self._run(project, "preview", "--non-interactive", "--stack", stack)
+        return time.perf_counter() - started
+
+    def _run(self, project: Path, *command: str) -> None:
+        done = subprocess.run(
+            ["pulumi", *command],
+            cwd=project,
+            env=os.environ | self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise TpustackError(f"pulumi {' '.join(command)} failed:\n{done.stdout}{done.stderr}")

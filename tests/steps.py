@@ -1,6 +1,6 @@
 """The steps of all models and recipes, compiled for TPUs, against recorded figures of memory.
 
-`python -m bench.steps` writes the figures anew, in bench/steps.yaml.
+`python -m tests.steps` writes the figures anew, in bench/steps.yaml.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
 from tpu_training.compile.libtpu.compiler import compile_program
 from tpu_training.compile.result import Compiled
 from tpu_training.compile.run import topology_of
@@ -30,6 +28,10 @@ from tpu_training.tasks.choose import with_task
 
 if TYPE_CHECKING:
     from tpu_training.compile.result import Program
+
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
 
 FILE = Path(__file__).with_name("steps.yaml")
 RECIPES = Path(__file__).parents[1] / "training" / "recipes"
@@ -138,7 +140,7 @@ def judge(needed: Compiled, recorded: int | None) -> str:
     return (
         f"needs {mib:,.1f} MiB of a core of {tpu}, {abs(change):.0%} {more} than the "
         f"{(recorded or 0) / _MIB:,.1f} MiB recorded in bench/steps.yaml; if that is meant, write "
-        "them anew: .venv/bin/python -m bench.steps"
+        "them anew: .venv/bin/python -m tests.steps"
     )
 
 

@@ -1,7 +1,9 @@
 """The smallest TensorFlow script that does one training step of the trainer's model.
 
-Usage: python -m bench.trainer.smallest
+Usage: python -m bench.smallest
 """
+
+from __future__ import annotations
 
 import tensorflow as tf
 

@@ -1,6 +1,6 @@
 """Published times of training steps, and the compiled facts of the same steps.
 
-`python -m bench.published` compiles them and writes the facts into published-facts.json.
+`python -m tests.published` compiles them and writes the facts into published-facts.json.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def compare(known: Mapping[str, list[dict[str, Any]]]) -> list[Published]:
 
 def compile_all() -> dict[str, list[dict[str, Any]]]:
     """Compile every step in full."""
-    from bench.compiling import Bench, no_cache
+    from bench.compile import Bench, no_cache
 
     with no_cache():
         return {

@@ -2,7 +2,7 @@
 
 A real process on a machine of the local cloud, with recovery and limits, looks after a trainer that
 sleeps. Its TPU is not there: it asks as often as for one that is READY, and only the probe of the
-endpoint is left out. The kills are those of bench/agents.py.
+endpoint is left out. The kills are those of tests/agents.py.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 import psutil
 import requests
 
-from bench.agents import kill_agents
-from bench.result import Result
-from bench.sandbox import session
+from bench.measure import Result
 from infra.components.machine import startup_script
 from infra.startup.agent.bundle import program
+from tests.agents import kill_agents
+from tests.sandbox import session
 from tpustack.cloud.local import LocalCloudCommand
 
 _KILLS = 100
-_SECONDS = 60.0
+_MEASURED_SECONDS = 60.0
 _PROJECT = "tpu-stack-local"
 _ZONE = f"https://compute.googleapis.com/compute/v1/projects/{_PROJECT}/zones/us-central1-b"
 _IMAGE = "projects/debian-cloud/global/images/family/debian-12"
@@ -40,7 +40,7 @@ order_training jobs/j/finished "PYTHONUNBUFFERED=1" -- /bin/sh -c 'echo "it trai
 """
 
 
-def measure() -> list[Result]:
+def measure_agent() -> list[Result]:
     """Memory and share of a core of the agent, and second trainers in a hundred kills."""
     with tempfile.TemporaryDirectory() as name:
         told = kill_agents(Path(name), _KILLS, seed=0)
@@ -61,7 +61,7 @@ def _cost() -> list[Result]:
         _boot(google)
         agent = _agent(google)
         before, begun = agent.cpu_times(), time.monotonic()
-        time.sleep(_SECONDS)
+        time.sleep(_MEASURED_SECONDS)
         after, took = agent.cpu_times(), time.monotonic() - begun
         share = (after.user + after.system - before.user - before.system) / took
         memory = agent.memory_info().rss / 2**20

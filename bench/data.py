@@ -1,0 +1,347 @@
+"""Bytes that a bucket serves for an epoch, against those of the examples that are used."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+from sklearn.datasets import load_sample_images
+
+from bench.measure import Compared, Result, in_turn, run_program
+from tests.counted import Counted, counted_bucket
+from tpu_training.api import write_data
+from tpu_training.cluster.cluster import Cluster, connect
+from tpu_training.cluster.endpoint.target import NoTpu
+from tpu_training.cluster.endpoint.wait import Wait
+from tpu_training.data.convert.convert import convert
+from tpu_training.data.convert.source import Options
+from tpu_training.data.data_set import DataSet, open_data
+from tpu_training.data.input import order, stream
+from tpu_training.data.input.deal import finish
+from tpu_training.data.input.order import Plan
+from tpu_training.data.input.pipeline import evaluation_rows, training_batches, training_rows
+from tpu_training.data.input.shards import Shards
+from tpu_training.loop.compiled_loop import create_train_loop
+from tpu_training.loop.state import create_train_state
+from tpu_training.models.params import CACHE_NONE, Params
+from tpu_training.models.registry import load_model
+from tpustack.demo import dataset
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+_BATCH, _HOSTS = 256, (1, 8)
+_IMAGES, _SIDE = 2816, 144
+
+
+def measure_reads() -> list[Result]:
+    """Images of 62 kB in 84 files, none kept in memory, as of a larger set."""
+    with tempfile.TemporaryDirectory() as temporary, counted_bucket(Path(temporary, "cloud")) as at:
+        images = np.random.default_rng(0).integers(0, 256, (_IMAGES, _SIDE, _SIDE, 3), np.uint8)
+        labels, folder = np.arange(_IMAGES) % 10, Path(temporary, "data")
+        write_data(str(folder), train=(images, labels), test=(images[:512], labels[:512]))
+        data = open_data(at.upload(folder))
+        params = Params(global_batch_size=_BATCH, cache=CACHE_NONE)
+        return [
+            Result(
+                f"bytes read from a bucket / bytes used, hosts: {hosts}",
+                served_by_used(at, data, params, hosts),
+                "ratio",
+                1.1,
+            )
+            for hosts in _HOSTS
+        ]
+
+
+def served_by_used(at: Counted, data: DataSet, params: Params, hosts: int) -> float:
+    """Let each of the hosts read its rows of an epoch, after which there are no more."""
+    train, before = data.manifest.split("train"), at.served
+
+    with mock.patch.object(order, "epochs_from", lambda first: tf.data.Dataset.range(first, 1)):
+        for host in range(hosts):
+            for _ in training_rows(data, params, 0, hosts, host):
+                pass
+    return (at.served - before) / train.bytes
+
+
+def evaluated_by_used(
+    at: Counted, data: DataSet, params: Params, hosts: int, split: str = "test"
+) -> float:
+    """Let each of the hosts evaluate its share of a split."""
+    before = at.served
+    for host in range(hosts):
+        for _ in evaluation_rows(data, params, hosts, host, split):
+            pass
+    return (at.served - before) / data.manifest.split(split).bytes
+
+
+# --- How well the input pipeline shuffles a data set that is ten times its window.
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+_Numbers = npt.NDArray[np.int64]
+# Ten windows of 1,600 MiB are a thousand files of 16 MiB.
+_EXAMPLES, _FILES, _WINDOW, _SHUFFLE_BATCH, _EPOCHS = 100_000, 1000, 10_000, 160, 3
+# A record has a head and a tail: https://www.tensorflow.org/tutorials/load_data/tfrecord
+_BYTES, _AROUND = 8, 16
+
+
+def measure_shuffle() -> list[Result]:
+    """Read some epochs of small records, with as many files in a window as large ones have."""
+    with tempfile.TemporaryDirectory() as folder:
+        shards = write_numbers(Path(folder), _EXAMPLES, _FILES)
+        orders = read_epochs(shards, _WINDOW, _SHUFFLE_BATCH, _EPOCHS)
+    found = correlation_of_neighbours(orders)
+    return [Result("shuffle: rank correlation of neighbours", abs(found), "", 0.01)]
+
+
+def write_numbers(folder: Path, examples: int, files: int) -> Shards:
+    """Write the numbers from 0 as records, dealt to files in turn."""
+    paths = [str(folder / f"{number}.tfrecord") for number in range(files)]
+    counts = [len(range(number, examples, files)) for number in range(files)]
+    for number, path in enumerate(paths):
+        with tf.io.TFRecordWriter(path) as writer:
+            for value in range(number, examples, files):
+                writer.write(value.to_bytes(_BYTES, "little"))
+    return Shards(tuple(paths), tuple(counts), examples * (_BYTES + _AROUND))
+
+
+def read_epochs(shards: Shards, window: int, batch: int, epochs: int) -> list[_Numbers]:
+    """Return the numbers in the order in which each of the first epochs reads them.
+
+    What a step gets has no order: where two examples lie within a batch counts for nothing.
+    """
+    steps = shards.examples // batch
+    with mock.patch.object(stream, "_WINDOW_BYTES", window * shards.bytes_per_example):
+        batches = stream.batches_from_files(shards, Plan(0, batch, 0, 0, batch))
+        read = [
+            b"".join(records) for _, records in batches.take(steps * epochs).as_numpy_iterator()
+        ]
+    generator = np.random.default_rng(0)
+    mixed = [generator.permutation(np.frombuffer(records, "<i8")) for records in read]
+    return np.split(np.concatenate(mixed), epochs)
+
+
+def correlation_of_neighbours(orders: list[_Numbers]) -> float:
+    """Return the rank correlation of neighbours between epochs.
+
+    It is Spearman's, of the places in an epoch of two examples that were neighbours in the one
+    before: 1 if neighbours stay together, 0 if nothing is left of the old order. It is the mean
+    over all pairs of epochs.
+    """
+    found = []
+    for before, after in pairwise(orders):
+        places = np.full(max(map(np.max, orders)) + 1, -1)
+        places[after] = np.arange(len(after))
+        ranks = places[before]
+        both = (ranks[:-1] >= 0) & (ranks[1:] >= 0)
+        pairs = [np.argsort(np.argsort(part[both])) for part in (ranks[:-1], ranks[1:])]
+        found.append(np.corrcoef(pairs[0], pairs[1])[0, 1])
+    return float(np.mean(found))
+
+
+# --- Training with the real input pipeline against a batch that is on the device already.
+#
+# And what photographs take of the host's processor.
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+_PAIRS = 9
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model on MNIST: its parameters, and the steps of each turn."""
+
+    model: str
+    parameters: dict[str, Any]
+    steps: int
+
+
+CASES = (
+    Case("mnist_cnn", {"global_batch_size": 1024}, steps=12),
+    Case(
+        "resnet",
+        {"global_batch_size": 128, "depth": 8, "augmentation": "pad_crop_flip"},
+        steps=4,
+    ),
+)
+
+
+def measure_input() -> list[Result]:
+    """Turns of each, one after the other; the ratio is the median of those of each pair."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = dataset.obtain(lambda text: None).argument
+        convert(source, str(Path(folder) / "data"))
+        data = open_data(str(Path(folder) / "data"))
+        cluster = connect(NoTpu(), Wait(), local_devices=0)
+        measured = [result for case in CASES for result in _measure(cluster, data, case)]
+        return measured + _photographs(Path(folder))
+
+
+def _measure(cluster: Cluster, data: DataSet, case: Case) -> list[Result]:
+    model = load_model(case.model)
+    params = model.params(**case.parameters)
+    state = create_train_state(cluster, model, params, data.manifest, 10_000)
+    real_batches = training_batches(data, cluster, params)
+    one_batch = real_batches()
+    real = create_train_loop(cluster, params, state, real_batches)
+    synthetic = create_train_loop(cluster, params, state, lambda: one_batch)
+
+    def turns(rounds: int) -> Compared:
+        return in_turn(
+            lambda: _steps_per_second(real, case.steps),
+            lambda: _steps_per_second(synthetic, case.steps),
+            rounds,
+        )
+
+    turns(1)
+    steps = turns(_PAIRS)
+    rate = steps.first * params.global_batch_size
+    name = f"input: {case.model}, batch {params.global_batch_size}"
+    return [
+        Result(f"{name}: against data on the device", steps.ratio, "ratio", 0.97, "higher"),
+        Result(f"{name}: examples/s", rate, "1/s", better="higher"),
+    ]
+
+
+def _photographs(folder: Path) -> list[Result]:
+    figures = json.loads(run_program("bench.programs.photographs", str(folder / "photographs")))
+    name = f"input: photographs of {figures['bytes'] / 1000:.0f} kB, a core's"
+    return [
+        Result(f"{name} images/s", figures["per_core"], "1/s", better="higher"),
+        Result(
+            f"{name} images/s without decoding", figures["without_images"], "1/s", better="higher"
+        ),
+    ]
+
+
+def _steps_per_second(loop: Callable[[tf.Tensor], object], steps: int) -> float:
+    started = time.perf_counter()
+    loop(tf.constant(steps))
+    return steps / (time.perf_counter() - started)
+
+
+# --- JPEG files to ResNet-50's input: this pipeline against Keras' and a hand-tuned tf.data loop.
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+_PHOTOS_NUMBER = 1200
+_SIZE = 224
+# The mean of ImageNet's photographs, and images that are cut to the input's size beforehand.
+_PHOTOS, _CUT = (375, 500), (_SIZE, _SIZE)
+_PIPELINE_BATCH = 64
+_WARM_UP = 6
+_BATCHES = 16
+_ROUNDS = 9
+
+
+def measure_pipeline() -> list[Result]:
+    """JPEG files of 224x224, which have the goals; then photographs that are resized.
+
+    Of a photograph's time nine tenths are libjpeg's decoding and TensorFlow's bilinear resizing, in
+    the same operations for all three: no pipeline can be much faster there than another.
+    """
+    keras_cut, tuned_cut, rate_cut = _compare(_CUT)
+    keras, tuned, rate = _compare(_PHOTOS)
+    photos, cut = "pipeline: photographs", "pipeline: JPEG 224x224"
+    return [
+        Result(f"{cut}, against Keras' loader", keras_cut, "ratio", 1.2, "higher"),
+        Result(f"{cut}, against a hand-tuned loop", tuned_cut, "ratio", 1.0, "higher"),
+        Result(f"{cut}, images/s", rate_cut, "1/s", better="higher"),
+        Result(f"{photos}, against Keras' loader", keras, "ratio", better="higher"),
+        Result(f"{photos}, against a hand-tuned loop", tuned, "ratio", better="higher"),
+        Result(f"{photos}, images/s", rate, "1/s", better="higher"),
+    ]
+
+
+def _compare(size: tuple[int, int]) -> tuple[float, float, float]:
+    """Ratios to Keras and to the hand-tuned loop, the medians of those of each turn; images/s."""
+    with tempfile.TemporaryDirectory() as folder:
+        photos = Path(folder) / "photos"
+        _write_photos(photos, size)
+        convert(str(photos), str(Path(folder) / "data"), Options(test_fraction=0.01))
+        data = open_data(str(Path(folder) / "data"))
+        pipelines = (_ours(data), _hand_tuned(data), _keras(photos))
+        turns = [[_images_per_second(one) for one in pipelines] for _ in range(_ROUNDS)]
+    return (
+        statistics.median(ours / keras for ours, _, keras in turns),
+        statistics.median(ours / tuned for ours, tuned, _ in turns),
+        statistics.median(ours for ours, _, _ in turns),
+    )
+
+
+def _write_photos(folder: Path, size: tuple[int, int]) -> None:
+    """Random parts of scikit-learn's two photographs, one class each."""
+    for number, photo in enumerate(load_sample_images().images):
+        (folder / str(number)).mkdir(parents=True)
+        for position in range(_PHOTOS_NUMBER // 2):
+            seed = (number, position)
+            part = tf.image.stateless_random_crop(photo, (*size, 3), seed)
+            part = tf.image.stateless_random_flip_left_right(part, seed)
+            encoded = tf.io.encode_jpeg(part, quality=90)
+            (folder / str(number) / f"{position}.jpg").write_bytes(encoded.numpy())
+
+
+def _ours(data: DataSet) -> tf.data.Dataset:
+    """From the files, as for a data set that is too large for memory."""
+    params = Params(global_batch_size=_PIPELINE_BATCH, image_size=_SIZE, cache=CACHE_NONE)
+    return finish(training_rows(data, params, 0, 1, 0), params)
+
+
+def _hand_tuned(data: DataSet) -> tf.data.Dataset:
+    """All that https://www.tensorflow.org/guide/data_performance advises, on the same files."""
+    features = {
+        "image": tf.io.FixedLenFeature((), tf.string),
+        "label": tf.io.FixedLenFeature((), tf.int64),
+    }
+
+    def parse(serialised: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        example = tf.io.parse_single_example(serialised, features)
+        image = tf.io.decode_jpeg(example["image"], channels=3)
+        if data.manifest.spec.shape[:2] != (_SIZE, _SIZE):
+            image = tf.cast(tf.image.resize(image, (_SIZE, _SIZE)), tf.uint8)
+        return tf.ensure_shape(image, (_SIZE, _SIZE, 3)), tf.cast(example["label"], tf.int32)
+
+    return (
+        tf.data.Dataset.from_tensor_slices(data.paths("train"))
+        .interleave(tf.data.TFRecordDataset, num_parallel_calls=tf.data.AUTOTUNE)
+        .shuffle(1024)
+        .repeat()
+        .map(parse, num_parallel_calls=tf.data.AUTOTUNE)
+        .batch(_PIPELINE_BATCH, drop_remainder=True)
+        .prefetch(tf.data.AUTOTUNE)
+    )
+
+
+def _keras(photos: Path) -> tf.data.Dataset:
+    dataset = tf.keras.utils.image_dataset_from_directory(
+        photos, image_size=(_SIZE, _SIZE), batch_size=_PIPELINE_BATCH, verbose=False
+    )
+    return dataset.repeat().prefetch(tf.data.AUTOTUNE)
+
+
+def _images_per_second(dataset: tf.data.Dataset) -> float:
+    """Of an iterator of its own: one that waits for its turn would fill its buffers meanwhile."""
+    batches = iter(dataset)
+    for _ in range(_WARM_UP):
+        next(batches)
+    started = time.perf_counter()
+    for _ in range(_BATCHES):
+        next(batches)
+    return _PIPELINE_BATCH * _BATCHES / (time.perf_counter() - started)

@@ -1,0 +1,104 @@
+"""One measured figure."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tpustack.demo import dataset
+from tpustack.errors import TpustackError
+from tpustack.project import root
+
+
+@dataclass(frozen=True)
+class Result:
+    """A row of the table.
+
+    Attributes:
+        name: what was measured.
+        value: the figure, in `unit`.
+        unit: such as `ratio`, `1/s`, `ms`, `MiB`.
+        goal: what it must reach; None where it is only told.
+        better: which way is better.
+    """
+
+    name: str
+    value: float
+    unit: str
+    goal: float | None = None
+    better: Literal["lower", "higher"] = "lower"
+
+    @property
+    def sign(self) -> str:
+        """The goal's comparison sign."""
+        return "≤" if self.better == "lower" else "≥"
+
+    @property
+    def holds(self) -> bool:
+        """Whether the goal is reached."""
+        if self.goal is None:
+            return True
+        return self.value <= self.goal if self.better == "lower" else self.value >= self.goal
+
+
+# --- Two programs measured in turn, so that both meet the same moods of the machine.
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What turns of two programs give.
+
+    Attributes:
+        ratio: the median of the first program's figure divided by the second's, pair by pair.
+        first: the median of the first program's figures.
+        second: the median of the second program's figures.
+    """
+
+    ratio: float
+    first: float
+    second: float
+
+
+def in_turn(first: Callable[[], float], second: Callable[[], float], rounds: int) -> Compared:
+    """Measure both programs `rounds` times, one after the other."""
+    return compare([(first(), second()) for _ in range(rounds)])
+
+
+def compare(pairs: list[tuple[float, float]]) -> Compared:
+    """Return the ratio and the medians of pairs that were measured together."""
+    firsts, seconds = zip(*pairs, strict=True)
+    ratio = statistics.median(one / other for one, other in pairs)
+    return Compared(ratio, statistics.median(firsts), statistics.median(seconds))
+
+
+# --- The data that the rows about training share.
+
+
+def write_mnist(folder: Path) -> Path:
+    """Convert MNIST for the trainer into `folder`/data."""
+    target = folder / "data"
+    source = dataset.obtain(lambda text: None).argument
+    run_program("tpu_training", "data", "convert", "--source", source, "--output", str(target))
+    return target
+
+
+def run_program(module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
+    """Run `python -m module`, with more variables in its environment; return what it says."""
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(
+        command,
+        cwd=root(),
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise TpustackError(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr}")
+    return done.stdout

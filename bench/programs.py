@@ -1,0 +1,526 @@
+"""Programs that the rows about training run, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from bench.measure import in_turn, run_program, write_mnist
+from tpu_training import fit
+from tpu_training.checkpoints import copies
+from tpu_training.checkpoints.checkpoints import Checkpoints
+from tpu_training.checkpoints.record import JobRecord
+from tpu_training.checkpoints.writer import CheckpointWriter
+from tpu_training.cluster.cluster import connect
+from tpu_training.cluster.endpoint.target import NoTpu
+from tpu_training.cluster.endpoint.wait import Wait
+from tpu_training.data.convert.arrays import source_of_arrays
+from tpu_training.data.convert.convert import Storage, store
+from tpu_training.data.data_set import DataSet, open_data
+from tpu_training.data.input.deal import NextBatch
+from tpu_training.data.input.pipeline import training_batches
+from tpu_training.job.lr_range_test.curve import read
+from tpu_training.job.lr_range_test.sweep import RateTrainer, Sweep, run_sweep, run_trials
+from tpu_training.job.start import prepare_tensorflow
+from tpu_training.loop import compiled_loop
+from tpu_training.loop import train as loop_of_loops
+from tpu_training.loop.compiled_loop import create_train_loop, run_loop
+from tpu_training.loop.evaluate import create_evaluation
+from tpu_training.loop.state import create_train_state
+from tpu_training.models.params import Params, build_params
+from tpu_training.models.registry import ModelDefinition, load_model
+from tpustack.project import root
+
+# --- What trainings at several learning rates reach. Loads no TensorFlow.
+
+# How far a training gets also depends on the order of its batches: by a point, for the digits. Only
+# what comes close to the best in the first one can be the best in the mean.
+TIMES, _CLOSE = 3, 0.03
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A pair's test accuracies; means of some trainings, where they come close to the best.
+
+    Attributes:
+        name: the pair and its optimizer, as in the table.
+        grid: by learning rate.
+        suggestion: the rate that the range test suggests, if any.
+        accuracy: what trainings there reach.
+    """
+
+    name: str
+    grid: dict[float, float]
+    suggestion: float | None
+    accuracy: float = 0.0
+
+    @property
+    def lost(self) -> float | None:
+        """The points lost to the best of the grid; None without a suggestion."""
+        if self.suggestion is None:
+            return None
+        return max(0.0, 100 * (max(self.grid.values()) - self.accuracy))
+
+    @property
+    def row(self) -> str:
+        """What docs/lr-range-test.md has in a row of its table."""
+        best = max(self.grid, key=lambda rate: self.grid[rate])
+        suggestion, lost = "none", ""
+        if self.suggestion is not None:
+            suggestion, lost = f"{self.suggestion:.2g}: {self.accuracy:.1%}", f"{self.lost:.1f}"
+        return f"| {self.name} | {best:.2g}: {self.grid[best]:.1%} | {suggestion} | {lost} |"
+
+
+def train_grid(rates: list[float], accuracy: Callable[[float], float]) -> dict[float, float]:
+    """Train once at each of `rates`, and again where that came close to the best; return means."""
+    found = {rate: [accuracy(rate)] for rate in rates}
+    best = max(first for (first,) in found.values())
+    for rate, accuracies in found.items():
+        if accuracies[0] >= best - _CLOSE:
+            accuracies += [accuracy(rate) for _ in range(TIMES - 1)]
+    return {rate: mean(accuracies) for rate, accuracies in found.items()}
+
+
+# --- Trains at the rate that the range test suggests, and at the half decades of a grid.
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+RECIPES = root() / "training" / "recipes"
+_BATCHES = {"mnist": 256, "digits": 64, "reviews": 64}
+# The model and its data; wide is the own model of a recipe's page.
+PAIRS = (
+    *(("wide", "mnist"), ("mnist_cnn", "mnist"), ("mnist_cnn", "digits")),
+    *(("bert", "reviews"), ("resnet", "digits")),
+)
+# The grid's exponents of 10, in halves, by optimizer.
+OPTIMIZERS = {"adam": range(-8, 1), "sgd": range(-6, 3), "lars": range(-2, 4)}
+_HIGHEST = {"lars": 100.0}
+_SWEEP_STEPS, _SMOOTHING, _STEPS = 150, 0.9, 100
+
+
+def write_data(folder: Path) -> Path:
+    """Convert all data sets into subfolders of `folder`, and write the own model."""
+    write_mnist(folder).rename(folder / "mnist")
+    _convert(folder, "digits", "--source", "digits")
+    subprocess.run([sys.executable, "-c", _code("bert-reviews")], cwd=folder, check=True)
+    source = ("--source", str(folder / "reviews.csv"))
+    _convert(folder, "reviews", *source, "--text-length", "16", "--test-fraction", "0.5")
+    (folder / "wide.py").write_text(_code("own-model"), encoding="utf-8")
+    return folder
+
+
+def _convert(folder: Path, name: str, *arguments: str) -> None:
+    run_program("tpu_training", "data", "convert", "--output", str(folder / name), *arguments)
+
+
+def _code(recipe: str) -> str:
+    page = (RECIPES / f"{recipe}.md").read_text(encoding="utf-8")
+    return str(re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)[0])
+
+
+def try_pair(folder: Path, pair: tuple[str, str], optimizer: str) -> Tried:
+    """Run the range test of a pair, then train at the suggestion and over the grid."""
+    name, data = pair
+    model = load_model(str(folder / "wide.py") if name == "wide" else name)
+    settings = {"optimizer": optimizer, "global_batch_size": str(_BATCHES[data])}
+    settings |= {"depth": "8"} if name == "resnet" else {}
+    params = build_params({}, settings.items(), (), model.params)
+    prepare_tensorflow(None, trains=True)
+    cluster, held = connect(NoTpu(), Wait(), 0), open_data(str(folder / data))
+    trainer = RateTrainer(cluster, model, params, held, _SWEEP_STEPS)
+    evaluate = create_evaluation(cluster, params, held, trainer.state)
+
+    def accuracy(rate: float) -> float:
+        trainer.try_rate(rate, _STEPS)
+        return evaluate().metrics["accuracy"]
+
+    sweep = Sweep(1e-6, _HIGHEST.get(optimizer, 10.0), _SWEEP_STEPS, _SMOOTHING, _STEPS)
+    reading = read(run_sweep(trainer, sweep), sweep.smoothing)
+    suggestion = None
+    if reading.lowest:
+        suggestion = run_trials(trainer, sweep, reading.lowest, reading.first).suggestion
+    grid = train_grid([10 ** (half / 2) for half in OPTIMIZERS[optimizer]], accuracy)
+    at = f"{name}, {data} | {optimizer}"
+    if suggestion is None:
+        return Tried(at, grid, None)
+    return Tried(at, grid, suggestion, mean(accuracy(suggestion) for _ in range(TIMES)))
+
+
+# --- What training loses to a checkpoint, asynchronous and synchronous; prints JSON.
+#
+# Usage: python -m bench.programs DATA TARGET LOOPS STEPS ROUNDS
+#
+# A turn is LOOPS loops of STEPS steps, as the trainer does them. What a checkpoint costs is how much
+# longer a turn takes that begins with one: so the writing behind it counts as well, as far as it
+# takes the processor from the steps. TARGET is a folder or a gs:// URL.
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+
+
+_WARM_UP = 2
+_KEEP = 3
+
+
+class Turns:
+    """Turns of training, with and without a checkpoint at their beginning."""
+
+    def __init__(self, data: Path, target: str, loops: int, steps: int) -> None:
+        """Prepare the MNIST CNN with Adam's moments, checkpoints of which go to `target`."""
+        found, params = open_data(str(data)), Params(global_batch_size=64)
+        cluster, definition = connect(NoTpu(), Wait(), 0), load_model("mnist_cnn")
+        state = create_train_state(cluster, definition, params, found.manifest, 10**6)
+        batches = training_batches(found, cluster, params)
+        self._loop = create_train_loop(cluster, params, state, batches)
+        self._loops, self._steps = loops, steps
+        record = JobRecord(definition.name, params)
+        self._checkpoints = Checkpoints(f"{target}/ours", state, record, _KEEP, cluster)
+        self._manager = tf.train.CheckpointManager(
+            tf.train.Checkpoint(
+                model=state.model, optimizer=state.optimizer, step=state.step, record=record
+            ),
+            f"{target}/tensorflow",
+            max_to_keep=_KEEP,
+        )
+        self._number = 0
+
+    def plain(self) -> None:
+        """No checkpoint."""
+        for _ in range(self._loops):
+            float(self._loop(tf.constant(self._steps))[0])
+
+    def asynchronous(self) -> None:
+        """The trainer's checkpoint, written while the turn goes on."""
+        self._save()
+        self.plain()
+
+    def waited_for(self) -> None:
+        """The trainer's checkpoint, written before the turn goes on."""
+        self._save()
+        self._checkpoints.wait()
+        self.plain()
+
+    def synchronous(self) -> None:
+        """TensorFlow's own checkpoint of the same."""
+        self._manager.save()
+        self.plain()
+
+    def seconds(self, turn: Callable[[], None]) -> float:
+        """How long `turn` takes until nothing is left to be written."""
+        begun = time.perf_counter()
+        turn()
+        self._checkpoints.wait()
+        return time.perf_counter() - begun
+
+    def _save(self) -> None:
+        self._number += 1
+        self._checkpoints.save(self._number)
+
+
+def cost_of_checkpoints(data: Path, target: str, loops: int, steps: int, rounds: int) -> None:
+    """What is lost is told by the plain turns before and after."""
+    turns = Turns(data, target, loops, steps)
+    kinds = (turns.asynchronous, turns.waited_for, turns.synchronous)
+    lost: dict[str, list[float]] = {kind.__name__: [] for kind in kinds}
+    before = turns.seconds(turns.plain)
+    for _ in range(_WARM_UP + rounds):
+        for kind in kinds:
+            taken, after = turns.seconds(kind), turns.seconds(turns.plain)
+            lost[kind.__name__].append(taken - (before + after) / 2)
+            before = after
+    print(json.dumps({kind: statistics.median(all_[_WARM_UP:]) for kind, all_ in lost.items()}))
+
+
+if __name__ == "__main__":
+    cost_of_checkpoints(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:6]))
+
+
+# --- A trainer's steps a second against those of Keras' fit, measured in turn.
+
+
+class Trainer(Protocol):
+    """What is measured."""
+
+    def train(self) -> None:
+        """Take a fixed number of steps."""
+
+
+def print_rates(
+    ours: Trainer, fit: Callable[[int], Trainer], numbers: Sequence[int], steps: int, rounds: int
+) -> None:
+    """Find Keras' best number of steps per execution, then measure in turn; print JSON.
+
+    Args:
+        ours: this project's trainer.
+        fit: makes a trainer with so many steps per execution.
+        numbers: of steps per execution, to choose from.
+        steps: how many each call of `train` takes.
+        rounds: how many turns.
+    """
+
+    def rate(trainer: Trainer) -> float:
+        begun = time.perf_counter()
+        trainer.train()
+        return steps / (time.perf_counter() - begun)
+
+    ours.train()
+    rates: dict[int, float] = {}
+    trainers: dict[int, Trainer] = {}
+    for number in numbers:
+        trainers[number] = fit(number)
+        trainers[number].train()
+        rates[number] = rate(trainers[number])
+    best = max(rates, key=lambda number: rates[number])
+    turns = in_turn(lambda: rate(ours), lambda: rate(trainers[best]), rounds)
+    figures = {"ratio": turns.ratio, "ours": turns.first, "keras": turns.second}
+    print(json.dumps({**figures, "steps_per_execution": best}))
+
+
+# --- Steps a second of the trainer's loop and of Keras' fit, in turn; prints JSON.
+#
+# Usage: python -m bench.programs DATA
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+
+
+_BATCH = 256
+_FIT_STEPS = 200
+_ROUNDS = 5
+_STEPS_PER_EXECUTION = (1, 10, 50, 100, 200)
+
+
+class Ours:
+    """The trainer: its model, optimizer, input pipeline and loop."""
+
+    def __init__(self, data: DataSet) -> None:
+        params = Params(global_batch_size=_BATCH)
+        self._cluster = connect(NoTpu(), Wait(), 0)
+        definition = load_model("mnist_cnn")
+        state = create_train_state(self._cluster, definition, params, data.manifest, 10**6)
+        batches: NextBatch = training_batches(data, self._cluster, params)
+        self._loop = create_train_loop(self._cluster, params, state, batches)
+
+    def train(self) -> None:
+        """_STEPS steps, in loops of 50 as by default."""
+        for _ in range(_FIT_STEPS // 50):
+            float(self._loop(tf.constant(50))[0])
+
+
+class Keras:
+    """The same network, optimizer and batches in the way of Keras' own guides."""
+
+    def __init__(self, data: DataSet, steps_per_execution: int) -> None:
+        keras: Any = tf.keras
+        layers = keras.layers
+        self._model = keras.Sequential(
+            [
+                layers.Rescaling(1 / 127.5, offset=-1.0),
+                layers.Conv2D(16, 3, padding="same"),
+                layers.MaxPooling2D(padding="same"),
+                layers.ReLU(),
+                layers.Conv2D(32, 3, padding="same"),
+                layers.MaxPooling2D(padding="same"),
+                layers.ReLU(),
+                layers.Flatten(),
+                layers.Dense(128, activation="relu"),
+                layers.Dense(10),
+            ]
+        )
+        self._model.compile(
+            optimizer=keras.optimizers.Adam(0.004),
+            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=["accuracy"],
+            steps_per_execution=steps_per_execution,
+        )
+        self._batches = _read(data)
+
+    def train(self) -> None:
+        """_STEPS steps."""
+        self._model.fit(self._batches, epochs=1, steps_per_epoch=_FIT_STEPS, verbose=0)
+
+
+def _read(data: DataSet) -> tf.data.Dataset:
+    """All examples in memory, shuffled, batched and prefetched: tf.data's own guide."""
+    images, labels = [], []
+    for record in tf.data.TFRecordDataset(data.paths("train")).as_numpy_iterator():
+        feature = tf.train.Example.FromString(record).features.feature
+        images.append(feature["image"].bytes_list.value[0])
+        labels.append(feature["label"].int64_list.value[0])
+    shape = (len(labels), *data.manifest.spec.shape)
+    pixels = tf.reshape(tf.io.decode_raw(images, tf.uint8), shape)
+    examples = tf.data.Dataset.from_tensor_slices((pixels, labels)).cache()
+    shuffled = examples.shuffle(len(labels), reshuffle_each_iteration=True).repeat()
+    return shuffled.batch(_BATCH, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+
+
+def compare_networks(folder: Path) -> None:
+    """Measure the trainer and Keras on the data set in `folder`."""
+    data = open_data(str(folder))
+    print_rates(Ours(data), lambda n: Keras(data, n), _STEPS_PER_EXECUTION, _FIT_STEPS, _ROUNDS)
+
+
+if __name__ == "__main__":
+    compare_networks(Path(sys.argv[1]))
+
+
+# --- Steps a second of Keras models in the trainer's loop and in Keras' fit, in turn; prints JSON.
+#
+# Usage: python -m bench.programs NAME FOLDER
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+
+
+_MODEL_BATCH = 32
+_MODEL_STEPS = 25
+_MODEL_ROUNDS = 3
+_MODEL_STEPS_PER_EXECUTION = (1, 5, 25)
+_EXAMPLES, _CLASSES, _VOCABULARY = 1024, 10, 1000
+
+Arrays = tuple[Any, Any]
+
+
+class OurModel:
+    """The trainer: its input pipeline and its loop, with the model as its file creates it."""
+
+    def __init__(self, definition: ModelDefinition, arrays: Arrays, folder: Path) -> None:
+        splits = {"train": arrays, "test": (arrays[0][:_MODEL_BATCH], arrays[1][:_MODEL_BATCH])}
+        store(source_of_arrays("bench", splits, ()), str(folder), Storage())
+        data = open_data(str(folder))
+        params = build_params({"global_batch_size": _MODEL_BATCH}, (), (), definition.params)
+        self._cluster = connect(NoTpu(), Wait(), 0)
+        state = create_train_state(self._cluster, definition, params, data.manifest, 10**6)
+        batches = training_batches(data, self._cluster, params)
+        self._loop = create_train_loop(self._cluster, params, state, batches)
+        self.spec = data.manifest.input_spec(0)
+
+    def train(self) -> None:
+        """_STEPS steps in one loop."""
+        run_loop(self._cluster, self._loop, _MODEL_STEPS)
+
+
+class KerasModel:
+    """The same model, batches in memory, and `fit`."""
+
+    def __init__(self, model: Any, arrays: Arrays, steps_per_execution: int) -> None:
+        self._model = model
+        self._model.compile(
+            optimizer=model.optimizer,
+            loss=model.loss,
+            metrics=["accuracy"],
+            steps_per_execution=steps_per_execution,
+        )
+        examples = tf.data.Dataset.from_tensor_slices(arrays).cache()
+        shuffled = examples.shuffle(_EXAMPLES, reshuffle_each_iteration=True).repeat()
+        self._batches = shuffled.batch(_MODEL_BATCH, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+
+    def train(self) -> None:
+        """_STEPS steps."""
+        self._model.fit(self._batches, epochs=1, steps_per_epoch=_MODEL_STEPS, verbose=0)
+
+
+def _arrays(name: str) -> Arrays:
+    random = np.random.default_rng(0)
+    labels = random.integers(0, _CLASSES, _EXAMPLES).astype(np.int32)
+    labels[:_CLASSES] = range(_CLASSES)
+    if name == "transformer":
+        return random.integers(1, _VOCABULARY, (_EXAMPLES, 64)).astype(np.int32), labels
+    return random.integers(0, 256, (_EXAMPLES, 32, 32, 3)).astype(np.uint8), labels
+
+
+def compare_models(name: str, folder: Path) -> None:
+    """Measure the trainer and Keras with the model NAME; keep data in `folder`."""
+    arrays = _arrays(name)
+    definition = load_model(str(Path(__file__).parent / "models" / f"{name}.py"))
+    ours = OurModel(definition, arrays, folder)
+
+    def fit(steps_per_execution: int) -> KerasModel:
+        model = definition.create_model(definition.params(), ours.spec, 0)
+        return KerasModel(model, arrays, steps_per_execution)
+
+    print_rates(ours, fit, _MODEL_STEPS_PER_EXECUTION, _MODEL_STEPS, _MODEL_ROUNDS)
+
+
+if __name__ == "__main__":
+    compare_models(sys.argv[1], Path(sys.argv[2]))
+
+
+# --- How long no loop of steps runs in a job, between its first and its last; prints JSON.
+#
+# Usage: python -m bench.programs DATA MODEL_DIR
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+
+
+def work_between_loops(data: str, model_dir: str) -> None:
+    """Train half an epoch; no checkpoint is due before the end."""
+    times: list[tuple[float, float]] = []
+    run = compiled_loop.run_loop
+
+    def timed(*arguments: object) -> object:
+        begun = time.perf_counter()
+        figures = run(*arguments)  # type: ignore[arg-type]
+        times.append((begun, time.perf_counter()))
+        return figures
+
+    vars(loop_of_loops)["run_loop"] = timed
+    settings: dict[str, Any] = {"steps_per_loop": 20, "global_batch_size": 64, "epochs": 0.5}
+    fit("mnist_cnn", data=data, model_dir=model_dir, checkpoint_interval=1 << 30, **settings)
+    # The first loop compiles the step; what it is counted for is handled during the second.
+    gaps = [later[0] - earlier[1] for earlier, later in pairwise(times[1:])]
+    whole = times[-1][1] - times[1][1]
+    print(json.dumps({"share": sum(gaps) / whole, "each": sum(gaps) / len(gaps)}))
+
+
+if __name__ == "__main__":
+    work_between_loops(*sys.argv[1:3])
+
+
+# --- How long a save holds the steps, and how long it takes in all; prints JSON.
+#
+# Usage: python -m bench.programs FOLDER
+#
+# The variables lie on a device of their own, as on a TPU: one of the two parts into which the
+# processor is split. A copy to the other part stands for one to the TPU's host.
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+
+
+# ResNet-50 with momentum has 0.2 GB; this is 0.4 in 200 variables.
+_VARIABLES, _NUMBERS, _SAVES = 200, 500_000, 5
+
+
+def hold_of_a_save(folder: str) -> None:
+    """Save some times; the first time compiles the copy."""
+    cluster = connect(NoTpu(), Wait(), local_devices=2)
+    vars(copies)["host_of"] = lambda device: "/job:localhost/replica:0/task:0/device:CPU:1"
+    with tf.device("/cpu:0"):
+        variables = [tf.Variable(tf.ones((_NUMBERS,))) for _ in range(_VARIABLES)]
+    checkpoint = tf.train.Checkpoint(variables=variables)
+    writer = CheckpointWriter(checkpoint, cluster, {folder: 1}, lambda: None)
+    held, whole = [], []
+    for number in range(_SAVES + 1):
+        begun = time.perf_counter()
+        writer.save(folder, number)
+        held.append(time.perf_counter() - begun)
+        writer.wait()
+        whole.append(time.perf_counter() - begun)
+    found = {"held": held[1:], "whole": whole[1:]}
+    print(json.dumps({name: statistics.median(seconds) for name, seconds in found.items()}))
+
+
+if __name__ == "__main__":
+    hold_of_a_save(sys.argv[1])

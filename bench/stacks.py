@@ -1,0 +1,305 @@
+"""`pulumi preview` of this stack against a bare program with the same Google resources."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import requests
+from pulumi import automation
+from rich.console import Console
+
+from bench.measure import Result, compare, in_turn, write_mnist
+from tests.sandbox import (
+    Previews,
+    make_project,
+    make_trainer,
+    preview_environment,
+    session,
+    write_stack,
+)
+from tpustack.ci.job import Job
+from tpustack.ci.outcome import Outcome
+from tpustack.ci.preview import Preview, preview
+from tpustack.cloud.local import LocalCloudCommand
+from tpustack.engine import toolchain
+from tpustack.engine.backend import Backend
+from tpustack.errors import TpustackError
+from tpustack.project import root
+
+_RUNS = 5
+_BARE = (root() / "bench" / "bare", "bare")
+
+
+def measure_preview() -> list[Result]:
+    """Both in today's environment."""
+    return against_bare("preview: this stack", Path(sys.prefix), goal=1.3)
+
+
+def against_bare(name: str, environment: Path, goal: float) -> list[Result]:
+    """Both previews in turn, after one of each to warm up; the ratio is that of each pair.
+
+    Args:
+        name: what the rows are called.
+        environment: the virtual environment that runs this stack's program; the bare one runs in
+            the project's own.
+        goal: what the ratio may be at most.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        previews = Previews(folder / "state", TPUSTACK_BENCH_FILES=str(folder))
+        ours = (make_project(folder, environment), "local")
+        training = {"wheel": str(make_trainer(folder)), "data": str(write_mnist(folder))}
+        write_stack(ours[0], Path(training["wheel"]), training=training)
+        for program in (ours, _BARE):
+            previews.add(*program)
+            previews.seconds(*program)
+        took = in_turn(lambda: previews.seconds(*ours), lambda: previews.seconds(*_BARE), _RUNS)
+    return [
+        Result(f"{name} against a bare program", took.ratio, "ratio", goal=goal),
+        Result(name, took.first, "s"),
+    ]
+
+
+# --- `pulumi preview` as somebody who only deploys runs it, against a bare program in `.venv`.
+
+
+def measure_deploy() -> list[Result]:
+    """This stack in the environment of `make setup-deploy`, the bare program in the full one."""
+    environment = _deploy_environment(root() / ".bench" / "deploy")
+    return against_bare("preview: deploy environment", environment, goal=0.7)
+
+
+def _deploy_environment(folder: Path) -> Path:
+    """Make the environment; it stays for the next time."""
+    tool = str(root() / "tools" / "make_venv.py")
+    subprocess.run([sys.executable, tool, "--deploy", "--into", str(folder)], check=True)
+    return folder
+
+
+# --- `pulumi preview` of a stack with 256 slices against the same with one.
+
+_SLICES_RUNS = 3
+_MANY = 256
+_TPU = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.19.0-pod-pjrt"}
+
+
+def measure_slices() -> list[Result]:
+    """Both previews in turn, after one of each to warm up; the ratio is that of each pair."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        previews = Previews(folder / "state")
+        project, trainer = make_project(folder), make_trainer(folder)
+        previews.add(project, "local")
+
+        def preview(slices: int) -> float:
+            write_stack(project, trainer, tpu={**_TPU, "slices": slices})
+            return previews.seconds(project, "local")
+
+        for slices in (1, _MANY):
+            preview(slices)
+        took = in_turn(lambda: preview(_MANY), lambda: preview(1), _SLICES_RUNS)
+    return [
+        Result(f"preview: {_MANY} slices against one", took.ratio, "ratio", goal=5.0),
+        Result(f"preview: {_MANY} slices", took.first, "s"),
+    ]
+
+
+# --- `tpustack ci preview` of a request that touches four stacks, against the slowest of them.
+
+_REQUEST_RUNS = 5
+_STACKS = ("local", "dev", "staging", "prod")
+
+
+def measure_request() -> list[Result]:
+    """Side by side, after one run to warm up."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        project, trainer = make_project(folder), make_trainer(folder)
+        for stack in _STACKS:
+            write_stack(project, trainer, stack)
+        backend = Backend(preview_environment(folder / "state"), project)
+        job = Job(backend, project, folder, lambda line: None)
+        _run(job)
+        took = compare([_run(job) for _ in range(_REQUEST_RUNS)])
+    return [
+        Result("request: four previews against the slowest", took.ratio, "ratio", goal=1.5),
+        Result("request: four previews", took.first, "s"),
+    ]
+
+
+def _run(job: Job) -> tuple[float, float]:
+    """Seconds of all, and of the slowest."""
+    started = time.perf_counter()
+    results = preview(job, _STACKS, Preview())
+    seconds = time.perf_counter() - started
+    for result in results:
+        if result.outcome is not Outcome.CHANGES:
+            raise TpustackError(f"the preview of {result.stack} failed: {result.problem}")
+    return seconds, max(result.seconds for result in results)
+
+
+# --- `pulumi up` with the latencies of real life against its longest chain of dependent resources.
+
+_APIS = ("tpu", "compute", "storage", "iam", "cloudresourcemanager")
+
+
+@dataclass
+class Timing:
+    """When the creation of a resource began and ended, in seconds since the update began."""
+
+    began: float
+    ended: float
+
+    @property
+    def took(self) -> float:
+        """How long it took."""
+        return self.ended - self.began
+
+
+def measure_criticalpath() -> list[Result]:
+    """The full vm stack once, and what it waited for."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        cloud = LocalCloudCommand(folder / "cloud")
+        _enable_apis(cloud)
+        with cloud.running("--latency", "real"):
+            seconds, timings, needs = _up(folder, cloud)
+    chain = longest(timings, needs)
+    path = sum(timings[urn].took for urn in chain)
+    console = Console(soft_wrap=True, highlight=False)
+    for urn in chain:
+        timing, name = timings[urn], urn.rpartition("::")[2]
+        console.print(f"[dim]{timing.began:7.1f} s + {timing.took:5.1f} s  {name}[/]")
+    return [
+        Result("up against its critical path", seconds / path, "ratio", goal=1.05),
+        Result("up: critical path", path, "s"),
+        Result("up with the latencies of real life", seconds, "s"),
+        Result("up: before the first resource", timings[chain[0]].began, "s"),
+    ]
+
+
+def longest(timings: Mapping[str, Timing], needs: Mapping[str, list[str]]) -> list[str]:
+    """The chain of resources, each of which needs the one before, that takes longest in all.
+
+    `needs` has every resource's dependencies; those without a timing (components) take no time.
+    """
+    best: dict[str, tuple[float, list[str]]] = {}
+
+    def until(urn: str) -> tuple[float, list[str]]:
+        if urn not in best:
+            before = max((until(need) for need in needs.get(urn, ())), default=(0.0, []))
+            own = timings.get(urn)
+            best[urn] = (before[0] + own.took, [*before[1], urn]) if own else before
+        return best[urn]
+
+    return max((until(urn) for urn in timings), default=(0.0, []))[1]
+
+
+def _enable_apis(cloud: LocalCloudCommand) -> None:
+    """The project is one that has been used before: its APIs are enabled, and that counts."""
+    with cloud.running():
+        project = cloud.status()["project"]
+        answer = session(cloud).post(
+            f"https://serviceusage.googleapis.com/v1/projects/{project}/services:batchEnable",
+            json={"serviceIds": [f"{api}.googleapis.com" for api in _APIS]},
+            timeout=30,
+        )
+        answer.raise_for_status()
+
+
+def _up(
+    folder: Path, cloud: LocalCloudCommand
+) -> tuple[float, dict[str, Timing], dict[str, list[str]]]:
+    project = make_project(folder)
+    write_stack(project, make_trainer(folder))
+    environment = toolchain.environment(toolchain.find(), folder / "state") | cloud.environment()
+    # The Automation API looks the `pulumi` binary up on this process' own PATH.
+    os.environ["PATH"] = environment["PATH"]
+    stack = automation.create_or_select_stack(
+        "local",
+        work_dir=str(project),
+        opts=automation.LocalWorkspaceOptions(env_vars=environment),
+    )
+    timings: dict[str, Timing] = {}
+
+    started, seconds = time.monotonic(), 0.0
+
+    def note(event: automation.EngineEvent) -> None:
+        nonlocal seconds
+        now = time.monotonic() - started
+        if event.resource_pre_event and event.resource_pre_event.metadata.op == "create":
+            timings[event.resource_pre_event.metadata.urn] = Timing(now, now)
+        elif event.res_outputs_event and event.res_outputs_event.metadata.urn in timings:
+            timings[event.res_outputs_event.metadata.urn].ended = now
+        elif event.summary_event:
+            # What the Automation API asks for afterwards is no part of `pulumi up`.
+            seconds = now
+
+    stack.up(on_event=note, color="never")
+    state: dict[str, Any] = dict(stack.export_stack().deployment or {})
+    needs = {resource["urn"]: _needs(resource) for resource in state["resources"]}
+    custom = {resource["urn"] for resource in state["resources"] if resource.get("custom")}
+    stack.destroy(color="never")
+    return seconds, {urn: timing for urn, timing in timings.items() if urn in custom}, needs
+
+
+def _needs(resource: Mapping[str, Any]) -> list[str]:
+    provider = str(resource.get("provider", "")).rpartition("::")[0]
+    return [*resource.get("dependencies", []), *([provider] if provider else [])]
+
+
+# --- The local cloud: requests a second, latency and memory.
+
+_ROUNDS = 300
+_RESOURCES = 1000
+_URL = "https://storage.googleapis.com/storage/v1/b"
+
+
+def measure_localcloud() -> list[Result]:
+    """A create-get-delete loop over buckets on one connection, then 1,000 objects at rest."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LocalCloudCommand(Path(folder) / "cloud").running() as cloud,
+    ):
+        return _measure(cloud)
+
+
+def _measure(cloud: LocalCloudCommand) -> list[Result]:
+    status, google = cloud.status(), session(cloud)
+    project = {"project": status["project"]}
+    process = psutil.Process(status["pid"])
+    times: list[float] = []
+    for number in range(_ROUNDS):
+        name = f"bench-{number}"
+        times += [
+            _timed(google, "POST", _URL, params=project, json={"name": name, "location": "US"}),
+            _timed(google, "GET", f"{_URL}/{name}"),
+            _timed(google, "DELETE", f"{_URL}/{name}"),
+        ]
+    for number in range(_RESOURCES):
+        body = {"name": f"bench-resource-{number}", "location": "US"}
+        _timed(google, "POST", _URL, params=project, json=body)
+    memory = process.memory_info().rss / 2**20
+    return [
+        Result("local cloud: create-get-delete", len(times) / sum(times), "1/s", better="higher"),
+        Result("local cloud: p99", statistics.quantiles(times, n=100)[98] * 1000, "ms"),
+        Result(f"local cloud: memory with {_RESOURCES} resources", memory, "MiB"),
+    ]
+
+
+def _timed(google: requests.Session, verb: str, url: str, **arguments: object) -> float:
+    started = time.perf_counter()
+    response = google.request(verb, url, **arguments)  # type: ignore[arg-type]
+    elapsed = time.perf_counter() - started
+    response.raise_for_status()
+    return elapsed

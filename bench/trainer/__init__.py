@@ -1,1 +1,0 @@
-"""Programs that the rows about training run, each in a process of its own."""

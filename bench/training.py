@@ -1,0 +1,290 @@
+"""Steps a second through the TPU's gRPC endpoint against the same replicas in this process.
+
+And the host's work between two loops, in which the cores of a TPU would do nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.measure import Result, in_turn, run_program, write_mnist
+from bench.programs import Tried
+from tests.sandbox import session
+from tpustack.cloud.local import LocalCloudCommand
+from tpustack.errors import TpustackError
+from tpustack.project import root
+
+_PAIRS = 3
+_REPLICAS = 8
+_WORKER = root() / "localcloud" / "localcloud" / "machines" / "guest" / "tpu_worker.py"
+_SECONDS = 60.0
+# The worker's own settings, for the process without it.
+_THREADS = {"TF_NUM_INTEROP_THREADS": str(_REPLICAS), "TF_NUM_INTRAOP_THREADS": "1"}
+
+
+def measure_endpoint() -> list[Result]:
+    """One epoch of MNIST each, in turn; the ratio is that of each pair."""
+    with tempfile.TemporaryDirectory() as folder, _worker(Path(folder)) as endpoint:
+        data = write_mnist(Path(folder))
+        remote = [f"--tpu={endpoint}"]
+        local = [f"--local_devices={_REPLICAS}"]
+        between: list[float] = []
+        steps = in_turn(lambda: _train(data, remote, between), lambda: _train(data, local), _PAIRS)
+    name = "endpoint: steps/s"
+    return [
+        Result(f"{name} against in process", steps.ratio, "ratio", goal=0.97, better="higher"),
+        Result(name, steps.first, "1/s", better="higher"),
+        Result("endpoint: between two loops", 1000 * statistics.median(between), "ms", goal=2.0),
+    ]
+
+
+@contextmanager
+def _worker(folder: Path) -> Iterator[str]:
+    """The local cloud's TPU runtime, as a process of its own."""
+    ready = folder / "ready"
+    command = [sys.executable, str(_WORKER), f"--devices={_REPLICAS}", f"--ready={ready}"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as worker:
+        try:
+            deadline = time.monotonic() + _SECONDS
+            while not ready.exists():
+                if worker.poll() is not None or time.monotonic() > deadline:
+                    raise TpustackError("the TPU's worker process did not start")
+                time.sleep(0.1)
+            yield f"grpc://127.0.0.1:{ready.read_text(encoding='ascii')}"
+        finally:
+            worker.kill()
+
+
+def _train(data: Path, where: list[str], between: list[float] | None = None) -> float:
+    """Return the steps a second; add the seconds between each two loops to `between`."""
+    with tempfile.TemporaryDirectory() as results:
+        target = ["--data", str(data), "--model-dir", results]
+        arguments = ["train-and-evaluate", *target, *where, "--epochs=1"]
+        run_program("tpu_training", *arguments, environment=_THREADS)
+        metrics = json.loads((Path(results) / "metrics.json").read_text(encoding="utf-8"))
+        report = json.loads((Path(results) / "report.json").read_text(encoding="utf-8"))
+    if between is not None:
+        between += _between_loops(report["series"]["seconds_per_step/idle"])
+    if metrics["replicas"] != _REPLICAS:
+        raise TpustackError(f"{metrics['replicas']} replicas instead of {_REPLICAS}")
+    return float(metrics["steps_per_second"])
+
+
+def _between_loops(idle: Mapping[str, float]) -> list[float]:
+    """Return the seconds between loops, from those for each of their steps by the loop's end."""
+    points = sorted((int(step), seconds) for step, seconds in idle.items())
+    pairs = itertools.pairwise(points)
+    return [(step - before) * seconds for (before, _), (step, seconds) in pairs]
+
+
+# --- From the command to the end of the first step, against the smallest TensorFlow script.
+
+_STARTS = 5
+
+
+def measure_startup() -> list[Result]:
+    """Both in turn, after one of each to warm up; the ratio is that of each pair."""
+    with tempfile.TemporaryDirectory() as folder:
+        data = write_mnist(Path(folder))
+        _ours(data), _smallest()
+        took = in_turn(lambda: _ours(data), _smallest, _STARTS)
+    name = "start: to the first step"
+    return [
+        Result(f"{name} against the smallest script", took.ratio, "ratio", goal=1.3),
+        Result(name, took.first, "s"),
+    ]
+
+
+def _ours(data: Path) -> float:
+    with tempfile.TemporaryDirectory() as results:
+        arguments = ["train", f"--data={data}", f"--model-dir={results}", "--steps_per_loop=1"]
+        return _seconds_until("progress step=1/", "tpu_training", *arguments)
+
+
+def _smallest() -> float:
+    return _seconds_until("first step:", "bench.smallest")
+
+
+def _seconds_until(line: str, module: str, *arguments: str) -> float:
+    command = [sys.executable, "-m", module, *arguments]
+    begun = time.perf_counter()
+    with subprocess.Popen(
+        command, cwd=root(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout
+        try:
+            if any(said.startswith(line) for said in process.stdout):
+                return time.perf_counter() - begun
+        finally:
+            process.kill()
+    raise TpustackError(f"{' '.join(command)} ended before it said {line!r}")
+
+
+# --- What the training loses to a checkpoint that is written behind it.
+
+_BUCKET = "bench-checkpoints"
+# Cloud Storage answers after "typically tens of milliseconds":
+# https://cloud.google.com/storage/docs/storage-classes
+_SECONDS_PER_CALL = 0.03
+# Loops, steps of each, rounds: a turn is longer than a checkpoint takes to be written.
+_TO_BUCKET, _TO_DISK = ("4", "50", "11"), ("1", "20", "41")
+# Steps on one core: like those of a TPU, they leave the host to the writer.
+_ONE_CORE = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
+
+
+def measure_checkpoint() -> list[Result]:
+    """The MNIST CNN with Adam's moments, to a bucket and to a local disk.
+
+    The row with the goal is the one to the bucket: there a TPU's checkpoints always go. What is
+    synchronous is TensorFlow's own tf.train.CheckpointManager to the same place. A TPU's steps
+    leave the host's processor alone; here one core stands in for it, and the other has the writing
+    thread and the local cloud. The last rows have the steps on all cores instead, where all of a
+    checkpoint's work is taken from them, and so is the local cloud's.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        data = write_mnist(folder)
+        disk = _run(data, str(folder / "results"), _TO_DISK, _ONE_CORE)
+        with LocalCloudCommand(folder / "cloud").running() as cloud:
+            url, environment = _make_bucket(cloud), cloud.environment()
+            bucket = _run(data, f"{url}/one", _TO_BUCKET, environment | _ONE_CORE)
+            contended = _run(data, f"{url}/all", _TO_BUCKET, environment)
+    return [
+        *_results("bucket", bucket, goal=0.05),
+        *_results("disk", disk),
+        *_results("bucket, steps on all cores", contended),
+    ]
+
+
+def _make_bucket(cloud: LocalCloudCommand) -> str:
+    """The URL of a bucket whose calls take their time from now on."""
+    session(cloud).post(
+        "https://storage.googleapis.com/storage/v1/b",
+        params={"project": cloud.status()["project"]},
+        json={"name": _BUCKET, "location": "US-CENTRAL1"},
+        timeout=30,
+    ).raise_for_status()
+    cloud.run("faults", "add", "storage.*", "--status", "0", "--delay", str(_SECONDS_PER_CALL))
+    return f"gs://{_BUCKET}"
+
+
+def _run(
+    data: Path, target: str, size: tuple[str, ...], environment: Mapping[str, str]
+) -> dict[str, float]:
+    arguments = (str(data), target, *size)
+    said = run_program("bench.programs", *arguments, environment=environment)
+    figures: dict[str, float] = json.loads(said.splitlines()[-1])
+    return figures
+
+
+def _results(where: str, figures: dict[str, float], goal: float | None = None) -> list[Result]:
+    lost = f"checkpoint to a {where}: time lost"
+    ratio = max(0.0, figures["asynchronous"]) / figures["synchronous"]
+    return [
+        Result(f"{lost}, asynchronous against synchronous", ratio, "ratio", goal),
+        Result(f"{lost}, asynchronous", figures["asynchronous"] * 1000, "ms"),
+        Result(f"{lost}, the same waited for", figures["waited_for"] * 1000, "ms"),
+        Result(f"{lost}, synchronous", figures["synchronous"] * 1000, "ms"),
+    ]
+
+
+# --- The trainer's loop against Keras' `fit` with the best `steps_per_execution`.
+
+_MODELS = {"mobilenet_v2": "MobileNetV2 at 32 x 32", "transformer": "a small transformer"}
+
+
+def measure_keras() -> list[Result]:
+    """The trainer's own network and Keras' like it; then Keras models in both, on this machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        data = write_mnist(Path(folder))
+        results = _rates("", run_program("bench.programs", str(data)))
+        for name, words in _MODELS.items():
+            arguments = (name, f"{folder}/{name}")
+            results += _rates(f" of {words}", run_program("bench.programs", *arguments))
+    return results
+
+
+def _rates(model: str, printed: str) -> list[Result]:
+    figures = json.loads(printed.splitlines()[-1])
+    fit = f"Keras fit, {figures['steps_per_execution']} steps per execution"
+    against = f"training: steps/s{model} against Keras fit"
+    return [
+        Result(against, figures["ratio"], "ratio", 1.0, "higher"),
+        Result(f"training: steps/s{model}", figures["ours"], "1/s", better="higher"),
+        Result(f"training: steps/s{model} of {fit}", figures["keras"], "1/s", better="higher"),
+    ]
+
+
+# --- What the host does between two loops of steps, in which the devices wait for it.
+
+# Of the time from the first loop's end to the last one's.
+_GOAL = 0.02
+
+
+def measure_loops() -> list[Result]:
+    """A job with all of its callbacks, TensorBoard and ledger, in loops of 20 steps, on MNIST."""
+    with tempfile.TemporaryDirectory() as folder:
+        data = write_mnist(Path(folder))
+        said = run_program("bench.programs", str(data), f"{folder}/results")
+    figures: dict[str, float] = json.loads(said.splitlines()[-1])
+    return [
+        Result("loops: host work between loops", figures["share"], "part", _GOAL),
+        Result("loops: the same for each loop", figures["each"] * 1000, "ms"),
+    ]
+
+
+# --- How long a save holds the steps: for a copy on the devices' own host, not for the network.
+
+_GOAL_SECONDS = 0.5
+
+
+def measure_save() -> list[Result]:
+    """0.4 GB in 200 variables, twice a ResNet-50 with momentum."""
+    with tempfile.TemporaryDirectory() as folder:
+        said = run_program("bench.programs", folder)
+    figures: dict[str, float] = json.loads(said.splitlines()[-1])
+    return [
+        Result(
+            "save: seconds that it holds the steps, 0.4 GB", figures["held"], "s", _GOAL_SECONDS
+        ),
+        Result("save: seconds until it is on the disk", figures["whole"], "s"),
+    ]
+
+
+# --- What the learning-rate range test suggests, against a grid of trainings.
+
+_MOST_LOST = 1.0
+
+
+def measure_rates() -> list[Result]:
+    """Try all pairs of model and data with each optimizer; print each as soon as it is there."""
+    from bench.programs import OPTIMIZERS, PAIRS, try_pair, write_data
+
+    tried = []
+    with tempfile.TemporaryDirectory() as folder:
+        data = write_data(Path(folder))
+        for pair in itertools.product(PAIRS, OPTIMIZERS):
+            tried.append(try_pair(data, *pair))
+            print(tried[-1].row, flush=True)
+    return results(tried)
+
+
+def results(tried: list[Tried]) -> list[Result]:
+    """Return the largest loss of accuracy, and how many pairs get no suggestion."""
+    lost = [pair.lost for pair in tried if pair.lost is not None]
+    name = f"range test: {len(tried)} pairs"
+    return [
+        Result(
+            f"{name}, most that a suggestion loses", max(lost, default=0.0), "points", _MOST_LOST
+        ),
+        Result(f"{name}, without a suggestion", len(tried) - len(lost), ""),
+    ]
