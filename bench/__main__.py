@@ -83,13 +83,6 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
-# --- The machine that the figures were measured on.
-
-
 def describe() -> dict[str, str | int | float]:
     """Processor, cores, memory, system and Python."""
     return {
@@ -108,9 +101,6 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-# --- The file that keeps what was measured, row by row.
 
 
 class Results:
@@ -157,11 +147,7 @@ class Results:
 
 def _read_seconds(path: Path) -> dict[str, float]:
     content: Any = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    # Before durations were kept, the file was a list of results.
-    return dict(content.get("seconds", {})) if isinstance(content, dict) else {}
-
-
-# --- What is measured, by name; each row is loaded when it runs.
+    return dict(content.get("seconds", {}))
 
 
 @dataclass(frozen=True)
@@ -169,7 +155,7 @@ class Row:
     """Something that is measured.
 
     Attributes:
-        seconds: how long that takes on two cores, as measured last.
+        seconds: how long that takes on two cores, until results.json knows it of this machine.
         measure: measures it.
     """
 
@@ -177,41 +163,41 @@ class Row:
     measure: Callable[[], list[Result]]
 
 
-def _lazy(module: str) -> Callable[[], list[Result]]:
+def _row(module: str, name: str, seconds: float) -> Row:
+    """Load the module only when the row is measured."""
+
     def measure() -> list[Result]:
-        results: list[Result] = importlib.import_module(f"bench.__main__.{module}").measure()
+        function = getattr(importlib.import_module(f"bench.{module}"), f"measure_{name}")
+        results: list[Result] = function()
         return results
 
-    return measure
+    return Row(seconds, measure)
 
 
-# Once a row has run here, results.json knows how long it takes on this machine.
 _SECONDS = {
-    "preview": 60,
-    "deploy": 90,
-    "slices": 90,
-    "request": 120,
-    "criticalpath": 120,
-    "endpoint": 120,
-    "localcloud": 15,
-    "jobs": 300,
-    "dashboard": 60,
-    "killpoints": 1500,
-    "keras": 300,
-    "checkpoint": 120,
-    "loops": 60,
-    "save": 30,
-    "startup": 90,
-    "pipeline": 180,
-    "input": 240,
-    "compile": 60,
-    "compiled": 1000,
-    "shuffle": 20,
-    "reads": 60,
-    "rates": 1800,
-    "steps": 180,
-    "month": 5,
-    "kill_to_step": 300,
-    "agent": 100,
+    "stacks": {"preview": 60, "deploy": 90, "slices": 90, "request": 120, "criticalpath": 120},
+    "jobs": {"jobs": 300, "dashboard": 60},
+    "recovery": {"kill_to_step": 300, "killpoints": 1500},
+    "agent": {"agent": 100},
+    "month": {"month": 5},
+    "data": {"reads": 60, "shuffle": 20, "input": 240, "pipeline": 90},
+    "training": {
+        "endpoint": 120,
+        "startup": 90,
+        "checkpoint": 60,
+        "loops": 60,
+        "save": 30,
+        "keras": 300,
+        "rates": 1800,
+    },
+    "compile": {"compile": 60, "compiled": 1000, "steps": 180},
 }
-ROWS: dict[str, Row] = {name: Row(seconds, _lazy(name)) for name, seconds in _SECONDS.items()}
+ROWS = {
+    name: _row(module, name, seconds)
+    for module, rows in _SECONDS.items()
+    for name, seconds in rows.items()
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

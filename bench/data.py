@@ -1,8 +1,7 @@
-"""Bytes that a bucket serves for an epoch, against those of the examples that are used."""
+"""The input pipeline: what it reads of a bucket, how it shuffles, how fast it is."""
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import tempfile
@@ -14,12 +13,13 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 from sklearn.datasets import load_sample_images
 
-from bench.measure import Compared, Result, in_turn, run_program
+from bench.measure import Compared, Result, in_turn
 from tests.counted import Counted, counted_bucket
 from tpu_training.api import write_data
 from tpu_training.cluster.cluster import Cluster, connect
@@ -38,9 +38,6 @@ from tpu_training.loop.state import create_train_state
 from tpu_training.models.params import CACHE_NONE, Params
 from tpu_training.models.registry import load_model
 from tpustack.demo import dataset
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
 
 _BATCH, _HOSTS = 256, (1, 8)
 _IMAGES, _SIDE = 2816, 144
@@ -88,8 +85,6 @@ def evaluated_by_used(
 
 
 # --- How well the input pipeline shuffles a data set that is ten times its window.
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 _Numbers = npt.NDArray[np.int64]
@@ -157,8 +152,6 @@ def correlation_of_neighbours(orders: list[_Numbers]) -> float:
 #
 # And what photographs take of the host's processor.
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
 
 _PAIRS = 9
 
@@ -189,8 +182,7 @@ def measure_input() -> list[Result]:
         convert(source, str(Path(folder) / "data"))
         data = open_data(str(Path(folder) / "data"))
         cluster = connect(NoTpu(), Wait(), local_devices=0)
-        measured = [result for case in CASES for result in _measure(cluster, data, case)]
-        return measured + _photographs(Path(folder))
+        return [result for case in CASES for result in _measure(cluster, data, case)]
 
 
 def _measure(cluster: Cluster, data: DataSet, case: Case) -> list[Result]:
@@ -219,17 +211,6 @@ def _measure(cluster: Cluster, data: DataSet, case: Case) -> list[Result]:
     ]
 
 
-def _photographs(folder: Path) -> list[Result]:
-    figures = json.loads(run_program("bench.programs.photographs", str(folder / "photographs")))
-    name = f"input: photographs of {figures['bytes'] / 1000:.0f} kB, a core's"
-    return [
-        Result(f"{name} images/s", figures["per_core"], "1/s", better="higher"),
-        Result(
-            f"{name} images/s without decoding", figures["without_images"], "1/s", better="higher"
-        ),
-    ]
-
-
 def _steps_per_second(loop: Callable[[tf.Tensor], object], steps: int) -> float:
     started = time.perf_counter()
     loop(tf.constant(steps))
@@ -238,13 +219,9 @@ def _steps_per_second(loop: Callable[[tf.Tensor], object], steps: int) -> float:
 
 # --- JPEG files to ResNet-50's input: this pipeline against Keras' and a hand-tuned tf.data loop.
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
 
 _PHOTOS_NUMBER = 1200
 _SIZE = 224
-# The mean of ImageNet's photographs, and images that are cut to the input's size beforehand.
-_PHOTOS, _CUT = (375, 500), (_SIZE, _SIZE)
 _PIPELINE_BATCH = 64
 _WARM_UP = 6
 _BATCHES = 16
@@ -252,47 +229,31 @@ _ROUNDS = 9
 
 
 def measure_pipeline() -> list[Result]:
-    """JPEG files of 224x224, which have the goals; then photographs that are resized.
-
-    Of a photograph's time nine tenths are libjpeg's decoding and TensorFlow's bilinear resizing, in
-    the same operations for all three: no pipeline can be much faster there than another.
-    """
-    keras_cut, tuned_cut, rate_cut = _compare(_CUT)
-    keras, tuned, rate = _compare(_PHOTOS)
-    photos, cut = "pipeline: photographs", "pipeline: JPEG 224x224"
-    return [
-        Result(f"{cut}, against Keras' loader", keras_cut, "ratio", 1.2, "higher"),
-        Result(f"{cut}, against a hand-tuned loop", tuned_cut, "ratio", 1.0, "higher"),
-        Result(f"{cut}, images/s", rate_cut, "1/s", better="higher"),
-        Result(f"{photos}, against Keras' loader", keras, "ratio", better="higher"),
-        Result(f"{photos}, against a hand-tuned loop", tuned, "ratio", better="higher"),
-        Result(f"{photos}, images/s", rate, "1/s", better="higher"),
-    ]
-
-
-def _compare(size: tuple[int, int]) -> tuple[float, float, float]:
-    """Ratios to Keras and to the hand-tuned loop, the medians of those of each turn; images/s."""
+    """Ratios to Keras' loader and to the hand-tuned loop, the medians of those of each turn."""
     with tempfile.TemporaryDirectory() as folder:
         photos = Path(folder) / "photos"
-        _write_photos(photos, size)
+        _write_photos(photos)
         convert(str(photos), str(Path(folder) / "data"), Options(test_fraction=0.01))
         data = open_data(str(Path(folder) / "data"))
         pipelines = (_ours(data), _hand_tuned(data), _keras(photos))
         turns = [[_images_per_second(one) for one in pipelines] for _ in range(_ROUNDS)]
-    return (
-        statistics.median(ours / keras for ours, _, keras in turns),
-        statistics.median(ours / tuned for ours, tuned, _ in turns),
-        statistics.median(ours for ours, _, _ in turns),
-    )
+    keras = statistics.median(ours / keras for ours, _, keras in turns)
+    tuned = statistics.median(ours / tuned for ours, tuned, _ in turns)
+    rate = statistics.median(ours for ours, _, _ in turns)
+    return [
+        Result("pipeline: JPEG 224x224, against Keras' loader", keras, "ratio", 1.2, "higher"),
+        Result("pipeline: JPEG 224x224, against a hand-tuned loop", tuned, "ratio", 1.0, "higher"),
+        Result("pipeline: JPEG 224x224, images/s", rate, "1/s", better="higher"),
+    ]
 
 
-def _write_photos(folder: Path, size: tuple[int, int]) -> None:
+def _write_photos(folder: Path) -> None:
     """Random parts of scikit-learn's two photographs, one class each."""
     for number, photo in enumerate(load_sample_images().images):
         (folder / str(number)).mkdir(parents=True)
         for position in range(_PHOTOS_NUMBER // 2):
             seed = (number, position)
-            part = tf.image.stateless_random_crop(photo, (*size, 3), seed)
+            part = tf.image.stateless_random_crop(photo, (_SIZE, _SIZE, 3), seed)
             part = tf.image.stateless_random_flip_left_right(part, seed)
             encoded = tf.io.encode_jpeg(part, quality=90)
             (folder / str(number) / f"{position}.jpg").write_bytes(encoded.numpy())
@@ -314,8 +275,6 @@ def _hand_tuned(data: DataSet) -> tf.data.Dataset:
     def parse(serialised: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         example = tf.io.parse_single_example(serialised, features)
         image = tf.io.decode_jpeg(example["image"], channels=3)
-        if data.manifest.spec.shape[:2] != (_SIZE, _SIZE):
-            image = tf.cast(tf.image.resize(image, (_SIZE, _SIZE)), tf.uint8)
         return tf.ensure_shape(image, (_SIZE, _SIZE, 3)), tf.cast(example["label"], tf.int32)
 
     return (

@@ -1,4 +1,4 @@
-"""One measured figure."""
+"""What the rows share: a measured figure, two programs in turn, MNIST, a program of its own."""
 
 from __future__ import annotations
 
@@ -47,9 +47,6 @@ class Result:
         return self.value <= self.goal if self.better == "lower" else self.value >= self.goal
 
 
-# --- Two programs measured in turn, so that both meet the same moods of the machine.
-
-
 @dataclass(frozen=True)
 class Compared:
     """What turns of two programs give.
@@ -66,7 +63,7 @@ class Compared:
 
 
 def in_turn(first: Callable[[], float], second: Callable[[], float], rounds: int) -> Compared:
-    """Measure both programs `rounds` times, one after the other."""
+    """Measure both `rounds` times, one after the other: both meet the same machine."""
     return compare([(first(), second()) for _ in range(rounds)])
 
 
@@ -75,9 +72,6 @@ def compare(pairs: list[tuple[float, float]]) -> Compared:
     firsts, seconds = zip(*pairs, strict=True)
     ratio = statistics.median(one / other for one, other in pairs)
     return Compared(ratio, statistics.median(firsts), statistics.median(seconds))
-
-
-# --- The data that the rows about training share.
 
 
 def write_mnist(folder: Path) -> Path:

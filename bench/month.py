@@ -1,6 +1,7 @@
-"""How long TPUs live and take to come: drawn by chance, or from a file of somebody's own.
+"""Thirty days of a job on spot TPUs, in virtual time, with the agent's real code and others' loops.
 
-A trace is a JSON list with an object for each TPU in turn: `lives` and `takes`, both in seconds.
+`MONTH_TRACE=FILE make bench ONLY=month` reads how long TPUs take to create and how long they live
+from a JSON list of objects with `takes` and `lives`, both in seconds, one for each TPU in turn.
 """
 
 from __future__ import annotations
@@ -289,11 +290,6 @@ def _train(
         schedule.saved(SAVE_SECONDS)
 
 
-# --- Thirty days on spot TPUs, simulated with the agent's real code, beside others' loops.
-#
-# Assumptions: bench/month (trace.py, simulate.py). `MONTH_TRACE=FILE make bench ONLY=month` takes the
-# TPUs of a file.
-
 _SEEDS = range(5)
 # Goals in percent, of the agent only.
 _GOALS = {"availability": 99.0, "goodput": 98.0}
@@ -312,6 +308,3 @@ def measure_month() -> list[Result]:
             name = f"month: {figure}, {strategy.name}"
             results.append(Result(name, value, "%", wanted, better="higher"))
     return results
-
-
-# --- Thirty days of a job on a spot TPU, in virtual time, with the agent's real code.

@@ -1,4 +1,7 @@
-"""Programs that the rows about training run, each in a process of its own."""
+"""Programs that the rows about training run, each in a process of its own.
+
+`python -m bench.programs NAME ARGUMENTS`; each prints its figures as JSON.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,11 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Protocol
 
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import tensorflow as tf
 
-from bench.measure import in_turn, run_program, write_mnist
+from bench.measure import Result, in_turn, run_program, write_mnist
 from tpu_training import fit
 from tpu_training.checkpoints import copies
 from tpu_training.checkpoints.checkpoints import Checkpoints
@@ -31,7 +35,6 @@ from tpu_training.cluster.endpoint.wait import Wait
 from tpu_training.data.convert.arrays import source_of_arrays
 from tpu_training.data.convert.convert import Storage, store
 from tpu_training.data.data_set import DataSet, open_data
-from tpu_training.data.input.deal import NextBatch
 from tpu_training.data.input.pipeline import training_batches
 from tpu_training.job.lr_range_test.curve import read
 from tpu_training.job.lr_range_test.sweep import RateTrainer, Sweep, run_sweep, run_trials
@@ -43,9 +46,10 @@ from tpu_training.loop.evaluate import create_evaluation
 from tpu_training.loop.state import create_train_state
 from tpu_training.models.params import Params, build_params
 from tpu_training.models.registry import ModelDefinition, load_model
+from tpu_training.models.spec import DataSpec
 from tpustack.project import root
 
-# --- What trainings at several learning rates reach. Loads no TensorFlow.
+# --- What trainings at several learning rates reach.
 
 # How far a training gets also depends on the order of its batches: by a point, for the digits. Only
 # what comes close to the best in the first one can be the best in the mean.
@@ -95,9 +99,17 @@ def train_grid(rates: list[float], accuracy: Callable[[float], float]) -> dict[f
     return {rate: mean(accuracies) for rate, accuracies in found.items()}
 
 
-# --- Trains at the rate that the range test suggests, and at the half decades of a grid.
+def lost_points(tried: list[Tried]) -> list[Result]:
+    """Return the largest loss of accuracy, and how many pairs get no suggestion."""
+    lost = [pair.lost for pair in tried if pair.lost is not None]
+    name = f"range test: {len(tried)} pairs"
+    return [
+        Result(f"{name}, most that a suggestion loses", max(lost, default=0.0), "points", 1.0),
+        Result(f"{name}, without a suggestion", len(tried) - len(lost), ""),
+    ]
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+# --- Trains at the rate that the range test suggests, and at the half decades of a grid.
 
 
 RECIPES = root() / "training" / "recipes"
@@ -161,15 +173,11 @@ def try_pair(folder: Path, pair: tuple[str, str], optimizer: str) -> Tried:
     return Tried(at, grid, suggestion, mean(accuracy(suggestion) for _ in range(TIMES)))
 
 
-# --- What training loses to a checkpoint, asynchronous and synchronous; prints JSON.
+# --- What training loses to a checkpoint, asynchronous and synchronous.
 #
-# Usage: python -m bench.programs DATA TARGET LOOPS STEPS ROUNDS
-#
-# A turn is LOOPS loops of STEPS steps, as the trainer does them. What a checkpoint costs is how much
-# longer a turn takes that begins with one: so the writing behind it counts as well, as far as it
-# takes the processor from the steps. TARGET is a folder or a gs:// URL.
-
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+# A turn is LOOPS loops of STEPS steps, as the trainer does them. A checkpoint costs what a turn
+# that begins with one takes longer, with the writing behind it as far as that takes the processor
+# from the steps. TARGET is a folder or a gs:// URL.
 
 
 _WARM_UP = 2
@@ -208,12 +216,6 @@ class Turns:
         self._save()
         self.plain()
 
-    def waited_for(self) -> None:
-        """The trainer's checkpoint, written before the turn goes on."""
-        self._save()
-        self._checkpoints.wait()
-        self.plain()
-
     def synchronous(self) -> None:
         """TensorFlow's own checkpoint of the same."""
         self._manager.save()
@@ -231,22 +233,18 @@ class Turns:
         self._checkpoints.save(self._number)
 
 
-def cost_of_checkpoints(data: Path, target: str, loops: int, steps: int, rounds: int) -> None:
+def checkpoint(data: str, target: str, loops: str, steps: str, rounds: str) -> None:
     """What is lost is told by the plain turns before and after."""
-    turns = Turns(data, target, loops, steps)
-    kinds = (turns.asynchronous, turns.waited_for, turns.synchronous)
+    turns = Turns(Path(data), target, int(loops), int(steps))
+    kinds = (turns.asynchronous, turns.synchronous)
     lost: dict[str, list[float]] = {kind.__name__: [] for kind in kinds}
     before = turns.seconds(turns.plain)
-    for _ in range(_WARM_UP + rounds):
+    for _ in range(_WARM_UP + int(rounds)):
         for kind in kinds:
             taken, after = turns.seconds(kind), turns.seconds(turns.plain)
             lost[kind.__name__].append(taken - (before + after) / 2)
             before = after
     print(json.dumps({kind: statistics.median(all_[_WARM_UP:]) for kind, all_ in lost.items()}))
-
-
-if __name__ == "__main__":
-    cost_of_checkpoints(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:6]))
 
 
 # --- A trainer's steps a second against those of Keras' fit, measured in turn.
@@ -290,11 +288,7 @@ def print_rates(
     print(json.dumps({**figures, "steps_per_execution": best}))
 
 
-# --- Steps a second of the trainer's loop and of Keras' fit, in turn; prints JSON.
-#
-# Usage: python -m bench.programs DATA
-
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+# --- Steps a second of the trainer's loop and of Keras' fit, in turn.
 
 
 _BATCH = 256
@@ -304,20 +298,21 @@ _STEPS_PER_EXECUTION = (1, 10, 50, 100, 200)
 
 
 class Ours:
-    """The trainer: its model, optimizer, input pipeline and loop."""
+    """The trainer: its model, optimizer, input pipeline and loop; `loops` of `steps` each time."""
 
-    def __init__(self, data: DataSet) -> None:
-        params = Params(global_batch_size=_BATCH)
-        self._cluster = connect(NoTpu(), Wait(), 0)
-        definition = load_model("mnist_cnn")
-        state = create_train_state(self._cluster, definition, params, data.manifest, 10**6)
-        batches: NextBatch = training_batches(data, self._cluster, params)
+    def __init__(
+        self, model: ModelDefinition, data: DataSet, batch: int, loops: int, steps: int
+    ) -> None:
+        params = build_params({"global_batch_size": batch}, (), (), model.params)
+        self._cluster, self._loops, self._steps = connect(NoTpu(), Wait(), 0), loops, steps
+        state = create_train_state(self._cluster, model, params, data.manifest, 10**6)
+        batches = training_batches(data, self._cluster, params)
         self._loop = create_train_loop(self._cluster, params, state, batches)
 
     def train(self) -> None:
-        """_STEPS steps, in loops of 50 as by default."""
-        for _ in range(_FIT_STEPS // 50):
-            float(self._loop(tf.constant(50))[0])
+        """Take the steps."""
+        for _ in range(self._loops):
+            run_loop(self._cluster, self._loop, self._steps)
 
 
 class Keras:
@@ -367,21 +362,15 @@ def _read(data: DataSet) -> tf.data.Dataset:
     return shuffled.batch(_BATCH, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
 
 
-def compare_networks(folder: Path) -> None:
+def network(folder: str) -> None:
     """Measure the trainer and Keras on the data set in `folder`."""
-    data = open_data(str(folder))
-    print_rates(Ours(data), lambda n: Keras(data, n), _STEPS_PER_EXECUTION, _FIT_STEPS, _ROUNDS)
+    data = open_data(folder)
+    # Loops of 50 steps, as by default.
+    ours = Ours(load_model("mnist_cnn"), data, _BATCH, _FIT_STEPS // 50, 50)
+    print_rates(ours, lambda n: Keras(data, n), _STEPS_PER_EXECUTION, _FIT_STEPS, _ROUNDS)
 
 
-if __name__ == "__main__":
-    compare_networks(Path(sys.argv[1]))
-
-
-# --- Steps a second of Keras models in the trainer's loop and in Keras' fit, in turn; prints JSON.
-#
-# Usage: python -m bench.programs NAME FOLDER
-
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+# --- Steps a second of Keras models in the trainer's loop and in Keras' fit, in turn.
 
 
 _MODEL_BATCH = 32
@@ -389,27 +378,9 @@ _MODEL_STEPS = 25
 _MODEL_ROUNDS = 3
 _MODEL_STEPS_PER_EXECUTION = (1, 5, 25)
 _EXAMPLES, _CLASSES, _VOCABULARY = 1024, 10, 1000
+_WIDTH, _HEADS, _LAYERS = 128, 4, 2
 
 Arrays = tuple[Any, Any]
-
-
-class OurModel:
-    """The trainer: its input pipeline and its loop, with the model as its file creates it."""
-
-    def __init__(self, definition: ModelDefinition, arrays: Arrays, folder: Path) -> None:
-        splits = {"train": arrays, "test": (arrays[0][:_MODEL_BATCH], arrays[1][:_MODEL_BATCH])}
-        store(source_of_arrays("bench", splits, ()), str(folder), Storage())
-        data = open_data(str(folder))
-        params = build_params({"global_batch_size": _MODEL_BATCH}, (), (), definition.params)
-        self._cluster = connect(NoTpu(), Wait(), 0)
-        state = create_train_state(self._cluster, definition, params, data.manifest, 10**6)
-        batches = training_batches(data, self._cluster, params)
-        self._loop = create_train_loop(self._cluster, params, state, batches)
-        self.spec = data.manifest.input_spec(0)
-
-    def train(self) -> None:
-        """_STEPS steps in one loop."""
-        run_loop(self._cluster, self._loop, _MODEL_STEPS)
 
 
 class KerasModel:
@@ -432,6 +403,35 @@ class KerasModel:
         self._model.fit(self._batches, epochs=1, steps_per_epoch=_MODEL_STEPS, verbose=0)
 
 
+def mobilenet_v2(spec: DataSpec) -> Any:
+    """Return MobileNetV2 of keras.applications without weights, compiled."""
+    keras: Any = tf.keras
+    pixels = keras.layers.Rescaling(1 / 127.5, -1)(inputs := keras.Input(spec.shape))
+    network = keras.applications.MobileNetV2(
+        input_tensor=pixels, input_shape=spec.shape, weights=None, classes=spec.classes
+    )
+    model = keras.Model(inputs, network.output)
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def transformer(spec: DataSpec) -> Any:
+    """Return a small transformer of Keras' own layers, compiled."""
+    keras: Any = tf.keras
+    layers = keras.layers
+    x = layers.Embedding(spec.vocabulary, _WIDTH)(tokens := keras.Input(spec.shape, dtype="int32"))
+    for _ in range(_LAYERS):
+        attention = layers.MultiHeadAttention(_HEADS, _WIDTH // _HEADS, dropout=0.1)(x, x)
+        x = layers.LayerNormalization()(x + layers.Dropout(0.1)(attention))
+        hidden = layers.Dense(_WIDTH)(layers.Dense(4 * _WIDTH, activation="gelu")(x))
+        x = layers.LayerNormalization()(x + layers.Dropout(0.1)(hidden))
+    outputs = layers.Dense(spec.classes)(layers.GlobalAveragePooling1D()(x))
+    model = keras.Model(tokens, outputs)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, metrics=["accuracy"])
+    return model
+
+
 def _arrays(name: str) -> Arrays:
     random = np.random.default_rng(0)
     labels = random.integers(0, _CLASSES, _EXAMPLES).astype(np.int32)
@@ -441,31 +441,28 @@ def _arrays(name: str) -> Arrays:
     return random.integers(0, 256, (_EXAMPLES, 32, 32, 3)).astype(np.uint8), labels
 
 
-def compare_models(name: str, folder: Path) -> None:
+def model(name: str, folder: str) -> None:
     """Measure the trainer and Keras with the model NAME; keep data in `folder`."""
     arrays = _arrays(name)
-    definition = load_model(str(Path(__file__).parent / "models" / f"{name}.py"))
-    ours = OurModel(definition, arrays, folder)
+    file = Path(folder).with_suffix(".py")
+    file.write_text(f"from bench.programs import {name} as create_model\n", encoding="utf-8")
+    definition = load_model(str(file))
+    splits = {"train": arrays, "test": (arrays[0][:_MODEL_BATCH], arrays[1][:_MODEL_BATCH])}
+    store(source_of_arrays("bench", splits, ()), folder, Storage())
+    data = open_data(folder)
+    spec, ours = data.manifest.input_spec(0), Ours(definition, data, _MODEL_BATCH, 1, _MODEL_STEPS)
 
     def fit(steps_per_execution: int) -> KerasModel:
-        model = definition.create_model(definition.params(), ours.spec, 0)
+        model = definition.create_model(definition.params(), spec, 0)
         return KerasModel(model, arrays, steps_per_execution)
 
     print_rates(ours, fit, _MODEL_STEPS_PER_EXECUTION, _MODEL_STEPS, _MODEL_ROUNDS)
 
 
-if __name__ == "__main__":
-    compare_models(sys.argv[1], Path(sys.argv[2]))
+# --- How long no loop of steps runs in a job, between its first and its last.
 
 
-# --- How long no loop of steps runs in a job, between its first and its last; prints JSON.
-#
-# Usage: python -m bench.programs DATA MODEL_DIR
-
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-
-
-def work_between_loops(data: str, model_dir: str) -> None:
+def loops(data: str, model_dir: str) -> None:
     """Train half an epoch; no checkpoint is due before the end."""
     times: list[tuple[float, float]] = []
     run = compiled_loop.run_loop
@@ -485,25 +482,16 @@ def work_between_loops(data: str, model_dir: str) -> None:
     print(json.dumps({"share": sum(gaps) / whole, "each": sum(gaps) / len(gaps)}))
 
 
-if __name__ == "__main__":
-    work_between_loops(*sys.argv[1:3])
-
-
-# --- How long a save holds the steps, and how long it takes in all; prints JSON.
-#
-# Usage: python -m bench.programs FOLDER
-#
+# --- How long a save holds the steps, and how long it takes in all.
 # The variables lie on a device of their own, as on a TPU: one of the two parts into which the
 # processor is split. A copy to the other part stands for one to the TPU's host.
-
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 
 
 # ResNet-50 with momentum has 0.2 GB; this is 0.4 in 200 variables.
 _VARIABLES, _NUMBERS, _SAVES = 200, 500_000, 5
 
 
-def hold_of_a_save(folder: str) -> None:
+def save(folder: str) -> None:
     """Save some times; the first time compiles the copy."""
     cluster = connect(NoTpu(), Wait(), local_devices=2)
     vars(copies)["host_of"] = lambda device: "/job:localhost/replica:0/task:0/device:CPU:1"
@@ -522,5 +510,10 @@ def hold_of_a_save(folder: str) -> None:
     print(json.dumps({name: statistics.median(seconds) for name, seconds in found.items()}))
 
 
+PROGRAMS: dict[str, Callable[..., None]] = {
+    program.__name__: program for program in (checkpoint, network, model, loops, save)
+}
+
+
 if __name__ == "__main__":
-    hold_of_a_save(sys.argv[1])
+    PROGRAMS[sys.argv[1]](*sys.argv[2:])

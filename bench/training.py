@@ -1,7 +1,4 @@
-"""Steps a second through the TPU's gRPC endpoint against the same replicas in this process.
-
-And the host's work between two loops, in which the cores of a TPU would do nothing.
-"""
+"""The trainer: through an endpoint, its start, checkpoints, Keras, loops, saves, learning rates."""
 
 from __future__ import annotations
 
@@ -17,11 +14,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.measure import Result, in_turn, run_program, write_mnist
-from bench.programs import Tried
 from tests.sandbox import session
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.errors import TpustackError
 from tpustack.project import root
+
+# --- Steps a second through the TPU's gRPC endpoint against the same replicas in this process.
+#
+# And the host's work between two loops, in which the cores of a TPU would do nothing.
 
 _PAIRS = 3
 _REPLICAS = 8
@@ -136,32 +136,30 @@ _BUCKET = "bench-checkpoints"
 # https://cloud.google.com/storage/docs/storage-classes
 _SECONDS_PER_CALL = 0.03
 # Loops, steps of each, rounds: a turn is longer than a checkpoint takes to be written.
-_TO_BUCKET, _TO_DISK = ("4", "50", "11"), ("1", "20", "41")
+_TURNS = ("4", "50", "11")
 # Steps on one core: like those of a TPU, they leave the host to the writer.
 _ONE_CORE = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1"}
 
 
 def measure_checkpoint() -> list[Result]:
-    """The MNIST CNN with Adam's moments, to a bucket and to a local disk.
+    """The MNIST CNN with Adam's moments, to a bucket, where a TPU's checkpoints always go.
 
-    The row with the goal is the one to the bucket: there a TPU's checkpoints always go. What is
-    synchronous is TensorFlow's own tf.train.CheckpointManager to the same place. A TPU's steps
-    leave the host's processor alone; here one core stands in for it, and the other has the writing
-    thread and the local cloud. The last rows have the steps on all cores instead, where all of a
-    checkpoint's work is taken from them, and so is the local cloud's.
+    What is synchronous is TensorFlow's own tf.train.CheckpointManager to the same place. A TPU's
+    steps leave the host's processor alone; here one core stands in for it, and the other has the
+    writing thread and the local cloud.
     """
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         data = write_mnist(folder)
-        disk = _run(data, str(folder / "results"), _TO_DISK, _ONE_CORE)
         with LocalCloudCommand(folder / "cloud").running() as cloud:
-            url, environment = _make_bucket(cloud), cloud.environment()
-            bucket = _run(data, f"{url}/one", _TO_BUCKET, environment | _ONE_CORE)
-            contended = _run(data, f"{url}/all", _TO_BUCKET, environment)
+            arguments = ("checkpoint", str(data), f"{_make_bucket(cloud)}/results", *_TURNS)
+            figures = _figures(*arguments, environment=cloud.environment() | _ONE_CORE)
+    ratio = max(0.0, figures["asynchronous"]) / figures["synchronous"]
+    lost = "checkpoint to a bucket: time lost"
     return [
-        *_results("bucket", bucket, goal=0.05),
-        *_results("disk", disk),
-        *_results("bucket, steps on all cores", contended),
+        Result(f"{lost}, asynchronous against synchronous", ratio, "ratio", goal=0.05),
+        Result(f"{lost}, asynchronous", figures["asynchronous"] * 1000, "ms"),
+        Result(f"{lost}, synchronous", figures["synchronous"] * 1000, "ms"),
     ]
 
 
@@ -177,24 +175,11 @@ def _make_bucket(cloud: LocalCloudCommand) -> str:
     return f"gs://{_BUCKET}"
 
 
-def _run(
-    data: Path, target: str, size: tuple[str, ...], environment: Mapping[str, str]
-) -> dict[str, float]:
-    arguments = (str(data), target, *size)
-    said = run_program("bench.programs", *arguments, environment=environment)
-    figures: dict[str, float] = json.loads(said.splitlines()[-1])
+def _figures(*arguments: str, environment: Mapping[str, str] | None = None) -> dict[str, float]:
+    """Run a program of bench/programs.py; return what it measured."""
+    printed = run_program("bench.programs", *arguments, environment=environment)
+    figures: dict[str, float] = json.loads(printed.splitlines()[-1])
     return figures
-
-
-def _results(where: str, figures: dict[str, float], goal: float | None = None) -> list[Result]:
-    lost = f"checkpoint to a {where}: time lost"
-    ratio = max(0.0, figures["asynchronous"]) / figures["synchronous"]
-    return [
-        Result(f"{lost}, asynchronous against synchronous", ratio, "ratio", goal),
-        Result(f"{lost}, asynchronous", figures["asynchronous"] * 1000, "ms"),
-        Result(f"{lost}, the same waited for", figures["waited_for"] * 1000, "ms"),
-        Result(f"{lost}, synchronous", figures["synchronous"] * 1000, "ms"),
-    ]
 
 
 # --- The trainer's loop against Keras' `fit` with the best `steps_per_execution`.
@@ -206,15 +191,13 @@ def measure_keras() -> list[Result]:
     """The trainer's own network and Keras' like it; then Keras models in both, on this machine."""
     with tempfile.TemporaryDirectory() as folder:
         data = write_mnist(Path(folder))
-        results = _rates("", run_program("bench.programs", str(data)))
+        results = _rates("", _figures("network", str(data)))
         for name, words in _MODELS.items():
-            arguments = (name, f"{folder}/{name}")
-            results += _rates(f" of {words}", run_program("bench.programs", *arguments))
+            results += _rates(f" of {words}", _figures("model", name, f"{folder}/{name}"))
     return results
 
 
-def _rates(model: str, printed: str) -> list[Result]:
-    figures = json.loads(printed.splitlines()[-1])
+def _rates(model: str, figures: Mapping[str, float]) -> list[Result]:
     fit = f"Keras fit, {figures['steps_per_execution']} steps per execution"
     against = f"training: steps/s{model} against Keras fit"
     return [
@@ -234,8 +217,7 @@ def measure_loops() -> list[Result]:
     """A job with all of its callbacks, TensorBoard and ledger, in loops of 20 steps, on MNIST."""
     with tempfile.TemporaryDirectory() as folder:
         data = write_mnist(Path(folder))
-        said = run_program("bench.programs", str(data), f"{folder}/results")
-    figures: dict[str, float] = json.loads(said.splitlines()[-1])
+        figures = _figures("loops", str(data), f"{folder}/results")
     return [
         Result("loops: host work between loops", figures["share"], "part", _GOAL),
         Result("loops: the same for each loop", figures["each"] * 1000, "ms"),
@@ -250,8 +232,7 @@ _GOAL_SECONDS = 0.5
 def measure_save() -> list[Result]:
     """0.4 GB in 200 variables, twice a ResNet-50 with momentum."""
     with tempfile.TemporaryDirectory() as folder:
-        said = run_program("bench.programs", folder)
-    figures: dict[str, float] = json.loads(said.splitlines()[-1])
+        figures = _figures("save", folder)
     return [
         Result(
             "save: seconds that it holds the steps, 0.4 GB", figures["held"], "s", _GOAL_SECONDS
@@ -262,12 +243,10 @@ def measure_save() -> list[Result]:
 
 # --- What the learning-rate range test suggests, against a grid of trainings.
 
-_MOST_LOST = 1.0
-
 
 def measure_rates() -> list[Result]:
     """Try all pairs of model and data with each optimizer; print each as soon as it is there."""
-    from bench.programs import OPTIMIZERS, PAIRS, try_pair, write_data
+    from bench.programs import OPTIMIZERS, PAIRS, lost_points, try_pair, write_data
 
     tried = []
     with tempfile.TemporaryDirectory() as folder:
@@ -275,16 +254,4 @@ def measure_rates() -> list[Result]:
         for pair in itertools.product(PAIRS, OPTIMIZERS):
             tried.append(try_pair(data, *pair))
             print(tried[-1].row, flush=True)
-    return results(tried)
-
-
-def results(tried: list[Tried]) -> list[Result]:
-    """Return the largest loss of accuracy, and how many pairs get no suggestion."""
-    lost = [pair.lost for pair in tried if pair.lost is not None]
-    name = f"range test: {len(tried)} pairs"
-    return [
-        Result(
-            f"{name}, most that a suggestion loses", max(lost, default=0.0), "points", _MOST_LOST
-        ),
-        Result(f"{name}, without a suggestion", len(tried) - len(lost), ""),
-    ]
+    return lost_points(tried)

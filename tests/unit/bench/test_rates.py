@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.programs import Tried, train_grid
-from bench.training import results
+from bench.programs import Tried, lost_points, train_grid
 
 GRID = {0.01: 0.9, 0.1: 0.95}
 
@@ -17,11 +16,11 @@ def test_a_suggestion_loses_what_the_best_of_the_grid_has_more() -> None:
 
 def test_the_worst_pair_counts_and_one_without_a_suggestion_is_told() -> None:
     tried = [Tried("a", GRID, 0.05, 0.93), Tried("b", GRID, 0.1, 0.95), Tried("c", GRID, None)]
-    most, without = results(tried)
+    most, without = lost_points(tried)
     assert most.value == pytest.approx(2.0)
     assert not most.holds
     assert without.value == 1
-    assert results(tried[1:])[0].holds
+    assert lost_points(tried[1:])[0].holds
 
 
 def test_a_pair_is_a_row_of_the_page() -> None:

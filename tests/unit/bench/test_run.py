@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -121,16 +122,6 @@ def test_it_says_how_long_a_row_took_last_time(
     assert set(read(path)["seconds"]) == {"fast", "other"}
 
 
-def test_a_file_of_an_earlier_release_says_no_durations(
-    run: Callable[..., tuple[int, str]], path: Path
-) -> None:
-    path.write_text("[]", encoding="utf-8")
-
-    _, text = run(fast=row(FAST, seconds=40))
-
-    assert "measuring fast, which takes about 40 s …" in text
-
-
 def test_the_rows_that_are_named_run_once_each_in_that_order(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -153,12 +144,13 @@ def test_unknown_rows_get_one_message_that_lists_what_there_is(
 
     assert capsys.readouterr().err.splitlines()[-1] == (
         "make bench: error: no row is called previw or starup; the rows are preview, deploy, "
-        "slices, request, criticalpath, endpoint, localcloud, jobs, dashboard, killpoints, keras, "
-        "checkpoint, loops, save, startup, pipeline, input, compile, compiled, shuffle, reads, "
-        "rates, steps, month, kill_to_step, agent"
+        "slices, request, criticalpath, jobs, dashboard, kill_to_step, killpoints, agent, month, "
+        "reads, shuffle, input, pipeline, endpoint, startup, checkpoint, loops, save, keras, "
+        "rates, compile, compiled, steps"
     )
 
 
-def test_each_row_has_a_module() -> None:
-    modules = {path.stem for path in (bench.FOLDER / "rows").glob("*.py")}
-    assert modules - {"__init__"} == set(ROWS)
+def test_each_row_is_measured_by_a_function_of_its_name() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in bench.FOLDER.glob("*.py")]
+    functions = {name for text in sources for name in re.findall(r"^def measure_(\w+)", text, re.M)}
+    assert functions == set(ROWS)

@@ -1,6 +1,6 @@
 """Every built-in model and recipe compiles for every generation of TPUs, and needs no more memory.
 
-The compiler is Google's own. What it needs was recorded (bench/steps.yaml); the large models are
+The compiler is Google's own. What it needs was recorded (tests/steps.yaml); the large models are
 compiled here for two generations, and by `make bench` for all.
 """
 

@@ -1,1 +1,0 @@
-"""Keras models in files, as `--model` takes them."""
