@@ -82,7 +82,7 @@ def test_the_pages_example_has_at_most_forty_lines_and_learns(
     module = types.ModuleType("example")
     exec(compile(code, str(file), "exec"), module.__dict__)
     assert module.result.metrics["test_r2"] > 0.8
-    assert (tmp_path / "results" / "report.html").is_file()
+    assert (tmp_path / "results" / "report.json").is_file()
 
 
 def test_a_second_call_goes_on_and_hands_back_course_and_figures(

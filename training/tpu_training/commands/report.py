@@ -13,8 +13,8 @@ def add(modes: Any) -> None:
         modes,
         "report",
         _build,
-        help="write a training's report as HTML and JSON",
-        description="Write report.html and report.json to the model directory from what the "
+        help="write a training's report as JSON",
+        description="Write report.json to the model directory from what the "
         "training has written so far. Every training does so at its end.",
     )
     parser.add_argument(
@@ -27,7 +27,7 @@ def _build(known: argparse.Namespace) -> Command:
 
 
 def _write(model_dir: str) -> int:
-    from tpu_training.monitoring.report.write import write_report
+    from tpu_training.monitoring.report import write_report
 
     print(f"report finished report={write_report(model_dir)}", flush=True)
     return 0

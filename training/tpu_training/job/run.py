@@ -1,6 +1,7 @@
 """Run a job with TensorFlow: connect, train, evaluate, write the results."""
 
 import logging
+import os
 from contextlib import closing
 
 import tensorflow as tf
@@ -21,7 +22,6 @@ from tpu_training.errors import DivergedError, InputError
 from tpu_training.goodput.beginning import Beginning
 from tpu_training.job.data import connect_and_open
 from tpu_training.job.divergence import explain
-from tpu_training.job.doubtful import check_doubtful, write_doubtful
 from tpu_training.job.evaluations import Evaluations
 from tpu_training.job.hang_timer import HangTimer
 from tpu_training.job.job import Job
@@ -39,7 +39,7 @@ from tpu_training.monitoring.ledger import Ledger
 from tpu_training.monitoring.model_summaries import ModelSummaries
 from tpu_training.monitoring.profiler import ProfileCapture, parse_steps
 from tpu_training.monitoring.progress import Progress
-from tpu_training.monitoring.report.write import write_report
+from tpu_training.monitoring.report import COST_NOTE, write_report
 from tpu_training.monitoring.scalars import Scalars
 from tpu_training.monitoring.step_times import StepTimes
 from tpu_training.monitoring.summaries import Summaries
@@ -110,7 +110,6 @@ def _run(
     if restored and not job.trains and state.average is None:
         restore_averages(state.model, restored)
     if job.trains:
-        check_doubtful(job, data, state, cluster)
         if restored is None:
             load_initial_weights(cluster, job.params, state.model)
             if state.average:
@@ -184,13 +183,14 @@ def _run(
             evaluations.test(step)
         if job.trains:
             ledger.finish()
-        write_doubtful(cluster, job, data, state)
         hang_timer.reset()
     lease.confirm()
     summary, values = metrics.write(job.model_dir)
     if job.trains:
         with tf.device(cluster.this_process):
             logger.info("report: %s", write_report(job.model_dir))
+        if note := os.environ.get(COST_NOTE):
+            logger.info("cost: %s", note)
     if state.average:
         with cluster.on_loop_device():
             state.average.swap()  # Nothing trains any more.

@@ -23,16 +23,6 @@ def read_series(logdir: str) -> dict[str, Series]:
     return {tag: dict(sorted(values.items())) for tag, values in sorted(series.items())}
 
 
-def last_picture(logdir: str, tag: str) -> bytes | None:
-    """Return the newest PNG picture under `tag`."""
-    picture = None
-    for event in _events(logdir):
-        for value in event.summary.value:
-            if value.tag == tag:
-                picture = bytes(tf.make_ndarray(value.tensor)[2])
-    return picture
-
-
 def _events(logdir: str) -> Iterator[tf.compat.v1.Event]:
     """All events, file by file in the order of their start; what is half written ends a file."""
     names = tf.io.gfile.listdir(logdir) if tf.io.gfile.isdir(logdir) else []
