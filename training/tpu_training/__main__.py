@@ -59,7 +59,7 @@ def _run(job: Job, begun: float) -> str:
 
 
 def _translate(error: Exception) -> TrainingError:
-    from tpu_training.errors.translate import translate
+    from tpu_training.errors.catalog import translate
 
     return translate(error)
 

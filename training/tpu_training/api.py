@@ -279,6 +279,6 @@ def _raise_told(error: Exception) -> NoReturn:
         logging.getLogger(__name__).warning("training interrupted: %s", error)
     if isinstance(error, TrainingError):
         raise error
-    from tpu_training.errors.translate import translate
+    from tpu_training.errors.catalog import translate
 
     raise translate(error) from error

@@ -23,7 +23,7 @@ from tpu_training.checkpoints.record import JobRecord
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.manifest import RAW, stored_spec
 from tpu_training.errors import CheckpointError, DivergedError, Interrupted, LeaseError
-from tpu_training.errors.translate import translate
+from tpu_training.errors.catalog import translate
 from tpu_training.loop.callbacks import Callback, LoopReport
 from tpu_training.loop.compiled_loop import LoopFigures, TrainLoop, run_loop
 from tpu_training.loop.shutdown import ShutdownRequest

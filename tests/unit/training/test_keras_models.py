@@ -534,7 +534,7 @@ def test_what_can_not_be_trained_is_told_with_its_line(
 
 
 def test_a_fault_in_a_layer_is_told_with_its_line(one_device: Cluster, tmp_path: Path) -> None:
-    from tpu_training.errors.translate import translate
+    from tpu_training.errors.catalog import translate
 
     text = SUBCLASSED.replace("return x * self.factor", "return x * self.no_such")
     with pytest.raises(Exception, match="no_such") as caught:

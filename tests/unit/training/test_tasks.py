@@ -25,7 +25,7 @@ from tpu_training.data.convert.arrays import source_of_arrays
 from tpu_training.data.convert.convert import Storage, store
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.errors import InputError
-from tpu_training.errors.translate import translate
+from tpu_training.errors.catalog import translate
 from tpu_training.loop.callbacks import Callback, LoopReport
 from tpu_training.loop.evaluate import create_evaluation
 from tpu_training.loop.shutdown import ShutdownRequest

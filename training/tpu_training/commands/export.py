@@ -61,7 +61,7 @@ def _build(known: argparse.Namespace) -> Command:
 
 def _export(known: argparse.Namespace) -> int:
     if known.format == "onnx":
-        from tpu_training.errors.extras import require
+        from tpu_training.errors import require
 
         require("tf2onnx", "tf2onnx", "onnx", "--format=onnx")
     from tpu_training.serving.export.run import run_export

@@ -63,7 +63,7 @@ def _build(known: argparse.Namespace) -> Command:
 def _test(job: Job, known: argparse.Namespace) -> int:
     """Sweep, write the results to the model directory; 1 when no rate can be suggested."""
     if not known.no_plot:
-        from tpu_training.errors.extras import require_plots
+        from tpu_training.errors import require_plots
 
         require_plots("the plot", ", or leave the plot out with --no-plot")
     job = with_converted_data(job)

@@ -82,7 +82,7 @@ def _end_with_parent() -> None:
 def _described(error: Exception) -> tuple[str, str]:
     """Return an error's kind and text: not every exception can be sent."""
     if not isinstance(error, TrainingError):
-        from tpu_training.errors.translate import translate
+        from tpu_training.errors.catalog import translate
 
         error = translate(error)
     kind = InputError if isinstance(error, errors.ParamsError) else type(error)

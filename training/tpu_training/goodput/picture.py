@@ -5,8 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tpu_training.errors import InputError
-from tpu_training.errors.extras import require
+from tpu_training.errors import InputError, require
 from tpu_training.goodput.account import STATES, Account
 from tpu_training.goodput.ledger import Ledger
 from tpu_training.goodput.timeline import Segment, timeline

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tpu_training.data.function.call import DataFunction
 from tpu_training.data.manifest import TRAIN
 from tpu_training.errors import InputError
-from tpu_training.errors.user_lines import users_line
+from tpu_training.errors.catalog import users_line
 from tpu_training.loop.walk import operations
 
 _PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from tpu_training.data import files
-from tpu_training.errors import TrainingError
-from tpu_training.errors.extras import require
+from tpu_training.errors import TrainingError, require
 from tpu_training.loop.callbacks import Callback, LoopReport
 
 _FILE_NAME = "tracker.json"

@@ -9,7 +9,7 @@ import math
 import zipfile
 from typing import Any
 
-from tpu_training.errors.extras import require
+from tpu_training.errors import require
 
 _WEIGHTS = "model.weights.h5"
 # Weights hardly get smaller by compression. A small sum counts for nothing.

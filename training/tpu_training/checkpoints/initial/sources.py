@@ -14,8 +14,7 @@ from tpu_training.checkpoints.averages import averaged_keys
 from tpu_training.checkpoints.initial.hostile import check_hdf5, unpack_keras
 from tpu_training.checkpoints.reader import newest_whole
 from tpu_training.data import files
-from tpu_training.errors import InputError
-from tpu_training.errors.extras import require
+from tpu_training.errors import InputError, require
 
 Array = npt.NDArray[Any]
 
