@@ -23,8 +23,7 @@ from bench.measure import Compared, Result, in_turn
 from tests.counted import Counted, counted_bucket
 from tpu_training.api import write_data
 from tpu_training.cluster.cluster import Cluster, connect
-from tpu_training.cluster.endpoint.target import NoTpu
-from tpu_training.cluster.endpoint.wait import Wait
+from tpu_training.cluster.endpoint import NoTpu, Wait
 from tpu_training.data.convert.convert import convert
 from tpu_training.data.convert.source import Options
 from tpu_training.data.data_set import DataSet, open_data
@@ -33,8 +32,8 @@ from tpu_training.data.input.deal import finish
 from tpu_training.data.input.order import Plan
 from tpu_training.data.input.pipeline import evaluation_rows, training_batches, training_rows
 from tpu_training.data.input.shards import Shards
-from tpu_training.loop.compiled_loop import create_train_loop
 from tpu_training.loop.state import create_train_state
+from tpu_training.loop.train import create_train_loop
 from tpu_training.models.params import CACHE_NONE, Params
 from tpu_training.models.registry import load_model
 from tpustack.demo import dataset

@@ -22,8 +22,8 @@ from infra.startup.agent.declaration import PATH
 from infra.startup.agent.google import STORAGE, Json, Place, parse
 from infra.startup.agent.recovery import Recovery
 from infra.startup.agent.world import World
-from tpu_training.checkpoints.history import History
-from tpu_training.checkpoints.schedule import CheckpointSchedule
+from tpu_training.checkpoints.reader import History
+from tpu_training.loop.train import CheckpointSchedule
 
 # The rhythm of a table that SkyPilot published for spot TPUs, taken over from notes: a preemption
 # in about 16 hours, 9.8 minutes from one job to the next. Its own deletion and half a poll are no

@@ -25,25 +25,23 @@ import tensorflow as tf
 
 from bench.measure import Result, in_turn, run_program, write_mnist
 from tpu_training import fit
-from tpu_training.checkpoints import copies
-from tpu_training.checkpoints.checkpoints import Checkpoints
-from tpu_training.checkpoints.record import JobRecord
-from tpu_training.checkpoints.writer import CheckpointWriter
+from tpu_training.checkpoints import checkpoints
+from tpu_training.checkpoints.checkpoints import Checkpoints, CheckpointWriter
+from tpu_training.checkpoints.reader import JobRecord
 from tpu_training.cluster.cluster import connect
-from tpu_training.cluster.endpoint.target import NoTpu
-from tpu_training.cluster.endpoint.wait import Wait
+from tpu_training.cluster.endpoint import NoTpu, Wait
 from tpu_training.data.convert.arrays import source_of_arrays
 from tpu_training.data.convert.convert import Storage, store
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.input.pipeline import training_batches
-from tpu_training.job.lr_range_test.curve import read
-from tpu_training.job.lr_range_test.sweep import RateTrainer, Sweep, run_sweep, run_trials
+from tpu_training.job.lr_range_test import RateTrainer, Sweep, run_sweep, run_trials
+from tpu_training.job.lr_verdict import read
 from tpu_training.job.start import prepare_tensorflow
-from tpu_training.loop import compiled_loop
+from tpu_training.loop import train
 from tpu_training.loop import train as loop_of_loops
-from tpu_training.loop.compiled_loop import create_train_loop, run_loop
-from tpu_training.loop.evaluate import create_evaluation
+from tpu_training.loop.evaluation import create_evaluation
 from tpu_training.loop.state import create_train_state
+from tpu_training.loop.train import create_train_loop, run_loop
 from tpu_training.models.params import Params, build_params
 from tpu_training.models.registry import ModelDefinition, load_model
 from tpu_training.models.spec import DataSpec
@@ -465,7 +463,7 @@ def model(name: str, folder: str) -> None:
 def loops(data: str, model_dir: str) -> None:
     """Train half an epoch; no checkpoint is due before the end."""
     times: list[tuple[float, float]] = []
-    run = compiled_loop.run_loop
+    run = train.run_loop
 
     def timed(*arguments: object) -> object:
         begun = time.perf_counter()
@@ -494,7 +492,7 @@ _VARIABLES, _NUMBERS, _SAVES = 200, 500_000, 5
 def save(folder: str) -> None:
     """Save some times; the first time compiles the copy."""
     cluster = connect(NoTpu(), Wait(), local_devices=2)
-    vars(copies)["host_of"] = lambda device: "/job:localhost/replica:0/task:0/device:CPU:1"
+    vars(checkpoints)["host_of"] = lambda device: "/job:localhost/replica:0/task:0/device:CPU:1"
     with tf.device("/cpu:0"):
         variables = [tf.Variable(tf.ones((_NUMBERS,))) for _ in range(_VARIABLES)]
     checkpoint = tf.train.Checkpoint(variables=variables)

@@ -24,7 +24,7 @@ from rich.console import Console
 from bench.measure import Result, write_mnist
 from tests.killer import Killer, Life
 from tests.sandbox import make_project, make_trainer, session, write_stack
-from tpu_training.goodput.entry import Entry, parse
+from tpu_training.goodput.ledger import Entry, parse_entry
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
@@ -88,7 +88,7 @@ class _Running:
             self.google.get(f"{objects}/{quote(item['name'], safe='')}?alt=media", timeout=30).text
             for item in found
         ]
-        return sorted(filter(None, map(parse, texts)), key=lambda entry: entry.begin)
+        return sorted(filter(None, map(parse_entry, texts)), key=lambda entry: entry.begin)
 
     def lines(self) -> int:
         """How many loops the trainer has finished, by the machine's serial port."""

@@ -12,11 +12,9 @@ from typing import Any, NoReturn
 from tpu_training.data.convert.convert import Storage, store
 from tpu_training.data.manifest import FILE_NAME
 from tpu_training.errors import InputError, Interrupted, TrainingError
-from tpu_training.errors.silence import quiet_libraries
-from tpu_training.job.job import MODES, Job
-from tpu_training.job.result import Result
+from tpu_training.job.job import MODES, Job, Result
 from tpu_training.job.start import prepare_tensorflow, run_job
-from tpu_training.job.supervised import supervised
+from tpu_training.job.supervision import supervised
 from tpu_training.loop.callbacks import Callback
 from tpu_training.models.keras import params as keras_params
 from tpu_training.models.params import Params, build_params
@@ -27,6 +25,7 @@ from tpu_training.models.registry import (
     with_all_arguments,
 )
 from tpu_training.models.task import Task
+from tpu_training.monitoring.terminal import quiet_libraries
 from tpu_training.tasks.choose import with_task
 
 # features and targets of a split
@@ -51,7 +50,7 @@ def fit(
     tpu_zone: str | None = None,
     **settings: Any,
 ) -> Result:
-    """Train a model and evaluate it, or go on with the training in `model_dir`.
+    """Train a model and evaluate it, or continue the training in `model_dir`.
 
     Args:
         model: A built-in model's name, the path of a file, or a function `create_model(params,
@@ -279,6 +278,6 @@ def _raise_told(error: Exception) -> NoReturn:
         logging.getLogger(__name__).warning("training interrupted: %s", error)
     if isinstance(error, TrainingError):
         raise error
-    from tpu_training.errors.translate import translate
+    from tpu_training.errors.catalog import translate
 
     raise translate(error) from error

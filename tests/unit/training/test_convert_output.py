@@ -10,7 +10,7 @@ import pytest
 from tpu_training.__main__ import main
 from tpu_training.data.convert.convert import convert
 from tpu_training.errors import InputError
-from tpu_training.errors.translate import translate
+from tpu_training.errors.catalog import translate
 
 pytestmark = [pytest.mark.training, pytest.mark.usefixtures("cluster")]
 

@@ -14,14 +14,13 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
-from tpu_training.checkpoints.initial.load import load_initial_weights
-from tpu_training.checkpoints.initial.name_map import map_names
+from tpu_training.checkpoints.initial_weights import load_initial_weights, map_names
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.input.pipeline import training_batches
 from tpu_training.errors import CheckpointError, InputError
-from tpu_training.loop.compiled_loop import create_train_loop
-from tpu_training.loop.optimizers.choice import choose_variables, creations
+from tpu_training.loop.optimizers import choose_variables, creations
 from tpu_training.loop.state import TrainState, create_train_state
+from tpu_training.loop.train import create_train_loop
 from tpu_training.models.create import create_model
 from tpu_training.models.layers import Conv2D, Dense
 from tpu_training.models.names import variable_paths
@@ -365,8 +364,7 @@ def test_first_weights_that_are_not_there_are_told_at_once_unless_the_job_resume
     bars: Path, tmp_path: Path
 ) -> None:
     from tpu_training.commands.cli import parse
-    from tpu_training.job.job import Job
-    from tpu_training.job.local_files import check_local_files
+    from tpu_training.job.job import Job, check_local_files
 
     where = (f"--data={bars}", f"--model-dir={tmp_path}", "--init-from=no/such")
     job = parse(["train", *where])

@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from tpu_training.errors.catalog import KnownError, find_known_error, known_errors
-from tpu_training.errors.translate import translate
+from tpu_training.errors.catalog import KnownError, find_known_error, known_errors, translate
 
 TEXTS = [
     ("host-memory", "terminate called after throwing an instance of 'std::bad_alloc'"),

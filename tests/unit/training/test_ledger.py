@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tpu_training.goodput.beginning import Beginning
-from tpu_training.goodput.entry import FINISHED, PARTS, Entry, parse
+from tpu_training.goodput.ledger import FINISHED, PARTS, Beginning, Entry, parse_entry
 from tpu_training.goodput.ledger import Ledger as WholeLedger
 from tpu_training.loop.callbacks import LoopReport
-from tpu_training.monitoring.ledger import Ledger, read_ledger
-from tpu_training.monitoring.step_times import StepTimes
+from tpu_training.monitoring.measurements import LedgerWriter, StepTimes, read_ledger
 
 pytestmark = pytest.mark.training
 
@@ -38,7 +36,7 @@ class Trainer:
         with beginning.measure("connect"):
             self.now += 2.0
         self.times = StepTimes(self.summaries, beginning)  # type: ignore[arg-type]
-        self.ledger = Ledger(
+        self.ledger = LedgerWriter(
             model_dir,
             self.times,
             90.0,
@@ -67,7 +65,7 @@ class Trainer:
     def entry(self) -> Entry:
         ((path, text),) = self.files.items()
         assert "/ledger/2" in path
-        found = parse(text)
+        found = parse_entry(text)
         assert found
         return found
 
@@ -158,16 +156,16 @@ def test_garbage_is_kept_aside_told_once_and_never_fatal(
         trainer = Trainer(str(tmp_path))
         trainer.train(20, 90, 90)
         trainer.ledger.finish()
-        assert caplog.text.count(" is garbage; it is kept as ") == told
+        assert caplog.text.count(" is damaged; it is kept as ") == told
         assert trainer.summaries.values[90]["wall_time/step"] > 0.0
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
         "3.json": sound.encode(),
-        **{f"{name}.garbage": content for name, content in garbage.items()},
+        **{f"{name}.damaged": content for name, content in garbage.items()},
     }
     found = read_ledger(str(tmp_path))
     assert found.broken == []
     assert found.problems == [
-        f"{name}.garbage was kept aside; what it may have said is missing" for name in garbage
+        f"{name}.damaged was kept aside; what it may have said is missing" for name in garbage
     ]
 
 
@@ -180,7 +178,7 @@ def test_its_own_file_is_no_garbage_while_it_is_being_written(
     own.write_text("")
     trainer.train(0, 90, 90)
     trainer.ledger.finish()
-    assert "garbage" not in caplog.text
+    assert "damaged" not in caplog.text
     assert own.exists()
 
 
@@ -196,7 +194,7 @@ def test_garbage_that_cannot_be_renamed_is_left_where_it_is(
     trainer = Trainer(str(tmp_path))
     trainer.train(0, 90, 90)
     trainer.ledger.finish()
-    assert "1.json is garbage, and can't be renamed (denied)" in caplog.text
+    assert "1.json is damaged, and can't be renamed (denied)" in caplog.text
     assert trainer.summaries.values[90]["wall_time/step"] > 0.0
     assert read_ledger(str(tmp_path)).broken == ["1.json"]
 
@@ -209,7 +207,7 @@ def test_what_cannot_be_written_or_read_does_not_end_the_training(
 
     trainer = Trainer(str(tmp_path))
     trainer.ledger._write = full
-    monkeypatch.setattr("tpu_training.monitoring.ledger.read_ledger", full)
+    monkeypatch.setattr("tpu_training.monitoring.measurements.read_ledger", full)
     with caplog.at_level(logging.WARNING, "tpu_training"):
         trainer.train(0, 70, 70)
         trainer.ledger.finish()
@@ -227,7 +225,7 @@ def test_no_step_waits_for_the_ledger_of_all_starts_before(
         assert read.wait(60)
         return empty
 
-    monkeypatch.setattr("tpu_training.monitoring.ledger.read_ledger", slow)
+    monkeypatch.setattr("tpu_training.monitoring.measurements.read_ledger", slow)
     trainer = Trainer(str(tmp_path))
     trainer.train(0, 90, 90)
     shown = {tag for values in trainer.summaries.values.values() for tag in values}

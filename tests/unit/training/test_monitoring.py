@@ -20,17 +20,16 @@ from tensorflow.python.framework import op_callbacks
 from tpu_training.data.data_set import open_data
 from tpu_training.data.input.timed import TimedInput
 from tpu_training.errors import EndpointError, InputError
-from tpu_training.goodput.beginning import Beginning
+from tpu_training.goodput.ledger import Beginning
 from tpu_training.loop.callbacks import LoopReport
-from tpu_training.loop.evaluate import create_evaluation
+from tpu_training.loop.evaluation import create_evaluation
 from tpu_training.loop.state import create_train_state
 from tpu_training.models.names import variable_names
 from tpu_training.models.params import Params
 from tpu_training.models.registry import load_model
-from tpu_training.monitoring.grid import draw_grid
-from tpu_training.monitoring.model_summaries import ModelSummaries
+from tpu_training.monitoring.measurements import StepTimes
+from tpu_training.monitoring.model_summaries import ModelSummaries, draw_grid
 from tpu_training.monitoring.profiler import ProfileCapture, parse_steps, trace_workers
-from tpu_training.monitoring.step_times import StepTimes
 from tpu_training.monitoring.summaries import Summaries
 
 if TYPE_CHECKING:

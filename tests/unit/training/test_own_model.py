@@ -10,7 +10,7 @@ import pytest
 
 from tpu_training.data.manifest import RAW, Manifest, stored_spec
 from tpu_training.errors import InputError
-from tpu_training.errors.translate import translate
+from tpu_training.errors.catalog import translate
 from tpu_training.models.registry import load_model
 
 if TYPE_CHECKING:

@@ -82,7 +82,7 @@ def test_the_pages_example_has_at_most_forty_lines_and_learns(
     module = types.ModuleType("example")
     exec(compile(code, str(file), "exec"), module.__dict__)
     assert module.result.metrics["test_r2"] > 0.8
-    assert (tmp_path / "results" / "report.html").is_file()
+    assert (tmp_path / "results" / "report.json").is_file()
 
 
 def test_a_second_call_goes_on_and_hands_back_course_and_figures(
@@ -147,8 +147,7 @@ def test_a_process_connects_to_a_target_once_and_anew_after_its_worker_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from tpu_training.cluster import cluster
-    from tpu_training.cluster.endpoint.target import Addresses
-    from tpu_training.cluster.endpoint.wait import Wait
+    from tpu_training.cluster.endpoint import Addresses, Wait
 
     made = list[object]()
 
@@ -258,7 +257,7 @@ def test_a_model_that_does_not_fit_is_told_with_its_line(
 
 def test_a_notebook_shows_one_bar_that_is_redrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     from tpu_training.loop.callbacks import LoopReport
-    from tpu_training.monitoring.progress import Progress
+    from tpu_training.monitoring.terminal import Progress
 
     drawn: list[str] = []
     shown = types.SimpleNamespace(update=drawn.append)

@@ -14,7 +14,7 @@ from tpu_training import errors
 from tpu_training.compile.lean import import_tensorflow
 from tpu_training.compile.result import Program
 from tpu_training.errors import InputError, TrainingError
-from tpu_training.errors.silence import native_output_hidden
+from tpu_training.monitoring.terminal import native_output_hidden
 
 # Of linux/prctl.h.
 _PR_SET_PDEATHSIG = 1
@@ -82,7 +82,7 @@ def _end_with_parent() -> None:
 def _described(error: Exception) -> tuple[str, str]:
     """Return an error's kind and text: not every exception can be sent."""
     if not isinstance(error, TrainingError):
-        from tpu_training.errors.translate import translate
+        from tpu_training.errors.catalog import translate
 
         error = translate(error)
     kind = InputError if isinstance(error, errors.ParamsError) else type(error)

@@ -14,8 +14,7 @@ from tpu_training.data.preprocessing import ops
 from tpu_training.data.preprocessing.parse import parse_examples
 from tpu_training.data.records import HEAD_BYTES, Scan, scan
 from tpu_training.errors import DataError
-from tpu_training.errors.catalog import find_known_error
-from tpu_training.errors.translate import describe
+from tpu_training.errors.catalog import describe, find_known_error
 
 _BATCH = 1024
 # Entries of the catalog of errors, and what the errors of a TPU's compiler say.

@@ -11,8 +11,7 @@ from tpu_training.data.data_set import DataSet
 from tpu_training.data.manifest import ENCODED
 from tpu_training.data.preprocessing import ops
 from tpu_training.data.preprocessing.parse import parse_examples
-from tpu_training.errors import InputError
-from tpu_training.errors.extras import require_plots
+from tpu_training.errors import InputError, require_plots
 from tpu_training.models.spec import CLASS
 
 _ROWS, _COLUMNS = 10, 10

@@ -3,7 +3,11 @@
 Exit codes: 2 for wrong input, 1 for a failure, 75 (EX_TEMPFAIL of sysexits.h) for "start me again".
 """
 
+from __future__ import annotations
+
+import importlib
 from collections.abc import Sequence
+from typing import Any
 
 EXIT_FAILURE = 1
 EXIT_WRONG_INPUT = 2
@@ -89,3 +93,24 @@ class Interrupted(TrainingError, SystemExit):
     """
 
     code = exit_code = EXIT_START_AGAIN
+
+
+def require(module: str, package: str, extra: str, purpose: str, otherwise: str = "") -> Any:
+    """Import `module`; InputError that says what to install when it is not there, or broken.
+
+    `otherwise` ends the sentence with what can be done without it.
+    """
+    try:
+        return importlib.import_module(module)
+    # Incompatible versions of libraries fail with arbitrary errors.
+    except Exception as error:
+        raise InputError(
+            f"{purpose} needs {package}: pip install 'tpu-stack-training[{extra}]'{otherwise} "
+            f"({error})"
+        ) from error
+
+
+def require_plots(purpose: str, otherwise: str = "") -> None:
+    """Raise InputError where matplotlib or Pillow, which it draws with, is not installed."""
+    for module, package in (("PIL", "pillow"), ("matplotlib", "matplotlib")):
+        require(module, package, "plots", purpose, otherwise)

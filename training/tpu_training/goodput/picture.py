@@ -5,14 +5,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tpu_training.errors import InputError
-from tpu_training.errors.extras import require
-from tpu_training.goodput.account import STATES, Account
-from tpu_training.goodput.ledger import Ledger
-from tpu_training.goodput.timeline import Segment, timeline
-from tpu_training.goodput.tpus import READY
+from tpu_training.errors import InputError, require
+from tpu_training.goodput.account import STATES, Account, Segment, timeline
+from tpu_training.goodput.ledger import READY, Ledger
 
-# From green, what counts, to red, what is lost, and grey, what nobody knows. Neighbours differ in
+# From green, what counts, to red, what is lost, and grey, what is unknown. Neighbours differ in
 # lightness, too, for those who can't tell colours apart.
 _COLOURS = {
     "step": "#1b7837",
@@ -135,7 +132,6 @@ def _add(column: dict[str, float], segment: Segment, share: float) -> None:
 
 
 def _draw_tpus(axes: Any, ledger: Ledger, segments: Sequence[Segment]) -> None:
-    """Draw a lane for each TPU."""
     begin, end = segments[0].begin, segments[-1].end
     divisor, unit = _unit(end - begin)
     names = sorted({span.tpu for span in ledger.spans})

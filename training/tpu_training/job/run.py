@@ -1,49 +1,54 @@
-"""Run a job with TensorFlow: connect, train, evaluate, write the results."""
+"""Run a job with TensorFlow: connect, restore, train, evaluate, write the results."""
 
+from __future__ import annotations
+
+import dataclasses
+import json
 import logging
-from contextlib import closing
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import tensorflow as tf
 
-from tpu_training.checkpoints.averages import restore_averages
 from tpu_training.checkpoints.checkpoints import Checkpoints
-from tpu_training.checkpoints.initial.load import load_initial_weights
-from tpu_training.checkpoints.lease.hold import Lease, hold
+from tpu_training.checkpoints.initial_weights import load_initial_weights
+from tpu_training.checkpoints.lease import Lease, hold
 from tpu_training.checkpoints.model_description import describe_model, refuse_another_purpose
-from tpu_training.checkpoints.record import JobRecord
+from tpu_training.checkpoints.reader import JobRecord, restore_averages
 from tpu_training.cluster.cluster import Cluster, connect
-from tpu_training.cluster.endpoint.target import Addresses, LocalTpu, NoTpu
-from tpu_training.cluster.endpoint.wait import Wait
+from tpu_training.cluster.endpoint import Addresses, LocalTpu, NoTpu, Wait
+from tpu_training.compile.tpus import tpus, unknown_tpu
 from tpu_training.data import files
 from tpu_training.data.corruption import readable_part
 from tpu_training.data.data_set import DataSet
+from tpu_training.data.input.pipeline import training_batches
+from tpu_training.data.manifest import TEST, VALIDATION
 from tpu_training.errors import DivergedError, InputError
-from tpu_training.goodput.beginning import Beginning
+from tpu_training.goodput.ledger import Beginning
 from tpu_training.job.data import connect_and_open
-from tpu_training.job.divergence import explain
-from tpu_training.job.doubtful import check_doubtful, write_doubtful
-from tpu_training.job.evaluations import Evaluations
-from tpu_training.job.hang_timer import HangTimer
-from tpu_training.job.job import Job
-from tpu_training.job.metrics import Metrics
-from tpu_training.job.observers import Relay, create_observers, peak_flops
-from tpu_training.job.plan import log_plan
-from tpu_training.job.result import Result
-from tpu_training.loop.callbacks import History, started
-from tpu_training.loop.held import Held
-from tpu_training.loop.predict import create_prediction
-from tpu_training.loop.shutdown import ShutdownRequest
+from tpu_training.job.job import Job, Result
+from tpu_training.job.supervision import HangTimer
+from tpu_training.loop.callbacks import Callback, LoopReport, ShutdownRequest, started
+from tpu_training.loop.evaluation import Evaluation, create_evaluation, create_prediction
 from tpu_training.loop.state import create_train_state, total_steps
-from tpu_training.loop.train import train
-from tpu_training.monitoring.ledger import Ledger
-from tpu_training.monitoring.model_summaries import ModelSummaries
-from tpu_training.monitoring.profiler import ProfileCapture, parse_steps
-from tpu_training.monitoring.progress import Progress
-from tpu_training.monitoring.report.write import write_report
-from tpu_training.monitoring.scalars import Scalars
-from tpu_training.monitoring.step_times import StepTimes
-from tpu_training.monitoring.summaries import Summaries
-from tpu_training.monitoring.utilisation import Utilisation
+from tpu_training.loop.train import FIRST_STEPS, TrainResult, create_train_loop, run_loop, train
+from tpu_training.models.params import Params
+from tpu_training.models.registry import load_file
+from tpu_training.monitoring.measurements import COST_NOTE, Monitor, write_report
+from tpu_training.monitoring.profiler import parse_steps
+from tpu_training.monitoring.terminal import Progress
+from tpu_training.monitoring.trackers import Tracker
+
+# Changes of metrics.json and classes.json that a reader would notice get a new number.
+_FORMAT = 1
+# With fewer steps than this, warm-up and Adam's moments have hardly settled.
+_FEW_STEPS, _ENOUGH_STEPS = 50, 200
+# What TPU VMs set for libtpu.
+_TYPE_VARIABLE = "TPU_ACCELERATOR_TYPE"
+_SUMMARY = ("test_loss", "steps", "steps_per_second", "replicas")
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +74,8 @@ def run_on(
     with hold(job.model_dir, job.trains) as lease:
         while True:
             try:
-                return _run(cluster, job, data, shutdown, hang_timer, beginning, lease)
+                trainer = Trainer(cluster, job, data, shutdown, hang_timer, beginning, lease)
+                return trainer.run()
             except DivergedError as error:
                 raise explain(error, cluster, job, data) from error
             except tf.errors.OpError as error:
@@ -79,120 +85,339 @@ def run_on(
                 data = readable_part(data, skipped, error, hang_timer.reset)
 
 
-def _run(
-    cluster: Cluster,
-    job: Job,
-    data: DataSet,
-    shutdown: ShutdownRequest,
-    hang_timer: HangTimer,
-    beginning: Beginning,
-    lease: Lease,
-) -> Result:
-    """Train, evaluate and write the results, as the mode requires."""
-    observers, peak = create_observers(job) if job.trains else [], peak_flops(job, cluster)
-    relay = Relay(observers)
-    spec = data.manifest.input_spec(job.params.image_size)
-    refuse_another_purpose(job.model_dir, spec, job.data, job.model)
-    state = create_train_state(
-        cluster, job.model, job.params, data.manifest, total_steps(job.params, data.manifest)
-    )
-    record = JobRecord(job.model.name, job.params)
-    checkpoints = Checkpoints(
-        job.model_dir, state, record, job.params.keep_checkpoints, cluster, lease
-    )
-    with beginning.measure("restore"):
-        restored = checkpoints.restore_latest()
-    hang_timer.saved_step = lambda: checkpoints.saved_step
-    if restored is None and not job.trains:
-        raise InputError(
-            f"--model-dir={job.model_dir}: contains no checkpoint to evaluate; train first"
+class Trainer:
+    """One attempt at a job on connected workers."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        job: Job,
+        data: DataSet,
+        shutdown: ShutdownRequest,
+        hang_timer: HangTimer,
+        beginning: Beginning,
+        lease: Lease,
+    ) -> None:
+        """Create the model on the devices, from the newest checkpoint if there is one."""
+        self._cluster, self._job, self._data = cluster, job, data
+        self._shutdown, self._hang_timer, self._lease = shutdown, hang_timer, lease
+        self._model_dir = job.model_dir.rstrip("/")
+        self._spec = data.manifest.input_spec(job.params.image_size)
+        self._observers = create_observers(job) if job.trains else []
+        peak = peak_flops(job, cluster)
+        refuse_another_purpose(job.model_dir, self._spec, job.data, job.model)
+        steps = total_steps(job.params, data.manifest)
+        self._state = state = create_train_state(
+            cluster, job.model, job.params, data.manifest, steps
         )
-    if restored and not job.trains and state.average is None:
-        restore_averages(state.model, restored)
-    if job.trains:
-        check_doubtful(job, data, state, cluster)
+        record, keep = JobRecord(job.model.name, job.params), job.params.keep_checkpoints
+        self._checkpoints = Checkpoints(job.model_dir, state, record, keep, cluster, lease)
+        with beginning.measure("restore"):
+            restored = self._checkpoints.restore_latest()
+        hang_timer.saved_step = lambda: self._checkpoints.saved_step
+        if job.trains:
+            self._prepare_training(restored)
+        else:
+            self._prepare_evaluation(restored)
+        self._metrics = Metrics.of(cluster, job, data)
+        self._monitor = Monitor(
+            cluster, job.params, self._model_dir, data, state, beginning, shutdown.why, peak
+        )
+        self._checkpoints.copied = self._monitor.pictures.copied
+        # Nothing is compiled before the first evaluation.
+        self._evaluate = {
+            split: create_evaluation(cluster, job.params, data, state, split, shutdown.check)
+            for split in self._splits()
+        }
+
+    def run(self) -> Result:
+        """Train and evaluate, as the job's mode says, and write the results."""
+        # Whatever fails from here on, a pending checkpoint is written before the lease ends.
+        with self._monitor, started(self._observers, self._step()), self._checkpoints:
+            if self._job.trains:
+                self._train()
+            self._validate(self._step())
+            self._test(self._step())
+            if self._job.trains:
+                self._monitor.ledger.finish()
+            self._hang_timer.reset()
+        self._lease.confirm()
+        return self._write_results()
+
+    def _prepare_training(self, restored: str | None) -> None:
+        job, state = self._job, self._state
         if restored is None:
-            load_initial_weights(cluster, job.params, state.model)
+            load_initial_weights(self._cluster, job.params, state.model)
             if state.average:
                 state.average.reset()
-        log_plan(job.params, data, int(state.step.numpy()))
-        names = data.manifest.class_names
-        describe_model(job.model, job.params, spec, job.data, names).write(job.model_dir)
-    metrics, history = Metrics.of(cluster, job, data), History()
-    summaries = Summaries(f"{job.model_dir.rstrip('/')}/tensorboard")
-    pictures = ModelSummaries(cluster, job.params, data, state, summaries)
-    checkpoints.copied = pictures.copied
-    evaluations = Evaluations(
-        cluster,
-        job,
-        data,
-        state,
-        checkpoints,
-        metrics,
-        summaries,
-        relay,
-        pictures,
-        shutdown.check,
+        log_plan(job.params, self._data, self._step())
+        names = self._data.manifest.class_names
+        describe_model(job.model, job.params, self._spec, job.data, names).write(job.model_dir)
+
+    def _prepare_evaluation(self, restored: str | None) -> None:
+        if restored is None:
+            raise InputError(
+                f"--model-dir={self._job.model_dir}: contains no checkpoint to evaluate; train "
+                "first"
+            )
+        if self._state.average is None:
+            restore_averages(self._state.model, restored)
+
+    def _step(self) -> int:
+        return int(self._state.step.numpy())
+
+    def _splits(self) -> list[str]:
+        validates = self._job.trains and VALIDATION in self._data.manifest.splits
+        return [VALIDATION] * validates + [TEST] * self._job.evaluates
+
+    def _train(self) -> None:
+        monitor = self._monitor
+        with self._shutdown:
+            result = train(
+                self._cluster,
+                self._job.params,
+                self._data,
+                self._state,
+                self._checkpoints,
+                [LeaseCheck(self._lease), self._hang_timer, *monitor.callbacks],
+                self._shutdown,
+                self._validate,
+                self._exhausted,
+                self._observers,
+            )
+        self._metrics.add_training(result, monitor.progress)
+        self._metrics.values.update(monitor.speed.figures)
+
+    def _validate(self, step: int) -> None:
+        """Evaluate the validation set if there is one; keep the checkpoint if it is the best."""
+        with self._monitor.times.evaluating():
+            if VALIDATION in self._evaluate:
+                evaluation = self._evaluation(VALIDATION, step)
+                best = self._checkpoints.keep_best(step, evaluation.figures)
+                self._metrics.add_best(best, self._state.task.best)
+        self._hang_timer.reset()
+
+    def _test(self, step: int) -> None:
+        with self._monitor.times.evaluating():
+            if TEST in self._evaluate:
+                self._evaluation(TEST, step)
+
+    def _evaluation(self, split: str, step: int) -> Evaluation:
+        evaluation = self._evaluate[split]()
+        self._metrics.add_evaluation(evaluation)
+        self._monitor.evaluated(step, evaluation)
+        for observer in self._observers:
+            observer.after_evaluation(step, evaluation.scalars)
+        return evaluation
+
+    def _exhausted(self, step: int) -> bool:
+        """Return whether the best evaluation is `patience` evaluations old."""
+        params, best = self._job.params, self._checkpoints.record.best
+        patience = params.patience * params.evaluation_interval
+        return bool(patience and best and step - best["step"] >= patience)
+
+    def _write_results(self) -> Result:
+        cluster, job, state = self._cluster, self._job, self._state
+        summary, values = self._metrics.write(self._model_dir)
+        if job.trains:
+            with tf.device(cluster.this_process):
+                logger.info("report: %s", write_report(job.model_dir))
+            if note := os.environ.get(COST_NOTE):
+                logger.info("cost: %s", note)
+        if state.average:
+            with cluster.on_loop_device():
+                state.average.swap()  # Training is over: the model keeps its averaged weights.
+        predict = create_prediction(cluster, job.params, state, self._spec)
+        history = self._monitor.history.rows
+        return Result(summary, values, history, state.model, job.model_dir, predict)
+
+
+class LeaseCheck(Callback):
+    """Ends a training whose model directory another process has taken over."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+
+    def between_loops(self, step: int, report: LoopReport) -> None:
+        """Raise LeaseError if the lease is lost."""
+        self._lease.check()
+
+
+@dataclass
+class Metrics:
+    """Measured values by name. Rates are per second; losses are means over examples."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    class_names: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
+    confusion: list[list[int]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, cluster: Cluster, job: Job, data: DataSet) -> Metrics:
+        """Collect the values that are known before the first step."""
+        return cls(
+            {
+                "endpoint": cluster.endpoint,
+                "model": job.model.name,
+                "strategy": cluster.strategy_name,
+                "replicas": cluster.replicas,
+                "tensorflow": tf.__version__,
+                "data": data.manifest.name,
+                "global_batch_size": job.params.global_batch_size,
+            },
+            data.manifest.class_names,
+        )
+
+    def add_training(self, result: TrainResult, progress: Progress) -> None:
+        """Add the results of the training."""
+        self.values["steps"] = result.steps
+        if progress.steps_per_second:
+            self.values["train_loss"] = result.loss
+            self.values["steps_per_second"] = round(progress.steps_per_second, 3)
+            self.values["examples_per_second"] = round(progress.examples_per_second, 1)
+
+    def add_evaluation(self, evaluation: Evaluation) -> None:
+        """Add the results of an evaluation."""
+        self.values.update(
+            {f"{evaluation.split}_{name}": value for name, value in evaluation.figures.items()}
+        )
+        self.values[f"{evaluation.split}_examples"] = evaluation.examples
+        self.metrics = tuple(evaluation.metrics)
+        if evaluation.split == TEST:
+            self.confusion = evaluation.tables.get("confusion", [])
+
+    def add_best(self, best: Mapping[str, float], figure: str) -> None:
+        """Add the best `figure` of the validation set so far and its step."""
+        self.values[f"best_{figure}"] = best[figure]
+        self.values["best_step"] = best["step"]
+
+    def write(self, model_dir: str) -> tuple[str, dict[str, Any]]:
+        """Merge the values into the file of an earlier run; return a summary line and them."""
+        path = f"{model_dir}/metrics.json"
+        merged = {**files.read_json(path), "format": _FORMAT, **self.values}
+        files.write_text(path, json.dumps(merged, indent=2, sort_keys=True) + "\n")
+        if self.confusion:
+            names = self.class_names or range(len(self.confusion))
+            content = {
+                "format": _FORMAT,
+                "class_names": [str(name) for name in names],
+                "confusion": self.confusion,
+            }
+            files.write_text(f"{model_dir}/classes.json", json.dumps(content) + "\n")
+        splits = (TEST, VALIDATION)
+        metrics = [f"{split}_{name}" for split in splits for name in self.metrics]
+        shown = [
+            f"{name}={_short(merged[name])}" for name in (*metrics, *_SUMMARY) if name in merged
+        ]
+        return " ".join([*shown, f"metrics={path}"]), merged
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def log_plan(params: Params, data: DataSet, step: int) -> None:
+    """Log the number of steps from `step` on; warn when they are too few to learn from."""
+    examples, steps = data.manifest.split("train").examples, total_steps(params, data.manifest)
+    if step >= steps:
+        return
+    logger.info(
+        "plan: %g epochs of %d examples in batches of %d are %d steps; the first %d, which a line "
+        "follows, include compiling the step",
+        params.epochs,
+        examples,
+        params.global_batch_size,
+        steps,
+        min(params.steps_per_loop or steps, FIRST_STEPS, steps - step),
     )
-    times = StepTimes(summaries, beginning)
-    ledger = Ledger(job.model_dir, times, beginning.begun, summaries, shutdown.why)
+    if steps < _FEW_STEPS:
+        logger.warning("plan: %d steps are few to learn from: %s", steps, _cure(params, examples))
 
-    def validate(step: int) -> None:
-        with times.evaluating():
-            evaluations.validate(step)
-        hang_timer.reset()
 
-    # Whatever fails from here on, what is being written is waited for before the lease ends.
-    with closing(summaries), started(observers, int(state.step.numpy())), checkpoints:
-        if job.trains:
-            speed = Utilisation(summaries, peak)
-            progress = Progress(job.params.global_batch_size)
-            callbacks = [
-                Held(lease),
-                hang_timer,
-                progress,
-                Scalars(summaries, progress),
-                times,
-                ledger,
-                speed,
-                pictures,
-                history,
-                ProfileCapture(
-                    f"{job.model_dir.rstrip('/')}/tensorboard",
-                    cluster.workers,
-                    parse_steps(job.params.profile_steps),
-                ),
-                relay,
-            ]
-            with shutdown:
-                result = train(
-                    cluster,
-                    job.params,
-                    data,
-                    state,
-                    checkpoints,
-                    callbacks,
-                    shutdown,
-                    validate,
-                    evaluations.exhausted,
-                )
-            metrics.add_training(result, progress)
-            metrics.values.update(speed.figures)
-        step = int(state.step.numpy())
-        validate(step)
-        with times.evaluating():
-            evaluations.test(step)
-        if job.trains:
-            ledger.finish()
-        write_doubtful(cluster, job, data, state)
-        hang_timer.reset()
-    lease.confirm()
-    summary, values = metrics.write(job.model_dir)
-    if job.trains:
-        with tf.device(cluster.this_process):
-            logger.info("report: %s", write_report(job.model_dir))
-    if state.average:
-        with cluster.on_loop_device():
-            state.average.swap()  # Nothing trains any more.
-    predict = create_prediction(cluster, job.params, state, spec)
-    return Result(summary, values, history.rows, state.model, job.model_dir, predict)
+def _cure(params: Params, examples: int) -> str:
+    epochs = params.global_batch_size * _ENOUGH_STEPS / examples
+    cure = f"raise --epochs (to {epochs:.0f} for {_ENOUGH_STEPS} steps)"
+    batch = 1 << max(int(params.epochs * examples / _ENOUGH_STEPS), 1).bit_length() - 1
+    if batch < params.global_batch_size:
+        cure += f" or lower --global_batch_size (to {batch})"
+    return cure
+
+
+def create_observers(job: Job) -> list[Callback]:
+    """Return the job's tracker and its user's callbacks, from a file and from Python.
+
+    Raises:
+        InputError: A file has no `create_callbacks`, or that gives something else.
+    """
+    params = job.params
+    tracked = [Tracker(params.tracker, job.model_dir, dataclasses.asdict(params))]
+    return [*(tracked if params.tracker else ()), *_own(job), *job.callbacks]
+
+
+def _own(job: Job) -> Sequence[Callback]:
+    path = job.params.callback
+    if not path:
+        return ()
+    create = getattr(load_file(path, "callback"), "create_callbacks", None)
+    if not callable(create):
+        raise InputError(f"--callback={path}: lacks a function `create_callbacks(job)`")
+    made = create(job)
+    if not isinstance(made, Sequence) or not all(isinstance(each, Callback) for each in made):
+        raise InputError(
+            f"--callback={path}: create_callbacks returned {made!r}, expected a list of "
+            "tpu_training.loop.callbacks.Callback"
+        )
+    return made
+
+
+def peak_flops(job: Job, cluster: Cluster) -> float:
+    """Return the peak of all replicas, bfloat16 operations a second; 0 where it is unknown.
+
+    Raises:
+        InputError: --tpu_type is no TPU type.
+    """
+    named = job.params.tpu_type or os.environ.get(_TYPE_VARIABLE, "")
+    if job.params.tpu_type and named not in tpus():
+        raise InputError(unknown_tpu("tpu_type", named))
+    if not cluster.has_tpu or named not in tpus():
+        return 0.0
+    return tpus()[named].peak_flops * cluster.replicas
+
+
+def explain(error: DivergedError, cluster: Cluster, job: Job, data: DataSet) -> DivergedError:
+    """Return `error`, or one that says that no learning rate is to blame.
+
+    Repeats the steps in which it happened with new weights and a learning rate of 0: what is not
+    finite then comes from the model or from the examples.
+    """
+    if error.steps is None:
+        return error
+    first, last = error.steps
+    # The look takes minutes on a TPU, and may be ended.
+    logger.warning("diverged: %s; looking whether the learning rate is to blame", error)
+    try:
+        loss = _loss_without_learning(cluster, job, data, first, last - first)
+    except tf.errors.OpError:  # Such as the device's memory, which now holds two models.
+        return error
+    if math.isfinite(loss):
+        return error
+    return DivergedError(
+        f"the loss became {loss} between step {first} and {last}, and it is so with a learning "
+        "rate of 0 as well: the model or the data makes it, not the rate. Look for a division by "
+        "0, a logarithm or square root of 0 or less, an exponential without a limit, or a loss "
+        "that does so; tf.debugging.enable_check_numerics() in the model's file names the "
+        "operation",
+        error.steps,
+    )
+
+
+def _loss_without_learning(
+    cluster: Cluster, job: Job, data: DataSet, step: int, count: int
+) -> float:
+    steps = total_steps(job.params, data.manifest)
+    state = create_train_state(cluster, job.model, job.params, data.manifest, steps)
+    state.optimizer.rate = lambda _: tf.constant(0.0)
+    state.step.assign(step)
+    batches = training_batches(data, cluster, job.params, step)
+    loop = create_train_loop(cluster, job.params, state, batches)
+    return run_loop(cluster, loop, count).loss

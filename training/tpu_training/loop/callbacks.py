@@ -1,8 +1,16 @@
-"""Callbacks: the host's work between two loops of steps, or during the next one."""
+"""Callbacks, the host's work between two loops of steps, and the request to shut down."""
 
+from __future__ import annotations
+
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
+
+from tpu_training.errors import Interrupted
+
+_SIGTERM = "received SIGTERM"
 
 
 @dataclass(frozen=True)
@@ -16,7 +24,7 @@ class LoopReport:
         seconds: The duration of the loop.
         checkpoint_seconds: The time that a checkpoint after the loop has held the steps; 0 without.
         input_seconds: The part of `seconds` spent waiting for input.
-        flops: A step's operations in matrix products and convolutions; see loop/flops.py.
+        flops: A step's operations in matrix products and convolutions; see loop/graph.py.
         gradient_norm: The mean of the steps' norms of the gradient, before clipping.
         gradient_norms: The same of each trained variable's part of it, by the variable's path.
     """
@@ -58,7 +66,6 @@ class History(Callback):
     """Keeps the course of a training: a row for each loop."""
 
     def __init__(self) -> None:
-        """Start without rows."""
         self.rows: list[dict[str, float]] = []
 
     def between_loops(self, step: int, report: LoopReport) -> None:
@@ -75,3 +82,56 @@ def started(callbacks: Sequence[Callback], step: int) -> Iterator[None]:
             stack.callback(callback.close)
             callback.start(step)
         yield
+
+
+class ShutdownRequest:
+    """Remembers that the job has to end, or has to save because it may have to end.
+
+    systemd, a VM's preemption and Google's autocheckpoint send SIGTERM first. As a context manager
+    around the training this defers it: the training looks after each loop, and saves before it
+    ends. Outside there is nothing to save, and SIGTERM ends the job at once.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self.reason = _SIGTERM
+        self._save = False
+        self._training = False
+
+    def install(self) -> None:
+        """Handle SIGTERM from now on; main thread only."""
+        signal.signal(signal.SIGTERM, self._handle)
+
+    def request(self, reason: str) -> None:
+        """Ask the training to save and to end; from any thread."""
+        self.reason, self.requested = reason, True
+
+    def request_save(self) -> None:
+        """Ask the training to save and continue; from any thread."""
+        self._save = True
+
+    def why(self) -> str:
+        """Return the reason of the request to end; empty without one."""
+        return self.reason if self.requested else ""
+
+    def check(self) -> None:
+        """Raise Interrupted if there is a request to end."""
+        if self.requested:
+            raise Interrupted(f"{self.reason}; start again to resume")
+
+    def take_notice(self) -> bool:
+        """Return whether to save now; a request to save is answered by one checkpoint."""
+        save, self._save = self._save, False
+        return save or self.requested
+
+    def __enter__(self) -> ShutdownRequest:
+        self._training = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._training = False
+
+    def _handle(self, _signal: int, _frame: FrameType | None) -> None:
+        self.reason, self.requested = _SIGTERM, True
+        if not self._training:
+            raise Interrupted(f"{_SIGTERM}; there was nothing to save, start again to resume")

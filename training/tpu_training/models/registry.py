@@ -17,7 +17,7 @@ from typing import Any
 
 from tpu_training import models
 from tpu_training.errors import InputError
-from tpu_training.errors.user_lines import user_line
+from tpu_training.errors.catalog import user_line
 from tpu_training.models.fields import field_problems
 from tpu_training.models.keras import params as keras_params
 from tpu_training.models.params import Params, suggest

@@ -1,4 +1,6 @@
-"""Summaries for TensorBoard, written without it: TensorFlow 2.21 no longer brings it along."""
+"""Summaries for TensorBoard, written and read without it: TensorFlow 2.21 does not include it."""
+
+from __future__ import annotations
 
 import itertools
 import os
@@ -6,7 +8,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +20,8 @@ _FLUSH_SECONDS = 30.0
 _VERSION = "brain.Event:2"
 
 _numbers = itertools.count()
+# step -> value
+Series = dict[int, float]
 
 
 class Summaries:
@@ -28,7 +32,6 @@ class Summaries:
     """
 
     def __init__(self, directory: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin a new file in `directory`; tests replace `clock`."""
         tf.io.gfile.makedirs(directory)
         begun, host = int(time.time()), socket.gethostname()
         name = f"events.out.tfevents.{begun}.{host}.{os.getpid()}.{next(_numbers):04d}.v2"
@@ -64,7 +67,6 @@ class Summaries:
         self._file.close()
 
     def _write(self, step: int, plugin: str, values: Mapping[str, npt.ArrayLike]) -> None:
-        """Write what TensorBoard's `plugin` reads."""
         data = tf.compat.v1.SummaryMetadata.PluginData(plugin_name=plugin)
         metadata = tf.compat.v1.SummaryMetadata(plugin_data=data)
         summary = tf.compat.v1.Summary()
@@ -79,3 +81,30 @@ class Summaries:
             if self._clock() - self._flushed >= _FLUSH_SECONDS:
                 self._file.flush()
                 self._flushed = self._clock()
+
+
+def read_series(logdir: str) -> dict[str, Series]:
+    """Return every scalar by its tag, in the order of steps.
+
+    Where a killed training was started again, what the later start wrote for a step counts.
+    """
+    series: dict[str, Series] = {}
+    for event in _events(logdir):
+        for value in event.summary.value:
+            if value.metadata.plugin_data.plugin_name in ("scalars", "") and value.tensor.dtype:
+                array = tf.make_ndarray(value.tensor)
+                if array.size == 1:
+                    series.setdefault(value.tag, {})[event.step] = float(array)
+    return {tag: dict(sorted(values.items())) for tag, values in sorted(series.items())}
+
+
+def _events(logdir: str) -> Iterator[tf.compat.v1.Event]:
+    """All events, file by file in the order of their start; what is half written ends a file."""
+    names = tf.io.gfile.listdir(logdir) if tf.io.gfile.isdir(logdir) else []
+    for name in sorted(name for name in names if name.startswith("events.out.")):
+        records = tf.data.TFRecordDataset(f"{logdir}/{name}")
+        try:
+            for record in records.as_numpy_iterator():
+                yield tf.compat.v1.Event.FromString(record)
+        except tf.errors.DataLossError:
+            continue

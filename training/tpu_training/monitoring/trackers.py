@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from tpu_training.data import files
-from tpu_training.errors import TrainingError
-from tpu_training.errors.extras import require
+from tpu_training.errors import TrainingError, require
 from tpu_training.loop.callbacks import Callback, LoopReport
 
-_FILE_NAME = "tracker.json"
+_FILE_NAME, _FORMAT = "tracker.json", 1
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +31,6 @@ class Wandb:
     """A run of Weights & Biases: WANDB_PROJECT, WANDB_API_KEY, WANDB_MODE and the like count."""
 
     def __init__(self, known: str | None, name: str, params: Mapping[str, Any]) -> None:
-        """Start a run, or go on with the one that is `known`."""
         library = require("wandb", "wandb", "wandb", "--tracker=wandb")
         self._run = library.init(id=known, name=name, config=dict(params), resume="allow")
         self.id = str(self._run.id)
@@ -50,7 +48,6 @@ class Mlflow:
     """A run of MLflow: MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME and the like count."""
 
     def __init__(self, known: str | None, name: str, params: Mapping[str, Any]) -> None:
-        """Start a run, or go on with the one that is `known`."""
         self._library = require("mlflow", "mlflow-skinny", "mlflow", "--tracker=mlflow")
         self.id = str(self._library.start_run(run_id=known, run_name=name).info.run_id)
         if known is None:  # A run's parameters can't be changed.
@@ -74,18 +71,17 @@ _RUNS: Mapping[str, Callable[[str | None, str, Mapping[str, Any]], Run]] = {
 class Tracker(Callback):
     """Sends a training's parameters, curves and evaluations to a tracker.
 
-    A job that is started again goes on with its run, whose id lies in the model directory. A value
-    that can't be sent ends no training: it is logged.
+    A job that is started again continues its run, whose id is in the model directory. A value that
+    can't be sent does not end the training: it is logged.
     """
 
     def __init__(self, kind: str, model_dir: str, params: Mapping[str, Any]) -> None:
-        """Prepare a run of `kind`."""
         self._kind, self._name, self._params = kind, model_dir, params
         self._path = f"{model_dir.rstrip('/')}/{_FILE_NAME}"
         self._run: Run | None = None
 
     def start(self, step: int) -> None:
-        """Start the run or go on with it. Raises TrainingError if the tracker does not answer."""
+        """Start or continue the run. Raises TrainingError if the tracker does not answer."""
         known = files.read_json(self._path).get(self._kind)
         try:
             self._run = _RUNS[self._kind](known, self._name, self._params)
@@ -93,7 +89,9 @@ class Tracker(Callback):
             raise
         except Exception as error:  # Each library has its own errors.
             raise TrainingError(f"--tracker={self._kind}: no run was started ({error})") from error
-        files.write_text(self._path, json.dumps({self._kind: self._run.id}) + "\n")
+        files.write_text(
+            self._path, json.dumps({"format": _FORMAT, self._kind: self._run.id}) + "\n"
+        )
 
     def between_loops(self, step: int, report: LoopReport) -> None:
         """Send the loop's figures."""

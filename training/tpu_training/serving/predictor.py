@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tpu_training.data import files
 from tpu_training.errors import InputError
-from tpu_training.errors.translate import describe
+from tpu_training.errors.catalog import describe
 from tpu_training.serving.export.saved_model import SIGNATURE
 
 Array = npt.NDArray[Any]

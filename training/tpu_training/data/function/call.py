@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpu_training.errors import DataError, InputError
-from tpu_training.errors.user_lines import user_line
+from tpu_training.errors.catalog import user_line
 from tpu_training.models.registry import load_file
 
 if TYPE_CHECKING:

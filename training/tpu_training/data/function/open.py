@@ -30,7 +30,7 @@ from tpu_training.data.manifest import (
     stored_spec,
 )
 from tpu_training.errors import DataError
-from tpu_training.errors.user_lines import user_line
+from tpu_training.errors.catalog import user_line
 from tpu_training.models.spec import LABELS, MASK, NOTHING, NUMBERS
 
 _SPLITS = (TRAIN, TEST, VALIDATION)

@@ -29,7 +29,7 @@ from tpu_training.data.function.call import (
 )
 from tpu_training.data.manifest import MAGICS
 from tpu_training.errors import DataError
-from tpu_training.errors.user_lines import user_line
+from tpu_training.errors.catalog import user_line
 
 if TYPE_CHECKING:
     import tensorflow as tf

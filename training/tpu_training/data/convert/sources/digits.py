@@ -3,7 +3,7 @@
 import numpy as np
 
 from tpu_training.data.convert.source import IMAGE, Options, Source, pick
-from tpu_training.errors.extras import require
+from tpu_training.errors import require
 
 _TEST_SHARE = 5
 _MAXIMUM = 16

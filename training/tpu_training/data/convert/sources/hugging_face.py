@@ -19,8 +19,7 @@ from tpu_training.data.convert.source import (
     refuse_outside,
     rows_of,
 )
-from tpu_training.errors import DataError
-from tpu_training.errors.extras import require
+from tpu_training.errors import DataError, require
 
 # The first that is there is for testing, the next one for validation.
 _TEST_NAMES = ("test", "validation", "val")

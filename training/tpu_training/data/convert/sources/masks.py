@@ -17,8 +17,7 @@ from tpu_training.data.convert.source import (
     split_at_random,
 )
 from tpu_training.data.manifest import NO_CLASS
-from tpu_training.errors import DataError
-from tpu_training.errors.extras import require
+from tpu_training.errors import DataError, require
 from tpu_training.models.spec import MASK
 
 _IMAGES, _MASKS = "images", "masks"

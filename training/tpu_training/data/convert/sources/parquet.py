@@ -20,8 +20,7 @@ from tpu_training.data.convert.source import (
     rows_of,
 )
 from tpu_training.data.convert.sources.split_files import find_splits, holds
-from tpu_training.errors import DataError
-from tpu_training.errors.extras import require
+from tpu_training.errors import DataError, require
 
 _SUFFIX = ".parquet"
 _FEATURES = ("image", "img", "text", "sentence", "content")

@@ -13,8 +13,7 @@ from tpu_training.data.convert.source import (
     Source,
     test_count,
 )
-from tpu_training.errors import DataError
-from tpu_training.errors.extras import require
+from tpu_training.errors import DataError, require
 
 # What --source begins with if it names a data set instead of a folder.
 BY_NAME = "tfds:"

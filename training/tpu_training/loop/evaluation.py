@@ -1,0 +1,247 @@
+"""Evaluate exactly over a whole split, and predict single examples, over all replicas."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from tpu_training.cluster.cluster import Cluster
+from tpu_training.data.data_set import DataSet
+from tpu_training.data.input.deal import NextBatch
+from tpu_training.data.input.pipeline import evaluation_batches
+from tpu_training.data.manifest import TEST
+from tpu_training.errors import DataError, InputError
+from tpu_training.loop.graph import repeat
+from tpu_training.loop.state import Tables, TrainState, averaged
+from tpu_training.loop.step import create_sums
+from tpu_training.loop.train import Pace
+from tpu_training.models.params import Params
+from tpu_training.models.spec import DataSpec
+
+# TensorFlow's words for a data set that ends before its announced number of batches.
+_TOO_FEW = "was expected to contain"
+# This many sums in float32 lose no digit that is shown; the host adds in double precision.
+_MOST_STEPS = 1000
+
+# features, labels, weights -> the sums of the losses and of the metrics' numbers, the number of
+# examples and the metrics' counts, and each example's class where there is one
+ReplicaEvaluation = Callable[
+    [tf.Tensor, tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]
+]
+# number of steps -> the sums over all of them, and the classes of the last batch's first replica
+_Loop = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]
+# features (examples, …) -> arrays by name
+Predict = Callable[[Any], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Mean loss and metrics over the `examples` examples of `split`.
+
+    `tables` are metrics that are not single numbers, such as `confusion`: examples by true and by
+    predicted class. `first` are the predicted classes of the split's first examples: those that
+    the first replica gets.
+    """
+
+    loss: float
+    metrics: dict[str, float]
+    examples: int
+    tables: Tables
+    split: str = TEST
+    first: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The loss and the metrics by name."""
+        return {"loss": self.loss, **self.metrics}
+
+    @property
+    def scalars(self) -> dict[str, float]:
+        """The values by their TensorBoard tags."""
+        return {f"{self.split}/{name}": value for name, value in self.figures.items()}
+
+
+def create_evaluation(
+    cluster: Cluster,
+    params: Params,
+    data: DataSet,
+    state: TrainState,
+    split: str = TEST,
+    check: Callable[[], None] = lambda: None,
+) -> Callable[[], Evaluation]:
+    """Return a function that evaluates the state's model, with averaged weights if it has any.
+
+    The first call compiles it. It calls `check` between loops of some seconds at most. Every
+    example of `split` counts exactly once. The function raises DataError if the files hold another
+    number of examples than the manifest says.
+    """
+    expected = data.manifest.split(split).examples
+
+    @functools.cache
+    def compiled() -> tuple[_Loop, int]:
+        next_batch, steps = evaluation_batches(data, cluster, params, split)
+        return _create_loop(cluster, params, state, next_batch), steps
+
+    def evaluate() -> Evaluation:
+        held: int | str
+        try:
+            with averaged(cluster, state.average):
+                numbers, counts, first = _sum_up(cluster, *compiled(), check)
+            held = int(counts[0])
+        except tf.errors.FailedPreconditionError as error:
+            if _TOO_FEW not in str(error):
+                raise
+            held = "other"
+        if held != expected:
+            raise DataError(
+                f"the {split} files in {data.directory} hold {held} examples, the manifest says "
+                f"{expected}; copy the data set there again"
+            )
+        metrics, tables = state.evaluated.figures(numbers[1:], counts[1:])
+        return Evaluation(float(numbers[0]) / expected, metrics, expected, tables, split, first)
+
+    return evaluate
+
+
+def _sum_up(
+    cluster: Cluster, loop: _Loop, steps: int, check: Callable[[], None]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Return the sums of the numbers of `steps` batches, of their counts, and the first classes."""
+    with cluster.on_loop_device():
+        numbers, counts, first = (each.numpy() for each in loop(tf.constant(1)))
+        numbers = numbers.astype(np.float64)
+        done, pace = 1, Pace()
+        while done < steps:
+            check()
+            count, begun = min(_MOST_STEPS, pace.most, steps - done), time.monotonic()
+            more = loop(tf.constant(count))
+            numbers, counts = numbers + more[0].numpy(), counts + more[1].numpy()
+            pace.add(count, time.monotonic() - begun)
+            done += count
+    return numbers, counts, first
+
+
+def _create_loop(
+    cluster: Cluster, params: Params, state: TrainState, next_batch: NextBatch
+) -> _Loop:
+    """Compile a function that sums up a number of batches.
+
+    The replicas add to variables of their own, so that nothing leaves the devices in a step. Counts
+    are integers: float32 knows no odd number above 16.7 million.
+    """
+    strategy = cluster.strategy
+    replica_evaluation = create_replica_evaluation(params, state)
+    tally = state.evaluated
+    with strategy.scope():
+        numbers = create_sums((1 + tally.numbers,), tally.dtype)
+        counts = create_sums((1 + tally.counts,), tf.int64)
+        share = params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
+        classes = tf.Variable(
+            tf.zeros((share,), tf.int32),
+            trainable=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            name="classes",
+        )
+
+    def replica_step(*batch: tf.Tensor) -> None:
+        number, count, found = replica_evaluation(*batch)
+        numbers.assign_add(number)
+        counts.assign_add(count)
+        classes.assign(found)
+
+    def step(_: tf.Tensor, nothing: tuple[()]) -> tuple[()]:
+        strategy.run(replica_step, next_batch())
+        return nothing
+
+    def loop(count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        for sums in (numbers, counts):
+            sums.assign(tf.zeros(sums.shape, sums.dtype), read_value=False)
+        repeat(count, (), step)
+        return numbers.read_value(), counts.read_value(), classes.read_value()
+
+    compiled: _Loop = tf.function(loop, autograph=False)
+    return compiled
+
+
+def create_replica_evaluation(params: Params, state: TrainState) -> ReplicaEvaluation:
+    """Return the evaluation of one replica's share of a batch, as sums over its examples."""
+    unsmoothed = dataclasses.replace(params, label_smoothing=0.0)
+
+    def replica_step(
+        features: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        inputs, targets = state.prepare(features, labels, False)
+        outputs = state.forward(inputs, training=False)
+        losses = state.losses(outputs, targets, unsmoothed)
+        loss = tf.cast(tf.reduce_sum(losses * weights), state.evaluated.dtype)
+        examples = tf.reduce_sum(tf.cast(weights, tf.int64))
+        numbers, counts = state.evaluated.count(outputs, targets, weights)
+        classes = tf.zeros_like(weights, tf.int32)
+        if state.task.gives_classes:
+            classes = tf.argmax(outputs, axis=-1, output_type=tf.int32)
+        sums = tf.concat([loss[None], numbers], 0), tf.concat([examples[None], counts], 0)
+        return *sums, classes
+
+    return replica_step
+
+
+def create_prediction(
+    cluster: Cluster, params: Params, state: TrainState, spec: DataSpec
+) -> Predict:
+    """Return a function that gives the task's predictions for features of the data's `spec`.
+
+    They pass through what an evaluation's pass through, in batches of at most its size.
+
+    Raises:
+        InputError: The features have another shape or type than the data's.
+    """
+    most = params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
+
+    def replica(features: tf.Tensor) -> dict[str, tf.Tensor]:
+        targets = tf.zeros((features.shape[0], *spec.target_shape), spec.target_dtype)
+        inputs, _ = state.prepare(features, targets, False)
+        return dict(state.task.predictions(state.forward(inputs, training=False)))
+
+    compiled = tf.function(lambda rows: cluster.strategy.run(replica, (rows,)), autograph=False)
+
+    def predict(features: Any) -> dict[str, Any]:
+        given = np.asarray(features)
+        if given.shape[1:] != spec.shape or given.dtype.kind not in "iu":
+            raise InputError(
+                f"features are {given.dtype} of the shape {given.shape}, expected {spec.dtype} of "
+                f"the shape (examples, {', '.join(map(str, spec.shape))}) as in the data set"
+            )
+        # Of few sizes, as each is compiled.
+        wanted = -(-len(given) // cluster.replicas)
+        share = min(most, 1 << max(0, wanted - 1).bit_length())
+        size = share * cluster.replicas
+        padding = [(0, -len(given) % size or size * (not len(given)))]
+        rows = np.pad(given.astype(spec.dtype), padding + [(0, 0)] * len(spec.shape))
+        found = [_run(cluster, compiled, part) for part in np.split(rows, len(rows) // size)]
+        return {name: np.concatenate([p[name] for p in found])[: len(given)] for name in found[0]}
+
+    return predict
+
+
+def _run(cluster: Cluster, compiled: Callable[..., Any], rows: Any) -> dict[str, Any]:
+    """Return what `compiled` gives for `rows`, dealt out to the replicas."""
+    strategy = cluster.strategy
+    parts = np.split(rows, cluster.replicas)
+    with cluster.on_loop_device():
+        dealt = strategy.experimental_distribute_values_from_function(
+            lambda context: tf.constant(parts[context.replica_id_in_sync_group])
+        )
+        given = compiled(dealt)
+    return {
+        name: np.concatenate([part.numpy() for part in strategy.experimental_local_results(value)])
+        for name, value in given.items()
+    }
