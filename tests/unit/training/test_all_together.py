@@ -38,7 +38,6 @@ COMMON = {
     "rate_factors": "head=2",
     "mixup": 0.2,
     "cutmix": 1.0,
-    "randaugment": 2,
     "augmentation": "pad_crop_flip",
     "freeze": "stem",
 }

@@ -21,7 +21,6 @@ from tpu_training.errors import DivergedError, InputError
 from tpu_training.goodput.beginning import Beginning
 from tpu_training.job.data import connect_and_open
 from tpu_training.job.divergence import explain
-from tpu_training.job.doubtful import check_doubtful, write_doubtful
 from tpu_training.job.evaluations import Evaluations
 from tpu_training.job.hang_timer import HangTimer
 from tpu_training.job.job import Job
@@ -110,7 +109,6 @@ def _run(
     if restored and not job.trains and state.average is None:
         restore_averages(state.model, restored)
     if job.trains:
-        check_doubtful(job, data, state, cluster)
         if restored is None:
             load_initial_weights(cluster, job.params, state.model)
             if state.average:
@@ -184,8 +182,6 @@ def _run(
             evaluations.test(step)
         if job.trains:
             ledger.finish()
-        write_doubtful(cluster, job, data, state)
-        hang_timer.reset()
     lease.confirm()
     summary, values = metrics.write(job.model_dir)
     if job.trains:

@@ -158,7 +158,6 @@ def _create_part(
         ours = (state.frozen, replica.count, replica.sum)
         with step_context(part_seed, *ours) as context, tf.GradientTape() as tape:
             inputs, targets = state.prepare(features[part], labels[part], True)
-            inputs = state.augment(inputs) if state.augment else inputs
             inputs, share = state.mix(inputs) if state.mix else (inputs, None)
             outputs = state.forward(inputs, training=True)
             # Gradients are summed over parts and replicas: the mean is over the global batch.

@@ -17,7 +17,6 @@ from tpu_training.loop.optimizers.choice import choose_variables, creations
 from tpu_training.loop.optimizers.create import create_optimizer
 from tpu_training.loop.optimizers.keras import compiled_optimizer
 from tpu_training.loop.optimizers.schedules import create_schedule
-from tpu_training.loop.randaugment import Augment, create_augment
 from tpu_training.loop.seeds import derive_seed
 from tpu_training.loop.tally import Tally, create_tally
 from tpu_training.models.contract import check_model, checked_forward, checked_losses
@@ -35,8 +34,8 @@ class TrainState:
     """The variables of a training job, mirrored over the cluster's replicas.
 
     `variables` are those of the model that are trained, at `paths`; the ids of those that must
-    keep their values are in `frozen`. If the job wants that, `average` follows them, `augment`
-    changes examples and `mix` mixes them.
+    keep their values are in `frozen`. If the job wants that, `average` follows them and `mix`
+    mixes examples.
     `forward` maps (features, training) to outputs in a graph, with AutoGraph if the model needs it.
     `losses` and `prepare` are the task's, and `counted` and `evaluated` count its metrics in
     training and in evaluations; see models/task.py.
@@ -56,7 +55,6 @@ class TrainState:
     frozen: frozenset[int] = frozenset()
     average: WeightAverage | None = None
     mix: Mix | None = None
-    augment: Augment | None = None
 
 
 def create_train_state(
@@ -113,7 +111,6 @@ def create_train_state(
         chosen.frozen,
         average,
         create_mix(params, data_spec),
-        create_augment(params, data_spec),
     )
 
 

@@ -17,13 +17,6 @@ class Observing:
         "wandb or mlflow: send parameters and curves there, through its own library",
         choices=("", "wandb", "mlflow"),
     )
-    doubtful_labels: int = param(
-        0,
-        "training examples with the highest loss to list in the report, with those whose label is "
-        "probably wrong; 0: none",
-        0,
-        1000,
-    )
     tpu_type: str = param(
         "",
         "such as v5litepod-8, for the share of its peak (MFU); TPU VMs know it by themselves",

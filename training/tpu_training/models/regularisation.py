@@ -10,8 +10,4 @@ class Regularisation:
     """Mixtures of examples and random changes of images."""
 
     mixup: float = param(0.0, "a of mixup's Beta(a, a), such as 0.2; 0: no mixup", 0, 100)
-    randaugment: int = param(
-        0, "changes that RandAugment makes to each image on the device, such as 2; 0: none", 0, 8
-    )
-    randaugment_magnitude: float = param(9.0, "strength of RandAugment's changes", 0, 10)
     cutmix: float = param(0.0, "a of CutMix's Beta(a, a), such as 1; 0: no CutMix", 0, 100)

@@ -13,7 +13,6 @@ from tpu_training.goodput.ledger import Ledger
 from tpu_training.goodput.picture import draw
 from tpu_training.monitoring.report.charts import line_chart, share_chart, stacked_chart
 from tpu_training.monitoring.report.classes import classes_picture, classes_table
-from tpu_training.monitoring.report.doubtful import doubtful_table
 from tpu_training.monitoring.report.report import Report
 from tpu_training.monitoring.step_times import PARTS, TAG
 
@@ -64,7 +63,7 @@ def render(report: Report) -> str:
         f'<h1>{escape(title)}</h1><p class="sub">{escape(report.model_dir)}</p>'
         f"{_cost_note(report.cost_note)}"
         f"{_cards(report.metrics)}{_charts(report)}"
-        f"{classes_table(report.classes)}{doubtful_table(report.doubtful)}{_picture(report)}"
+        f"{classes_table(report.classes)}{_picture(report)}"
         f"<h2>Parameters</h2>{_table(_parameters(report))}"
         f"<h2>All metrics</h2>{_table(report.metrics)}</body></html>\n"
     )

@@ -30,7 +30,6 @@ class Report:
     metrics: Mapping[str, Any]
     model: Mapping[str, Any]
     classes: Mapping[str, Any]
-    doubtful: Mapping[str, Any]
     series: Mapping[str, Series]
     seconds: Mapping[str, float]
     picture: bytes | None
@@ -57,7 +56,6 @@ def read_report(model_dir: str, *, cost_note: str = "") -> Report:
         metrics=files.read_json(f"{base}/metrics.json"),
         model=files.read_json(f"{base}/model.json"),
         classes=files.read_json(f"{base}/classes.json"),
-        doubtful=files.read_json(f"{base}/doubtful.json"),
         series=series,
         seconds=_seconds(series),
         picture=_picture(f"{base}/tensorboard"),

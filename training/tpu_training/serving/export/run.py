@@ -17,7 +17,7 @@ from tpu_training.serving.export.tflite import TfliteModel, export_tflite
 # Google's guide to post-training quantization asks for 100 to 500 representative examples.
 _REPRESENTATIVE = 200
 _TEST_BATCH = 100
-# The largest loss of accuracy to int8, in percentage points; a larger one must be certain.
+# The largest loss of accuracy to int8, in percentage points.
 _MOST_LOST_POINTS = 1.0
 
 logger = logging.getLogger(__name__)
@@ -70,8 +70,8 @@ def _run_tflite(model: RestoredModel, output: str, directory: str, test_limit: i
     logger.info("accuracy: %s", written.accuracy)
     return (
         f"tflite={written.path} bytes={written.bytes} "
-        f"float_accuracy={written.accuracy.original_accuracy:.4f} "
-        f"int8_accuracy={written.accuracy.converted_accuracy:.4f} "
+        f"float_accuracy={written.accuracy.original:.4f} "
+        f"int8_accuracy={written.accuracy.converted:.4f} "
         f"examples={written.accuracy.examples} edge_tpu=unchecked"
     )
 
@@ -79,8 +79,7 @@ def _run_tflite(model: RestoredModel, output: str, directory: str, test_limit: i
 def _refuse(written: TfliteModel) -> None:
     """Raise TrainingError when the model would not do; it is there to look at."""
     problems = list(written.problems)
-    least = written.accuracy.bounds[0]
-    if least > _MOST_LOST_POINTS:
+    if written.accuracy.lost_points > _MOST_LOST_POINTS:
         problems.append(f"{written.accuracy}, more than {_MOST_LOST_POINTS:g}")
     if problems:
         raise TrainingError(f"{written.path} is not fit for the Edge TPU: {'; '.join(problems)}")

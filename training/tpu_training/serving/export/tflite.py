@@ -10,20 +10,40 @@ import tensorflow as tf
 from tpu_training.data import files
 from tpu_training.errors import InputError
 from tpu_training.errors.silence import native_output_hidden
-from tpu_training.serving.export.agreement import Agreement
 from tpu_training.serving.export.edge_tpu import unfuse_activations, unsuitable_tensors
 from tpu_training.serving.export.examples import LabelledBatch
 from tpu_training.serving.export.restore import RestoredModel
 
 
 @dataclass(frozen=True)
+class Accuracy:
+    """The accuracy of a model before and after its conversion to int8, on the same examples."""
+
+    examples: int
+    original: float
+    converted: float
+
+    @property
+    def lost_points(self) -> float:
+        """The loss in percentage points."""
+        return 100.0 * (self.original - self.converted)
+
+    def __str__(self) -> str:
+        """Say it in a sentence."""
+        return (
+            f"int8 loses {self.lost_points:.2f} points of accuracy on {self.examples} test "
+            f"examples (from {self.original:.4f} to {self.converted:.4f})"
+        )
+
+
+@dataclass(frozen=True)
 class TfliteModel:
-    """A written model, its accuracy beside the float model's, and what the Edge TPU can't take."""
+    """A written model, its accuracy next to the float model's, and what the Edge TPU can't take."""
 
     path: str
     bytes: int
     problems: tuple[str, ...]
-    accuracy: Agreement
+    accuracy: Accuracy
 
 
 def export_tflite(
@@ -47,15 +67,10 @@ def export_tflite(
     )
 
 
-def _compare(model: RestoredModel, content: bytes, test: list[LabelledBatch]) -> Agreement:
+def _compare(model: RestoredModel, content: bytes, test: list[LabelledBatch]) -> Accuracy:
     original = np.concatenate([_classes(model, batch) == batch.labels for batch in test])
     converted = np.array(list(_recognised(content, test)))
-    return Agreement(
-        examples=len(original),
-        original_right=int(original.sum()),
-        lost=int((original & ~converted).sum()),
-        gained=int((converted & ~original).sum()),
-    )
+    return Accuracy(len(original), float(original.mean()), float(converted.mean()))
 
 
 def _convert(model: RestoredModel, representative: list[LabelledBatch]) -> bytes:
