@@ -168,6 +168,8 @@ def take_steps(case: Case) -> Iterator[list[npt.NDArray[Any]]]:
 @pytest.mark.usefixtures("quick_xla")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_step_and_an_evaluation_run_through_xla_and_do_what_they_do_without(case: Case) -> None:
+    if case.model == "keras" and not hasattr(tf.keras, "Variable"):
+        pytest.skip("own models need Keras 3")
     steps = take_steps(case)
     before, after = next(steps), next(steps)
     assert all(np.isfinite(value).all() for value in after)

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tpu_training.models.keras.adapt import adapt
-from tpu_training.models.keras.package import creation, package_of
+from tpu_training.models.keras.package import creation, is_keras_model
 from tpu_training.models.registry import ModelDefinition
 from tpu_training.models.spec import DataSpec
 
@@ -22,8 +22,8 @@ def create_model(definition: ModelDefinition, params: Any, spec: DataSpec, seed:
         return definition.create_model(params, spec, seed)
     with creation(definition.create_model, seed, params.precision):
         model = definition.create_model(params, spec, seed)
-        package = package_of(model)
-        return adapt(model, package, spec, line_of(definition.create_model)) if package else model
+        where = line_of(definition.create_model)
+        return adapt(model, spec, where) if is_keras_model(model, where) else model
 
 
 def line_of(function: Callable[..., Any]) -> str:

@@ -1,8 +1,8 @@
 """Basic layers on plain tf.Module, for models of this package and of users.
 
-They are not Keras': Keras 2 (TensorFlow 2.12) and Keras 3 (2.16 and later) name and wrap variables
-differently, while a checkpoint of a built-in model must load under both. A user's Keras model is
-adapted as a whole; see keras/.
+They are not Keras': TensorFlow 2.12 to 2.15 come with Keras 2, later ones with Keras 3, which names
+and wraps variables differently, and a checkpoint of a built-in model must load under both. A user's
+Keras 3 model is adapted as a whole; see keras.py.
 
 Weights are float32; arithmetic uses the type of the input.
 """

@@ -2,7 +2,7 @@
 
 Keras' own `apply` does the update, but for two things. The gradients are those of the whole batch
 already, so that they are not summed over the replicas again, and clipping takes the norm of the sum
-(Keras 3 clips each replica's part). And the rate of each step comes from the loop, which may be the
+(Keras clips each replica's part). And the rate of each step comes from the loop, which may be the
 range test's.
 """
 
@@ -15,7 +15,6 @@ from tpu_training.errors import InputError
 from tpu_training.loop.optimizers.base import Optimizer
 from tpu_training.loop.optimizers.schedules import Schedule
 from tpu_training.models.keras.module import KerasModule
-from tpu_training.models.keras.package import is_keras_3, tensorflows
 from tpu_training.models.keras.params import AUTO
 from tpu_training.models.params import Params
 
@@ -34,8 +33,8 @@ class KerasOptimizer(Optimizer):
     ) -> None:
         """Drive `optimizer`, which is built, by `apply`, at the rates of `schedule`."""
         super().__init__((), schedule)
-        self.state = [tensorflows(slot) for slot in _variables(optimizer)]
-        self._learning_rate = tensorflows(optimizer.learning_rate)
+        self.state = [slot.value for slot in optimizer.variables]
+        self._learning_rate = optimizer.learning_rate.value
         self._apply = apply
 
     def apply(self, gradients: Sequence[tf.Tensor], step: tf.Tensor) -> None:
@@ -63,42 +62,34 @@ def compiled_optimizer(
     Raises:
         InputError: It can't be driven, or parameters are given that it does not follow.
     """
-    given = getattr(model.keras()[0], "optimizer", None) if isinstance(model, KerasModule) else None
+    given = getattr(model.keras(), "optimizer", None) if isinstance(model, KerasModule) else None
     if given is None or params.optimizer != AUTO:
         return None
     assert isinstance(model, KerasModule)
     if problems := [*_problems(given), *_unused(params, given)]:
         raise InputError("; ".join(f"{model.where}: {problem}" for problem in problems))
-    optimizer = _anew(given, model.where)
+    optimizer = _copy(given, model.where)
     by_id = {id(value): variable for variable, value in model.trained_pairs()}
     variables = [by_id[id(variable)] for variable in trained]
     optimizer.build(variables)
-    if is_keras_3(model.keras()[1]):
-        # It would sum over the replicas, and send the first one's number of steps to the others.
-        optimizer._all_reduce_sum_gradients = lambda pairs: pairs
-        optimizer.iterations.assign_add = optimizer.iterations.value.assign_add
-        optimizer.built = True
+    # It would sum over the replicas, and send the first one's number of steps to the others.
+    optimizer._all_reduce_sum_gradients = lambda pairs: pairs
+    optimizer.iterations.assign_add = optimizer.iterations.value.assign_add
+    optimizer.built = True
 
-        def apply(gradients: Sequence[tf.Tensor]) -> None:
-            optimizer.apply(gradients, variables)
-    else:
-        # It compiles itself only where there is no strategy.
-        optimizer.jit_compile = False
-
-        def apply(gradients: Sequence[tf.Tensor]) -> None:
-            pairs = [(gradients[number], each) for number, each in enumerate(variables)]
-            optimizer.apply_gradients(pairs, skip_gradients_aggregation=True)
+    def apply(gradients: Sequence[tf.Tensor]) -> None:
+        optimizer.apply(gradients, variables)
 
     return KerasOptimizer(_schedule(given), optimizer, apply)
 
 
-def _anew(given: Any, where: str) -> Any:
+def _copy(given: Any, where: str) -> Any:
     """Return a new one with the same settings: its own variables may be outside of the scope."""
     try:
         return type(given).from_config({**given.get_config(), "learning_rate": 0.0})
     except Exception as error:  # Whatever a user's class may raise.
         raise InputError(
-            f"{where}: {type(given).__name__} can't be made anew from its get_config "
+            f"{where}: {type(given).__name__} can't be recreated from its get_config "
             f"({type(error).__name__}: {error}), as training under a strategy needs"
         ) from error
 
@@ -113,10 +104,7 @@ def _schedule(given: Any) -> Schedule:
 
 
 def _problems(given: Any) -> list[str]:
-    name = type(given).__name__
     problems = []
-    if ".legacy." in type(given).__module__ or not hasattr(given, "_learning_rate"):
-        problems.append(f"the optimizer {name} is a legacy one; use keras.optimizers.{name}")
     if getattr(given, "inner_optimizer", None) is not None:
         problems.append("a LossScaleOptimizer is for float16; bfloat16 needs none")
     if getattr(given, "gradient_accumulation_steps", None):
@@ -135,8 +123,3 @@ def _unused(params: Params, given: Any) -> list[str]:
         f"{flags} would not count: compile() gave the optimizer {type(given).__name__}; set it "
         "there, or name the trainer's with --optimizer=adam, sgd or lars"
     ] * bool(changed)
-
-
-def _variables(optimizer: Any) -> list[Any]:
-    found = optimizer.variables
-    return list(found() if callable(found) else found)

@@ -1,6 +1,5 @@
 """Build a user's Keras model for the data, refuse what can't be trained, and adapt it."""
 
-from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
@@ -11,19 +10,18 @@ from tpu_training.models.keras.refusals import model_problems, shape_problems, t
 from tpu_training.models.spec import NUMBERS, DataSpec
 
 
-def adapt(model: Any, package: ModuleType, spec: DataSpec, where: str) -> KerasModule:
+def adapt(model: Any, spec: DataSpec, where: str) -> KerasModule:
     """Return the Keras `model` as a module for data of `spec`; call in the strategy's scope.
 
     Raises:
         InputError: With FILE:LINE, `where` the model is made, and everything that is wrong.
     """
-    _refuse(where, model_problems(model, package))
+    _refuse(where, model_problems(model))
     dtype = _input_dtype(model, spec)
-    outputs = _outputs(model, package, spec, dtype)
+    outputs = _outputs(model, spec, dtype)
     _refuse(where, shape_problems(model, outputs, spec))
     return KerasModule(
         model,
-        package,
         where,
         dtype=dtype,
         one_for_two=tuple(tf.nest.flatten(outputs)[0].shape[1:]) == (1,) and two_classes(spec),
@@ -44,8 +42,10 @@ def _input_dtype(model: Any, spec: DataSpec) -> str:
     return "float32" if spec.kind == "image" else spec.dtype
 
 
-def _outputs(model: Any, package: ModuleType, spec: DataSpec, dtype: str) -> Any:
+def _outputs(model: Any, spec: DataSpec, dtype: str) -> Any:
     """Return what the model gives for symbols; a model without inputs of its own is built by it."""
     if getattr(model, "inputs", None):
         return model.outputs
-    return model(package.Input(spec.shape, dtype=dtype), training=False)
+    import keras
+
+    return model(keras.Input(spec.shape, dtype=dtype), training=False)

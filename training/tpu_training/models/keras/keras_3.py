@@ -6,7 +6,6 @@ from a seed of the step, so that a repeated step draws the same numbers.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
@@ -25,10 +24,10 @@ def variables(model: Any) -> list[Pair]:
     return [(variable, variable.value) for variable in model.variables if not _is_seed(variable)]
 
 
-def create_forward(
-    model: Any, package: ModuleType, where: str
-) -> Callable[[tf.Tensor, bool], tf.Tensor]:
+def create_forward(model: Any, where: str) -> Callable[[tf.Tensor, bool], tf.Tensor]:
     """Return a function that maps features and `training` to the outputs of `model`."""
+    from keras import StatelessScope
+
     seeds = [variable for variable in model.variables if _is_seed(variable)]
     kept = [variable for variable in model.non_trainable_variables if not _is_seed(variable)]
     # In a scope Keras looks nowhere else for what a regularizer wants.
@@ -38,7 +37,7 @@ def create_forward(
     def forward(features: tf.Tensor, training: bool) -> tf.Tensor:
         given = [(seed, _draw(seed, number, training)) for number, seed in enumerate(seeds)]
         given += [(variable, variable.value) for variable in penalised]
-        with package.StatelessScope(given, collect_losses=training) as scope:
+        with StatelessScope(given, collect_losses=training) as scope:
             outputs = model(features, training=training)
             penalties = list(model.losses) if training else []
         if training:

@@ -36,7 +36,7 @@ def compiled_metrics(
 ) -> list[Metric]:
     """Return the metrics in `counted`, then those of `compile` that are not among them."""
     found = {metric.name: metric for metric in counted}
-    for given in _given(module.keras()[0]):
+    for given in _given(module.keras()):
         metric = _metric(module, spec, given, set(found))
         if metric:
             found.setdefault(metric.name, metric)
@@ -45,19 +45,19 @@ def compiled_metrics(
 
 def _given(model: Any) -> Iterator[Any]:
     """Yield what `compile` was given: names, functions and objects."""
-    compiled = getattr(model, "_compile_metrics", None) or getattr(model, "compiled_metrics", None)
-    given = getattr(compiled, "_user_metrics", None)
+    given = getattr(model._compile_metrics, "_user_metrics", None)
     return (metric for metric in tf.nest.flatten(given) if metric is not None)
 
 
 def _metric(module: KerasModule, spec: DataSpec, given: Any, counted: set[str]) -> Metric | None:
     if given in ("acc", "accuracy") or getattr(given, "name", given) in counted:
         return None
-    package = module.keras()[1]
-    found = package.metrics.get(given) if isinstance(given, str) else given
+    import keras
+
+    found = keras.metrics.get(given) if isinstance(given, str) else given
     if isinstance(found, type):
         found = found()
-    if isinstance(found, package.metrics.Metric):
+    if isinstance(found, keras.metrics.Metric):
         return _wrapped(module, found) or _stateful(module, spec, found)
     name = str(getattr(found, "__name__", given))
     return Metric(name, _mean_of(module, found, found), mean, in_training=False)
@@ -88,8 +88,6 @@ def _mean_of(
 def _stateful(module: KerasModule, spec: DataSpec, given: Any) -> Metric:
     """Return the metric whose state, after a batch, is the sums of that batch."""
     where = f"{module.where}: the metric {given.name}"
-    if not hasattr(given, "stateless_update_state"):
-        raise InputError(f"{where} can only be counted with Keras 3; leave it out")
     metric = type(given).from_config(given.get_config())
     if not _adds_up(module, spec, metric):
         raise InputError(

@@ -1,15 +1,13 @@
 """A Keras model as the loop takes any model: a tf.Module that maps features to logits."""
 
 from collections.abc import Callable, Container
-from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
 from tpu_training.errors import InputError
-from tpu_training.models.keras import keras_2, keras_3
+from tpu_training.models.keras.keras_3 import create_forward, variables
 from tpu_training.models.keras.names import place
-from tpu_training.models.keras.package import is_keras_3, tensorflows
 
 # What a model may do with probabilities that leaves their order as it is.
 _SHAPE = ("Reshape", "Squeeze", "ExpandDims", "Cast", "Identity")
@@ -30,35 +28,32 @@ class KerasModule(tf.Module):  # type: ignore[misc]
     def __init__(
         self,
         model: Any,
-        package: ModuleType,
         where: str,
         *,
         dtype: str,
         one_for_two: bool,
         logits: bool,
     ) -> None:
-        """Adapt `model` of the Keras `package`, which takes features of the type `dtype`.
+        """Adapt `model`, which is built.
 
         Args:
-            model: The model, which is built.
-            package: Its Keras.
+            model: The Keras model.
             where: See the class.
             dtype: The type of its features.
             one_for_two: Whether its one output tells one of two classes from the other.
             logits: Whether softmax and sigmoid at its end are left out.
         """
         super().__init__()
-        dialect = keras_3 if is_keras_3(package) else keras_2
-        pairs = dialect.variables(model)
+        pairs = variables(model)
         place(self, model, pairs)
         trained = {id(variable) for variable in model.trainable_variables}
         self.where = where
         # Held by functions, as TensorFlow would look for variables in them.
-        self.keras: Callable[[], tuple[Any, ModuleType]] = lambda: (model, package)
+        self.keras: Callable[[], Any] = lambda: model
         self.trained_pairs: Callable[[], list[tuple[Any, tf.Variable]]] = lambda: [
             pair for pair in pairs if id(pair[0]) in trained
         ]
-        self._forward = dialect.create_forward(model, package, where)
+        self._forward = create_forward(model, where)
         self._dtype, self._one_for_two, self._logits = dtype, one_for_two, logits
         self._activation = ""
         # What is left out at the end is found in a graph.
@@ -72,9 +67,9 @@ class KerasModule(tf.Module):  # type: ignore[misc]
 
     def freeze(self, frozen: Container[int]) -> None:
         """Let batch normalisation use its averages where their ids are among the `frozen`."""
-        for layer in self.keras()[0]._flatten_layers():
+        for layer in self.keras()._flatten_layers():
             mean = getattr(layer, "moving_mean", None)
-            if mean is not None and id(tensorflows(mean)) in frozen:
+            if mean is not None and id(mean.value) in frozen:
                 layer.trainable = False
 
     def __call__(self, features: tf.Tensor, training: bool) -> tf.Tensor:
@@ -88,9 +83,10 @@ class KerasModule(tf.Module):  # type: ignore[misc]
             outputs = outputs[..., 1:]
         if not self._activation:
             return outputs
-        # Keras keeps the logits beside the result, from which its losses are exact.
-        activation = getattr(self.keras()[1].activations, self._activation)
-        return activation(outputs)
+        import keras
+
+        # Keras keeps the logits with the result, from which its losses are exact.
+        return getattr(keras.activations, self._activation)(outputs)
 
     def _call(self, features: tf.Tensor, training: bool) -> tf.Tensor:
         outputs = self._forward(tf.cast(features, self._dtype), training)

@@ -27,7 +27,7 @@ def place(root: tf.Module, model: Any, variables: Iterable[tuple[Any, tf.Variabl
 
 
 def _path(variable: Any, model: str, names: dict[str, str]) -> Sequence[str]:
-    path = getattr(variable, "path", variable.name).partition(":")[0].split("/")
+    path = variable.path.split("/")
     inner = path[1:] if path[0] == model and len(path) > 1 else path
     return [_attribute(names.get(part, part)) for part in inner]
 

@@ -10,32 +10,38 @@ from typing import Any
 
 import numpy as np
 
-_PACKAGES = ("keras", "tf_keras")
+from tpu_training.errors import InputError
+
 _FLOAT32 = "float32"
+# The packages that have been called Keras; tf_keras and the keras of TensorFlow up to 2.15 are 2.
+_PACKAGES = ("keras", "tf_keras")
+_CURE = (
+    "a model needs Keras 3: install TensorFlow 2.16 or later, `import keras` in the file, and "
+    "unset TF_USE_LEGACY_KERAS"
+)
 
 
-def package_of(value: object, kind: str = "Model") -> ModuleType | None:
-    """Return the Keras whose class `kind` the object `value` is of; None for anything else."""
-    for package in _loaded():
-        if isinstance(value, getattr(package, kind)):
-            return package
-    return None
+def is_keras_model(model: object, where: str) -> bool:
+    """Return whether `model` is a Keras 3 model.
 
-
-def is_keras_3(package: ModuleType) -> bool:
-    """Return whether variables are Keras' own, and `tf.Module` is no base of a layer."""
-    return hasattr(package, "StatelessScope")
-
-
-def tensorflows(variable: Any) -> Any:
-    """Return TensorFlow's variable of Keras' `variable`, which in Keras 2 is one."""
-    return variable.value if hasattr(variable, "_value") else variable
+    Raises:
+        InputError: It is a model of Keras 2; the message begins with `where`, FILE:LINE.
+    """
+    keras = _keras_3()
+    if keras and isinstance(model, keras.Model):
+        return True
+    for kind in type(model).__mro__:
+        package = kind.__module__.partition(".")[0]
+        if kind.__name__ == "Model" and package in _PACKAGES:
+            version = getattr(sys.modules.get(package), "__version__", "2")
+            raise InputError(f"{where}: the model is of {package} {version}; {_CURE}")
+    return False
 
 
 def is_keras_own(value: object) -> bool:
-    """Return whether a function or the class of an object comes with Keras."""
+    """Return whether a function, or the class of an object, comes with Keras."""
     module = getattr(value, "__module__", None) or type(value).__module__
-    return module.partition(".")[0] in _PACKAGES
+    return module.partition(".")[0] == "keras"
 
 
 @contextmanager
@@ -44,39 +50,29 @@ def creation(create_model: Callable[..., Any], seed: int, precision: str) -> Ite
 
     Keras takes a seed for each initializer from Python's `random`.
     """
-    if _mentions_keras(create_model) and not _loaded():
-        importlib.import_module("tensorflow").keras.Model  # noqa: B018 (it is loaded by this)
-    states, policies = (random.getstate(), np.random.get_state()), _policies()
+    if _mentions_keras(create_model):
+        importlib.import_module("keras")
+    keras = _keras_3()
+    states = random.getstate(), np.random.get_state()
     random.seed(seed)
     np.random.seed(seed)
-    for package, policy in policies:
-        if policy.name == _FLOAT32 and precision != _FLOAT32:
-            package.mixed_precision.set_global_policy(f"mixed_{precision}")
+    policy: Any = keras.mixed_precision.global_policy() if keras else None
+    if keras and policy.name == _FLOAT32 != precision:
+        keras.mixed_precision.set_global_policy(f"mixed_{precision}")
     try:
         yield
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])
-        for package, policy in policies:
-            package.mixed_precision.set_global_policy(policy)
+        if keras:
+            keras.mixed_precision.set_global_policy(policy)
 
 
-def _loaded() -> list[ModuleType]:
-    found = [sys.modules[name] for name in _PACKAGES if name in sys.modules]
-    # A file may call itself or a namespace so.
-    return [_public(package) for package in found if hasattr(package, "__version__")]
-
-
-def _public(package: ModuleType) -> ModuleType:
-    """Return what users see of `package`: up to TensorFlow 2.15 that is `tf.keras`."""
-    if package.__name__ == "keras" and not is_keras_3(package):
-        public: ModuleType = importlib.import_module("keras.api._v2.keras")
-        return public
-    return package
-
-
-def _policies() -> list[tuple[ModuleType, Any]]:
-    return [(package, package.mixed_precision.global_policy()) for package in _loaded()]
+def _keras_3() -> ModuleType | None:
+    """Return Keras 3 if it is loaded: nothing here loads it for a model that doesn't use it."""
+    keras = sys.modules.get("keras")
+    # A user's file or a namespace package may have that name, too.
+    return keras if hasattr(keras, "StatelessScope") else None
 
 
 def _mentions_keras(create_model: Callable[..., Any]) -> bool:

@@ -1,21 +1,19 @@
 """What of a Keras model can't be trained here, and what would be right instead."""
 
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
-from tpu_training.models.keras.package import is_keras_3
 from tpu_training.models.spec import CLASS, DataSpec
 
 # Methods of keras.Model that `fit` calls and this package's loop does not.
 _OF_FIT = ("train_step", "compute_loss")
 
 
-def model_problems(model: Any, package: ModuleType) -> list[str]:
+def model_problems(model: Any) -> list[str]:
     """Return what is wrong with `model` before it is built."""
-    return [*_backend_problems(package), *_method_problems(model, package), *_type_problems(model)]
+    return [*_backend_problems(), *_method_problems(model), *_type_problems(model)]
 
 
 def shape_problems(model: Any, outputs: Any, spec: DataSpec) -> list[str]:
@@ -28,21 +26,24 @@ def two_classes(spec: DataSpec) -> bool:
     return spec.targets == CLASS and spec.output_shape == (2,)
 
 
-def _backend_problems(package: ModuleType) -> Iterator[str]:
-    backend = package.backend.backend() if is_keras_3(package) else "tensorflow"
+def _backend_problems() -> Iterator[str]:
+    import keras
+
+    backend = keras.backend.backend()
     if backend != "tensorflow":
         yield f"Keras computes with {backend}; set KERAS_BACKEND=tensorflow"
 
 
-def _method_problems(model: Any, package: ModuleType) -> Iterator[str]:
+def _method_problems(model: Any) -> Iterator[str]:
+    import keras
+
     for name in _OF_FIT:
-        if getattr(type(model), name, None) is not getattr(package.Model, name, None):
+        if getattr(type(model), name, None) is not getattr(keras.Model, name, None):
             yield (
                 f"{type(model).__name__} has a {name} of its own, which only `fit` calls; add to "
                 "the loss with add_loss in `call`, or define `losses` in the file"
             )
-    loss = getattr(model, "_compile_loss", None) or getattr(model, "compiled_loss", None)
-    if getattr(loss, "_user_loss_weights", None) is not None:
+    if getattr(model._compile_loss, "_user_loss_weights", None) is not None:
         yield "loss_weights: there is one loss; leave them out (`metrics` comes after them)"
     if getattr(model, "run_eagerly", False):
         yield "run_eagerly=True: the step is always compiled; leave it out"

@@ -44,13 +44,14 @@ def compiled_task(task: Task, module: KerasModule, spec: DataSpec, *, named: boo
 
 
 def _compiled_loss(module: KerasModule) -> Losses | None:
-    model, package = module.keras()
-    loss = getattr(model, "loss", None)
+    import keras
+
+    loss = getattr(module.keras(), "loss", None)
     if isinstance(loss, list | tuple | dict) and len(loss) == 1:
         (loss,) = loss.values() if isinstance(loss, dict) else loss
     if loss is None:
         return None
-    each = package.losses.get(loss)
+    each = keras.losses.get(loss)
     if getattr(each, "reduction", "") == "sum":
         raise InputError(
             f"{module.where}: the loss {each.name} is summed over the batch, so that the learning "
