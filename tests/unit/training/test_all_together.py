@@ -22,7 +22,7 @@ from tpu_training.models.attention import dropout
 from tpu_training.models.layers import Dense, normalise
 from tpu_training.models.params import Params, build_params
 from tpu_training.models.registry import ModelDefinition
-from tpu_training.models.remat import rematerialised
+from tpu_training.models.step_context import rematerialised
 from tpu_training.models.resnet.network import ConvNorm
 
 pytestmark = pytest.mark.training

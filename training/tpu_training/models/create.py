@@ -1,11 +1,10 @@
 """Create the model of a definition, in the form that the loop and an export take."""
 
-import inspect
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from tpu_training.models.contract import line_of
 from tpu_training.models.keras.adapt import adapt
 from tpu_training.models.keras.package import creation, is_keras_model
 from tpu_training.models.registry import ModelDefinition
@@ -24,9 +23,3 @@ def create_model(definition: ModelDefinition, params: Any, spec: DataSpec, seed:
         model = definition.create_model(params, spec, seed)
         where = line_of(definition.create_model)
         return adapt(model, spec, where) if is_keras_model(model, where) else model
-
-
-def line_of(function: Callable[..., Any]) -> str:
-    """Return FILE:LINE of the definition of `function`."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return f"{code.co_filename}:{code.co_firstlineno}" if code else str(function)

@@ -1,6 +1,5 @@
 """Rematerialisation: compute a block's results again for its gradients, instead of keeping them."""
 
-from collections.abc import Callable
 from typing import Any
 
 from tpu_training.models.declare import param
@@ -15,17 +14,3 @@ def remat_param() -> Any:
         "blocks: compute each block twice, to keep only its input until its gradients are due",
         choices=(NONE, BLOCKS),
     )
-
-
-def rematerialised(block: Callable[[Any], Any], remat: str, training: bool) -> Callable[[Any], Any]:
-    """Return `block`, which maps a tensor to one; in training with `remat` it is computed twice.
-
-    The second time it draws the same random numbers, and records no statistics.
-    """
-    if remat == NONE or not training:
-        return block
-    import tensorflow as tf
-
-    from tpu_training.models.step_context import repeatable
-
-    return tf.recompute_grad(repeatable(block))  # type: ignore[no-any-return]

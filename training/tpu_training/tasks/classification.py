@@ -7,16 +7,10 @@ import tensorflow as tf
 from tpu_training.models.losses import softmax_cross_entropy
 from tpu_training.models.spec import CLASS, DataSpec
 from tpu_training.models.task import Metric, Task, mean
-from tpu_training.tasks.counting import confusion, count
+from tpu_training.tasks.counting import confusion, right
 
 # The confusion of more classes is a picture that nobody can read.
 _MOST_CLASSES = 100
-
-
-def right(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Count the examples whose greatest logit is their class's, and all."""
-    predicted = tf.argmax(logits, axis=-1, output_type=tf.int32)
-    return tf.stack([count(tf.equal(predicted, targets), weights), count(targets >= 0, weights)])
 
 
 def metrics(spec: DataSpec) -> Sequence[Metric]:

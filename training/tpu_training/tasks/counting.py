@@ -55,3 +55,9 @@ def cross_entropy(logits: tf.Tensor, targets: tf.Tensor, smoothing: float = 0.0)
         spread = -tf.reduce_mean(tf.nn.log_softmax(logits), axis=-1)
         each = (1.0 - smoothing) * each + smoothing * spread
     return tf.where(counted, each, 0.0)
+
+
+def right(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Count the examples whose greatest logit is their class's, and all."""
+    predicted = tf.argmax(logits, axis=-1, output_type=tf.int32)
+    return tf.stack([count(tf.equal(predicted, targets), weights), count(targets >= 0, weights)])

@@ -7,7 +7,8 @@ import tensorflow as tf
 from tpu_training.models.attention import Embedding, SelfAttention, dropout
 from tpu_training.models.layers import Dense
 from tpu_training.models.normalisation import LayerNorm
-from tpu_training.models.remat import NONE, rematerialised
+from tpu_training.models.remat import NONE
+from tpu_training.models.step_context import rematerialised
 
 _FEED_FORWARD = 4
 

@@ -12,8 +12,9 @@ import tensorflow as tf
 
 from tpu_training.models.layers import Conv2D, Dense, normalise
 from tpu_training.models.normalisation import BatchNorm
-from tpu_training.models.remat import NONE, rematerialised
+from tpu_training.models.remat import NONE
 from tpu_training.models.resnet.depths import LARGE, SMALL, WITH_BOTTLENECKS
+from tpu_training.models.step_context import rematerialised
 
 _LARGE_WIDTH, _SMALL_WIDTH = 64, 16
 _BOTTLENECK = 4
