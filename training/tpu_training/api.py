@@ -18,8 +18,7 @@ from tpu_training.job.result import Result
 from tpu_training.job.start import prepare_tensorflow, run_job
 from tpu_training.job.supervised import supervised
 from tpu_training.loop.callbacks import Callback
-from tpu_training.models.keras import params as keras_params
-from tpu_training.models.params import Params, build_params
+from tpu_training.models.params import KerasParams, Params, build_params
 from tpu_training.models.registry import (
     DEFAULT_MODEL,
     ModelDefinition,
@@ -27,7 +26,7 @@ from tpu_training.models.registry import (
     with_all_arguments,
 )
 from tpu_training.models.task import Task
-from tpu_training.tasks.choose import with_task
+from tpu_training.tasks.registry import with_task
 
 # features and targets of a split
 Arrays = tuple[Any, Any]
@@ -201,7 +200,7 @@ def _definition(
             "made on the devices that train; give a function that creates and returns it"
         )
     elif callable(model):
-        kind = type(params) if isinstance(params, Params) else keras_params.Params
+        kind = type(params) if isinstance(params, Params) else KerasParams
         name = str(getattr(model, "__name__", type(model).__name__))
         definition = ModelDefinition(name, kind, with_all_arguments(name, model), own=True)
     else:

@@ -20,7 +20,7 @@ from tpu_training.checkpoints.record import JobRecord
 from tpu_training.data.data_set import open_data
 from tpu_training.loop.averaging import WeightAverage, averaged
 from tpu_training.loop.state import TrainState, create_train_state
-from tpu_training.models.names import variable_paths
+from tpu_training.models.model import variable_paths
 from tpu_training.models.params import Params
 from tpu_training.serving.export.restore import restore_model
 

@@ -22,9 +22,8 @@ from tpu_training.errors import CheckpointError, InputError
 from tpu_training.loop.compiled_loop import create_train_loop
 from tpu_training.loop.optimizers.choice import choose_variables, creations
 from tpu_training.loop.state import TrainState, create_train_state
-from tpu_training.models.create import create_model
 from tpu_training.models.layers import Conv2D, Dense
-from tpu_training.models.names import variable_paths
+from tpu_training.models.model import create_model, variable_paths
 from tpu_training.models.params import Params, build_params
 from tpu_training.models.registry import load_model
 from tpu_training.models.spec import DataSpec
@@ -348,7 +347,7 @@ def test_a_training_starts_from_another_data_sets_and_its_checkpoint_counts_befo
 def test_frozen_batch_normalisation_normalises_by_its_averages(
     one_device: Cluster,
 ) -> None:
-    from tpu_training.models.normalisation import BatchNorm
+    from tpu_training.models.layers import BatchNorm
     from tpu_training.models.step_context import step_context
 
     norm = BatchNorm(2)

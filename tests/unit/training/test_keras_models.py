@@ -26,7 +26,7 @@ from tpu_training.loop.compiled_loop import create_train_loop
 from tpu_training.loop.replica_step import create_replica_step, create_step_sums
 from tpu_training.loop.state import TrainState, create_train_state
 from tpu_training.loop.walk import operations
-from tpu_training.models.names import variable_paths
+from tpu_training.models.model import variable_paths
 from tpu_training.models.params import build_params
 from tpu_training.models.registry import load_model
 

@@ -24,7 +24,7 @@ from tpu_training.goodput.beginning import Beginning
 from tpu_training.loop.callbacks import LoopReport
 from tpu_training.loop.evaluate import create_evaluation
 from tpu_training.loop.state import create_train_state
-from tpu_training.models.names import variable_names
+from tpu_training.models.model import variable_names
 from tpu_training.models.params import Params
 from tpu_training.models.registry import load_model
 from tpu_training.monitoring.grid import draw_grid

@@ -14,9 +14,8 @@ from tpu_training.checkpoints.model_description import describe_model
 from tpu_training.loop.optimizers.choice import Choice, choose_variables, creations
 from tpu_training.loop.optimizers.create import create_optimizer
 from tpu_training.loop.optimizers.schedules import create_schedule
-from tpu_training.models.attention import Embedding
-from tpu_training.models.create import create_model
-from tpu_training.models.layers import Dense
+from tpu_training.models.layers import Dense, Embedding
+from tpu_training.models.model import create_model
 from tpu_training.models.params import Params, build_params
 from tpu_training.models.registry import ModelDefinition, load_model
 from tpu_training.models.spec import DataSpec

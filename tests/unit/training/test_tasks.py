@@ -34,7 +34,7 @@ from tpu_training.loop.train import train
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition, load_model
 from tpu_training.models.spec import DataSpec
-from tpu_training.tasks.choose import built_in_tasks, with_task
+from tpu_training.tasks.registry import built_in_tasks, with_task
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
@@ -284,7 +284,7 @@ def test_fifteen_in_a_hundred_tokens_are_targets_and_most_of_them_hidden() -> No
 
 
 def test_label_smoothing_of_places_is_that_of_examples_where_each_has_one_place() -> None:
-    from tpu_training.models.losses import softmax_cross_entropy
+    from tpu_training.tasks.classification import softmax_cross_entropy
     from tpu_training.tasks.segmentation import losses
 
     logits = tf.constant(RANDOM.normal(size=(6, 4)), tf.float32)

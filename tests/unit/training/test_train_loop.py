@@ -18,11 +18,11 @@ from tpu_training.loop.compiled_loop import create_train_loop
 from tpu_training.loop.evaluate import create_evaluation
 from tpu_training.loop.state import create_train_state
 from tpu_training.models.layers import Dense
-from tpu_training.models.losses import softmax_cross_entropy
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition, load_model
 from tpu_training.models.spec import DataSpec
 from tpu_training.models.step_context import next_seed, record_statistic
+from tpu_training.tasks.classification import softmax_cross_entropy
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster

@@ -17,12 +17,11 @@ from tpu_training.loop.evaluate import create_replica_evaluation
 from tpu_training.loop.optimizers.choice import creations
 from tpu_training.loop.replica_step import Replica, create_replica_step, create_step_sums
 from tpu_training.loop.state import TrainState, create_train_state
-from tpu_training.models.keras.params import Params as KerasParams
 from tpu_training.models.layers import Conv2D, normalise
-from tpu_training.models.params import Params, build_params
+from tpu_training.models.params import KerasParams, Params, build_params
 from tpu_training.models.registry import ModelDefinition, built_in_models, load_model
 from tpu_training.models.spec import DataSpec
-from tpu_training.tasks.choose import built_in_tasks, with_task
+from tpu_training.tasks.registry import built_in_tasks, with_task
 
 pytestmark = pytest.mark.training
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import tensorflow as tf
 
-from tpu_training.models.names import variable_paths
+from tpu_training.models.model import variable_paths
 
 # The path of loop/averaging.py's variables in a tf.train.Checkpoint.
 _PREFIX, _SUFFIX = "average/shadows/", "/.ATTRIBUTES/VARIABLE_VALUE"

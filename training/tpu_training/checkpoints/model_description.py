@@ -13,7 +13,7 @@ from tpu_training.errors import CheckpointError, InputError
 from tpu_training.models.params import Params, build_params
 from tpu_training.models.registry import ModelDefinition, built_in_models, load_model
 from tpu_training.models.spec import DataSpec
-from tpu_training.tasks.choose import task_of, with_task
+from tpu_training.tasks.registry import task_of, with_task
 
 _FILE_NAME = "model.json"
 _FORMAT = 1

@@ -6,15 +6,14 @@ from typing import Any
 
 from tpu_training.errors import ParamsError
 from tpu_training.job.job import Job
-from tpu_training.models.given import read_config, split_overrides
-from tpu_training.models.params import Params, build_params
+from tpu_training.models.params import Params, build_params, read_config, split_overrides
 from tpu_training.models.registry import (
     DEFAULT_MODEL,
     ModelDefinition,
     built_in_models,
     load_model,
 )
-from tpu_training.tasks.choose import built_in_tasks, with_task
+from tpu_training.tasks.registry import built_in_tasks, with_task
 
 
 def add_job_arguments(parser: argparse.ArgumentParser) -> None:

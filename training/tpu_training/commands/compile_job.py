@@ -17,7 +17,7 @@ from tpu_training.data.manifest import Manifest
 from tpu_training.errors import InputError, ParamsError
 from tpu_training.models.params import Params
 from tpu_training.models.registry import DEFAULT_MODEL, ModelDefinition, built_in_models
-from tpu_training.tasks.choose import check_targets, identity
+from tpu_training.tasks.registry import check_targets, identity
 
 _FLAGS = (
     *("tpu", "compare", "model", "task", "data", "shape", "classes", "vocabulary", "examples"),

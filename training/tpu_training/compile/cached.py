@@ -12,8 +12,7 @@ from tpu_training.compile.run import answer_key
 from tpu_training.compile.tpus import tpus
 from tpu_training.data.manifest import Manifest
 from tpu_training.errors import InputError, ParamsError
-from tpu_training.models.given import read_config, split_overrides
-from tpu_training.models.params import Params, build_params
+from tpu_training.models.params import Params, build_params, read_config, split_overrides
 from tpu_training.models.registry import DEFAULT_MODEL, built_in_models, load_model
 
 

@@ -7,7 +7,7 @@ from functools import cached_property
 import tensorflow as tf
 
 from tpu_training.cluster.cluster import Cluster
-from tpu_training.models.names import variable_paths
+from tpu_training.models.model import variable_paths
 
 
 class WeightAverage(tf.Module):  # type: ignore[misc]

@@ -19,14 +19,13 @@ from tpu_training.loop.optimizers.keras import compiled_optimizer
 from tpu_training.loop.optimizers.schedules import create_schedule
 from tpu_training.loop.seeds import derive_seed
 from tpu_training.loop.tally import Tally, create_tally
-from tpu_training.models.contract import check_model, checked_forward, checked_losses
-from tpu_training.models.create import create_model
-from tpu_training.models.keras.module import KerasModule
-from tpu_training.models.keras.task import compiled_task
+from tpu_training.models.keras import KerasModule
+from tpu_training.models.keras_task import compiled_task
+from tpu_training.models.model import check_model, checked_forward, checked_losses, create_model
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition
 from tpu_training.models.task import Losses, Prepare, Task
-from tpu_training.tasks.choose import task_of
+from tpu_training.tasks.registry import task_of
 
 
 @dataclass(frozen=True)

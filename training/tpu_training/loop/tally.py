@@ -10,7 +10,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tpu_training.loop.graphs import with_autograph
-from tpu_training.models.contract import check_sums, check_value, checked_metrics
+from tpu_training.models.model import check_sums, check_value, checked_metrics
 from tpu_training.models.spec import DataSpec
 from tpu_training.models.task import Metric, Task
 

@@ -18,15 +18,11 @@ from typing import Any
 from tpu_training import models
 from tpu_training.errors import InputError
 from tpu_training.errors.user_lines import user_line
-from tpu_training.models.fields import field_problems
-from tpu_training.models.keras import params as keras_params
-from tpu_training.models.params import Params, suggest
+from tpu_training.models.params import KerasParams, Params, field_problems, suggest
 from tpu_training.models.spec import DataSpec
 from tpu_training.models.task import Losses, Task
 
 DEFAULT_MODEL = "mnist_cnn"
-# The folder of models/ that holds no model but adapts those of users.
-_ADAPTER = "keras"
 _ARGUMENTS = ("params", "spec", "seed")
 
 # (params, data, seed) -> a tf.Module that maps (features, training) to float32 logits
@@ -55,7 +51,7 @@ class ModelDefinition:
 def built_in_models() -> list[str]:
     """Return the names of the built-in models."""
     folders = (module.name for module in pkgutil.iter_modules(models.__path__) if module.ispkg)
-    return sorted(name for name in folders if name != _ADAPTER)
+    return sorted(folders)
 
 
 def load_model(name: str) -> ModelDefinition:
@@ -92,7 +88,7 @@ def load_file(name: str, flag: str) -> ModuleType:
 
 
 def _definition(name: str, module: ModuleType, own: bool = False) -> ModelDefinition:
-    params = getattr(module, "Params", keras_params.Params)
+    params = getattr(module, "Params", KerasParams)
     create_model = getattr(module, "create_model", None)
     problems = []
     if not (isinstance(params, type) and issubclass(params, Params) and is_dataclass(params)):

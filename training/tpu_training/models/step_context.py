@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tpu_training.models.remat import NONE as NO_REMAT
+from tpu_training.models.params import NO_REMAT
 
 # Tensors -> each summed over all replicas.
 Sum = Callable[[Sequence[tf.Tensor]], Sequence[tf.Tensor]]

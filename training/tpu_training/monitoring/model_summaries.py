@@ -17,7 +17,7 @@ from tpu_training.errors.extras import require_plots
 from tpu_training.loop.callbacks import Callback, LoopReport
 from tpu_training.loop.evaluate import Evaluation
 from tpu_training.loop.state import TrainState, total_steps
-from tpu_training.models.names import variable_paths
+from tpu_training.models.model import variable_paths
 from tpu_training.models.params import Params
 from tpu_training.monitoring.grid import draw_grid
 from tpu_training.monitoring.summaries import Summaries

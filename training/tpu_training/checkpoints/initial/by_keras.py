@@ -12,8 +12,8 @@ from tpu_training.checkpoints.initial.hostile import check_hdf5, unpack_keras
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data import files
 from tpu_training.errors import InputError
-from tpu_training.models.keras.module import KerasModule
-from tpu_training.models.names import variable_paths
+from tpu_training.models.keras import KerasModule
+from tpu_training.models.model import variable_paths
 
 _ENDINGS = (".weights.h5", ".keras", ".h5", ".hdf5")
 

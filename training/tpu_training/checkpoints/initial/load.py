@@ -12,7 +12,7 @@ from tpu_training.checkpoints.initial.name_map import map_names
 from tpu_training.checkpoints.initial.sources import Array, Stored, read_weights
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.errors import InputError
-from tpu_training.models.names import some, variable_names, variable_paths
+from tpu_training.models.model import some, variable_names, variable_paths
 from tpu_training.models.params import Params
 
 # PyTorch has the outputs of a kernel first: (out, in) and (out, in, height, width).

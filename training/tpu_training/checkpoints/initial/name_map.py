@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from tpu_training.errors import InputError
-from tpu_training.models.given import read_mapping
-from tpu_training.models.names import some, split_patterns
+from tpu_training.models.model import some, split_patterns
+from tpu_training.models.params import read_mapping
 
 _FILES = (".yaml", ".yml", ".json")
 # A replacement for names of the file that match a pattern.

@@ -15,7 +15,7 @@ from tpu_training.loop.walk import operations
 
 _PACKAGE = Path(tpu_training.__file__).parent
 _MODELS = str(_PACKAGE / "models") + "/"
-_ADAPTER = f"{_MODELS}keras/"
+_ADAPTER = f"{_MODELS}keras.py"
 _HERE = str(Path(__file__).parent) + "/"
 _LIBRARIES = tuple(
     f"{folder}/"

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tpu_training.errors import InputError
 from tpu_training.loop.optimizers.muon import is_embedding
-from tpu_training.models.names import (
+from tpu_training.models.model import (
     check_pattern,
     layer_of,
     matches,

@@ -10,8 +10,7 @@ from tpu_training.loop.optimizers.lion import Lion
 from tpu_training.loop.optimizers.muon import Muon
 from tpu_training.loop.optimizers.schedules import Schedule
 from tpu_training.loop.optimizers.sgd import Nesterov, Sgd
-from tpu_training.models.keras.params import AUTO
-from tpu_training.models.params import Params
+from tpu_training.models.params import KERAS_AUTO, Params
 
 
 def create_optimizer(params: Params, chosen: Choice, schedule: Schedule) -> Optimizer:
@@ -20,7 +19,7 @@ def create_optimizer(params: Params, chosen: Choice, schedule: Schedule) -> Opti
     common |= {"rate_factors": chosen.rate_factors, "paths": chosen.paths}
     if params.optimizer == "muon":
         common["head"] = chosen.head
-    if kind := {AUTO: Adam, "adam": Adam, "lion": Lion, "muon": Muon}.get(params.optimizer):
+    if kind := {KERAS_AUTO: Adam, "adam": Adam, "lion": Lion, "muon": Muon}.get(params.optimizer):
         betas = {"beta_1": params.momentum, "beta_2": params.squares_momentum}
         return kind(chosen.trained, schedule, **common, **betas)
     plain = {"sgd": Sgd, "nesterov": Nesterov, "lars": Lars}[params.optimizer]

@@ -14,9 +14,8 @@ import tensorflow as tf
 from tpu_training.errors import InputError
 from tpu_training.loop.optimizers.base import Optimizer
 from tpu_training.loop.optimizers.schedules import Schedule
-from tpu_training.models.keras.module import KerasModule
-from tpu_training.models.keras.params import AUTO
-from tpu_training.models.params import Params
+from tpu_training.models.keras import KerasModule
+from tpu_training.models.params import KERAS_AUTO, Params
 
 # What `compile` settles instead.
 _UNUSED = (
@@ -63,7 +62,7 @@ def compiled_optimizer(
         InputError: It can't be driven, or parameters are given that it does not follow.
     """
     given = getattr(model.keras(), "optimizer", None) if isinstance(model, KerasModule) else None
-    if given is None or params.optimizer != AUTO:
+    if given is None or params.optimizer != KERAS_AUTO:
         return None
     assert isinstance(model, KerasModule)
     if problems := [*_problems(given), *_unused(params, given)]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tpu_training.errors import InputError
 from tpu_training.models import params as base
-from tpu_training.models.remat import remat_param
+from tpu_training.models.params import remat_param
 from tpu_training.models.spec import DataSpec, flat_outputs, text_length
 
 if TYPE_CHECKING:

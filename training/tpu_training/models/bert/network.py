@@ -4,10 +4,8 @@ from functools import partial
 
 import tensorflow as tf
 
-from tpu_training.models.attention import Embedding, SelfAttention, dropout
-from tpu_training.models.layers import Dense
-from tpu_training.models.normalisation import LayerNorm
-from tpu_training.models.remat import NONE
+from tpu_training.models.layers import Dense, Embedding, LayerNorm, SelfAttention, dropout
+from tpu_training.models.params import NO_REMAT
 from tpu_training.models.step_context import rematerialised
 
 _FEED_FORWARD = 4
@@ -30,7 +28,7 @@ class Bert(tf.Module):  # type: ignore[misc]
         seed: int,
         per_token: bool = False,
         causal: bool = False,
-        remat: str = NONE,
+        remat: str = NO_REMAT,
     ) -> None:
         """Build for `length` token ids, with vectors of `size`, a multiple of `heads`.
 

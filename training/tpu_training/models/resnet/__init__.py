@@ -1,17 +1,30 @@
 """`--model=resnet`: ResNet-50 and its relatives, by `--depth`."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tpu_training.errors import InputError
 from tpu_training.models import params as base
-from tpu_training.models.remat import remat_param
-from tpu_training.models.resnet.depths import LARGE, SMALL
+from tpu_training.models.params import remat_param
 from tpu_training.models.spec import DataSpec, flat_outputs, image_shape
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+
+# The blocks in each stage, by depth: for images like ImageNet's, and like CIFAR's.
+LARGE = {
+    18: (2, 2, 2, 2),
+    34: (3, 4, 6, 3),
+    50: (3, 4, 6, 3),
+    101: (3, 4, 23, 3),
+    152: (3, 8, 36, 3),
+}
+SMALL = {8: (1, 1, 1), 14: (2, 2, 2), 20: (3, 3, 3), 32: (5, 5, 5), 44: (7, 7, 7), 56: (9, 9, 9)}
+_WITH_BOTTLENECKS = (50, 101, 152)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +65,7 @@ class Params(base.Params):
     label_smoothing: float = base.changed("label_smoothing", 0.1)
 
 
-def create_model(params: Params, spec: DataSpec, seed: int) -> "tf.Module":
+def create_model(params: Params, spec: DataSpec, seed: int) -> tf.Module:
     """Build the network for images of any size. Raises InputError for an unknown depth."""
     if params.depth not in LARGE | SMALL:
         raise InputError(
@@ -64,12 +77,14 @@ def create_model(params: Params, spec: DataSpec, seed: int) -> "tf.Module":
     from tpu_training.models.resnet.network import ResNet
 
     return ResNet(
-        params.depth,
+        (LARGE | SMALL)[params.depth],
         params.width,
         shape[2],
         flat_outputs(spec, "resnet"),
         params.precision,
         seed,
+        large=params.depth in LARGE,
+        bottlenecks=params.depth in _WITH_BOTTLENECKS,
         remat=params.remat,
         space_to_depth=params.stem != "conv",
         synchronised=params.batch_norm != "replica",

@@ -6,14 +6,13 @@ section 4.2. If a block changes the shape, its shortcut has a 1x1 convolution. T
 normalisation of a block starts with scale zero (arXiv:1706.02677).
 """
 
+from collections.abc import Sequence
 from functools import partial
 
 import tensorflow as tf
 
-from tpu_training.models.layers import Conv2D, Dense, normalise
-from tpu_training.models.normalisation import BatchNorm
-from tpu_training.models.remat import NONE
-from tpu_training.models.resnet.depths import LARGE, SMALL, WITH_BOTTLENECKS
+from tpu_training.models.layers import BatchNorm, Conv2D, Dense, normalise
+from tpu_training.models.params import NO_REMAT
 from tpu_training.models.step_context import rematerialised
 
 _LARGE_WIDTH, _SMALL_WIDTH = 64, 16
@@ -25,19 +24,22 @@ class ResNet(tf.Module):  # type: ignore[misc]
 
     def __init__(
         self,
-        depth: int,
+        stages: Sequence[int],
         factor: int,
         channels: int,
         classes: int,
         precision: str,
         seed: int,
         *,
-        remat: str = NONE,
+        large: bool,
+        bottlenecks: bool,
+        remat: str = NO_REMAT,
         space_to_depth: bool = False,
         synchronised: bool = False,
     ) -> None:
         """Build for images of `channels` channels and any size; arithmetic is in `precision`.
 
+        `stages` has the number of blocks in each; `large` is for images like ImageNet's.
         `factor` multiplies the channels of all stages (arXiv:1605.07146).
         `space_to_depth` computes the same stem in another way; `synchronised` normalises by the
         whole batch.
@@ -45,14 +47,14 @@ class ResNet(tf.Module):  # type: ignore[misc]
         super().__init__()
         self._remat, self._space_to_depth = remat, space_to_depth
         self._dtype = tf.as_dtype(precision)
-        self._large = depth in LARGE
-        block = Bottleneck if depth in WITH_BOTTLENECKS else Block
+        self._large = large
+        block = Bottleneck if bottlenecks else Block
         width = factor * (_LARGE_WIDTH if self._large else _SMALL_WIDTH)
         size, stride = (7, 2) if self._large else (3, 1)
         self.stem = ConvNorm(size, channels, width, seed, stride)
         self.blocks: list[Block | Bottleneck] = []
         inputs = width
-        for stage, count in enumerate((LARGE if self._large else SMALL)[depth]):
+        for stage, count in enumerate(stages):
             for index in range(count):
                 stride = 2 if stage and not index else 1
                 # Four seeds a block; the stem has the first.

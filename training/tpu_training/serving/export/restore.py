@@ -10,12 +10,12 @@ from tpu_training.checkpoints.model_description import ModelDescription, read_de
 from tpu_training.checkpoints.reader import newest_whole, restore
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.errors import InputError
-from tpu_training.models.create import create_model
+from tpu_training.models.model import create_model
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition
 from tpu_training.models.spec import DataSpec
 from tpu_training.models.task import Task
-from tpu_training.tasks.choose import task_of
+from tpu_training.tasks.registry import task_of
 
 _INPUT_NAMES = {"image": "images", "text": "token_ids"}
 

@@ -3,6 +3,8 @@
 Loads no TensorFlow before the task itself is needed, unless a user's file does.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import hashlib
 import importlib
