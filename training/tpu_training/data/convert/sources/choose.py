@@ -1,7 +1,7 @@
 """Choose the reader for `--source`."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from tpu_training.data.convert.source import Options, Source
 from tpu_training.data.convert.sources import (
@@ -23,19 +23,21 @@ from tpu_training.errors import InputError
 DIGITS = "digits"
 
 
-class _Form(Protocol):
-    def matches(self, path: Path, /) -> bool: ...
-    def load(self, path: Path, options: Options, /) -> Source: ...
-
-
-# The first that recognises the folder wins; image_folder accepts any folder of folders, so it is
-# last.
-_FORMS: tuple[_Form, ...] = (
-    *(hugging_face, tfds, idx_files, csv_files, text_file, conll, masks),
-    *(data_function, parquet, webdataset, image_folder),
+# What recognises a path and what reads it. The first that does wins: image_folder, which takes any
+# folder of folders, is last.
+_FORMS: tuple[tuple[Callable[[Path], bool], Callable[[Path, Options], Source]], ...] = (
+    (hugging_face.matches, hugging_face.load),
+    (tfds.matches, tfds.load),
+    (idx_files.matches, idx_files.load),
+    (csv_files.matches, csv_files.load),
+    (text_file.matches, text_file.load),
+    (conll.matches, conll.load),
+    (masks.matches, masks.load),
+    (data_function.matches, data_function.load),
+    (parquet.matches, parquet.load),
+    (webdataset.matches, webdataset.load),
+    (image_folder.matches, image_folder.load),
 )
-# Forms that are a single file as well.
-_FILES: tuple[_Form, ...] = (csv_files, text_file, conll, data_function, parquet, webdataset)
 
 
 def load_source(source: str, options: Options) -> Source:
@@ -52,9 +54,9 @@ def load_source(source: str, options: Options) -> Source:
     path = Path(source)
     if not path.exists():
         raise InputError(f"--source={source}: no such file or directory")
-    for form in _FORMS:
-        if (path.is_dir() or form in _FILES) and form.matches(path):
-            return form.load(path, options)
+    for matches, load in _FORMS:
+        if matches(path):
+            return load(path, options)
     raise InputError(
         f"--source={source}: unknown format; expected a folder with MNIST's four IDX files, a "
         "folder with one folder of images per class (or train/ and test/ with such), a folder "

@@ -16,7 +16,7 @@ _CLASSES = 10
 
 def matches(directory: Path) -> bool:
     """Return whether `directory` contains an IDX file."""
-    return any(directory.glob("*ubyte*"))
+    return directory.is_dir() and any(directory.glob("*ubyte*"))
 
 
 def load(directory: Path, options: Options) -> Source:

@@ -25,7 +25,7 @@ _MOST_NAMED = 3
 
 def matches(directory: Path) -> bool:
     """Return whether `directory` contains folders."""
-    return bool(_folders(directory))
+    return directory.is_dir() and bool(_folders(directory))
 
 
 def load(directory: Path, options: Options) -> Source:
