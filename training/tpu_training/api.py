@@ -138,7 +138,7 @@ def export(
     if kind not in EXPORTED:
         raise InputError(f"kind={kind!r}: expected one of {', '.join(EXPORTED)}")
     from tpu_training.checkpoints.model_description import read_description
-    from tpu_training.serving.export.run import run_export
+    from tpu_training.serving.export import run_export
 
     try:
         given: ModelDefinition | None = None

@@ -131,7 +131,7 @@ def cluster() -> Cluster:
 @pytest.fixture(scope="session")
 def one_device(cluster: Cluster) -> Cluster:
     """One replica in this process, which is traced in an eighth of the time."""
-    from tpu_training.serving.export.restore import this_machine
+    from tpu_training.serving.model import this_machine
 
     return this_machine()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tpu_training.errors import TrainingError
-from tpu_training.serving.export.run import _refuse
-from tpu_training.serving.export.tflite import Accuracy, TfliteModel
+from tpu_training.serving.edge_tpu import Accuracy, TfliteModel
+from tpu_training.serving.export import _refuse
 
 pytestmark = pytest.mark.training
 

@@ -22,7 +22,7 @@ from tpu_training.loop.averaging import WeightAverage, averaged
 from tpu_training.loop.state import TrainState, create_train_state
 from tpu_training.models.model import variable_paths
 from tpu_training.models.params import Params
-from tpu_training.serving.export.restore import restore_model
+from tpu_training.serving.model import restore_model
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster

@@ -64,7 +64,7 @@ def _export(known: argparse.Namespace) -> int:
         from tpu_training.errors.extras import require
 
         require("tf2onnx", "tf2onnx", "onnx", "--format=onnx")
-    from tpu_training.serving.export.run import run_export
+    from tpu_training.serving.export import run_export
 
     line = run_export(
         known.model_dir,

@@ -40,8 +40,7 @@ def _build(known: argparse.Namespace) -> Command:
 
 
 def _predict(saved_model: str, inputs: Sequence[str], output: str) -> int:
-    from tpu_training.serving.batch import predict_to_file
-    from tpu_training.serving.predictor import Predictor
+    from tpu_training.serving.prediction import Predictor, predict_to_file
 
     outcome = predict_to_file(Predictor(saved_model), inputs, output)
     accuracy = "" if outcome.accuracy is None else f" accuracy={outcome.accuracy:.4f}"

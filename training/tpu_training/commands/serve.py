@@ -51,9 +51,8 @@ def _serve(saved_model: str, name: str, host: str | None, port: int) -> int:
     # Before TensorFlow takes seconds to load.
     with _named(host, port), socket.create_server((host, port)):
         pass
-    from tpu_training.serving.predictor import Predictor
-    from tpu_training.serving.rest import RestApi
-    from tpu_training.serving.server import create_server
+    from tpu_training.serving.prediction import Predictor
+    from tpu_training.serving.server import RestApi, create_server
 
     predictor = Predictor(saved_model)
     with _named(host, port):

@@ -1,18 +1,25 @@
 """Run `tpu-training export`: the part that needs TensorFlow."""
 
+from __future__ import annotations
+
 import itertools
 import logging
 from collections.abc import Iterable
+
+import tensorflow as tf
 
 from tpu_training.data import files
 from tpu_training.data.function.open import open_given
 from tpu_training.errors import DataError, InputError, TrainingError
 from tpu_training.models.registry import ModelDefinition
-from tpu_training.serving.export.examples import LabelledBatch, test_examples, training_examples
-from tpu_training.serving.export.onnx import export_onnx
-from tpu_training.serving.export.restore import RestoredModel, restore_model
-from tpu_training.serving.export.saved_model import export_saved_model
-from tpu_training.serving.export.tflite import TfliteModel, export_tflite
+from tpu_training.serving.edge_tpu import TfliteModel, export_tflite
+from tpu_training.serving.model import (
+    LabelledBatch,
+    RestoredModel,
+    restore_model,
+    test_examples,
+    training_examples,
+)
 
 # Google's guide to post-training quantization asks for 100 to 500 representative examples.
 _REPRESENTATIVE = 200
@@ -88,3 +95,60 @@ def _refuse(written: TfliteModel) -> None:
 def _first(batches: Iterable[LabelledBatch], examples: int) -> list[LabelledBatch]:
     """Take enough batches for at least `examples`."""
     return list(itertools.islice(batches, -(-examples // _TEST_BATCH)))
+
+
+# --- Export a SavedModel for TensorFlow Serving, Vertex AI and `tpu-training serve`.
+
+SIGNATURE = "serving_default"
+
+
+class _Exported(tf.Module):  # type: ignore[misc]
+    """Holds the variables of the signature."""
+
+    def __init__(self, model: RestoredModel, batch: int | None) -> None:
+        super().__init__()
+        self.module = model.module
+        names = model.description.class_names
+
+        def predict(features: tf.Tensor) -> dict[str, tf.Tensor]:
+            outputs = model.predict(features)
+            if not names or "classes" not in outputs:
+                return outputs
+            return outputs | {"names": tf.gather(names, outputs["classes"])}
+
+        self.predict = tf.function(predict, input_signature=[model.input_spec(batch)])
+
+
+def export_saved_model(model: RestoredModel, output: str, batch: int | None) -> str:
+    """Write `output`/VERSION and return it; the version is the step, so that the latest one wins.
+
+    The signature takes `batch` raw images or token ids (None: any number) and returns what the task
+    predicts: for a class of each example `probabilities`, `classes` and, where the data set names
+    its classes, `names`.
+    """
+    path = f"{output.rstrip('/')}/{max(model.step, 1)}"
+    exported = _Exported(model, batch)
+    signature = exported.predict.get_concrete_function()
+    tf.saved_model.save(exported, path, signatures={SIGNATURE: signature})
+    return path
+
+
+# --- Export ONNX with the library tf2onnx.
+
+# https://onnx.ai/onnx/intro/converters.html#opset; supported since ONNX Runtime 1.12 (2022).
+_OPSET = 17
+
+
+def export_onnx(model: RestoredModel, output: str, batch: int | None) -> str:
+    """Write `output`/model.onnx and return it; input and outputs as in the SavedModel."""
+    import tf2onnx
+
+    signature = [model.input_spec(batch)]
+    function = tf.function(model.predict, input_signature=signature)
+    proto, _ = tf2onnx.convert.from_function(function, input_signature=signature, opset=_OPSET)
+    path = f"{output.rstrip('/')}/model.onnx"
+    files.write_bytes(path, proto.SerializeToString())
+    return path
+
+
+# --- Export a trained model as SavedModel, TFLite for the Edge TPU, or ONNX.
