@@ -23,9 +23,9 @@ from bench.turns import Compared, in_turn
 from tpu_training.cluster.cluster import Cluster, connect
 from tpu_training.cluster.endpoint.target import NoTpu
 from tpu_training.cluster.endpoint.wait import Wait
-from tpu_training.data.convert.convert import convert
+from tpu_training.data.convert.conversion import convert
 from tpu_training.data.data_set import DataSet, open_data
-from tpu_training.data.input.pipeline import training_batches
+from tpu_training.data.pipeline import training_batches
 from tpu_training.loop.compiled_loop import create_train_loop
 from tpu_training.loop.state import create_train_state
 from tpu_training.models.registry import load_model

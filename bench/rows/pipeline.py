@@ -13,11 +13,10 @@ import tensorflow as tf
 from sklearn.datasets import load_sample_images
 
 from bench.result import Result
-from tpu_training.data.convert.convert import convert
+from tpu_training.data.convert.conversion import convert
 from tpu_training.data.convert.source import Options
 from tpu_training.data.data_set import DataSet, open_data
-from tpu_training.data.input.deal import finish
-from tpu_training.data.input.pipeline import training_rows
+from tpu_training.data.pipeline import finish, training_rows
 from tpu_training.models.params import CACHE_NONE, Params
 
 _IMAGES = 1200

@@ -14,9 +14,9 @@ import tensorflow as tf
 from bench.result import Result
 from bench.trainer.counted import Counted, counted_bucket
 from tpu_training.api import write_data
+from tpu_training.data import shards
 from tpu_training.data.data_set import DataSet, open_data
-from tpu_training.data.input import order
-from tpu_training.data.input.pipeline import evaluation_rows, training_rows
+from tpu_training.data.pipeline import evaluation_rows, training_rows
 from tpu_training.models.params import CACHE_NONE, Params
 
 _BATCH, _HOSTS = 256, (1, 8)
@@ -46,7 +46,7 @@ def served_by_used(at: Counted, data: DataSet, params: Params, hosts: int) -> fl
     """Let each of the hosts read its rows of an epoch, after which there are no more."""
     train, before = data.manifest.split("train"), at.served
 
-    with mock.patch.object(order, "epochs_from", lambda first: tf.data.Dataset.range(first, 1)):
+    with mock.patch.object(shards, "epochs_from", lambda first: tf.data.Dataset.range(first, 1)):
         for host in range(hosts):
             for _ in training_rows(data, params, 0, hosts, host):
                 pass

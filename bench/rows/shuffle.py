@@ -14,9 +14,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from bench.result import Result
-from tpu_training.data.input import stream
-from tpu_training.data.input.order import Plan
-from tpu_training.data.input.shards import Shards
+from tpu_training.data import shards as stream
+from tpu_training.data.shards import Plan, Shards
 
 _Numbers = npt.NDArray[np.int64]
 # Ten windows of 1,600 MiB are a thousand files of 16 MiB.

@@ -19,9 +19,9 @@ from tpu_training.cluster.cluster import connect
 from tpu_training.cluster.endpoint.target import NoTpu
 from tpu_training.cluster.endpoint.wait import Wait
 from tpu_training.data.convert.arrays import source_of_arrays
-from tpu_training.data.convert.convert import Storage, store
+from tpu_training.data.convert.conversion import Storage, store
 from tpu_training.data.data_set import open_data
-from tpu_training.data.input.pipeline import training_batches
+from tpu_training.data.pipeline import training_batches
 from tpu_training.loop.compiled_loop import create_train_loop, run_loop
 from tpu_training.loop.state import create_train_state
 from tpu_training.models.params import build_params

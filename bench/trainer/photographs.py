@@ -22,12 +22,11 @@ import numpy as np
 import tensorflow as tf
 from sklearn.datasets import load_sample_images
 
-from tpu_training.data.convert.convert import convert
+from tpu_training.data import pipeline
+from tpu_training.data.convert.conversion import convert
 from tpu_training.data.convert.source import Options
 from tpu_training.data.data_set import DataSet, open_data
-from tpu_training.data.input import pipeline
-from tpu_training.data.preprocessing.evaluate import Preprocessing
-from tpu_training.data.preprocessing.train import training_preprocessing
+from tpu_training.data.preprocessing import Preprocessing, training_preprocessing
 from tpu_training.models.params import RESIZED_CROP_FLIP, Params
 
 _HEIGHT, _WIDTH, _QUALITY = 375, 500, 98

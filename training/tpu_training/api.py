@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tpu_training.data.convert.convert import Storage, store
+from tpu_training.data.convert.conversion import Storage, store
 from tpu_training.data.manifest import FILE_NAME
 from tpu_training.errors import InputError, Interrupted, TrainingError
 from tpu_training.errors.silence import quiet_libraries

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tpu_training.checkpoints.initial.load import load_initial_weights
 from tpu_training.checkpoints.initial.name_map import map_names
 from tpu_training.data.data_set import DataSet, open_data
-from tpu_training.data.input.pipeline import training_batches
+from tpu_training.data.pipeline import training_batches
 from tpu_training.errors import CheckpointError, InputError
 from tpu_training.loop.compiled_loop import create_train_loop
 from tpu_training.loop.optimizers.choice import choose_variables, creations

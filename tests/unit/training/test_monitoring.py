@@ -18,7 +18,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_callbacks
 
 from tpu_training.data.data_set import open_data
-from tpu_training.data.input.timed import TimedInput
+from tpu_training.data.pipeline import TimedInput
 from tpu_training.errors import EndpointError, InputError
 from tpu_training.goodput.beginning import Beginning
 from tpu_training.loop.callbacks import LoopReport

@@ -12,12 +12,11 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
-from tpu_training.data.convert.convert import Storage, convert
+from tpu_training.data import preprocessing
+from tpu_training.data.convert.conversion import Storage, convert
 from tpu_training.data.convert.source import Options
 from tpu_training.data.data_set import DataSet, open_data
-from tpu_training.data.input.pipeline import evaluation_rows, training_rows
-from tpu_training.data.input.service import in_services
-from tpu_training.data.preprocessing import ops
+from tpu_training.data.pipeline import evaluation_rows, in_services, training_rows
 from tpu_training.errors import EndpointError, InputError
 from tpu_training.models.params import PAD_CROP_FLIP, RESIZED_CROP_FLIP, Params
 
@@ -94,16 +93,18 @@ def test_a_crop_that_is_decoded_alone_is_the_crop_of_the_whole(folder: Path) -> 
     window = tf.constant([8, 16, 20, 30])
     for name in ("0", "1"):
         encoded = (folder / "low" / name).read_bytes()
-        assert ops.image_size(encoded).numpy().tolist() == [40, 60]
-        part = ops.decode_and_crop(encoded, window, 3).numpy().astype(int)
-        whole = ops.decode(encoded, 3).numpy().astype(int)
+        assert preprocessing.image_size(encoded).numpy().tolist() == [40, 60]
+        part = preprocessing.decode_and_crop(encoded, window, 3).numpy().astype(int)
+        whole = preprocessing.decode(encoded, 3).numpy().astype(int)
         assert np.abs(part - whole[8:28, 16:46]).max() <= 4
 
 
 def test_random_windows_keep_to_their_share_of_the_image_and_their_form() -> None:
     areas = []
     for number in range(50):
-        top, left, height, width = ops.random_window(tf.constant([100, 200]), (number, 1)).numpy()
+        top, left, height, width = preprocessing.random_window(
+            tf.constant([100, 200]), (number, 1)
+        ).numpy()
         assert top >= 0
         assert top + height <= 100
         assert left >= 0
@@ -117,7 +118,7 @@ def test_random_windows_keep_to_their_share_of_the_image_and_their_form() -> Non
 def test_pad_crop_flip_shifts_by_up_to_four_pixels_and_mirrors_every_second() -> None:
     image = gradient(12, 12) // 2 + 64
     seeds = tf.random.stateless_uniform((256, 2), (1, 2), maxval=2**31 - 1, dtype=tf.int32)
-    crops = ops.pad_crop_flip(tf.repeat(image[None], 256, axis=0), seeds).numpy()
+    crops = preprocessing.pad_crop_flip(tf.repeat(image[None], 256, axis=0), seeds).numpy()
     padded = np.pad(image, ((4, 4), (4, 4), (0, 0)))
     expected = {
         padded[y : y + 12, x : x + 12][:, ::flip].tobytes(): flip

@@ -13,8 +13,8 @@ pytest.importorskip("tensorflow")
 
 from tpu_training.commands.cli import parse
 from tpu_training.data.data_set import DataSet, open_data
-from tpu_training.data.inspect import inspect
-from tpu_training.data.preprocessing.parse import parse_examples
+from tpu_training.data.inspection import inspect
+from tpu_training.data.preprocessing import parse_examples
 from tpu_training.errors import DataError, InputError
 from tpu_training.job.job import Job
 

@@ -22,7 +22,7 @@ import tensorflow as tf
 from tpu_training.checkpoints.checkpoints import Checkpoints
 from tpu_training.checkpoints.record import JobRecord
 from tpu_training.data.convert.arrays import source_of_arrays
-from tpu_training.data.convert.convert import Storage, store
+from tpu_training.data.convert.conversion import Storage, store
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.errors import InputError
 from tpu_training.errors.translate import translate
@@ -165,7 +165,7 @@ def learn(cluster: Cluster, folder: Path, task: str) -> Trained:
 
 
 def read(data: DataSet) -> tuple[Array, Array]:
-    from tpu_training.data.preprocessing.parse import parse_examples
+    from tpu_training.data.preprocessing import parse_examples
 
     records = data.shards("test").read_all().batch(TEST)
     parsed = parse_examples(next(iter(records)), data.manifest)

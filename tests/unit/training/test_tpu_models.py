@@ -14,10 +14,10 @@ from tests.unit.training.fake_tpu import bodies_of_loops, bytes_that_leave, on_t
 from tpu_training.checkpoints.checkpoints import Checkpoints
 from tpu_training.checkpoints.record import JobRecord
 from tpu_training.compile.program.kernels import accepts
-from tpu_training.data.convert.convert import convert
+from tpu_training.data.convert.conversion import convert
 from tpu_training.data.convert.source import Options
 from tpu_training.data.data_set import DataSet, open_data
-from tpu_training.data.input.pipeline import training_batches
+from tpu_training.data.pipeline import training_batches
 from tpu_training.loop.compiled_loop import create_train_loop
 from tpu_training.loop.evaluate import create_evaluation
 from tpu_training.loop.state import TrainState, create_train_state

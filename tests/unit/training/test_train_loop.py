@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from tpu_training.data.data_set import DataSet, open_data
-from tpu_training.data.input.pipeline import training_batches
+from tpu_training.data.pipeline import training_batches
 from tpu_training.errors import InputError
 from tpu_training.loop.compiled_loop import create_train_loop
 from tpu_training.loop.evaluate import create_evaluation

@@ -1,18 +1,21 @@
 """Records that are no use: found by their checksums or by reading them, left out up to a limit."""
 
+from __future__ import annotations
+
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import tensorflow as tf
 
-from tpu_training.data import files
+from tpu_training.data import files, preprocessing
 from tpu_training.data.data_set import DataSet, belongs, stored_files
-from tpu_training.data.function.live import explain
+from tpu_training.data.live_function import explain
 from tpu_training.data.manifest import ENCODED, DataFile, Split
-from tpu_training.data.preprocessing import ops
-from tpu_training.data.preprocessing.parse import parse_examples
-from tpu_training.data.records import HEAD_BYTES, Scan, scan
+from tpu_training.data.preprocessing import parse_examples
 from tpu_training.errors import DataError
 from tpu_training.errors.catalog import find_known_error
 from tpu_training.errors.translate import describe
@@ -75,7 +78,7 @@ def without_corrupt_records(
     file differs in whole records: then it is another file, not a damaged one.
     """
     found = {
-        file.name: _scan(data, file)
+        file.name: _scan_file(data, file)
         for file in among or stored_files(data)
         if file.name not in data.damaged
         and files.sha256(f"{data.directory}/{file.name}") != file.sha256
@@ -104,7 +107,7 @@ def without_unreadable_records(
         good = _readable(records, data)
         if len(good) == file.examples:
             continue
-        places = data.damaged.get(file.name) or _scan(data, file).whole
+        places = data.damaged.get(file.name) or _scan_file(data, file).whole
         bad = [place for n, place in enumerate(places) if n not in good]
         whole = tuple(place for n, place in enumerate(places) if n in good)
         found[file.name] = Scan(whole, tuple(start - HEAD_BYTES for start, *_ in bad), 0)
@@ -143,7 +146,7 @@ def _recount(data: DataSet, name: str) -> Split:
     return dataclasses.replace(split, examples=examples, files=tuple(recounted))
 
 
-def _scan(data: DataSet, file: DataFile) -> Scan:
+def _scan_file(data: DataSet, file: DataFile) -> Scan:
     return scan(files.read_bytes(f"{data.directory}/{file.name}"), file.examples)
 
 
@@ -176,7 +179,7 @@ def _use(serialised: tf.Tensor, data: DataSet) -> tf.Tensor:
     if data.manifest.encoding != ENCODED:
         return labels[0]
     shape = data.manifest.spec.shape
-    image = ops.decode(features[0], shape[2])
+    image = preprocessing.decode(features[0], shape[2])
     image = tf.ensure_shape(image, [size or None for size in shape])
     return labels[0] + tf.cast(tf.reduce_max(image), tf.int32)
 
@@ -191,3 +194,74 @@ def _why(records: tf.data.Dataset, number: int, data: DataSet) -> str:
         text = text.rpartition("Summarized data: ")[2].partition(" [Op:")[0].strip(" .")
         return text.removeprefix("b'").removesuffix("'")
     return ""
+
+
+# --- Which records of a TFRecord file are whole.
+#
+# A record is the length of its content (8 bytes, little-endian), the masked CRC-32C of the length,
+# the content, and its masked CRC-32C:
+# https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details
+# TensorFlow's reader can't go on after a corrupt one; its writer gives the checksums to compare with.
+
+_LENGTH_BYTES, _CRC_BYTES = 8, 4
+HEAD_BYTES = _LENGTH_BYTES + _CRC_BYTES
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Offset, length and number of the content of each whole record; the others' offsets.
+
+    Where a length itself is corrupt, nothing behind it can be found: `lost` counts the records that
+    should have come there, besides the one whose offset is in `corrupt`.
+    """
+
+    whole: tuple[tuple[int, int, int], ...]
+    corrupt: tuple[int, ...]
+    lost: int
+
+    @property
+    def useless(self) -> int:
+        """How many records are corrupt or lost."""
+        return len(self.corrupt) + self.lost
+
+
+def scan(content: bytes, examples: int) -> Scan:
+    """Look through a file that should hold `examples` records."""
+    places = list(_places(content))
+    right = _written_again(content, places)
+    whole: list[tuple[int, int, int]] = []
+    corrupt: list[int] = []
+    end = 0
+    for number, (start, length) in enumerate(places):
+        if right[end:start] != content[end:start]:
+            break
+        stop = start + length
+        end = stop + _CRC_BYTES
+        if right[stop:end] == content[stop:end]:
+            whole.append((start, length, number))
+        else:
+            corrupt.append(start - HEAD_BYTES)
+    if end < len(content) or len(whole) + len(corrupt) < examples:
+        corrupt.append(end)
+    return Scan(tuple(whole), tuple(corrupt), max(0, examples - len(whole) - len(corrupt)))
+
+
+def _places(content: bytes) -> Iterator[tuple[int, int]]:
+    """Offset and length of each content, if all lengths are right."""
+    start = HEAD_BYTES
+    while start + _CRC_BYTES <= len(content):
+        length = int.from_bytes(content[start - HEAD_BYTES : start - _CRC_BYTES], "little")
+        if start + length + _CRC_BYTES > len(content):
+            return
+        yield start, length
+        start += length + _CRC_BYTES + HEAD_BYTES
+
+
+def _written_again(content: bytes, places: list[tuple[int, int]]) -> bytes:
+    """Return the file as TensorFlow writes these contents, with the right checksums."""
+    with TemporaryDirectory() as directory:
+        path = Path(directory, "records")
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            for start, length in places:
+                writer.write(content[start : start + length])
+        return path.read_bytes()

@@ -7,10 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from tpu_training.cluster.cluster import Cluster, connect
 from tpu_training.cluster.endpoint.target import Addresses, LocalTpu, NoTpu
 from tpu_training.cluster.endpoint.wait import Wait
-from tpu_training.data.data_set import DataSet, check_readable
-from tpu_training.data.function.call import is_function
-from tpu_training.data.function.live import LiveFunction
-from tpu_training.data.function.open import open_given
+from tpu_training.data.data_set import DataSet, check_readable, open_given
+from tpu_training.data.function import is_function
+from tpu_training.data.live_function import LiveFunction
 from tpu_training.data.manifest import TEST
 from tpu_training.data.validation import hold_out, with_fraction
 from tpu_training.errors import InputError

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.data_set import DataSet
-from tpu_training.data.input.pipeline import training_batches
+from tpu_training.data.pipeline import training_batches
 from tpu_training.errors import DivergedError
 from tpu_training.job.job import Job
 from tpu_training.loop.compiled_loop import create_train_loop, run_loop

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from tpu_training.data.function.call import is_function
+from tpu_training.data.function import is_function
 from tpu_training.data.manifest import FILE_NAME, no_manifest, parse_manifest
 from tpu_training.errors import InputError, ParamsError
 from tpu_training.job.job import Job

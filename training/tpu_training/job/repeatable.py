@@ -6,7 +6,7 @@ depend on context.seed alone, not on operations with a state or on which thread 
 
 import tensorflow as tf
 
-from tpu_training.data.function.call import DataFunction
+from tpu_training.data.function import DataFunction
 from tpu_training.data.manifest import TRAIN
 from tpu_training.errors import InputError
 from tpu_training.errors.user_lines import users_line

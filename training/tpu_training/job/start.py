@@ -25,7 +25,7 @@ from tpu_training.cluster.library import (
 from tpu_training.cluster.machine import find_machine
 from tpu_training.compile.lean import import_tensorflow
 from tpu_training.data.buckets import set_up_buckets
-from tpu_training.data.function.call import is_function
+from tpu_training.data.function import is_function
 from tpu_training.errors import InputError
 from tpu_training.errors.catalog import NO_TENSORFLOW
 from tpu_training.goodput.beginning import Beginning

@@ -8,8 +8,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tpu_training.cluster.cluster import Cluster
-from tpu_training.data.input.deal import NextBatch
-from tpu_training.data.input.timed import TimedInput
+from tpu_training.data.pipeline import NextBatch, TimedInput
 from tpu_training.loop.graphs import repeat
 from tpu_training.loop.replica_step import create_replica_step, create_step_sums
 from tpu_training.loop.state import TrainState

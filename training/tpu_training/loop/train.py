@@ -10,7 +10,7 @@ from tpu_training.checkpoints.checkpoints import Checkpoints
 from tpu_training.checkpoints.schedule import CheckpointSchedule
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.data_set import DataSet
-from tpu_training.data.input.pipeline import training_batches
+from tpu_training.data.pipeline import training_batches
 from tpu_training.errors import DivergedError, Interrupted
 from tpu_training.loop.callbacks import Callback, LoopReport, started
 from tpu_training.loop.compiled_loop import LoopFigures, create_train_loop, run_loop

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.data_set import DataSet
-from tpu_training.data.input.pipeline import evaluation_batches
+from tpu_training.data.pipeline import evaluation_batches
 from tpu_training.errors import InputError
 from tpu_training.errors.extras import require_plots
 from tpu_training.loop.callbacks import Callback, LoopReport

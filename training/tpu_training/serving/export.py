@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import tensorflow as tf
 
 from tpu_training.data import files
-from tpu_training.data.function.open import open_given
+from tpu_training.data.data_set import open_given
 from tpu_training.errors import DataError, InputError, TrainingError
 from tpu_training.models.registry import ModelDefinition
 from tpu_training.serving.edge_tpu import TfliteModel, export_tflite

@@ -15,7 +15,7 @@ from tpu_training.checkpoints.model_description import ModelDescription, read_de
 from tpu_training.checkpoints.reader import newest_whole, restore
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.data_set import DataSet
-from tpu_training.data.input.pipeline import evaluation_batches, training_batches
+from tpu_training.data.pipeline import evaluation_batches, training_batches
 from tpu_training.errors import InputError
 from tpu_training.models.model import create_model
 from tpu_training.models.params import Params

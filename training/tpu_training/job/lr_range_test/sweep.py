@@ -12,7 +12,7 @@ import tensorflow as tf
 from tpu_training.checkpoints.initial.load import load_initial_weights
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.data_set import DataSet
-from tpu_training.data.input.pipeline import training_batches
+from tpu_training.data.pipeline import training_batches
 from tpu_training.job.lr_range_test.curve import Curve, Point, exponential_rates
 from tpu_training.job.lr_range_test.trials import Trials, explore
 from tpu_training.loop.compiled_loop import create_train_loop, run_loop

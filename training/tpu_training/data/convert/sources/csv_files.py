@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tpu_training.data.convert.labels import Labels, number_labels, read_targets
 from tpu_training.data.convert.source import (
     IMAGE,
     TEXT,
+    Labels,
     Options,
     Source,
+    number_labels,
     orders,
     pick,
+    read_targets,
 )
 from tpu_training.errors import DataError
 from tpu_training.models.spec import LABELS, NUMBERS

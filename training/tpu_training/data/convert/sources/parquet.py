@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from tpu_training.data.convert.labels import Labels, check_labels, number_labels
 from tpu_training.data.convert.source import (
     IMAGE,
     TEXT,
     Examples,
     Feature,
+    Labels,
     Options,
     Source,
+    check_labels,
+    number_labels,
     orders,
     pick,
     rows_of,

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tpu_training.data.convert.labels import number_labels
 from tpu_training.data.convert.source import (
     IMAGE,
     TEXT,
@@ -17,6 +16,7 @@ from tpu_training.data.convert.source import (
     Feature,
     Options,
     Source,
+    number_labels,
     orders,
     pick,
 )

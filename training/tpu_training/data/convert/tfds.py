@@ -1,5 +1,7 @@
 """Read data sets of TensorFlow Datasets: by name, or as prepared on disk."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

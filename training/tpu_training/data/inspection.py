@@ -1,6 +1,10 @@
 """`data inspect`: read a converted data set completely, verify it and sum up its contents."""
 
+from __future__ import annotations
+
 import dataclasses
+import io
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,18 +12,19 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from tpu_training.data import files, preprocessing
 from tpu_training.data.corruption import (
     readable_part,
     without_corrupt_records,
     without_unreadable_records,
 )
 from tpu_training.data.data_set import DataSet, open_data
-from tpu_training.data.grid import draw_grid
-from tpu_training.data.input.shards import Shards
 from tpu_training.data.manifest import ENCODED, Manifest
-from tpu_training.data.preprocessing import ops
-from tpu_training.data.preprocessing.parse import parse_examples
-from tpu_training.models.spec import LABELS, NOTHING, NUMBERS, DataSpec
+from tpu_training.data.preprocessing import parse_examples
+from tpu_training.data.shards import Shards
+from tpu_training.errors import InputError
+from tpu_training.errors.extras import require_plots
+from tpu_training.models.spec import CLASS, LABELS, NOTHING, NUMBERS, DataSpec
 
 _BATCH = 512
 
@@ -148,7 +153,7 @@ def _sizes_and_labels(shards: Shards, manifest: Manifest) -> Any:
         if manifest.spec.kind == "text":
             return tf.math.count_nonzero(features, axis=1, keepdims=True, dtype=tf.int32), labels
         if manifest.encoding == ENCODED:
-            sizes = tf.map_fn(ops.image_size, features, fn_output_signature=tf.int32)
+            sizes = tf.map_fn(preprocessing.image_size, features, fn_output_signature=tf.int32)
             return sizes, labels
         return tf.tile([tf.shape(features)[1:3]], (tf.shape(labels)[0], 1)), labels
 
@@ -161,3 +166,61 @@ def _sizes(split: SplitContent) -> str:
     if split.mean_length:
         return f"{low} to {high} token ids, {split.mean_length:g} on average"
     return f"size {low}" if low == high else f"sizes from {low} to {high}"
+
+
+# --- A picture of a data set: the first images of each class.
+
+_ROWS, _COLUMNS = 10, 10
+# Classes that have not shown up by then stay empty.
+_MOST_READ = 20_000
+_GRID_BATCH = 256
+_INCHES = 0.9
+
+
+def draw_grid(data: DataSet, path: str) -> None:
+    """Draw up to ten training images of each of the first ten classes into a PNG file.
+
+    Raises InputError for texts, without matplotlib and where `path` can't be written.
+    """
+    manifest = data.manifest
+    if manifest.spec.kind != "image" or manifest.spec.targets != CLASS:
+        raise InputError(f"--grid={path}: the data set {manifest.name} holds no images of classes")
+    require_plots(f"--grid={path}")
+    from matplotlib.figure import Figure
+
+    images = _first_images(data)
+    rows = len(images)
+    figure = Figure(figsize=(_INCHES * (_COLUMNS + 2), _INCHES * rows), layout="constrained")
+    axes = figure.subplots(rows, _COLUMNS, squeeze=False)
+    for label, row in images.items():
+        name = manifest.class_names[label] if manifest.class_names else str(label)
+        for axis, image in itertools.zip_longest(axes[label], row):
+            axis.set_axis_off()
+            if image is not None:
+                axis.imshow(image.squeeze(), cmap="gray", vmin=0, vmax=255)
+        axes[label][0].text(
+            -0.1, 0.5, name, transform=axes[label][0].transAxes, ha="right", va="center"
+        )
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=100, format="png")
+    files.write_bytes(path, picture.getvalue())
+
+
+def _first_images(data: DataSet) -> dict[int, list[npt.NDArray[np.uint8]]]:
+    """Up to ten images of each of the first ten classes."""
+    manifest = data.manifest
+    found: dict[int, list[npt.NDArray[np.uint8]]] = {
+        label: [] for label in range(min(_ROWS, manifest.spec.classes))
+    }
+    for serialised in data.shards("train").read_all().take(_MOST_READ).batch(_GRID_BATCH):
+        features, labels = parse_examples(serialised, manifest)
+        for feature, label in zip(features, labels.numpy().tolist(), strict=True):
+            if len(found.get(label, [None] * _COLUMNS)) < _COLUMNS:
+                encoded = manifest.encoding == ENCODED
+                image = (
+                    preprocessing.decode(feature, manifest.spec.shape[2]) if encoded else feature
+                )
+                found[label].append(image.numpy())
+        if all(len(images) == _COLUMNS for images in found.values()):
+            break
+    return found

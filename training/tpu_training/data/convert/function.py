@@ -1,5 +1,7 @@
 """Read what a user's tf.data function yields: `def dataset(split, context)` in a Python file."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tpu_training.data.convert.labels import number_labels
 from tpu_training.data.convert.source import (
     IMAGE,
     TEXT,
@@ -17,9 +18,10 @@ from tpu_training.data.convert.source import (
     Options,
     Source,
     divide,
+    number_labels,
     test_count,
 )
-from tpu_training.data.function.call import (
+from tpu_training.data.function import (
     ENDLESS,
     NAME,
     SUFFIX,
@@ -34,6 +36,7 @@ from tpu_training.errors.user_lines import user_line
 if TYPE_CHECKING:
     import tensorflow as tf
 
+
 _SPLITS = ("train", "test", "validation")
 _WANTED = (
     "pairs (features, label): an image of bytes (height, width, channels), a JPEG or PNG file's "
@@ -45,7 +48,7 @@ _WANTED = (
 class _Made:
     """A split's data set, with FILE:LINE of the function that made it, and its labels."""
 
-    rows: "tf.data.Dataset"
+    rows: tf.data.Dataset
     place: str
     labels: list[str]
     is_image: bool
@@ -95,14 +98,14 @@ def load(path: Path, options: Options) -> Source:
     return Source(name, kind, labels.classes, splits, labels.names)
 
 
-def _call(function: DataFunction, split: str, seed: int) -> "tf.data.Dataset | None":
+def _call(function: DataFunction, split: str, seed: int) -> tf.data.Dataset | None:
     rows = function(split, seed)
     if rows is not None and (problem := _problem(rows)):
         raise DataError(f"{function.place}: split {split} {problem}")
     return rows
 
 
-def _problem(rows: "tf.data.Dataset") -> str:
+def _problem(rows: tf.data.Dataset) -> str:
     """Say what is wrong with the examples, as far as it can be known before the first one."""
     import tensorflow as tf
 
@@ -122,11 +125,11 @@ def _problem(rows: "tf.data.Dataset") -> str:
     return ""
 
 
-def _described(spec: "tf.TensorSpec") -> str:
+def _described(spec: tf.TensorSpec) -> str:
     return f"{spec.dtype.name} of the shape {spec.shape}"
 
 
-def _look(rows: "tf.data.Dataset", place: str) -> _Made:
+def _look(rows: tf.data.Dataset, place: str) -> _Made:
     """Read all examples for their labels."""
     labels: list[str] = []
     is_image, shape = False, None
@@ -148,7 +151,7 @@ def _look(rows: "tf.data.Dataset", place: str) -> _Made:
     return _Made(rows, place, labels, is_image)
 
 
-def _rows(rows: "tf.data.Dataset", place: str) -> Iterator[tuple[Any, Any]]:
+def _rows(rows: tf.data.Dataset, place: str) -> Iterator[tuple[Any, Any]]:
     """Yield the examples; an error names the user's line."""
     import tensorflow as tf
 

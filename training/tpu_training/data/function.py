@@ -1,5 +1,7 @@
 """Find and call a user's `dataset(split, context)`."""
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from tpu_training.models.registry import load_file
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
 
 NAME = "dataset"
 SUFFIX = ".py"
@@ -36,7 +39,7 @@ class DataFunction:
     place: str
     class_names: tuple[str, ...] = ()
 
-    def __call__(self, split: str, seed: "int | tf.Tensor") -> "tf.data.Dataset | None":
+    def __call__(self, split: str, seed: int | tf.Tensor) -> tf.data.Dataset | None:
         """Return the examples of `split`, or None if there are none.
 
         Raises:
@@ -45,7 +48,7 @@ class DataFunction:
         """
         return self._checked(lambda: self.function(split, Context(seed)))
 
-    def in_graph(self, split: str, seed: "tf.Tensor") -> "tf.data.Dataset":
+    def in_graph(self, split: str, seed: tf.Tensor) -> tf.data.Dataset:
         """Return the same as a part of the graph that is being traced, compiled by AutoGraph."""
         import tensorflow as tf
 
@@ -57,7 +60,7 @@ class DataFunction:
 
         return self._checked(lambda: rows(seed))
 
-    def _checked(self, call: "Callable[[], Any]") -> "tf.data.Dataset":
+    def _checked(self, call: Callable[[], Any]) -> tf.data.Dataset:
         import tensorflow as tf
 
         try:
@@ -91,7 +94,7 @@ def load_function(path: str, flag: str) -> DataFunction:
     return DataFunction(function, place, tuple(map(str, getattr(file, "class_names", ()))))
 
 
-def is_endless(rows: "tf.data.Dataset") -> bool:
+def is_endless(rows: tf.data.Dataset) -> bool:
     """Return whether `rows` repeat for ever."""
     import tensorflow as tf
 
@@ -99,3 +102,6 @@ def is_endless(rows: "tf.data.Dataset") -> bool:
 
 
 ENDLESS = "never ends; leave out repeat(), the training reads it again in each epoch"
+
+
+# --- A user's tf.data function, `def dataset(split, context)` in a Python file.
