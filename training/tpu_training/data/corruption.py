@@ -196,12 +196,10 @@ def _why(records: tf.data.Dataset, number: int, data: DataSet) -> str:
     return ""
 
 
-# --- Which records of a TFRecord file are whole.
-#
 # A record is the length of its content (8 bytes, little-endian), the masked CRC-32C of the length,
 # the content, and its masked CRC-32C:
-# https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details
-# TensorFlow's reader can't go on after a corrupt one; its writer gives the checksums to compare with.
+# https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details TensorFlow's
+# reader can't go on after a corrupt one; its writer gives the checksums to compare with.
 
 _LENGTH_BYTES, _CRC_BYTES = 8, 4
 HEAD_BYTES = _LENGTH_BYTES + _CRC_BYTES

@@ -1,4 +1,4 @@
-"""Open a data set in a directory or bucket and check that it is complete and readable."""
+"""Open a data set in a directory or bucket, or that of a user's function, and check it."""
 
 from __future__ import annotations
 
@@ -153,8 +153,6 @@ def check_readable(data: DataSet, cluster: Cluster) -> None:
                 "and give its gs:// URL"
             ) from error
 
-
-# --- Look at the examples of a data function, and describe them as a manifest does those of files.
 
 _SPLITS = (TRAIN, TEST, VALIDATION)
 _BATCH = 1024

@@ -1,4 +1,4 @@
-"""Find and call a user's `dataset(split, context)`."""
+"""A user's tf.data function, `def dataset(split, context)` in a Python file: found and called."""
 
 from __future__ import annotations
 
@@ -102,6 +102,3 @@ def is_endless(rows: tf.data.Dataset) -> bool:
 
 
 ENDLESS = "never ends; leave out repeat(), the training reads it again in each epoch"
-
-
-# --- A user's tf.data function, `def dataset(split, context)` in a Python file.

@@ -168,8 +168,6 @@ def _sizes(split: SplitContent) -> str:
     return f"size {low}" if low == high else f"sizes from {low} to {high}"
 
 
-# --- A picture of a data set: the first images of each class.
-
 _ROWS, _COLUMNS = 10, 10
 # Classes that have not shown up by then stay empty.
 _MOST_READ = 20_000

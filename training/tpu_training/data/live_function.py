@@ -134,8 +134,6 @@ def _within(values: tf.Tensor, least: int, most: int, what: str) -> tf.Tensor:
         return tf.identity(values)
 
 
-# --- What a data function's examples are, as the first one shows.
-
 _FEATURES = (
     "bytes (height, width, channels), the content of a JPEG or PNG file, or token ids (length,)"
 )

@@ -1,4 +1,4 @@
-"""Build the tf.data pipelines on the hosts of the devices that consume them."""
+"""The tf.data pipelines, on the hosts of the devices that consume them."""
 
 from __future__ import annotations
 
@@ -129,8 +129,6 @@ def _plan(seed: int, batch: int, first_step: int, hosts: int, host: int) -> Plan
     return Plan(seed, batch, first_step, host * batch // hosts, (host + 1) * batch // hosts)
 
 
-# --- Preprocess batches in parallel, example by example only where necessary.
-
 _AUTOTUNE = tf.data.AUTOTUNE
 _LARGEST_SEED = tf.int32.max
 # Hosts of TPUs have about a hundred cores. With two batches no core idles at the end of one; more
@@ -197,8 +195,6 @@ def _each_example(
     return batches.map(apply, num_parallel_calls=_BATCHES_AT_ONCE)
 
 
-# --- Distribute batches to the replicas, on the hosts of the devices that consume them.
-
 _PREFETCH_STEPS = 4
 
 # Gives the next batch, as one value for each replica; called inside the compiled loop.
@@ -262,8 +258,6 @@ def finish(dataset: tf.data.Dataset, params: Params, replicas: int = 1) -> tf.da
     return dataset.prefetch(_PREFETCH_STEPS * replicas).with_options(options)
 
 
-# --- tf.data services that prepare the batches: each one a fixed part of every batch.
-#
 # A service keeps the order of a data set only as long as it has one worker. Several workers of one
 # dispatcher would each get the files or the epochs that are next, so that what a step gets would
 # depend on their speed. So each worker has a dispatcher of its own.
@@ -336,9 +330,6 @@ def _count_workers(address: str) -> int:
     # of it, but a message can be read as a field of bytes with the same number:
     # https://protobuf.dev/programming-guides/proto3/#updating
     return len(tf.train.BytesList.FromString(answer).value)
-
-
-# --- Measure how long the compiled loop waits for its input.
 
 
 class TimedInput:

@@ -1,4 +1,8 @@
-"""Parse serialised tf.train.Example into features and targets."""
+"""Stored examples become features and targets on the host: parse, decode, crop, flip, resize.
+
+Random operations are stateless. Their `seed`, two integers per image, makes the same example of the
+same step come out the same.
+"""
 
 from __future__ import annotations
 
@@ -90,8 +94,6 @@ def _range(spec: DataSpec) -> tuple[int, int]:
     return IGNORED if spec.targets in (TOKEN_CLASSES, MASK) else 0, spec.classes - 1
 
 
-# --- Preprocessing for evaluation: deterministic, with static shapes.
-
 # (features, seeds) -> features
 _Step = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
@@ -159,9 +161,6 @@ def _resize(images: tf.Tensor, spec: DataSpec) -> tf.Tensor:
     return resize(centre, *spec.shape[:2])
 
 
-# --- Preprocessing for training: augmentation, with static shapes.
-
-
 def training_preprocessing(manifest: Manifest, params: Params) -> Preprocessing:
     """Add the augmentation of `params` to the preprocessing for evaluation.
 
@@ -225,8 +224,6 @@ def _resized_crop_flip(
     return tf.ensure_shape(random_flip(resize(part, height, width), seed), spec.shape)
 
 
-# --- Preprocessing of images together with their masks, which go where the pixels go.
-#
 # A mask is one more channel of its image meanwhile: its classes from 1, and 0 for no class, so that
 # what an augmentation adds around the image is not counted.
 
@@ -259,11 +256,6 @@ def crop_with_masks(joined: tf.Tensor, seed: tf.Tensor, spec: DataSpec) -> tf.Te
     window = random_window(tf.shape(joined)[:2], seed)
     return random_flip(resize_with_masks(crop(joined, window), *spec.shape[:2]), seed)
 
-
-# --- Operations on images: decode, crop, flip, resize.
-#
-# Random operations are stateless. Their `seed`, two integers per image, makes the same example of the
-# same step come out the same.
 
 # Inception's crop (Szegedy et al., arXiv:1409.4842, section 6), used by public ResNet-50 recipes.
 _AREA = (0.08, 1.0)
@@ -352,6 +344,3 @@ def pad_crop_flip(images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
     columns = tf.range(width)
     columns = left[:, None] + tf.where(mirrored[:, None], columns[::-1], columns)
     return tf.gather(tf.gather(padded, rows, axis=1, batch_dims=1), columns, axis=2, batch_dims=1)
-
-
-# --- Turn stored examples into features and labels on the host: parse, decode, augment.

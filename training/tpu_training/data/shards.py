@@ -1,4 +1,7 @@
-"""Compute the order of the examples in the graph, as a pure function of seed and epoch."""
+"""The files of a split, and the order in which their examples make batches.
+
+The order is computed in the graph, as a pure function of seed and epoch.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +63,6 @@ def epochs_from(first: int) -> tf.data.Dataset:
     """Count from `first` endlessly."""
     return tf.data.Dataset.range(first, tf.int64.max)
 
-
-# --- Read the TFRecord files of a split as serialised examples.
 
 _READ_BUFFER_BYTES = 8 << 20
 _PARALLEL_READS = 4
@@ -174,16 +175,13 @@ class Shards:
         return whole.concatenate(tf.data.Dataset.from_tensor_slices(rest))
 
 
-# --- Batches of training examples from files that are too large for memory.
-#
-# TensorFlow reads 64 MiB of an object in a bucket, or what is left of it, for each request, and keeps
-# nothing once the file is closed (https://github.com/tensorflow/tensorflow/issues/30327, 2019-07-02).
-# So files are read whole and from their beginning; `data convert` makes them small enough to mix.
-#
-# An epoch puts the files into a random order and divides their examples into lanes of equal length.
-# Each batch takes the same number from every lane, which shuffles its examples in windows. Lanes are
-# read in parallel, and a host reads only the lanes of its rows. The number of lanes, and with it the
-# order, depends on the data and the batch, not on the number of hosts.
+# TensorFlow reads 64 MiB of an object in a bucket, or what is left of it, for each request, and
+# keeps nothing once the file is closed (https://github.com/tensorflow/tensorflow/issues/30327,
+# 2019-07-02). So files are read whole and from their beginning; `data convert` makes them small
+# enough to mix. An epoch puts the files into a random order and divides their examples into lanes
+# of equal length. Each batch takes the same number from every lane, which shuffles its examples in
+# windows. Lanes are read in parallel, and a host reads only the lanes of its rows. The number of
+# lanes, and with it the order, depends on the data and the batch, not on the number of hosts.
 
 # The file in which one lane ends and the next begins is read for both.
 _FILES_PER_LANE = 10
@@ -281,9 +279,6 @@ def _lane_of_epoch(
     return files.rebatch(window).enumerate(first_window).map(shuffle)
 
 
-# --- Batches of training examples from memory: read all once, then gather whole batches.
-
-
 def batches_from_memory(
     records: tf.data.Dataset, examples: int, manifest: Manifest, plan: Plan
 ) -> tf.data.Dataset:
@@ -315,8 +310,6 @@ def batches_from_memory(
     return records.batch(examples).take(1).map(parse).flat_map(batches)
 
 
-# --- Batches of training examples from a function that gives those of an epoch.
-
 # the number of an epoch -> its examples, features and targets
 Epoch = Callable[[tf.Tensor], tf.data.Dataset]
 
@@ -339,9 +332,6 @@ def batches_of_epochs(epoch: Epoch, examples: int, plan: Plan) -> tf.data.Datase
     batches = epochs_from(first_epoch).flat_map(rest).batch(plan.batch, drop_remainder=True)
     steps = tf.data.Dataset.range(plan.first_step, tf.int64.max)
     return tf.data.Dataset.zip((steps, batches)).map(mine)
-
-
-# --- Batches of a host's share of the test examples, in files that only this host reads.
 
 
 class _Readable(Protocol):

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tpu_training.data.convert.sources.split_files import find_splits, holds
+from tpu_training.data.convert.tables import find_splits, holds
 from tpu_training.data.manifest import FILE_NAME
 from tpu_training.errors import InputError
 from tpu_training.job.job import Job

@@ -1,4 +1,8 @@
-"""Export full-integer int8 TFLite for the Edge TPU, and measure the loss of accuracy."""
+"""Full-integer int8 TFLite for the Edge TPU, and the accuracy that it loses.
+
+Google's edgetpu_compiler alone says which operations run there. It is a program for Debian that no
+package index has.
+"""
 
 from __future__ import annotations
 
@@ -131,11 +135,6 @@ def _recognised(content: bytes, batches: list[LabelledBatch]) -> Iterator[bool]:
             interpreter.invoke()
             yield bool(interpreter.get_tensor(target["index"])[0].argmax() == label)
 
-
-# --- What is done for the Edge TPU, as far as it can be done without its compiler.
-#
-# Google's edgetpu_compiler alone says which operations run there. It is a program for Debian that no
-# package index has.
 
 _ACTIVATIONS = {
     schema.ActivationFunctionType.RELU: schema.BuiltinOperator.RELU,

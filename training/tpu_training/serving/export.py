@@ -1,4 +1,4 @@
-"""Run `tpu-training export`: the part that needs TensorFlow."""
+"""`tpu-training export`: a SavedModel, int8 TFLite for the Edge TPU, or ONNX."""
 
 from __future__ import annotations
 
@@ -97,8 +97,6 @@ def _first(batches: Iterable[LabelledBatch], examples: int) -> list[LabelledBatc
     return list(itertools.islice(batches, -(-examples // _TEST_BATCH)))
 
 
-# --- Export a SavedModel for TensorFlow Serving, Vertex AI and `tpu-training serve`.
-
 SIGNATURE = "serving_default"
 
 
@@ -133,8 +131,6 @@ def export_saved_model(model: RestoredModel, output: str, batch: int | None) -> 
     return path
 
 
-# --- Export ONNX with the library tf2onnx.
-
 # https://onnx.ai/onnx/intro/converters.html#opset; supported since ONNX Runtime 1.12 (2022).
 _OPSET = 17
 
@@ -149,6 +145,3 @@ def export_onnx(model: RestoredModel, output: str, batch: int | None) -> str:
     path = f"{output.rstrip('/')}/model.onnx"
     files.write_bytes(path, proto.SerializeToString())
     return path
-
-
-# --- Export a trained model as SavedModel, TFLite for the Edge TPU, or ONNX.

@@ -1,4 +1,4 @@
-"""Restore the trained model of a model directory on this machine's CPU."""
+"""The trained model of a model directory, restored on this machine's CPU, and examples for it."""
 
 from __future__ import annotations
 
@@ -92,9 +92,6 @@ def restore_model(
     restore(checkpoint, path, this_machine().this_process)
     restore_averages(module, path)
     return RestoredModel(module, task, description, params, path, int(step.numpy()))
-
-
-# --- Read examples of a data set as arrays, preprocessed as in training.
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Run a SavedModel on this machine, from arrays to arrays."""
+"""Predict with a SavedModel on this machine: arrays, a data set, image files."""
 
 from __future__ import annotations
 
@@ -132,8 +132,6 @@ def _values(output: tf.Tensor) -> Array:
 def _info(name: str, spec: tf.TensorSpec) -> TensorInfo:
     return TensorInfo(name, spec.dtype.name, tuple(spec.shape.as_list()))
 
-
-# --- `tpu-training predict`: write predictions for a data set or image files.
 
 _BATCH = 256
 _IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif")

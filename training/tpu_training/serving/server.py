@@ -189,8 +189,6 @@ def _tensor(info: TensorInfo) -> dict[str, Any]:
     }
 
 
-# --- The HTTP server for the REST API, with threads and keep-alive.
-
 # About the JSON text of a batch of 256 images of 224 x 224 x 3.
 _LARGEST_BODY_BYTES = 256 << 20
 _SMALL_BODY_BYTES = 1 << 20

@@ -1,4 +1,4 @@
-"""Take examples from arrays in memory, such as a notebook's."""
+"""Sources that are arrays: in memory, in IDX files, images with masks, scikit-learn's digits."""
 
 from __future__ import annotations
 
@@ -135,8 +135,6 @@ def _described(array: Array) -> str:
     return f"{array.dtype} of the shape {array.shape}"
 
 
-# --- Read MNIST-like data sets: four IDX files in a folder.
-
 _PREFIXES = {"train": "train", "test": "t10k"}
 _CLASSES = 10
 
@@ -181,8 +179,6 @@ def _find(directory: Path, stem: str, kind: str) -> Path:
     raise DataError(f"{directory}: contains neither {names[0]} nor {', '.join(names[1:])}")
 
 
-# --- Read IDX files, the format of MNIST, plain or gzipped.
-#
 # Format: two zero bytes, the element type, the number of dimensions, each dimension as a big-endian
 # 32-bit number, then the elements. http://yann.lecun.com/exdb/mnist/
 
@@ -223,8 +219,6 @@ def _read_gzipped(path: Path) -> bytes:
         raise DataError(f"{path}: can't be read ({error}); download it again") from error
 
 
-# --- Read images with a class for each pixel: folders `images` and `masks` with files of one name.
-#
 # A mask is a PNG whose grey level is the class; 255 is not counted, as in PASCAL VOC's.
 
 _IMAGES, _MASKS = "images", "masks"
@@ -282,8 +276,6 @@ def _read_picture(path: Path, *, colour: bool) -> npt.NDArray[np.uint8]:
     except OSError as error:
         raise DataError(f"{path}: can't be read as an image ({error})") from error
 
-
-# --- Read scikit-learn's handwritten digits: 1,797 small images that need no download.
 
 _TEST_SHARE = 5
 _MAXIMUM = 16

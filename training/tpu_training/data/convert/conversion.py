@@ -1,4 +1,4 @@
-"""`data convert`: write a data set as sharded TFRecord files with a manifest."""
+"""`data convert`: read a source and write it as sharded TFRecord files with a manifest."""
 
 from __future__ import annotations
 
@@ -13,15 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tpu_training.data.convert import arrays, function, text, tfds
+from tpu_training.data.convert import arrays, function, tables, text, tfds
 from tpu_training.data.convert.source import TEXT, Example, Options, Source, with_validation
-from tpu_training.data.convert.sources import (
-    csv_files,
-    hugging_face,
-    image_folder,
-    parquet,
-    webdataset,
-)
 from tpu_training.data.convert.text import Tokenizer, learn_vocabulary
 from tpu_training.data.manifest import ENCODED, FILE_NAME, RAW, Manifest, stored_spec
 from tpu_training.errors import DataError, InputError
@@ -142,25 +135,17 @@ def _vocabulary(data: Source, storage: Storage) -> list[str]:
     return tokens
 
 
-# --- Choose the reader for `--source`.
-
 DIGITS = "digits"
-
-
-# What recognises a path and what reads it. The first that does wins: image_folder, which takes any
-# folder of folders, is last.
+# What recognises a path and what reads it. The first that does wins: tables, which takes any folder
+# of folders, is last.
 _FORMS: tuple[tuple[Callable[[Path], bool], Callable[[Path, Options], Source]], ...] = (
-    (hugging_face.matches, hugging_face.load),
     (tfds.matches, tfds.load),
     (arrays.is_idx, arrays.load_idx),
-    (csv_files.matches, csv_files.load),
     (text.is_characters, text.load_characters),
     (text.is_words, text.load_words),
     (arrays.is_masks, arrays.load_masks),
     (function.matches, function.load),
-    (parquet.matches, parquet.load),
-    (webdataset.matches, webdataset.load),
-    (image_folder.matches, image_folder.load),
+    (tables.matches, tables.load),
 )
 
 
@@ -191,8 +176,6 @@ def load_source(source: str, options: Options) -> Source:
         "Datasets, or the word digits"
     )
 
-
-# --- The folder that a conversion writes to: new or empty before, and without traces of a failure.
 
 _CURE = "give a new folder, or remove this one"
 

@@ -1,4 +1,4 @@
-"""Write sharded TFRecord files and their checksums."""
+"""Sharded TFRecord files: how a source's features are encoded, dealt to files and checksummed."""
 
 from __future__ import annotations
 
@@ -115,8 +115,6 @@ def _target(label: Target, targets: str) -> dict[str, tf.train.Feature]:
         return {TARGETS_FIELD: tf.train.Feature(float_list=tf.train.FloatList(value=flat))}
     return {TARGETS_FIELD: tf.train.Feature(int64_list=tf.train.Int64List(value=flat))}
 
-
-# --- Encode a source's features for TFRecord files.
 
 _CHANNELS = (1, 3)
 

@@ -1,4 +1,4 @@
-"""A data set before conversion: its examples and the options for reading them."""
+"""A source before conversion: its examples, its labels, and the options for reading it."""
 
 from __future__ import annotations
 
@@ -202,8 +202,6 @@ def shuffled(count: int, seed: int) -> npt.NDArray[np.int64]:
     """Return the positions in random order."""
     return np.random.default_rng(seed).permutation(count)
 
-
-# --- Labels as they are written, turned into the numbers of classes.
 
 # (split, position) -> where it is, for a message
 Place = Callable[[str, int], str]

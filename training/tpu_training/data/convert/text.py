@@ -1,6 +1,6 @@
-"""WordPiece as in BERT: tokenise texts, and make a vocabulary from the training texts.
+"""Texts as token ids: WordPiece as in BERT, a text's characters, and words with a class each.
 
-Greedy, longest piece first: https://arxiv.org/abs/1609.08144 (section 4.1).
+WordPiece is greedy, longest piece first: https://arxiv.org/abs/1609.08144 (section 4.1).
 """
 
 from __future__ import annotations
@@ -141,8 +141,6 @@ def _useful(by_length: Sequence[Counter[str]], least: int) -> list[str]:
     return [piece for _, piece in sorted(chosen, key=lambda found: (-found[0], found[1]))]
 
 
-# --- Read a plain text for a language model: its characters are the tokens.
-#
 # The text is cut into pieces that overlap by one character, so that each is predicted once.
 
 _PADDING = "[PAD]"
@@ -203,8 +201,6 @@ def _read_text(path: Path) -> str:
         raise DataError(f"{path}: can't be read as UTF-8 ({error})") from error
 
 
-# --- Read words with a class each, as the CoNLL tasks write them.
-#
 # A line has a word and, as its last column, the class; an empty line ends a sentence. The words of
 # the training sentences are the tokens, in lower case, so that each has one class.
 
