@@ -202,6 +202,7 @@ def digits_model(
 @pytest.fixture(scope="session")
 def reviews(run_page: Callable[[Path, Path], None], made_once: Callable[..., Path]) -> Path:
     """A folder in which the recipe of the small encoder was followed: reviews/ and results/."""
+    pytest.importorskip("datasets", reason="an optional library")
     page = ROOT / "training" / "recipes" / "bert-reviews.md"
     return made_once("reviews", lambda folder: run_page(page, folder))
 

@@ -13,8 +13,9 @@ import pytest
 import tensorflow as tf
 
 from tpu_training.data import preprocessing
-from tpu_training.data.convert.conversion import Storage, convert
-from tpu_training.data.convert.source import Options
+from tpu_training.data.convert.arrays import source_of_arrays
+from tpu_training.data.convert.conversion import Storage, store
+from tpu_training.data.convert.source import IMAGE, Options, Source, pick, split_at_random
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.data.pipeline import evaluation_rows, in_services, training_rows
 from tpu_training.errors import EndpointError, InputError
@@ -50,7 +51,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def photos(folder: Path) -> DataSet:
-    convert(str(folder), str(folder.parent / "photos"), Options(test_fraction=0.3))
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    labels = np.array([file.parent.name == "wide" for file in files], np.int64)
+    parts = split_at_random(len(files), Options(test_fraction=0.3), "photos")
+    splits = {
+        split: pick(order, str, lambda number: files[number].read_bytes(), labels)
+        for split, order in parts.items()
+    }
+    store(Source("photos", IMAGE, 2, splits), str(folder.parent / "photos"), Storage())
     return open_data(str(folder.parent / "photos"))
 
 
@@ -145,14 +153,10 @@ def test_every_step_and_every_example_gets_another_crop(bars: Path) -> None:
     assert np.array_equal(next(batches(data, params, 3, 1)), shifted[3])
 
 
-def test_raw_images_are_resized_and_cropped_too(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "source").mkdir()
-    for name in ("a", "b"):
-        (tmp_path / "source" / name).mkdir()
-        for number in range(10):
-            encoded = tf.io.encode_png(gradient(20, 20)).numpy()
-            (tmp_path / "source" / name / f"{number}.png").write_bytes(encoded)
-    convert(str(tmp_path / "source"), str(tmp_path / "raw"), None, Storage(encoding="raw"))
+def test_raw_images_are_resized_and_cropped_too(tmp_path: Path) -> None:
+    examples = (np.stack([gradient(20, 20)] * 20), [0, 1] * 10)
+    source = source_of_arrays("gradients", {"train": examples, "test": examples}, ())
+    store(source, str(tmp_path / "raw"), Storage(encoding="raw"))
     data = open_data(str(tmp_path / "raw"))
     for augmentation in ("none", RESIZED_CROP_FLIP):
         params = dataclasses.replace(PARAMS, image_size=16, augmentation=augmentation)
@@ -237,8 +241,9 @@ def test_an_address_that_is_none_of_a_data_service_is_refused(bars: Path, addres
 
 
 def test_augmentation_of_texts_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "texts.csv").write_text("text,label\n" + "a b,0\nc d,1\n" * 10)
-    convert(str(tmp_path / "texts.csv"), str(tmp_path / "data"))
+    examples = (["a b", "c d"] * 10, [0, 1] * 10)
+    texts = source_of_arrays("texts", {"train": examples, "test": examples}, ())
+    store(texts, str(tmp_path / "data"), Storage())
     data = open_data(str(tmp_path / "data"))
     params = dataclasses.replace(PARAMS, augmentation=PAD_CROP_FLIP)
     with pytest.raises(InputError, match=r"--augmentation=pad_crop_flip: is for images"):
