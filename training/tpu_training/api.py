@@ -26,7 +26,7 @@ from tpu_training.models.registry import (
     with_all_arguments,
 )
 from tpu_training.models.task import Task
-from tpu_training.tasks.registry import with_task
+from tpu_training.tasks import with_task
 
 # features and targets of a split
 Arrays = tuple[Any, Any]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tpu_training.errors import TrainingError
-from tpu_training.serving.edge_tpu import Accuracy, TfliteModel
-from tpu_training.serving.export import _refuse
+from tpu_training.serving.export import Accuracy, TfliteModel, _refuse
 
 pytestmark = pytest.mark.training
 

@@ -34,7 +34,7 @@ from tpu_training.loop.train import train
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition, load_model
 from tpu_training.models.spec import DataSpec
-from tpu_training.tasks.registry import built_in_tasks, with_task
+from tpu_training.tasks import built_in_tasks, with_task
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster

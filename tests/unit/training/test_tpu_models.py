@@ -23,7 +23,7 @@ from tpu_training.loop.evaluate import create_evaluation
 from tpu_training.loop.state import TrainState, create_train_state
 from tpu_training.loop.walk import operations
 from tpu_training.models.params import Params, build_params
-from tpu_training.models.registry import built_in_models, load_model
+from tpu_training.models.registry import BUILT_IN, load_model
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
@@ -68,7 +68,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=built_in_models())
+@pytest.fixture(scope="module", params=BUILT_IN)
 def traced(request: pytest.FixtureRequest, tpu: Cluster, bars: Path, texts: Path) -> Traced:
     model = load_model(request.param)
     params = build_params({**SIZES, **SMALL[request.param]}, (), (), model.params)

@@ -16,7 +16,7 @@ from tpu_training.errors import InputError
 from tpu_training.job.job import Job
 from tpu_training.job.repeatable import python_in, refuse_unrepeatable, trace
 from tpu_training.models.params import EXACT
-from tpu_training.tasks.registry import check_targets
+from tpu_training.tasks import check_targets
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from tpu_training.data.manifest import FILE_NAME, no_manifest, parse_manifest
 from tpu_training.errors import InputError, ParamsError
 from tpu_training.job.job import Job
 from tpu_training.models.params import Params
-from tpu_training.tasks.registry import check_targets
+from tpu_training.tasks import check_targets
 
 
 def check_local_files(job: Job) -> None:

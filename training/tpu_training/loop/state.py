@@ -25,7 +25,7 @@ from tpu_training.models.model import check_model, checked_forward, checked_loss
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition
 from tpu_training.models.task import Losses, Prepare, Task
-from tpu_training.tasks.registry import task_of
+from tpu_training.tasks import task_of
 
 
 @dataclass(frozen=True)

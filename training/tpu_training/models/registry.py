@@ -7,7 +7,6 @@ import functools
 import importlib
 import importlib.util
 import inspect
-import pkgutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass
@@ -15,7 +14,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tpu_training import models
 from tpu_training.errors import InputError
 from tpu_training.errors.user_lines import user_line
 from tpu_training.models.params import KerasParams, Params, field_problems, suggest
@@ -23,6 +21,8 @@ from tpu_training.models.spec import DataSpec
 from tpu_training.models.task import Losses, Task
 
 DEFAULT_MODEL = "mnist_cnn"
+# Each is a module next to this one.
+BUILT_IN = ("bert", DEFAULT_MODEL, "resnet")
 _ARGUMENTS = ("params", "spec", "seed")
 
 # (params, data, seed) -> a tf.Module that maps (features, training) to float32 logits
@@ -48,20 +48,14 @@ class ModelDefinition:
     task: str | Task = ""
 
 
-def built_in_models() -> list[str]:
-    """Return the names of the built-in models."""
-    folders = (module.name for module in pkgutil.iter_modules(models.__path__) if module.ispkg)
-    return sorted(folders)
-
-
 def load_model(name: str) -> ModelDefinition:
     """Load the model called `name`, or the file NAME.py. Raises InputError if there is none."""
     if name.endswith(".py"):
         return _definition(name, load_file(name, "model"), own=True)
-    if name not in built_in_models():
+    if name not in BUILT_IN:
         raise InputError(
-            f"--model={name}: unknown{suggest(name, built_in_models())}; expected "
-            f"{', '.join(built_in_models())} or the path of a .py file"
+            f"--model={name}: unknown{suggest(name, BUILT_IN)}; expected "
+            f"{', '.join(BUILT_IN)} or the path of a .py file"
         )
     return _definition(name, importlib.import_module(f"tpu_training.models.{name}"))
 

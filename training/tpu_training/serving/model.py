@@ -22,7 +22,7 @@ from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition
 from tpu_training.models.spec import DataSpec
 from tpu_training.models.task import Task
-from tpu_training.tasks.registry import task_of
+from tpu_training.tasks import task_of
 
 _INPUT_NAMES = {"image": "images", "text": "token_ids"}
 

@@ -141,7 +141,7 @@ def _is_users(file: str) -> bool:
 
 
 def _is_network(file: str) -> bool:
-    return file.startswith(_MODELS) and "/" in file.removeprefix(_MODELS)
+    return file == f"{_MODELS}networks.py"
 
 
 def _shown(file: str) -> str:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tpu_training.data.convert import arrays, function, tables, text, tfds
+from tpu_training.data import function
+from tpu_training.data.convert import arrays, tables, text, tfds
 from tpu_training.data.convert.source import TEXT, Example, Options, Source, with_validation
 from tpu_training.data.convert.text import Tokenizer, learn_vocabulary
 from tpu_training.data.manifest import ENCODED, FILE_NAME, RAW, Manifest, stored_spec
@@ -144,7 +145,7 @@ _FORMS: tuple[tuple[Callable[[Path], bool], Callable[[Path, Options], Source]], 
     (text.is_characters, text.load_characters),
     (text.is_words, text.load_words),
     (arrays.is_masks, arrays.load_masks),
-    (function.matches, function.load),
+    (function.is_function_file, function.load_examples),
     (tables.matches, tables.load),
 )
 

@@ -22,7 +22,7 @@ from tpu_training.job.lr_range_test.curve import Point, read
 from tpu_training.job.lr_range_test.sweep import RateTrainer, Sweep, run_sweep, run_trials
 from tpu_training.job.lr_range_test.verdict import Verdict, conclude
 from tpu_training.monitoring.summaries import Summaries
-from tpu_training.tasks.registry import task_of
+from tpu_training.tasks import task_of
 
 logger = logging.getLogger(__name__)
 

@@ -74,7 +74,7 @@ def create_model(params: Params, spec: DataSpec, seed: int) -> tf.Module:
         )
     shape = image_shape(spec)
     _check(params, shape)
-    from tpu_training.models.resnet.network import ResNet
+    from tpu_training.models.networks import ResNet
 
     return ResNet(
         (LARGE | SMALL)[params.depth],

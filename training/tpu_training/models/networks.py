@@ -1,19 +1,154 @@
-"""ResNets for ImageNet (version 1.5), and the small ones for images of CIFAR's size.
+"""The networks of the built-in models: a small CNN, a BERT-style encoder, ResNets.
 
-Depths 18 to 152 are the networks of He et al. (arXiv:1512.03385) with the stride in a bottleneck's
-3x3 convolution ("v1.5", to which public TPU results refer). Depths 8 to 56 are those of its
-section 4.2. If a block changes the shape, its shortcut has a 1x1 convolution. The last
+The encoder is that of arXiv:1810.04805; with a causal mask it is a GPT-style decoder.
+
+The ResNets are those of He et al. (arXiv:1512.03385). Depths 18 to 152 have the stride in a
+bottleneck's 3x3 convolution ("v1.5", to which public TPU results refer); depths 8 to 56 are those
+of its section 4.2. If a block changes the shape, its shortcut has a 1x1 convolution. The last
 normalisation of a block starts with scale zero (arXiv:1706.02677).
 """
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
 
 import tensorflow as tf
 
-from tpu_training.models.layers import BatchNorm, Conv2D, Dense, normalise
+from tpu_training.models.layers import (
+    BatchNorm,
+    Conv2D,
+    Dense,
+    Embedding,
+    LayerNorm,
+    SelfAttention,
+    dropout,
+    normalise,
+)
 from tpu_training.models.params import NO_REMAT
 from tpu_training.models.step_context import rematerialised
+
+_CHANNELS = (16, 32)
+_HIDDEN = 128
+
+
+class MnistCnn(tf.Module):  # type: ignore[misc]
+    """Two convolutions, each followed by max-pooling, and two dense layers.
+
+    Pooling precedes ReLU: the result is the same for a quarter of the work.
+    """
+
+    def __init__(
+        self, image_shape: tuple[int, int, int], classes: int, precision: str, seed: int
+    ) -> None:
+        """Build for images of (height, width, channels); arithmetic uses `precision`."""
+        super().__init__()
+        self._dtype = tf.as_dtype(precision)
+        height, width, channels = image_shape
+        first, second = _CHANNELS
+        self.conv_1 = Conv2D(3, channels, first, seed)
+        self.conv_2 = Conv2D(3, first, second, seed + 1)
+        self.flat = _quarter(height) * _quarter(width) * second
+        self.dense_1 = Dense(self.flat, _HIDDEN, seed + 2)
+        self.dense_2 = Dense(_HIDDEN, classes, seed + 3)
+
+    def __call__(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """Map unsigned byte images (batch, height, width, channels) to float32 logits."""
+        x = normalise(images, self._dtype)
+        x = tf.nn.relu(_halve(self.conv_1(x)))
+        x = tf.nn.relu(_halve(self.conv_2(x)))
+        x = tf.nn.relu(self.dense_1(tf.reshape(x, (-1, self.flat))))
+        return tf.cast(self.dense_2(x), tf.float32)
+
+
+def _halve(x: tf.Tensor) -> tf.Tensor:
+    return tf.nn.max_pool2d(x, ksize=2, strides=2, padding="SAME")
+
+
+def _quarter(size: int) -> int:
+    """Halve `size` twice, rounding up."""
+    return -(-size // 4)
+
+
+_FEED_FORWARD = 4
+
+
+class Bert(tf.Module):  # type: ignore[misc]
+    """Token and position embeddings, encoder layers, and a head on each token or on their mean."""
+
+    def __init__(
+        self,
+        length: int,
+        vocabulary: int,
+        outputs: int,
+        *,
+        layers: int,
+        size: int,
+        heads: int,
+        dropout_rate: float,
+        precision: str,
+        seed: int,
+        per_token: bool = False,
+        causal: bool = False,
+        remat: str = NO_REMAT,
+    ) -> None:
+        """Build for `length` token ids, with vectors of `size`, a multiple of `heads`.
+
+        `causal` hides from each token those after it.
+        """
+        super().__init__()
+        self._dropout = dropout_rate
+        self._per_token = per_token
+        self._causal = causal
+        self._remat = remat
+        self._dtype = tf.as_dtype(precision)
+        self.tokens = Embedding(vocabulary, size, seed)
+        self.positions = Embedding(length, size, seed + 1)
+        self.norm = LayerNorm(size)
+        # Each layer takes four seeds.
+        self.layers = [
+            EncoderLayer(size, heads, dropout_rate, seed + 2 + 4 * index) for index in range(layers)
+        ]
+        self.head = Dense(size, outputs, seed + 2 + 4 * layers)
+
+    def __call__(self, ids: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """Map int32 token ids (batch, length), 0 for padding, to float32 numbers."""
+        present = ids > 0
+        x = self.norm(self.tokens(ids) + self.positions.table)
+        x = dropout(tf.cast(x, self._dtype), self._dropout, training)
+        for layer in self.layers:
+            encode = partial(layer, present=present, training=training, causal=self._causal)
+            x = rematerialised(encode, self._remat, training)(x)
+        if self._per_token:
+            return tf.cast(self.head(x), tf.float32)
+        weights = tf.cast(present, tf.float32)[:, :, None]
+        total = tf.reduce_sum(tf.cast(x, tf.float32) * weights, axis=1)
+        mean = total / tf.maximum(tf.reduce_sum(weights, axis=1), 1.0)
+        return self.head(mean)
+
+
+class EncoderLayer(tf.Module):  # type: ignore[misc]
+    """Self-attention, then two dense layers; each block's residual sum is normalised."""
+
+    def __init__(self, size: int, heads: int, dropout_rate: float, seed: int) -> None:
+        """Build for vectors of `size`."""
+        super().__init__()
+        self._dropout = dropout_rate
+        self.attention = SelfAttention(size, heads, seed)
+        self.attention_norm = LayerNorm(size)
+        self.widen = Dense(size, _FEED_FORWARD * size, seed + 2)
+        self.narrow = Dense(_FEED_FORWARD * size, size, seed + 3)
+        self.feed_forward_norm = LayerNorm(size)
+
+    def __call__(
+        self, x: tf.Tensor, present: tf.Tensor, training: bool, causal: bool = False
+    ) -> tf.Tensor:
+        """Map (batch, length, size); `present` (batch, length) is False at padding."""
+        attended = self.attention(x, present, causal)
+        x = self.attention_norm(x + dropout(attended, self._dropout, training))
+        wide = tf.nn.gelu(self.widen(x), approximate=True)
+        return self.feed_forward_norm(x + dropout(self.narrow(wide), self._dropout, training))
+
 
 _LARGE_WIDTH, _SMALL_WIDTH = 64, 16
 _BOTTLENECK = 4

@@ -3,6 +3,8 @@
 The default of two layers of 128 is the size of BERT-Tiny (arXiv:1908.08962).
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -42,7 +44,7 @@ class Params(base.Params):
     clip_norm: float = base.changed("clip_norm", 1.0)
 
 
-def create_model(params: Params, spec: DataSpec, seed: int) -> "tf.Module":
+def create_model(params: Params, spec: DataSpec, seed: int) -> tf.Module:
     """Build the network. Raises InputError if the hidden size is not a multiple of the heads."""
     if params.hidden_size % params.heads:
         raise InputError(
@@ -52,7 +54,7 @@ def create_model(params: Params, spec: DataSpec, seed: int) -> "tf.Module":
     length = text_length(spec)
     per_token = len(spec.output_shape) > 1
     outputs = spec.output_shape[-1] if per_token else flat_outputs(spec, "bert")
-    from tpu_training.models.bert.network import Bert
+    from tpu_training.models.networks import Bert
 
     return Bert(
         length,

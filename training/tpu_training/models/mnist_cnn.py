@@ -1,5 +1,7 @@
 """`--model=mnist_cnn`, the default: a small convolutional network for images of digits."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,8 +19,8 @@ class Params(base.Params):
     squares_momentum: float = base.changed("squares_momentum", 0.99)
 
 
-def create_model(params: Params, spec: DataSpec, seed: int) -> "tf.Module":
+def create_model(params: Params, spec: DataSpec, seed: int) -> tf.Module:
     """Build the network for images of any size."""
-    from tpu_training.models.mnist_cnn.network import MnistCnn
+    from tpu_training.models.networks import MnistCnn
 
     return MnistCnn(image_shape(spec), flat_outputs(spec, "mnist_cnn"), params.precision, seed)
