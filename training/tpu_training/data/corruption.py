@@ -1,4 +1,4 @@
-"""Records that are no use: found by their checksums or by reading them, left out up to a limit."""
+"""Corrupt and unreadable records: found by checksum or by reading them, skipped up to a limit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 def readable_part(
     data: DataSet, limit: int, error: tf.errors.OpError, alive: Callable[[], None] = lambda: None
 ) -> DataSet:
-    """Return `data` without the records that `error` may come from; `error` again if there is none.
+    """Return `data` without the records that may have caused `error`; else raise `error`.
 
     Looks through the file that the error names, or through all; calls `alive` before each.
 
@@ -41,16 +41,16 @@ def readable_part(
         raise explain(error, data.function.function.place) or error
     if not _is_of_data(error):
         raise error
-    logger.error("data: %s; looking for the records that are no use", describe(error))
+    logger.error("data: %s; looking for unusable records", describe(error))
     named = [file for file in stored_files(data) if file.name in error.message]
 
-    def files_here() -> Iterator[DataFile]:
+    def looked_at() -> Iterator[DataFile]:
         for file in named or stored_files(data):
             alive()
             yield file
 
-    part = without_corrupt_records(data, limit, files_here())
-    part = part or without_unreadable_records(data, limit, files_here())
+    part = without_corrupt_records(data, limit, looked_at())
+    part = part or without_unreadable_records(data, limit, looked_at())
     if part:
         return part
     raise error
@@ -83,8 +83,8 @@ def without_corrupt_records(
         if file.name not in data.damaged
         and files.sha256(f"{data.directory}/{file.name}") != file.sha256
     }
-    for name, here in found.items():
-        if not here.corrupt:
+    for name, scanned in found.items():
+        if not scanned.corrupt:
             raise DataError(
                 f"{data.directory}/{name}: its SHA-256 is not the manifest's, though each of its "
                 "records is whole; copy the data set there again"
@@ -95,9 +95,9 @@ def without_corrupt_records(
 def without_unreadable_records(
     data: DataSet, limit: int, among: Iterable[DataFile] | None = None
 ) -> DataSet | None:
-    """Return `data` without the records that are whole and still no use; None when all are fine.
+    """Return `data` without whole but unusable records; None when all are fine.
 
-    Such are an image that can't be decoded or has another size than the manifest says, a label out
+    For example an image that can't be decoded or has another size than in the manifest, a label out
     of range, an example without image. All records are read; raises DataError as for corrupt ones.
     """
     found: dict[str, Scan] = {}
@@ -118,17 +118,17 @@ def without_unreadable_records(
 def _without(data: DataSet, found: dict[str, Scan], limit: int, reason: str) -> DataSet:
     """Return `data` without what `found` calls corrupt in some of its files."""
     left_out = data.left_out
-    for name, here in found.items():
-        _check(f"{data.directory}/{name}", here, limit, limit - left_out, reason)
-        left_out += here.useless
+    for name, scanned in found.items():
+        _check(f"{data.directory}/{name}", scanned, limit, limit - left_out, reason)
+        left_out += scanned.useless
         logger.warning(
             "data: left out %d corrupt records of %s at offset %s (--skip_corrupt_records=%d)",
-            here.useless,
+            scanned.useless,
             name,
-            ", ".join(map(str, here.corrupt[:10])),
+            ", ".join(map(str, scanned.corrupt[:10])),
             limit,
         )
-    damaged = {**data.damaged, **{name: here.whole for name, here in found.items()}}
+    damaged = {**data.damaged, **{name: scanned.whole for name, scanned in found.items()}}
     part = dataclasses.replace(data, damaged=damaged, left_out=left_out)
     splits = {name: _recount(part, name) for name in data.manifest.splits}
     return dataclasses.replace(part, manifest=dataclasses.replace(data.manifest, splits=splits))
@@ -199,7 +199,7 @@ def _why(records: tf.data.Dataset, number: int, data: DataSet) -> str:
 # A record is the length of its content (8 bytes, little-endian), the masked CRC-32C of the length,
 # the content, and its masked CRC-32C:
 # https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details TensorFlow's
-# reader can't go on after a corrupt one; its writer gives the checksums to compare with.
+# reader stops at a corrupt one; its writer gives the checksums to compare with.
 
 _LENGTH_BYTES, _CRC_BYTES = 8, 4
 HEAD_BYTES = _LENGTH_BYTES + _CRC_BYTES

@@ -111,13 +111,13 @@ def load_function(path: str, flag: str) -> DataFunction:
 
 
 def is_endless(rows: tf.data.Dataset) -> bool:
-    """Return whether `rows` repeat for ever."""
+    """Return whether `rows` never end."""
     import tensorflow as tf
 
     return bool(rows.cardinality() == tf.data.INFINITE_CARDINALITY)
 
 
-ENDLESS = "never ends; leave out repeat(), the training reads it again in each epoch"
+ENDLESS = "never ends; leave out repeat(): the training reads it again in each epoch"
 
 
 _SPLITS = ("train", "test", "validation")

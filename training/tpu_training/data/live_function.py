@@ -123,7 +123,7 @@ def explain(error: tf.errors.OpError, place: str) -> DataError | None:
         problem = f"gave {outside[0]}"
     else:
         return None
-    return DataError(f"{place}: {problem}; every epoch must have the same number of alike examples")
+    return DataError(f"{place}: {problem}; every epoch must have as many examples of the same form")
 
 
 def _within(values: tf.Tensor, least: int, most: int, what: str) -> tf.Tensor:

@@ -276,11 +276,11 @@ def in_services(build: Build, addresses: str) -> Build:
     """Let the tf.data services at `addresses`, with commas between, build what `build` does.
 
     Each makes some rows of every batch, as if it were one of so many more hosts. So their number
-    changes neither the order of the examples nor where a job goes on that was started again.
+    changes neither the order of the examples nor where a restarted job resumes.
 
     Raises:
-        InputError: An address is none, or a service has several workers.
-        EndpointError: Nobody answers there, for which TensorFlow would wait for ever.
+        InputError: An address is malformed, or a service has several workers.
+        EndpointError: No service answers; TensorFlow itself would wait without end.
     """
     services = addresses.split(",")
     if wrong := [address for address in services if not _ADDRESS.fullmatch(address)]:

@@ -196,7 +196,7 @@ def training_preprocessing(manifest: Manifest, params: Params) -> Preprocessing:
 def _with_masks(
     manifest: Manifest, augmentation: str, plain: Preprocessing, spec: DataSpec
 ) -> Preprocessing:
-    """Treat images and masks alike."""
+    """Crop and flip images and masks together."""
     if augmentation == RESIZED_CROP_FLIP:
         return with_masks(
             manifest,
@@ -224,8 +224,8 @@ def _resized_crop_flip(
     return tf.ensure_shape(random_flip(resize(part, height, width), seed), spec.shape)
 
 
-# A mask is one more channel of its image meanwhile: its classes from 1, and 0 for no class, so that
-# what an augmentation adds around the image is not counted.
+# Until the end a mask is one more channel of its image: its classes from 1, and 0 for no class, so
+# that what an augmentation adds around the image is not counted.
 
 
 def join_masks(images: tf.Tensor, masks: tf.Tensor) -> tf.Tensor:

@@ -190,7 +190,7 @@ _MOST_LANES, _ROWS_PER_LANE = 96, 64
 # The windows of all lanes together: a hundred files of 16 MiB, so that two examples of a batch come
 # from the same file, and meet again in every epoch, in one of a hundred cases (`make bench
 # ONLY=shuffle`). A lane holds one window in use and one that is read. The host's own memory must
-# not decide, or a job would not go on with the same examples on another one.
+# not decide, or a job would resume with other examples on another host.
 _WINDOW_BYTES = 1600 << 20
 # Files that a host reads at once, or one for each of its lanes.
 _READS_AT_ONCE = 16
@@ -262,12 +262,12 @@ def _lane_of_epoch(
     starts = tf.cumsum(counts, exclusive=True)
     first_window = skipped // window
     begin, end = lane * length + first_window * window, (lane + 1) * length
-    # The part of each file, in the epoch's order of files, that lies in this lane.
+    # The part of each file, in the epoch's order of files, that belongs to this lane.
     skip = tf.clip_by_value(begin - starts, 0, counts)
     take = tf.clip_by_value(end - starts, 0, counts) - skip
-    here = tf.where(take > 0)[:, 0]
+    used = tf.where(take > 0)[:, 0]
     parts = tf.data.Dataset.from_tensor_slices(
-        tuple(tf.gather(part, here) for part in (chosen, skip, take))
+        tuple(tf.gather(part, used) for part in (chosen, skip, take))
     )
     files = parts.map(shards.read_slice, num_parallel_calls=reads, deterministic=True)
 
@@ -318,8 +318,8 @@ def batches_of_epochs(epoch: Epoch, examples: int, plan: Plan) -> tf.data.Datase
     """Return (step, features, targets) from the plan's first step on, endlessly.
 
     Each epoch gives `examples`. The first one is read from its beginning, and what comes before the
-    step is left out: nobody else knows how to begin within it. So does each host with the rows of
-    the others.
+    step is skipped: a function has no other way to begin within an epoch. Each host skips the rows
+    of the others likewise.
     """
     first_epoch, offset = plan.start(plan.batch, examples)
 

@@ -75,7 +75,7 @@ _EXAMPLES = 4
 
 
 def targets_for(function: Any, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-    """Return `labels` as a loss or metric takes them beside a model's `outputs`.
+    """Return `labels` as a loss or metric takes them along with a model's `outputs`.
 
     Keras' functions for class numbers are called `sparse`; its others take the numbers 0 and 1 in
     the shape of the outputs. A function of the user's own gets the labels of the data set.

@@ -93,7 +93,7 @@ def _wanted(spec: DataSpec, expected: tf.TensorSpec) -> str:
 
 
 def checked_metrics(task: Task, spec: DataSpec) -> Sequence[Metric]:
-    """Return the metrics of a user's `task`, or raise InputError if they are none."""
+    """Return the metrics of a user's `task`, or raise InputError if they are of another type."""
     metrics = task.metrics(spec)
     wrong = not isinstance(metrics, list | tuple) or [
         metric for metric in metrics if not isinstance(metric, Metric)
@@ -107,7 +107,7 @@ def checked_metrics(task: Task, spec: DataSpec) -> Sequence[Metric]:
 
 
 def check_sums(metric: Metric, few: Sequence[Any], more: Sequence[Any]) -> None:
-    """Raise InputError if a metric's sums of a few and of more examples are not alike tensors."""
+    """Raise InputError if a metric's sums differ in shape between few and more examples."""
     for sums, others in zip(few, more, strict=True):
         if not tf.is_tensor(sums) or not (sums.dtype.is_integer or sums.dtype.is_floating):
             raise InputError(

@@ -17,7 +17,7 @@ from tpu_training.models.registry import ModelDefinition, load_file
 from tpu_training.models.spec import CLASS, LABELS, MASK, NOTHING, NUMBERS, TOKEN_CLASSES, DataSpec
 from tpu_training.models.task import Task
 
-# What a data set of these targets is for, if nobody says otherwise.
+# What a data set of these targets is for by default.
 _BY_TARGETS = {
     CLASS: "classification",
     LABELS: "multi_label",
@@ -38,7 +38,7 @@ def with_task(definition: ModelDefinition, name: str | None) -> ModelDefinition:
     """Return `definition` for `--task=NAME`, or else for the task of the model's file.
 
     Raises:
-        InputError: There is none of that name.
+        InputError: No task has that name.
     """
     chosen = name or definition.task
     task = chosen if isinstance(chosen, Task) else _named(chosen)

@@ -11,7 +11,7 @@ from tpu_training.models.spec import CLASS, DataSpec
 from tpu_training.models.task import Metric, Task, mean
 from tpu_training.tasks.counting import confusion, right
 
-# The confusion of more classes is a picture that nobody can read.
+# The confusion of more classes is a picture too large to read.
 _MOST_CLASSES = 100
 
 

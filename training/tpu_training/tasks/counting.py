@@ -91,7 +91,7 @@ def f1_metric(classes: int) -> Metric:
 def class_counts(
     logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor, classes: int
 ) -> tf.Tensor:
-    """Count right answers, those that say so and those that are so, by class: (3, classes)."""
+    """Count by class: right answers, predictions, true labels; (3, classes)."""
     found = tf.argmax(logits, axis=-1, output_type=tf.int32)
     pairs = confusion(targets, found, weights, classes)
     return tf.stack(
@@ -100,16 +100,16 @@ def class_counts(
 
 
 def macro_f1(sums: npt.NDArray[Any]) -> float:
-    """Return the mean F1 of the classes that occur or are said to."""
-    right, said, true = sums
-    occurs = said + true > 0
-    return float(np.mean(2 * right[occurs] / (said + true)[occurs])) if occurs.any() else 0.0
+    """Return the mean F1 of the classes that occur or are predicted."""
+    right, predicted, actual = sums
+    occurs = predicted + actual > 0
+    return float(np.mean(2 * right[occurs] / (predicted + actual)[occurs])) if occurs.any() else 0.0
 
 
 def mean_iou(sums: npt.NDArray[Any]) -> float:
-    """Return the mean intersection over union of the classes that occur or are said to."""
-    right, said, true = sums
-    union = said + true - right
+    """Return the mean intersection over union of the classes that occur or are predicted."""
+    right, predicted, actual = sums
+    union = predicted + actual - right
     occurs = union > 0
     return float(np.mean(right[occurs] / union[occurs])) if occurs.any() else 0.0
 

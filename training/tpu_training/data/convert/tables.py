@@ -410,7 +410,7 @@ def image_content(value: Any, root: Path, place: str) -> bytes:
     """Return the content of an image's file, from the row itself or from a file below `root`.
 
     Raises:
-        DataError: There is none, or the path leads out of `root`.
+        DataError: There is no content, or the path leads out of `root`.
     """
     content = value.get("bytes") if isinstance(value, dict) else value
     if isinstance(content, bytes):
