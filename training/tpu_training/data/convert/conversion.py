@@ -50,7 +50,7 @@ class Storage:
 def convert(
     source: str, output: str, options: Options | None = None, storage: Storage | None = None
 ) -> Manifest:
-    """Convert `source` (see data/convert/sources) into the directory `output`.
+    """Convert `source`, as `load_source` takes it, into the directory `output`.
 
     Checks everything that needs no decoding before writing the first file. Writes the manifest
     last, so a directory with a manifest is complete.

@@ -23,7 +23,7 @@ from tpu_training.errors import DataError
 from tpu_training.models.params import LARGEST_IMAGE
 from tpu_training.models.spec import CLASS, MASK, NOTHING, NUMBERS
 
-# Files are read whole (data/input/stream.py), so small ones mix better, and many serve many hosts:
+# Files are read whole (data/shards.py), so small ones mix better, and many serve many hosts:
 # up to 512 of them, of 2 to 16 MiB. The largest data sets have larger ones.
 _SMALLEST, _LARGEST, _SHARDS = 2 << 20, 16 << 20, 512
 # All are open at once, with some others. macOS allows a process 10,240.
@@ -101,7 +101,7 @@ def _records(
 
 
 def _target(label: Target, targets: str) -> dict[str, tf.train.Feature]:
-    """Return an example's targets as data/preprocessing/parse.py reads them."""
+    """Return an example's targets as data/preprocessing.py reads them."""
     if targets == NOTHING:
         return {}
     if targets == CLASS:

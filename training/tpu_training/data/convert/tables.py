@@ -78,7 +78,7 @@ def load(path: Path, options: Options) -> Source:
     suffix = _suffix(path)
     files = {} if _is_saved(path) else _files(path, suffix)
     tables = _read(library, path, files, suffix) if files else _saved(library, path)
-    place = _places(path, files, tables)
+    place = _places(path, files, suffix, tables)
     labels = _labels(path, tables, options, place)
     kind, readers = _features(library, path, tables, options, place)
     splits: dict[str, Examples] = {}
@@ -145,8 +145,6 @@ def _files(path: Path, suffix: str) -> Files:
         return _images(path)
     files = find_splits(path, suffix)
     for file in (file for found in files.values() for file in found):
-        if path.is_dir():
-            refuse_outside([file], path)
         if suffix == _TAR:
             try:
                 tarfile.open(file, "r:").close()
@@ -291,16 +289,16 @@ def _saved(library: Any, path: Path) -> Tables:
     return tables
 
 
-def _places(path: Path, files: Files, tables: Tables) -> Place:
+def _places(path: Path, files: Files, suffix: str, tables: Tables) -> Place:
     """Return what names an example: by its file, by its key in a shard, or by its row."""
     names: dict[str, list[str]] = {}
     rows = {split: f"{path} {split}" for split in tables}
     for split, found in files.items():
         if len(found) == 1:
             rows[split] = str(found[0])
-        if found[0].suffix == _TAR:
+        if suffix == _TAR:
             names[split] = [f"{rows[split]} {key}" for key in tables[split][_KEY][:]]
-        elif found[0].suffix not in _TABLES:
+        elif not suffix:
             names[split] = [str(file) for file in found]
 
     def place(split: str, row: int) -> str:
@@ -440,6 +438,8 @@ def _header(file: Path) -> list[str]:
             header = next(csv.reader(lines), None)
     except UnicodeDecodeError as error:
         raise _not_utf8({_TRAIN: [file]}) from error
+    except (OSError, csv.Error) as error:
+        raise DataError(f"{file}: can't be read as CSV ({error})") from error
     if not header:
         raise DataError(f"{file}: is empty; expected a header row with the names of the columns")
     return header
