@@ -24,14 +24,13 @@ from tests.counted import Counted, counted_bucket
 from tpu_training.api import write_data
 from tpu_training.cluster.cluster import Cluster, connect
 from tpu_training.cluster.endpoint import NoTpu, Wait
-from tpu_training.data.convert.convert import convert
+from tpu_training.data import shards
+from tpu_training.data import shards as stream
+from tpu_training.data.convert.conversion import convert
 from tpu_training.data.convert.source import Options
 from tpu_training.data.data_set import DataSet, open_data
-from tpu_training.data.input import order, stream
-from tpu_training.data.input.deal import finish
-from tpu_training.data.input.order import Plan
-from tpu_training.data.input.pipeline import evaluation_rows, training_batches, training_rows
-from tpu_training.data.input.shards import Shards
+from tpu_training.data.pipeline import evaluation_rows, finish, training_batches, training_rows
+from tpu_training.data.shards import Plan, Shards
 from tpu_training.loop.state import create_train_state
 from tpu_training.loop.train import create_train_loop
 from tpu_training.models.params import CACHE_NONE, Params
@@ -65,7 +64,7 @@ def served_by_used(at: Counted, data: DataSet, params: Params, hosts: int) -> fl
     """Let each of the hosts read its rows of an epoch, after which there are no more."""
     train, before = data.manifest.split("train"), at.served
 
-    with mock.patch.object(order, "epochs_from", lambda first: tf.data.Dataset.range(first, 1)):
+    with mock.patch.object(shards, "epochs_from", lambda first: tf.data.Dataset.range(first, 1)):
         for host in range(hosts):
             for _ in training_rows(data, params, 0, hosts, host):
                 pass

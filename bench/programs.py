@@ -31,9 +31,9 @@ from tpu_training.checkpoints.reader import JobRecord
 from tpu_training.cluster.cluster import connect
 from tpu_training.cluster.endpoint import NoTpu, Wait
 from tpu_training.data.convert.arrays import source_of_arrays
-from tpu_training.data.convert.convert import Storage, store
+from tpu_training.data.convert.conversion import Storage, store
 from tpu_training.data.data_set import DataSet, open_data
-from tpu_training.data.input.pipeline import training_batches
+from tpu_training.data.pipeline import training_batches
 from tpu_training.job.lr_range_test import RateTrainer, Sweep, run_sweep, run_trials
 from tpu_training.job.lr_verdict import read
 from tpu_training.job.start import prepare_tensorflow

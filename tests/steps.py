@@ -24,7 +24,7 @@ from tpu_training.data.manifest import Manifest
 from tpu_training.errors import TrainingError
 from tpu_training.models.params import Params, build_params
 from tpu_training.models.registry import ModelDefinition, load_model
-from tpu_training.tasks.choose import with_task
+from tpu_training.tasks import with_task
 
 if TYPE_CHECKING:
     from tpu_training.compile.result import Program

@@ -9,15 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tpu_training.data.convert.convert import Storage, store
+from tpu_training.data.convert.conversion import Storage, store
 from tpu_training.data.manifest import FILE_NAME
 from tpu_training.errors import InputError, Interrupted, TrainingError
 from tpu_training.job.job import MODES, Job, Result
 from tpu_training.job.start import prepare_tensorflow, run_job
 from tpu_training.job.supervision import supervised
 from tpu_training.loop.callbacks import Callback
-from tpu_training.models.keras import params as keras_params
-from tpu_training.models.params import Params, build_params
+from tpu_training.models.params import KerasParams, Params, build_params
 from tpu_training.models.registry import (
     DEFAULT_MODEL,
     ModelDefinition,
@@ -26,7 +25,7 @@ from tpu_training.models.registry import (
 )
 from tpu_training.models.task import Task
 from tpu_training.monitoring.terminal import quiet_libraries
-from tpu_training.tasks.choose import with_task
+from tpu_training.tasks import with_task
 
 # features and targets of a split
 Arrays = tuple[Any, Any]
@@ -138,7 +137,7 @@ def export(
     if kind not in EXPORTED:
         raise InputError(f"kind={kind!r}: expected one of {', '.join(EXPORTED)}")
     from tpu_training.checkpoints.model_description import read_description
-    from tpu_training.serving.export.run import run_export
+    from tpu_training.serving.export import run_export
 
     try:
         given: ModelDefinition | None = None
@@ -200,7 +199,7 @@ def _definition(
             "made on the devices that train; give a function that creates and returns it"
         )
     elif callable(model):
-        kind = type(params) if isinstance(params, Params) else keras_params.Params
+        kind = type(params) if isinstance(params, Params) else KerasParams
         name = str(getattr(model, "__name__", type(model).__name__))
         definition = ModelDefinition(name, kind, with_all_arguments(name, model), own=True)
     else:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pytest
 
 from tpu_training.compile.lean import import_tensorflow
-from tpu_training.data.convert.convert import convert
+from tpu_training.data.convert.conversion import convert
 from tpu_training.data.convert.source import Options
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def numbered(tmp_path_factory: pytest.TempPathFactory) -> DataSet:
         write_idx(folder / f"{prefix}-images-idx3-ubyte", images)
         write_idx(folder / f"{prefix}-labels-idx1-ubyte", labels)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tpu_training.data.convert.write._count_shards", lambda *_: 5)
+        patch.setattr("tpu_training.data.convert.records._count_shards", lambda *_: 5)
         convert(str(folder), str(folder / "data"))
     return open_data(str(folder / "data"))
 
@@ -130,7 +130,7 @@ def cluster() -> Cluster:
 @pytest.fixture(scope="session")
 def one_device(cluster: Cluster) -> Cluster:
     """One replica in this process, which is traced in an eighth of the time."""
-    from tpu_training.serving.export.restore import this_machine
+    from tpu_training.serving.model import this_machine
 
     return this_machine()
 
@@ -200,6 +200,7 @@ def digits_model(
 @pytest.fixture(scope="session")
 def reviews(run_page: Callable[[Path, Path], None], made_once: Callable[..., Path]) -> Path:
     """A folder in which the recipe of the small encoder was followed: reviews/ and results/."""
+    pytest.importorskip("datasets", reason="an optional library")
     page = ROOT / "training" / "recipes" / "bert-reviews.md"
     return made_once("reviews", lambda folder: run_page(page, folder))
 

@@ -15,15 +15,13 @@ from tpu_training.checkpoints.checkpoints import Checkpoints
 from tpu_training.checkpoints.reader import JobRecord
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.data_set import open_data
-from tpu_training.data.input.pipeline import training_batches
+from tpu_training.data.pipeline import training_batches
 from tpu_training.loop.state import TrainState, create_train_state
 from tpu_training.loop.train import TrainLoop, create_train_loop, run_loop
-from tpu_training.models.attention import dropout
-from tpu_training.models.layers import Dense, normalise
+from tpu_training.models.layers import Dense, dropout, normalise
 from tpu_training.models.params import Params, build_params
 from tpu_training.models.registry import ModelDefinition
-from tpu_training.models.remat import rematerialised
-from tpu_training.models.resnet.network import ConvNorm
+from tpu_training.models.step_context import rematerialised
 
 pytestmark = pytest.mark.training
 

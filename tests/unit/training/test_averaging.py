@@ -18,9 +18,9 @@ from tpu_training.checkpoints.initial_weights import read_weights
 from tpu_training.checkpoints.reader import JobRecord, restore_averages
 from tpu_training.data.data_set import open_data
 from tpu_training.loop.state import TrainState, WeightAverage, averaged, create_train_state
-from tpu_training.models.names import variable_paths
+from tpu_training.models.model import variable_paths
 from tpu_training.models.params import Params
-from tpu_training.serving.export.restore import restore_model
+from tpu_training.serving.model import restore_model
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster

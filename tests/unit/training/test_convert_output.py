@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tpu_training.__main__ import main
-from tpu_training.data.convert.convert import convert
+from tpu_training.data.convert.conversion import convert
 from tpu_training.errors import InputError
 from tpu_training.errors.catalog import translate
 
 pytestmark = [pytest.mark.training, pytest.mark.usefixtures("cluster")]
+NEEDS_DATASETS = pytest.mark.skipif(find_spec("datasets") is None, reason="an optional library")
 
 
 def pixels(folder: Path) -> str:
@@ -25,6 +27,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+@NEEDS_DATASETS
 def test_a_folder_that_holds_something_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
     out = tmp_path / "out"
     convert("digits", str(out))
@@ -47,6 +50,7 @@ def test_a_folder_is_refused_before_the_source_is_read(tmp_path: Path) -> None:
         convert(str(tmp_path / "nowhere.csv"), str(tmp_path))
 
 
+@NEEDS_DATASETS
 def test_a_conversion_that_fails_leaves_no_folder_but_those_that_were_there(
     tmp_path: Path,
 ) -> None:
@@ -76,6 +80,7 @@ def test_a_full_disk_is_told_as_such_and_leaves_nothing(
     assert names(tmp_path) == []
 
 
+@NEEDS_DATASETS
 def test_huge_pictures_are_told_with_what_they_cost(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -92,6 +97,7 @@ def test_huge_pictures_are_told_with_what_they_cost(
     )
 
 
+@NEEDS_DATASETS
 def test_the_last_line_says_what_has_ended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

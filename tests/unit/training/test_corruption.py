@@ -13,16 +13,16 @@ import pytest
 import tensorflow as tf
 
 from tpu_training.data import corruption
-from tpu_training.data.convert.convert import convert
+from tpu_training.data.convert.conversion import convert
 from tpu_training.data.corruption import (
     readable_part,
+    scan,
     without_corrupt_records,
     without_unreadable_records,
 )
 from tpu_training.data.data_set import DataSet, open_data, stored_files
-from tpu_training.data.input.pipeline import training_rows
-from tpu_training.data.inspect import inspect
-from tpu_training.data.records import scan
+from tpu_training.data.inspection import inspect
+from tpu_training.data.pipeline import training_rows
 from tpu_training.errors import DataError
 from tpu_training.models.params import Params
 

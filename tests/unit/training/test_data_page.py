@@ -66,6 +66,7 @@ def test_the_commands_run_in_the_order_of_the_page(
     write_mnist: Callable[..., None],
 ) -> None:
     pytest.importorskip("matplotlib", reason="--grid draws with matplotlib")
+    pytest.importorskip("datasets", reason="an optional library")
     monkeypatch.chdir(tmp_path)
     write_mnist(tmp_path / "mnist")
     write_images(tmp_path / "photos")

@@ -12,9 +12,9 @@ from tpu_training.__main__ import main
 from tpu_training.checkpoints.model_description import ModelDescription, read_description
 from tpu_training.errors import InputError
 from tpu_training.models.spec import DataSpec
-from tpu_training.serving.export.edge_tpu import unsuitable_tensors
-from tpu_training.serving.export.restore import restore_model
-from tpu_training.serving.predictor import Predictor
+from tpu_training.serving.export import unsuitable_tensors
+from tpu_training.serving.model import restore_model
+from tpu_training.serving.prediction import Predictor
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster

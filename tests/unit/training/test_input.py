@@ -16,10 +16,8 @@ import pytest
 import tensorflow as tf
 
 from tpu_training.data.data_set import DataSet, check_readable
-from tpu_training.data.input.deal import deal_out, finish
-from tpu_training.data.input.order import Plan
-from tpu_training.data.input.pipeline import evaluation_rows, training_rows
-from tpu_training.data.input.share import batches_of_share
+from tpu_training.data.pipeline import deal_out, evaluation_rows, finish, training_rows
+from tpu_training.data.shards import Plan, batches_of_share
 from tpu_training.errors import InputError
 from tpu_training.models.params import Params
 
@@ -36,8 +34,8 @@ pytestmark = pytest.mark.usefixtures("cluster")
 @pytest.fixture(autouse=True)
 def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several windows in each lane, as large data sets have them."""
-    monkeypatch.setattr("tpu_training.data.input.stream._FILES_PER_LANE", 1)
-    monkeypatch.setattr("tpu_training.data.input.stream._window", lambda *_: 7)
+    monkeypatch.setattr("tpu_training.data.shards._FILES_PER_LANE", 1)
+    monkeypatch.setattr("tpu_training.data.shards._window", lambda *_: 7)
 
 
 def take(data: DataSet, params: Params, first: int, steps: int, hosts: int = 1) -> list[list[int]]:
@@ -185,7 +183,7 @@ def test_the_input_is_four_steps_ahead_for_all_cores_of_a_host(
         asked.append(replicas)
         return rows
 
-    monkeypatch.setattr("tpu_training.data.input.deal.finish", ask)
+    monkeypatch.setattr("tpu_training.data.pipeline.finish", ask)
     deal_out(tpu, PARAMS, lambda hosts, host: tf.data.Dataset.range(64).batch(64), 8)
     assert asked == [8]
 

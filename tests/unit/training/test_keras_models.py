@@ -19,21 +19,24 @@ from tests.unit.training.fake_tpu import bytes_that_leave, on_tpu
 from tests.unit.training.test_tpu_models import CLOCK, OF_HOST, OF_TPUS, PRODUCTS, body
 from tpu_training.compile.program.kernels import accepts
 from tpu_training.data.data_set import open_data
-from tpu_training.data.input.pipeline import training_batches
 from tpu_training.data.manifest import RAW, Manifest, stored_spec
+from tpu_training.data.pipeline import training_batches
 from tpu_training.errors import InputError
 from tpu_training.loop.graph import operations
 from tpu_training.loop.state import TrainState, create_train_state
 from tpu_training.loop.step import create_replica_step, create_step_sums
 from tpu_training.loop.train import create_train_loop
-from tpu_training.models.names import variable_paths
+from tpu_training.models.model import variable_paths
 from tpu_training.models.params import build_params
 from tpu_training.models.registry import load_model
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
 
-pytestmark = pytest.mark.training
+pytestmark = [
+    pytest.mark.training,
+    pytest.mark.skipif(not hasattr(keras, "StatelessScope"), reason="own models need Keras 3"),
+]
 
 ROOT = Path(__file__).parents[3]
 SHAPE, CLASSES, BATCH = (6, 6, 1), 3, 32
@@ -136,7 +139,7 @@ def train(cluster: Cluster, state: TrainState, count: int, **values: object) -> 
 
 
 def keras_of(state: TrainState) -> Any:
-    return state.model.keras()[0]
+    return state.model.keras()
 
 
 def copy_of(path: Path, state: TrainState) -> Any:
@@ -292,12 +295,12 @@ def test_a_job_resumes_to_the_bit(
 
 
 def test_an_exported_model_answers_as_the_keras_model_does(followed: Path) -> None:
-    from tpu_training.serving.export.restore import restore_model
-    from tpu_training.serving.predictor import Predictor
+    from tpu_training.serving.model import restore_model
+    from tpu_training.serving.prediction import Predictor
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(followed)
-        model = restore_model("results").module.keras()[0]
+        model = restore_model("results").module.keras()
     features = np.random.default_rng(1).integers(0, 256, (5, 28, 28, 1)).astype(np.uint8)
     served = Predictor(str(followed / "exported")).predict(features)
     probabilities = np.asarray(model(features.astype(np.float32), training=False))
@@ -329,7 +332,6 @@ def test_a_step_on_eight_cores_has_a_kernel_for_each_operation_and_nothing_leave
     assert {op.outputs[0].dtype for op in products} == {tf.bfloat16}
 
 
-@pytest.mark.skipif(not hasattr(keras, "StatelessScope"), reason="Keras 2 counts means alone")
 def test_metrics_with_a_state_are_counted_without_it_and_averages_are_refused(
     one_device: Cluster, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tpu_training.checkpoints.checkpoints import Checkpoints
 from tpu_training.checkpoints.reader import JobRecord
 from tpu_training.data.data_set import DataSet, open_data
-from tpu_training.data.input.pipeline import evaluation_batches, training_batches
+from tpu_training.data.pipeline import evaluation_batches, training_batches
 from tpu_training.errors import DataError, DivergedError, Interrupted
 from tpu_training.loop.callbacks import Callback, LoopReport, ShutdownRequest
 from tpu_training.loop.evaluation import create_evaluation

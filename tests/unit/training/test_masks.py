@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pytest
 
 from tpu_training.data.convert.arrays import source_of_arrays
-from tpu_training.data.convert.convert import Storage, store
+from tpu_training.data.convert.conversion import Storage, store
 from tpu_training.data.data_set import DataSet, open_data
-from tpu_training.data.input.pipeline import evaluation_rows, training_rows
+from tpu_training.data.pipeline import evaluation_rows, training_rows
 from tpu_training.models.params import PAD_CROP_FLIP, RESIZED_CROP_FLIP, Params
 
 pytestmark = pytest.mark.usefixtures("cluster")

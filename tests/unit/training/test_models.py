@@ -6,7 +6,7 @@ import pytest
 
 from tpu_training.errors import InputError
 from tpu_training.models.params import Params, build_params, describe_params
-from tpu_training.models.registry import built_in_models, load_model
+from tpu_training.models.registry import BUILT_IN, load_model
 
 OWN = """
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ def create_model(params, spec, seed):
 """
 
 
-@pytest.mark.parametrize("name", built_in_models())
+@pytest.mark.parametrize("name", BUILT_IN)
 def test_a_built_in_model_has_a_name_params_and_a_function_that_creates_it(name: str) -> None:
     model = load_model(name)
     assert model.name == name

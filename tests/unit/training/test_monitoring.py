@@ -18,13 +18,13 @@ import tensorflow as tf
 from tensorflow.python.framework import op_callbacks
 
 from tpu_training.data.data_set import open_data
-from tpu_training.data.input.timed import TimedInput
+from tpu_training.data.pipeline import TimedInput
 from tpu_training.errors import EndpointError, InputError
 from tpu_training.goodput.ledger import Beginning
 from tpu_training.loop.callbacks import LoopReport
 from tpu_training.loop.evaluation import create_evaluation
 from tpu_training.loop.state import create_train_state
-from tpu_training.models.names import variable_names
+from tpu_training.models.model import variable_names
 from tpu_training.models.params import Params
 from tpu_training.models.registry import load_model
 from tpu_training.monitoring.measurements import StepTimes

@@ -199,3 +199,17 @@ def test_a_file_that_can_not_be_loaded_is_told_with_its_line(
     (tmp_path / "own.py").write_text(text)
     with pytest.raises(InputError, match=rf"--model=.*own\.py: line {line}: \w+Error: "):
         load_model(str(tmp_path / "own.py"))
+
+
+@pytest.mark.parametrize("package", ["tf_keras", "keras"])
+def test_a_model_of_keras_2_is_refused_with_the_cure(
+    one_device: Cluster, tmp_path: Path, package: str
+) -> None:
+    text = (
+        f'class Model:\n    __module__ = "{package}.src.engine.training"\n\n\n'
+        "def create_model():\n    return Model()\n"
+    )
+    with pytest.raises(InputError) as caught:
+        trace(one_device, tmp_path / "own.py", text)
+    assert str(caught.value).startswith(f"{tmp_path}/own.py:5: the model is of {package} ")
+    assert "needs Keras 3: install TensorFlow 2.16 or later" in str(caught.value)

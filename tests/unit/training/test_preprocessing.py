@@ -12,12 +12,12 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
-from tpu_training.data.convert.convert import Storage, convert
-from tpu_training.data.convert.source import Options
+from tpu_training.data import preprocessing
+from tpu_training.data.convert.arrays import source_of_arrays
+from tpu_training.data.convert.conversion import Storage, store
+from tpu_training.data.convert.source import IMAGE, Options, Source, pick, split_at_random
 from tpu_training.data.data_set import DataSet, open_data
-from tpu_training.data.input.pipeline import evaluation_rows, training_rows
-from tpu_training.data.input.service import in_services
-from tpu_training.data.preprocessing import ops
+from tpu_training.data.pipeline import evaluation_rows, in_services, training_rows
 from tpu_training.errors import EndpointError, InputError
 from tpu_training.models.params import PAD_CROP_FLIP, RESIZED_CROP_FLIP, Params
 
@@ -51,7 +51,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def photos(folder: Path) -> DataSet:
-    convert(str(folder), str(folder.parent / "photos"), Options(test_fraction=0.3))
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    labels = np.array([file.parent.name == "wide" for file in files], np.int64)
+    parts = split_at_random(len(files), Options(test_fraction=0.3), "photos")
+    splits = {
+        split: pick(order, str, lambda number: files[number].read_bytes(), labels)
+        for split, order in parts.items()
+    }
+    store(Source("photos", IMAGE, 2, splits), str(folder.parent / "photos"), Storage())
     return open_data(str(folder.parent / "photos"))
 
 
@@ -94,16 +101,18 @@ def test_a_crop_that_is_decoded_alone_is_the_crop_of_the_whole(folder: Path) -> 
     window = tf.constant([8, 16, 20, 30])
     for name in ("0", "1"):
         encoded = (folder / "low" / name).read_bytes()
-        assert ops.image_size(encoded).numpy().tolist() == [40, 60]
-        part = ops.decode_and_crop(encoded, window, 3).numpy().astype(int)
-        whole = ops.decode(encoded, 3).numpy().astype(int)
+        assert preprocessing.image_size(encoded).numpy().tolist() == [40, 60]
+        part = preprocessing.decode_and_crop(encoded, window, 3).numpy().astype(int)
+        whole = preprocessing.decode(encoded, 3).numpy().astype(int)
         assert np.abs(part - whole[8:28, 16:46]).max() <= 4
 
 
 def test_random_windows_keep_to_their_share_of_the_image_and_their_form() -> None:
     areas = []
     for number in range(50):
-        top, left, height, width = ops.random_window(tf.constant([100, 200]), (number, 1)).numpy()
+        top, left, height, width = preprocessing.random_window(
+            tf.constant([100, 200]), (number, 1)
+        ).numpy()
         assert top >= 0
         assert top + height <= 100
         assert left >= 0
@@ -117,7 +126,7 @@ def test_random_windows_keep_to_their_share_of_the_image_and_their_form() -> Non
 def test_pad_crop_flip_shifts_by_up_to_four_pixels_and_mirrors_every_second() -> None:
     image = gradient(12, 12) // 2 + 64
     seeds = tf.random.stateless_uniform((256, 2), (1, 2), maxval=2**31 - 1, dtype=tf.int32)
-    crops = ops.pad_crop_flip(tf.repeat(image[None], 256, axis=0), seeds).numpy()
+    crops = preprocessing.pad_crop_flip(tf.repeat(image[None], 256, axis=0), seeds).numpy()
     padded = np.pad(image, ((4, 4), (4, 4), (0, 0)))
     expected = {
         padded[y : y + 12, x : x + 12][:, ::flip].tobytes(): flip
@@ -144,14 +153,10 @@ def test_every_step_and_every_example_gets_another_crop(bars: Path) -> None:
     assert np.array_equal(next(batches(data, params, 3, 1)), shifted[3])
 
 
-def test_raw_images_are_resized_and_cropped_too(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "source").mkdir()
-    for name in ("a", "b"):
-        (tmp_path / "source" / name).mkdir()
-        for number in range(10):
-            encoded = tf.io.encode_png(gradient(20, 20)).numpy()
-            (tmp_path / "source" / name / f"{number}.png").write_bytes(encoded)
-    convert(str(tmp_path / "source"), str(tmp_path / "raw"), None, Storage(encoding="raw"))
+def test_raw_images_are_resized_and_cropped_too(tmp_path: Path) -> None:
+    examples = (np.stack([gradient(20, 20)] * 20), [0, 1] * 10)
+    source = source_of_arrays("gradients", {"train": examples, "test": examples}, ())
+    store(source, str(tmp_path / "raw"), Storage(encoding="raw"))
     data = open_data(str(tmp_path / "raw"))
     for augmentation in ("none", RESIZED_CROP_FLIP):
         params = dataclasses.replace(PARAMS, image_size=16, augmentation=augmentation)
@@ -236,8 +241,9 @@ def test_an_address_that_is_none_of_a_data_service_is_refused(bars: Path, addres
 
 
 def test_augmentation_of_texts_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "texts.csv").write_text("text,label\n" + "a b,0\nc d,1\n" * 10)
-    convert(str(tmp_path / "texts.csv"), str(tmp_path / "data"))
+    examples = (["a b", "c d"] * 10, [0, 1] * 10)
+    texts = source_of_arrays("texts", {"train": examples, "test": examples}, ())
+    store(texts, str(tmp_path / "data"), Storage())
     data = open_data(str(tmp_path / "data"))
     params = dataclasses.replace(PARAMS, augmentation=PAD_CROP_FLIP)
     with pytest.raises(InputError, match=r"--augmentation=pad_crop_flip: is for images"):

@@ -12,7 +12,7 @@ import yaml
 
 from tpu_training.models.params import build_params
 from tpu_training.models.registry import load_model
-from tpu_training.tasks.choose import with_task
+from tpu_training.tasks import with_task
 
 ROOT = Path(__file__).parents[3]
 RECIPES = ROOT / "training" / "recipes"

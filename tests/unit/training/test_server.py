@@ -13,7 +13,7 @@ import requests
 
 from tpu_training.commands.serving import LOOPBACK
 from tpu_training.serving import server
-from tpu_training.serving.rest import RestApi
+from tpu_training.serving.server import RestApi
 
 pytestmark = pytest.mark.training
 

@@ -14,13 +14,12 @@ import tensorflow as tf
 
 from tpu_training.__main__ import main
 from tpu_training.commands.serving import LOOPBACK
-from tpu_training.data.convert.wordpiece import Tokenizer
+from tpu_training.data.convert.text import Tokenizer
 from tpu_training.data.manifest import parse_manifest
-from tpu_training.serving.export.restore import restore_model
-from tpu_training.serving.export.saved_model import export_saved_model
-from tpu_training.serving.predictor import Predictor, TensorInfo
-from tpu_training.serving.rest import Answer, RestApi
-from tpu_training.serving.server import create_server
+from tpu_training.serving.export import export_saved_model
+from tpu_training.serving.model import restore_model
+from tpu_training.serving.prediction import Predictor, TensorInfo
+from tpu_training.serving.server import Answer, RestApi, create_server
 
 pytestmark = pytest.mark.training
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bench.data import correlation_of_neighbours, read_epochs, write_numbers
-from tpu_training.data.input import stream
+from tpu_training.data import shards
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -40,7 +40,7 @@ def test_neighbours_of_an_epoch_are_far_apart_in_the_next_one(tmp_path: Path) ->
 def test_lanes_are_for_many_hosts_and_few_files_are_read_twice(
     files: int, batch: int, lanes: int
 ) -> None:
-    assert stream._lanes(files, batch) == lanes
+    assert shards._lanes(files, batch) == lanes
 
 
 def test_the_measure_tells_a_shuffle_from_a_fixed_order() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.resources
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,18 @@ import numpy.typing as npt
 import pytest
 import tensorflow as tf
 
-from tpu_training.data.convert.convert import Storage, convert
+from tpu_training.data.convert.conversion import Storage, convert, load_source
 from tpu_training.data.convert.source import Options
-from tpu_training.data.convert.sources import hugging_face
-from tpu_training.data.convert.sources.choose import load_source
+from tpu_training.data.convert.tables import image_content
 from tpu_training.data.data_set import open_data
-from tpu_training.data.inspect import inspect
+from tpu_training.data.inspection import inspect
 from tpu_training.data.manifest import Manifest
-from tpu_training.data.preprocessing.parse import parse_examples
+from tpu_training.data.preprocessing import parse_examples
 from tpu_training.errors import DataError, InputError
 
 pytestmark = pytest.mark.usefixtures("cluster")
+if find_spec("datasets") is None:
+    pytest.skip("an optional library", allow_module_level=True)
 
 COLORS = {"blue": (0, 0, 255), "green": (0, 255, 0), "red": (255, 0, 0)}
 TEXTS = ["good fun", "bad", "a good film", "bad bad film", "good", "so bad", "fun", "not fun"]
@@ -164,17 +166,17 @@ def test_texts_of_a_csv_file_become_tokens_with_a_vocabulary_beside_them(tmp_pat
     ("text", "words"),
     [
         ("", "is empty; expected a header row with the names of the columns"),
-        ("label,p1", "contains no examples, only a header"),
+        ("label,p1", "the split train is empty"),
         ("name,p1\n1,2", "there is no column label, only name, p1"),
         (
             "label,p1\n1,x",
-            "could not convert string 'x' to float32 in row 1, column 2; pixels must",
+            "row 1: column p1 has 'x'; features are pixels",
         ),
         (
             "label,p1\n1,2\n1,nan",
-            "column p1 has nan in row 2; features are pixels, whole numbers from 0 to 255",
+            "row 2: column p1 has 'nan'; features are pixels, whole numbers from 0 to 255",
         ),
-        ("label,p1\n1,256", "column p1 has 256 in row 1; features"),
+        ("label,p1\n1,256", "row 1: column p1 has '256'; features"),
         ("label,p1\n0,2\n-1,2", "data.csv row 2: label -1; labels must be whole numbers from 0"),
         ("label,p1\n0,2\n,2", "data.csv row 2: the label is empty; fill it in or remove the row"),
         ("label,p1\n0,2\n0.5,2", "data.csv row 2: label 0.5; labels must be whole numbers"),
@@ -182,8 +184,9 @@ def test_texts_of_a_csv_file_become_tokens_with_a_vocabulary_beside_them(tmp_pat
         ("label,text\n1,a\nnan,b", "data.csv row 2: the label is empty"),
         ("label,p1,p2\n1,2,3\n0,1,2", "2 pixel columns do not form a square image"),
         ("label,text\n1,a\n-2,b", "data.csv row 2: label -2; labels must be whole numbers from 0"),
-        ("label,text\n1,a\n0", "1 values in row 2, expected 2"),
-        ('label,text\n1,"a', "can't be read as CSV"),
+        ("label,text\n1,a\n0,b,c", "Expected 2 fields in line 3, saw 3"),
+        ("label,text\n1,a,b\n0,b,c", "does not match length of data"),
+        ('label,text\n1,"a', "can't be read (Error tokenizing data"),
         ("label,text\n1,a", "into 1 for training and 0 for testing"),
     ],
 )
@@ -284,11 +287,10 @@ def test_names_and_links_in_a_source_lead_to_no_other_file_of_the_machine(tmp_pa
 def test_a_row_of_hugging_face_names_no_other_file_of_the_machine(
     tmp_path: Path, path: str
 ) -> None:
-    table: Any = [{"image": {"bytes": None, "path": path.format(tmp_path)}}]
+    value = {"bytes": None, "path": path.format(tmp_path)}
     (tmp_path / "secret.png").write_bytes(b"SECRET")
-    read_row = hugging_face._reader(tmp_path / "saved", table, "image", True)
     with pytest.raises(DataError, match=rf"leads to {tmp_path}/secret\.png, outside of"):
-        read_row(0)
+        image_content(value, tmp_path / "saved", "row 1")
 
 
 def test_data_sets_of_hugging_face_are_read_from_disk(tmp_path: Path) -> None:
@@ -305,7 +307,7 @@ def test_data_sets_of_hugging_face_are_read_from_disk(tmp_path: Path) -> None:
     assert [manifest.split(s).examples for s in ("train", "test")] == [9, 3]
     texts = library.Dataset.from_dict({"sentence": TEXTS, "stars": [1, 2] * 4, "by": TEXTS})
     library.DatasetDict(train=texts, validation=texts).save_to_disk(tmp_path / "films")
-    with pytest.raises(DataError, match="Name it with --label"):
+    with pytest.raises(DataError, match="there is no column label, only sentence, stars, by; name"):
         to_out(tmp_path / "films", out="films-out")
     manifest = to_out(tmp_path / "films", Storage(text_length=4), "films-out", label="stars")
     assert (manifest.class_names, manifest.spec.classes) == (("1", "2"), 2)

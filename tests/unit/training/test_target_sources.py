@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ pytest.importorskip("tensorflow")
 
 from tpu_training.commands.cli import parse
 from tpu_training.data.data_set import DataSet, open_data
-from tpu_training.data.inspect import inspect
-from tpu_training.data.preprocessing.parse import parse_examples
+from tpu_training.data.inspection import inspect
+from tpu_training.data.preprocessing import parse_examples
 from tpu_training.errors import DataError, InputError
 from tpu_training.job.job import Job
 
 pytestmark = [pytest.mark.training, pytest.mark.usefixtures("cluster")]
+NEEDS_DATASETS = pytest.mark.skipif(find_spec("datasets") is None, reason="an optional library")
 
 
 def convert(source: Path, *flags: str) -> DataSet:
@@ -53,6 +55,7 @@ def test_a_text_becomes_characters_each_of_which_is_predicted_once(tmp_path: Pat
     assert "targets: nothing" in str(inspect(data.directory, None))
 
 
+@NEEDS_DATASETS
 @pytest.mark.parametrize("flag", ["--target=year,price", "--labels=old,dear"])
 def test_columns_become_numbers_or_labels(tmp_path: Path, flag: str) -> None:
     names = flag.partition("=")[2]
@@ -70,6 +73,7 @@ def test_columns_become_numbers_or_labels(tmp_path: Path, flag: str) -> None:
     inspect(data.directory, None)
 
 
+@NEEDS_DATASETS
 def test_pixels_may_have_numbers_beside_them(tmp_path: Path) -> None:
     rows = [",".join(map(str, [i, 10, i / 4, 20, 30])) for i in range(20)]
     (tmp_path / "p.csv").write_text("\n".join(["a,b,age,c,d", *rows]) + "\n")
@@ -79,6 +83,7 @@ def test_pixels_may_have_numbers_beside_them(tmp_path: Path) -> None:
     assert np.array_equal(ages[:, 0] * 4, images[:, 0, 0, 0])
 
 
+@NEEDS_DATASETS
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

@@ -22,7 +22,7 @@ import tensorflow as tf
 from tpu_training.checkpoints.checkpoints import Checkpoints
 from tpu_training.checkpoints.reader import JobRecord
 from tpu_training.data.convert.arrays import source_of_arrays
-from tpu_training.data.convert.convert import Storage, store
+from tpu_training.data.convert.conversion import Storage, store
 from tpu_training.data.data_set import DataSet, open_data
 from tpu_training.errors import InputError
 from tpu_training.errors.catalog import translate
@@ -33,7 +33,7 @@ from tpu_training.loop.train import train
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition, load_model
 from tpu_training.models.spec import DataSpec
-from tpu_training.tasks.choose import built_in_tasks, with_task
+from tpu_training.tasks import built_in_tasks, with_task
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
@@ -164,7 +164,7 @@ def learn(cluster: Cluster, folder: Path, task: str) -> Trained:
 
 
 def read(data: DataSet) -> tuple[Array, Array]:
-    from tpu_training.data.preprocessing.parse import parse_examples
+    from tpu_training.data.preprocessing import parse_examples
 
     records = data.shards("test").read_all().batch(TEST)
     parsed = parse_examples(next(iter(records)), data.manifest)
@@ -283,7 +283,7 @@ def test_fifteen_in_a_hundred_tokens_are_targets_and_most_of_them_hidden() -> No
 
 
 def test_label_smoothing_of_places_is_that_of_examples_where_each_has_one_place() -> None:
-    from tpu_training.models.losses import softmax_cross_entropy
+    from tpu_training.tasks.classification import softmax_cross_entropy
     from tpu_training.tasks.segmentation import losses
 
     logits = tf.constant(RANDOM.normal(size=(6, 4)), tf.float32)

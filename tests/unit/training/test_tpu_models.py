@@ -14,16 +14,16 @@ from tests.unit.training.fake_tpu import bodies_of_loops, bytes_that_leave, on_t
 from tpu_training.checkpoints.checkpoints import Checkpoints
 from tpu_training.checkpoints.reader import JobRecord
 from tpu_training.compile.program.kernels import accepts
-from tpu_training.data.convert.convert import convert
-from tpu_training.data.convert.source import Options
+from tpu_training.data.convert.arrays import source_of_arrays
+from tpu_training.data.convert.conversion import Storage, store
 from tpu_training.data.data_set import DataSet, open_data
-from tpu_training.data.input.pipeline import training_batches
+from tpu_training.data.pipeline import training_batches
 from tpu_training.loop.evaluation import create_evaluation
 from tpu_training.loop.graph import operations
 from tpu_training.loop.state import TrainState, create_train_state
 from tpu_training.loop.train import create_train_loop
 from tpu_training.models.params import Params, build_params
-from tpu_training.models.registry import built_in_models, load_model
+from tpu_training.models.registry import BUILT_IN, load_model
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster
@@ -60,14 +60,15 @@ class Traced:
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("texts")
-    lines = [f"word{number % 7} is {'good,1' if number % 2 else 'bad,0'}" for number in range(100)]
-    (folder / "texts.csv").write_text("\n".join(["text,label", *lines]))
-    convert(str(folder / "texts.csv"), str(folder / "data"), Options(name="texts"))
-    return folder / "data"
+    folder = tmp_path_factory.mktemp("texts") / "data"
+    lines = [f"word{number % 7} is {'good' if number % 2 else 'bad'}" for number in range(100)]
+    labels = [number % 2 for number in range(100)]
+    splits = {"train": (lines[:90], labels[:90]), "test": (lines[90:], labels[90:])}
+    store(source_of_arrays("texts", splits, ()), str(folder), Storage())
+    return folder
 
 
-@pytest.fixture(scope="module", params=built_in_models())
+@pytest.fixture(scope="module", params=BUILT_IN)
 def traced(request: pytest.FixtureRequest, tpu: Cluster, bars: Path, texts: Path) -> Traced:
     model = load_model(request.param)
     params = build_params({**SIZES, **SMALL[request.param]}, (), (), model.params)

@@ -11,8 +11,7 @@ import tensorflow as tf
 
 from tests.unit.training.fake_tpu import bodies_of_loops, bytes_that_leave, fake_tpu, on_tpu
 from tpu_training.data.data_set import DataSet, open_data
-from tpu_training.data.input.pipeline import training_batches
-from tpu_training.data.input.timed import TimedInput
+from tpu_training.data.pipeline import TimedInput, training_batches
 from tpu_training.loop.graph import operations
 from tpu_training.loop.state import create_train_state
 from tpu_training.loop.train import LoopFigures, create_train_loop

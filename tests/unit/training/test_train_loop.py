@@ -12,17 +12,17 @@ import pytest
 import tensorflow as tf
 
 from tpu_training.data.data_set import DataSet, open_data
-from tpu_training.data.input.pipeline import training_batches
+from tpu_training.data.pipeline import training_batches
 from tpu_training.errors import InputError
 from tpu_training.loop.evaluation import create_evaluation
 from tpu_training.loop.state import create_train_state
 from tpu_training.loop.train import create_train_loop
 from tpu_training.models.layers import Dense
-from tpu_training.models.losses import softmax_cross_entropy
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition, load_model
 from tpu_training.models.spec import DataSpec
 from tpu_training.models.step_context import next_seed, record_statistic
+from tpu_training.tasks.classification import softmax_cross_entropy
 
 if TYPE_CHECKING:
     from tpu_training.cluster.cluster import Cluster

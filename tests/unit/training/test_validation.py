@@ -14,8 +14,8 @@ import pytest
 from tpu_training.commands.cli import parse
 from tpu_training.data.corruption import without_corrupt_records
 from tpu_training.data.data_set import DataSet, open_data
-from tpu_training.data.input.pipeline import evaluation_rows, training_rows
 from tpu_training.data.manifest import VALIDATION
+from tpu_training.data.pipeline import evaluation_rows, training_rows
 from tpu_training.data.validation import hold_out, with_fraction
 from tpu_training.errors import CheckpointError, InputError
 from tpu_training.job.job import check_local_files
@@ -30,8 +30,8 @@ HELD = 21  # A fifth of 103.
 
 @pytest.fixture(autouse=True)
 def _small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tpu_training.data.input.stream._FILES_PER_LANE", 1)
-    monkeypatch.setattr("tpu_training.data.input.stream._window", lambda *_: 7)
+    monkeypatch.setattr("tpu_training.data.shards._FILES_PER_LANE", 1)
+    monkeypatch.setattr("tpu_training.data.shards._window", lambda *_: 7)
 
 
 def held_out(data: DataSet, params: Params = PARAMS, hosts: int = 1) -> list[int]:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import tensorflow as tf
+from tpu_training.models.keras.params import Params as KerasParams
 
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.manifest import RAW, TOKENS, Manifest
@@ -17,12 +18,11 @@ from tpu_training.loop.evaluation import create_replica_evaluation
 from tpu_training.loop.optimizers import creations
 from tpu_training.loop.state import TrainState, create_train_state
 from tpu_training.loop.step import Replica, create_replica_step, create_step_sums
-from tpu_training.models.keras.params import Params as KerasParams
 from tpu_training.models.layers import Conv2D, normalise
-from tpu_training.models.params import Params, build_params
-from tpu_training.models.registry import ModelDefinition, built_in_models, load_model
+from tpu_training.models.params import KerasParams, Params, build_params
+from tpu_training.models.registry import BUILT_IN, ModelDefinition, load_model
 from tpu_training.models.spec import DataSpec
-from tpu_training.tasks.choose import built_in_tasks, with_task
+from tpu_training.tasks import built_in_tasks, with_task
 
 pytestmark = pytest.mark.training
 
@@ -113,7 +113,7 @@ CASES = [
     Case("keras", {"gradient_accumulation": 2}),
     Case("keras", {"optimizer": "lars", "ema_decay": 0.9, "freeze": "conv2d*"}),
 ]
-KINDS = [load_model(name).params for name in built_in_models()]
+KINDS = [load_model(name).params for name in BUILT_IN]
 SMALL = {"bert": {"layers": 1, "hidden_size": 8, "dropout": 0.0}}
 
 
@@ -168,6 +168,8 @@ def take_steps(case: Case) -> Iterator[list[npt.NDArray[Any]]]:
 @pytest.mark.usefixtures("quick_xla")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_step_and_an_evaluation_run_through_xla_and_do_what_they_do_without(case: Case) -> None:
+    if case.model == "keras" and not hasattr(tf.keras, "Variable"):
+        pytest.skip("own models need Keras 3")
     steps = take_steps(case)
     before, after = next(steps), next(steps)
     assert all(np.isfinite(value).all() for value in after)
@@ -178,7 +180,7 @@ def test_a_step_and_an_evaluation_run_through_xla_and_do_what_they_do_without(ca
 
 
 def test_no_model_no_task_and_no_option_of_a_step_is_left_out() -> None:
-    assert {case.model for case in CASES} == {*built_in_models(), *OWN}
+    assert {case.model for case in CASES} == {*BUILT_IN, *OWN}
     assert {case.task for case in CASES} == set(built_in_tasks())
     tried = {(name, value) for case in CASES for name, value in case.options.items()}
     kinds = {definition.params for definition in OWN.values()}

@@ -23,10 +23,9 @@ from tpu_training.checkpoints.reader import averaged_keys, newest_whole
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data import files
 from tpu_training.errors import InputError, require
-from tpu_training.models.given import read_mapping
-from tpu_training.models.keras.module import KerasModule
-from tpu_training.models.names import some, split_patterns, variable_names, variable_paths
-from tpu_training.models.params import Params
+from tpu_training.models.keras import KerasModule
+from tpu_training.models.model import some, split_patterns, variable_names, variable_paths
+from tpu_training.models.params import Params, read_mapping
 
 # PyTorch has the outputs of a kernel first: (out, in) and (out, in, height, width).
 _FROM_TORCH = {2: (1, 0), 4: (2, 3, 1, 0)}

@@ -11,9 +11,9 @@ from tpu_training.checkpoints.reader import checkpoint_paths
 from tpu_training.data import files
 from tpu_training.errors import CheckpointError, InputError
 from tpu_training.models.params import Params, build_params
-from tpu_training.models.registry import ModelDefinition, built_in_models, load_model
+from tpu_training.models.registry import BUILT_IN, ModelDefinition, load_model
 from tpu_training.models.spec import DataSpec
-from tpu_training.tasks.choose import task_of, with_task
+from tpu_training.tasks import task_of, with_task
 
 _FILE_NAME = "model.json"
 _FORMAT = 1
@@ -67,7 +67,7 @@ class ModelDescription:
     def model_in_file(self, model_dir: str) -> str:
         """Return the name or file of the model. Raises InputError if it is in no file."""
         name = _trusted(self.model, model_dir, "--model")
-        if name.endswith(".py") or name in built_in_models():
+        if name.endswith(".py") or name in BUILT_IN:
             return name
         raise InputError(
             f"the model was trained with the function {name} of a notebook or program, which no "

@@ -13,7 +13,7 @@ from typing import Any, cast
 import tensorflow as tf
 
 from tpu_training.errors import CheckpointError
-from tpu_training.models.names import variable_paths
+from tpu_training.models.model import variable_paths
 from tpu_training.models.params import Params
 
 ANOTHER_DIRECTORY = (

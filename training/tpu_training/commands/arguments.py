@@ -8,10 +8,9 @@ from typing import Any
 
 from tpu_training.errors import ParamsError
 from tpu_training.job.job import Job
-from tpu_training.models.given import read_config, split_overrides
-from tpu_training.models.params import Params, build_params
-from tpu_training.models.registry import DEFAULT_MODEL, ModelDefinition, built_in_models, load_model
-from tpu_training.tasks.choose import built_in_tasks, with_task
+from tpu_training.models.params import Params, build_params, read_config, split_overrides
+from tpu_training.models.registry import DEFAULT_MODEL, ModelDefinition, load_model
+from tpu_training.tasks import built_in_tasks, with_task
 
 # Does it, prints the results and returns the exit code. Raises TrainingError.
 Command = Callable[[], int]
@@ -38,7 +37,7 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--model",
-        help=f"{', '.join(built_in_models())}, or a file NAME.py of your own (default: "
+        help=f"{', '.join(BUILT_IN)}, or a file NAME.py of your own (default: "
         f"{DEFAULT_MODEL}); with --help, list its parameters",
     )
     add_task(parser)

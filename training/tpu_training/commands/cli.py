@@ -196,7 +196,7 @@ def _add_data(modes: Any) -> None:
 
 
 def _build_convert(known: argparse.Namespace) -> Command:
-    from tpu_training.data.convert.convert import Storage
+    from tpu_training.data.convert.conversion import Storage
     from tpu_training.data.convert.source import Options
 
     if known.output.startswith("gs://"):
@@ -230,7 +230,7 @@ def _build_convert(known: argparse.Namespace) -> Command:
     )
 
     def run() -> int:
-        from tpu_training.data.convert.convert import convert
+        from tpu_training.data.convert.conversion import convert
 
         manifest = convert(known.source, known.output, options, storage)
         print(f"data convert finished data={manifest.name} output={known.output}", flush=True)
@@ -241,7 +241,7 @@ def _build_convert(known: argparse.Namespace) -> Command:
 
 def _inspect_data(data: str, as_json: bool, grid: str | None) -> int:
     """Print what is in it; DataError when a file is not what its checksum says."""
-    from tpu_training.data.inspect import inspect
+    from tpu_training.data.inspection import inspect
 
     found = inspect(data, grid)
     print(json.dumps(found.as_json(), indent=2) if as_json else found, flush=True)

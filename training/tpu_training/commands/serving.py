@@ -75,7 +75,7 @@ def _export(known: argparse.Namespace) -> int:
         from tpu_training.errors import require
 
         require("tf2onnx", "tf2onnx", "onnx", "--format=onnx")
-    from tpu_training.serving.export.run import run_export
+    from tpu_training.serving.export import run_export
 
     line = run_export(
         known.model_dir,
@@ -120,8 +120,7 @@ def _build_predict(known: argparse.Namespace) -> Command:
 
 
 def _predict(saved_model: str, inputs: Sequence[str], output: str) -> int:
-    from tpu_training.serving.batch import predict_to_file
-    from tpu_training.serving.predictor import Predictor
+    from tpu_training.serving.prediction import Predictor, predict_to_file
 
     outcome = predict_to_file(Predictor(saved_model), inputs, output)
     accuracy = "" if outcome.accuracy is None else f" accuracy={outcome.accuracy:.4f}"
@@ -163,9 +162,8 @@ def _serve(saved_model: str, name: str, host: str | None, port: int) -> int:
     # Before TensorFlow takes seconds to load.
     with _named(host, port), socket.create_server((host, port)):
         pass
-    from tpu_training.serving.predictor import Predictor
-    from tpu_training.serving.rest import RestApi
-    from tpu_training.serving.server import create_server
+    from tpu_training.serving.prediction import Predictor
+    from tpu_training.serving.server import RestApi, create_server
 
     predictor = Predictor(saved_model)
     with _named(host, port):

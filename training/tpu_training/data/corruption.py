@@ -1,18 +1,21 @@
-"""Records that are no use: found by their checksums or by reading them, left out up to a limit."""
+"""Corrupt and unreadable records: found by checksum or by reading them, skipped up to a limit."""
+
+from __future__ import annotations
 
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import tensorflow as tf
 
-from tpu_training.data import files
+from tpu_training.data import files, preprocessing
 from tpu_training.data.data_set import DataSet, belongs, stored_files
-from tpu_training.data.function.live import explain
+from tpu_training.data.live_function import explain
 from tpu_training.data.manifest import ENCODED, DataFile, Split
-from tpu_training.data.preprocessing import ops
-from tpu_training.data.preprocessing.parse import parse_examples
-from tpu_training.data.records import HEAD_BYTES, Scan, scan
+from tpu_training.data.preprocessing import parse_examples
 from tpu_training.errors import DataError
 from tpu_training.errors.catalog import describe, find_known_error
 
@@ -27,7 +30,7 @@ logger = logging.getLogger(__name__)
 def readable_part(
     data: DataSet, limit: int, error: tf.errors.OpError, alive: Callable[[], None] = lambda: None
 ) -> DataSet:
-    """Return `data` without the records that `error` may come from; `error` again if there is none.
+    """Return `data` without the records that may have caused `error`; else raise `error`.
 
     Looks through the file that the error names, or through all; calls `alive` before each.
 
@@ -37,16 +40,16 @@ def readable_part(
         raise explain(error, data.function.function.place) or error
     if not _is_of_data(error):
         raise error
-    logger.error("data: %s; looking for the records that are no use", describe(error))
+    logger.error("data: %s; looking for unusable records", describe(error))
     named = [file for file in stored_files(data) if file.name in error.message]
 
-    def files_here() -> Iterator[DataFile]:
+    def looked_at() -> Iterator[DataFile]:
         for file in named or stored_files(data):
             alive()
             yield file
 
-    part = without_corrupt_records(data, limit, files_here())
-    part = part or without_unreadable_records(data, limit, files_here())
+    part = without_corrupt_records(data, limit, looked_at())
+    part = part or without_unreadable_records(data, limit, looked_at())
     if part:
         return part
     raise error
@@ -74,13 +77,13 @@ def without_corrupt_records(
     file differs in whole records: then it is another file, not a damaged one.
     """
     found = {
-        file.name: _scan(data, file)
+        file.name: _scan_file(data, file)
         for file in among or stored_files(data)
         if file.name not in data.damaged
         and files.sha256(f"{data.directory}/{file.name}") != file.sha256
     }
-    for name, here in found.items():
-        if not here.corrupt:
+    for name, scanned in found.items():
+        if not scanned.corrupt:
             raise DataError(
                 f"{data.directory}/{name}: its SHA-256 is not the manifest's, though each of its "
                 "records is whole; copy the data set there again"
@@ -91,9 +94,9 @@ def without_corrupt_records(
 def without_unreadable_records(
     data: DataSet, limit: int, among: Iterable[DataFile] | None = None
 ) -> DataSet | None:
-    """Return `data` without the records that are whole and still no use; None when all are fine.
+    """Return `data` without whole but unusable records; None when all are fine.
 
-    Such are an image that can't be decoded or has another size than the manifest says, a label out
+    For example an image that can't be decoded or has another size than in the manifest, a label out
     of range, an example without image. All records are read; raises DataError as for corrupt ones.
     """
     found: dict[str, Scan] = {}
@@ -103,7 +106,7 @@ def without_unreadable_records(
         good = _readable(records, data)
         if len(good) == file.examples:
             continue
-        places = data.damaged.get(file.name) or _scan(data, file).whole
+        places = data.damaged.get(file.name) or _scan_file(data, file).whole
         bad = [place for n, place in enumerate(places) if n not in good]
         whole = tuple(place for n, place in enumerate(places) if n in good)
         found[file.name] = Scan(whole, tuple(start - HEAD_BYTES for start, *_ in bad), 0)
@@ -114,17 +117,17 @@ def without_unreadable_records(
 def _without(data: DataSet, found: dict[str, Scan], limit: int, reason: str) -> DataSet:
     """Return `data` without what `found` calls corrupt in some of its files."""
     left_out = data.left_out
-    for name, here in found.items():
-        _check(f"{data.directory}/{name}", here, limit, limit - left_out, reason)
-        left_out += here.useless
+    for name, scanned in found.items():
+        _check(f"{data.directory}/{name}", scanned, limit, limit - left_out, reason)
+        left_out += scanned.useless
         logger.warning(
             "data: left out %d corrupt records of %s at offset %s (--skip_corrupt_records=%d)",
-            here.useless,
+            scanned.useless,
             name,
-            ", ".join(map(str, here.corrupt[:10])),
+            ", ".join(map(str, scanned.corrupt[:10])),
             limit,
         )
-    damaged = {**data.damaged, **{name: here.whole for name, here in found.items()}}
+    damaged = {**data.damaged, **{name: scanned.whole for name, scanned in found.items()}}
     part = dataclasses.replace(data, damaged=damaged, left_out=left_out)
     splits = {name: _recount(part, name) for name in data.manifest.splits}
     return dataclasses.replace(part, manifest=dataclasses.replace(data.manifest, splits=splits))
@@ -142,7 +145,7 @@ def _recount(data: DataSet, name: str) -> Split:
     return dataclasses.replace(split, examples=examples, files=tuple(recounted))
 
 
-def _scan(data: DataSet, file: DataFile) -> Scan:
+def _scan_file(data: DataSet, file: DataFile) -> Scan:
     return scan(files.read_bytes(f"{data.directory}/{file.name}"), file.examples)
 
 
@@ -175,7 +178,7 @@ def _use(serialised: tf.Tensor, data: DataSet) -> tf.Tensor:
     if data.manifest.encoding != ENCODED:
         return labels[0]
     shape = data.manifest.spec.shape
-    image = ops.decode(features[0], shape[2])
+    image = preprocessing.decode(features[0], shape[2])
     image = tf.ensure_shape(image, [size or None for size in shape])
     return labels[0] + tf.cast(tf.reduce_max(image), tf.int32)
 
@@ -190,3 +193,72 @@ def _why(records: tf.data.Dataset, number: int, data: DataSet) -> str:
         text = text.rpartition("Summarized data: ")[2].partition(" [Op:")[0].strip(" .")
         return text.removeprefix("b'").removesuffix("'")
     return ""
+
+
+# A record is the length of its content (8 bytes, little-endian), the masked CRC-32C of the length,
+# the content, and its masked CRC-32C:
+# https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details TensorFlow's
+# reader stops at a corrupt one; its writer gives the checksums to compare with.
+
+_LENGTH_BYTES, _CRC_BYTES = 8, 4
+HEAD_BYTES = _LENGTH_BYTES + _CRC_BYTES
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Offset, length and number of the content of each whole record; the others' offsets.
+
+    Where a length itself is corrupt, nothing behind it can be found: `lost` counts the records that
+    should have come there, besides the one whose offset is in `corrupt`.
+    """
+
+    whole: tuple[tuple[int, int, int], ...]
+    corrupt: tuple[int, ...]
+    lost: int
+
+    @property
+    def useless(self) -> int:
+        """How many records are corrupt or lost."""
+        return len(self.corrupt) + self.lost
+
+
+def scan(content: bytes, examples: int) -> Scan:
+    """Look through a file that should hold `examples` records."""
+    places = list(_places(content))
+    right = _written_again(content, places)
+    whole: list[tuple[int, int, int]] = []
+    corrupt: list[int] = []
+    end = 0
+    for number, (start, length) in enumerate(places):
+        if right[end:start] != content[end:start]:
+            break
+        stop = start + length
+        end = stop + _CRC_BYTES
+        if right[stop:end] == content[stop:end]:
+            whole.append((start, length, number))
+        else:
+            corrupt.append(start - HEAD_BYTES)
+    if end < len(content) or len(whole) + len(corrupt) < examples:
+        corrupt.append(end)
+    return Scan(tuple(whole), tuple(corrupt), max(0, examples - len(whole) - len(corrupt)))
+
+
+def _places(content: bytes) -> Iterator[tuple[int, int]]:
+    """Offset and length of each content, if all lengths are right."""
+    start = HEAD_BYTES
+    while start + _CRC_BYTES <= len(content):
+        length = int.from_bytes(content[start - HEAD_BYTES : start - _CRC_BYTES], "little")
+        if start + length + _CRC_BYTES > len(content):
+            return
+        yield start, length
+        start += length + _CRC_BYTES + HEAD_BYTES
+
+
+def _written_again(content: bytes, places: list[tuple[int, int]]) -> bytes:
+    """Return the file as TensorFlow writes these contents, with the right checksums."""
+    with TemporaryDirectory() as directory:
+        path = Path(directory, "records")
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            for start, length in places:
+                writer.write(content[start : start + length])
+        return path.read_bytes()

@@ -1,4 +1,4 @@
-"""The manifest, which describes a data set's TFRecord files and lies beside them."""
+"""The manifest: a JSON file next to a data set's TFRecord files that describes them."""
 
 import dataclasses
 import json
@@ -55,7 +55,7 @@ class Manifest:
     Attributes:
         spec: The examples as stored; height and width are 0 if the images differ in size.
         class_names: A name for each class, label or number; or empty.
-        vocabulary: The name of the vocabulary file beside the manifest, for texts.
+        vocabulary: The name of the vocabulary file next to the manifest, for texts.
     """
 
     name: str

@@ -10,10 +10,9 @@ import tensorflow as tf
 
 from tpu_training.cluster.cluster import Cluster, connect
 from tpu_training.cluster.endpoint import Addresses, LocalTpu, NoTpu, Wait
-from tpu_training.data.data_set import DataSet, check_readable
-from tpu_training.data.function.call import DataFunction, is_function
-from tpu_training.data.function.live import LiveFunction
-from tpu_training.data.function.open import open_given
+from tpu_training.data.data_set import DataSet, check_readable, open_given
+from tpu_training.data.function import DataFunction, is_function
+from tpu_training.data.live_function import LiveFunction
 from tpu_training.data.manifest import TEST, TRAIN
 from tpu_training.data.validation import hold_out, with_fraction
 from tpu_training.errors import InputError
@@ -21,7 +20,7 @@ from tpu_training.errors.catalog import users_line
 from tpu_training.job.job import Job
 from tpu_training.loop.graph import operations
 from tpu_training.models.params import EXACT
-from tpu_training.tasks.choose import check_targets
+from tpu_training.tasks import check_targets
 
 _PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 

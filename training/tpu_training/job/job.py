@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tpu_training.data.function.call import is_function
+from tpu_training.data.function import is_function
 from tpu_training.data.manifest import FILE_NAME, no_manifest, parse_manifest
 from tpu_training.errors import InputError, ParamsError
 from tpu_training.loop.callbacks import Callback
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition
-from tpu_training.tasks.choose import check_targets
+from tpu_training.tasks import check_targets
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -21,7 +21,7 @@ from tpu_training.cluster.endpoint import Addresses, LocalTpu, NoTpu, Wait
 from tpu_training.data import files
 from tpu_training.data.corruption import readable_part
 from tpu_training.data.data_set import DataSet
-from tpu_training.data.input.pipeline import training_batches
+from tpu_training.data.pipeline import training_batches
 from tpu_training.job.data import connect_and_open
 from tpu_training.job.job import Job
 from tpu_training.job.lr_verdict import (
@@ -40,7 +40,7 @@ from tpu_training.loop.train import create_train_loop, run_loop
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition
 from tpu_training.monitoring.summaries import Summaries
-from tpu_training.tasks.choose import task_of
+from tpu_training.tasks import task_of
 
 _LINES = 20
 # The end of a trial over which its loss is averaged: batches differ.

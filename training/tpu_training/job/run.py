@@ -24,8 +24,8 @@ from tpu_training.compile.tpus import tpus, unknown_tpu
 from tpu_training.data import files
 from tpu_training.data.corruption import readable_part
 from tpu_training.data.data_set import DataSet
-from tpu_training.data.input.pipeline import training_batches
 from tpu_training.data.manifest import TEST, VALIDATION
+from tpu_training.data.pipeline import training_batches
 from tpu_training.errors import DivergedError, InputError
 from tpu_training.goodput.ledger import Beginning
 from tpu_training.job.data import connect_and_open

@@ -26,7 +26,7 @@ from tpu_training.cluster.machine import (
 from tpu_training.compile.lean import import_tensorflow
 from tpu_training.data.buckets import set_up_buckets
 from tpu_training.data.convert.sources.split_files import find_splits, holds
-from tpu_training.data.function.call import is_function
+from tpu_training.data.function import is_function
 from tpu_training.data.manifest import FILE_NAME
 from tpu_training.errors import InputError
 from tpu_training.errors.catalog import NO_TENSORFLOW

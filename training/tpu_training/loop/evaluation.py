@@ -15,8 +15,6 @@ import tensorflow as tf
 
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.data_set import DataSet
-from tpu_training.data.input.deal import NextBatch
-from tpu_training.data.input.pipeline import evaluation_batches
 from tpu_training.data.manifest import TEST
 from tpu_training.errors import DataError, InputError
 from tpu_training.loop.graph import repeat

@@ -16,9 +16,8 @@ from typing import Any, ClassVar, NamedTuple
 import tensorflow as tf
 
 from tpu_training.errors import InputError
-from tpu_training.models.keras.module import KerasModule
-from tpu_training.models.keras.params import AUTO
-from tpu_training.models.names import (
+from tpu_training.models.keras import KerasModule
+from tpu_training.models.model import (
     check_pattern,
     layer_of,
     matches,
@@ -26,7 +25,7 @@ from tpu_training.models.names import (
     variable_names,
     variable_paths,
 )
-from tpu_training.models.params import Params
+from tpu_training.models.params import KERAS_AUTO, Params
 
 # step, counted from 0 -> learning rate
 Schedule = Callable[[tf.Tensor], tf.Tensor]
@@ -55,7 +54,7 @@ def create_optimizer(params: Params, chosen: Choice, schedule: Schedule) -> Opti
     common |= {"rate_factors": chosen.rate_factors, "paths": chosen.paths}
     if params.optimizer == "muon":
         common["head"] = chosen.head
-    if kind := {AUTO: Adam, "adam": Adam, "lion": Lion, "muon": Muon}.get(params.optimizer):
+    if kind := {KERAS_AUTO: Adam, "adam": Adam, "lion": Lion, "muon": Muon}.get(params.optimizer):
         betas = {"beta_1": params.momentum, "beta_2": params.squares_momentum}
         return kind(chosen.trained, schedule, **common, **betas)
     plain = {"sgd": Sgd, "nesterov": Nesterov, "lars": Lars}[params.optimizer]
@@ -463,7 +462,7 @@ def compiled_optimizer(
         InputError: It can't be driven, or parameters are given that it does not follow.
     """
     given = getattr(model.keras()[0], "optimizer", None) if isinstance(model, KerasModule) else None
-    if given is None or params.optimizer != AUTO:
+    if given is None or params.optimizer != KERAS_AUTO:
         return None
     assert isinstance(model, KerasModule)
     if problems := [*_problems(given), *_unused(params, given)]:

@@ -27,24 +27,24 @@ from tpu_training.loop.optimizers import (
     create_schedule,
     creations,
 )
-from tpu_training.models.contract import (
+from tpu_training.models.keras import KerasModule
+from tpu_training.models.keras_task import compiled_task
+from tpu_training.models.model import (
     check_model,
     check_sums,
     check_value,
     checked_forward,
     checked_losses,
     checked_metrics,
+    create_model,
+    variable_paths,
 )
-from tpu_training.models.create import create_model
-from tpu_training.models.keras.module import KerasModule
-from tpu_training.models.keras.task import compiled_task
-from tpu_training.models.names import variable_paths
 from tpu_training.models.params import Params
 from tpu_training.models.registry import ModelDefinition
 from tpu_training.models.spec import MASK, TOKEN_CLASSES, DataSpec
 from tpu_training.models.step_context import next_seed
 from tpu_training.models.task import Losses, Metric, Prepare, Task
-from tpu_training.tasks.choose import task_of
+from tpu_training.tasks import task_of
 
 # The confusion of classes, nested by true and predicted class.
 Tables = dict[str, list[Any]]

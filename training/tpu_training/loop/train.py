@@ -22,9 +22,7 @@ from tpu_training.checkpoints.checkpoints import Checkpoints
 from tpu_training.checkpoints.reader import JobHistory
 from tpu_training.cluster.cluster import Cluster
 from tpu_training.data.data_set import DataSet
-from tpu_training.data.input.deal import NextBatch
-from tpu_training.data.input.pipeline import training_batches
-from tpu_training.data.input.timed import TimedInput
+from tpu_training.data.pipeline import NextBatch, TimedInput, training_batches
 from tpu_training.errors import DivergedError, Interrupted
 from tpu_training.loop.callbacks import Callback, LoopReport, ShutdownRequest, started
 from tpu_training.loop.graph import count_flops, repeat

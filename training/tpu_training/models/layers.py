@@ -1,13 +1,17 @@
 """Basic layers on plain tf.Module, for models of this package and of users.
 
-They are not Keras': Keras 2 (TensorFlow 2.12) and Keras 3 (2.16 and later) name and wrap variables
-differently, while a checkpoint of a built-in model must load under both. A user's Keras model is
-adapted as a whole; see keras/.
+They are not Keras': TensorFlow 2.12 to 2.15 come with Keras 2, later ones with Keras 3, which names
+and wraps variables differently, and a checkpoint of a built-in model must load under both. A user's
+Keras 3 model is adapted as a whole; see keras.py.
 
 Weights are float32; arithmetic uses the type of the input.
 """
 
+from __future__ import annotations
+
 import tensorflow as tf
+
+from tpu_training.models.step_context import all_replicas, is_frozen, next_seed, record_statistic
 
 _HALF_RANGE = 127.5
 
@@ -64,3 +68,134 @@ def random_normal(shape: tuple[int, ...], deviation: float, seed: int) -> tf.Ten
 
 def _he_normal(shape: tuple[int, ...], inputs: int, seed: int) -> tf.Tensor:
     return random_normal(shape, (2.0 / inputs) ** 0.5, seed)
+
+
+# Normalisation layers, with float32 statistics for inputs of any type.
+
+_MOMENTUM = 0.9
+_BATCH_EPSILON = 1e-5
+_LAYER_EPSILON = 1e-6
+
+
+class BatchNorm(tf.Module):  # type: ignore[misc]
+    """Batch normalisation (Ioffe and Szegedy, arXiv:1502.03167) of images.
+
+    In training each replica normalises by the statistics of its own part of the batch; evaluation,
+    and training with frozen averages, uses moving averages of them. Where `synchronised` is set,
+    training normalises by the statistics of all replicas' parts.
+    """
+
+    def __init__(self, channels: int, initial_scale: float = 1.0) -> None:
+        """Initialise for `channels`; with `initial_scale` 0 a residual block starts as identity."""
+        super().__init__()
+        self.synchronised = False
+        self.scale = tf.Variable(tf.fill((channels,), initial_scale), name="scale")
+        self.offset = tf.Variable(tf.zeros(channels), name="offset")
+        self.mean = tf.Variable(tf.zeros(channels), trainable=False, name="mean")
+        self.variance = tf.Variable(tf.ones(channels), trainable=False, name="variance")
+
+    def __call__(self, x: tf.Tensor, training: bool) -> tf.Tensor:
+        """Normalise (batch, height, width, channels); in training also update the averages."""
+        if not training or is_frozen(self.mean):
+            y, _, _ = tf.compat.v1.nn.fused_batch_norm(
+                x,
+                self.scale,
+                self.offset,
+                mean=self.mean,
+                variance=self.variance,
+                epsilon=_BATCH_EPSILON,
+                is_training=False,
+            )
+            return y
+        if self.synchronised:
+            return self._normalise_together(x)
+        y, mean, variance = tf.compat.v1.nn.fused_batch_norm(
+            x, self.scale, self.offset, epsilon=_BATCH_EPSILON, is_training=True
+        )
+        record_statistic(self.mean, mean, _MOMENTUM)
+        record_statistic(self.variance, variance, _MOMENTUM)
+        return y
+
+    def _normalise_together(self, x: tf.Tensor) -> tf.Tensor:
+        wide = tf.cast(x, tf.float32)
+        moments = [tf.reduce_mean(values, axis=(0, 1, 2)) for values in (wide, tf.square(wide))]
+        mean, square = all_replicas(moments)
+        variance = tf.maximum(square - tf.square(mean), 0.0)
+        record_statistic(self.mean, mean, _MOMENTUM)
+        record_statistic(self.variance, variance, _MOMENTUM)
+        y = (wide - mean) * tf.math.rsqrt(variance + _BATCH_EPSILON) * self.scale + self.offset
+        return tf.cast(y, x.dtype)
+
+
+class LayerNorm(tf.Module):  # type: ignore[misc]
+    """Layer normalisation (Ba et al., arXiv:1607.06450) over the last axis."""
+
+    def __init__(self, size: int) -> None:
+        """Initialise for inputs (…, `size`)."""
+        super().__init__()
+        self.scale = tf.Variable(tf.ones(size), name="scale")
+        self.offset = tf.Variable(tf.zeros(size), name="offset")
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Normalise every vector to mean 0 and variance 1, then scale and shift it."""
+        wide = tf.cast(x, tf.float32)
+        mean, variance = tf.nn.moments(wide, axes=-1, keepdims=True)
+        y = (wide - mean) * tf.math.rsqrt(variance + _LAYER_EPSILON)
+        return tf.cast(y * self.scale + self.offset, x.dtype)
+
+
+# Layers of text models: embeddings, self-attention, dropout.
+
+# BERT's initialisation (arXiv:1810.04805, its published code).
+_DEVIATION = 0.02
+# Added to the scores of padding before softmax; finite, so that a row of only padding stays finite.
+_MASKED = -1e9
+
+
+class Embedding(tf.Module):  # type: ignore[misc]
+    """A table of vectors, looked up by id."""
+
+    def __init__(self, rows: int, size: int, seed: int) -> None:
+        """Initialise `rows` vectors of `size` numbers."""
+        super().__init__()
+        self.table = tf.Variable(random_normal((rows, size), _DEVIATION, seed), name="table")
+
+    def __call__(self, ids: tf.Tensor) -> tf.Tensor:
+        """Map int32 ids (…) to float32 vectors (…, size)."""
+        return tf.gather(self.table, ids)
+
+
+class SelfAttention(tf.Module):  # type: ignore[misc]
+    """Multi-head attention of a sequence to itself (Vaswani et al., arXiv:1706.03762)."""
+
+    def __init__(self, size: int, heads: int, seed: int) -> None:
+        """Initialise for vectors of `size`, split over `heads`."""
+        super().__init__()
+        self._size = size
+        self._heads = heads
+        self.project = Dense(size, 3 * size, seed)
+        self.combine = Dense(size, size, seed + 1)
+
+    def __call__(self, x: tf.Tensor, present: tf.Tensor, causal: bool = False) -> tf.Tensor:
+        """Map (batch, length, size); `present` (batch, length) is False at padding.
+
+        With `causal` each place attends to itself and those before it.
+        """
+        length, width = x.shape[1], self._size // self._heads
+        mixed = tf.reshape(self.project(x), (-1, length, 3, self._heads, width))
+        query, key, value = tf.unstack(tf.transpose(mixed, (2, 0, 3, 1, 4)))
+        scores = tf.cast(tf.matmul(query, key, transpose_b=True), tf.float32) * width**-0.5
+        scores += tf.where(present, 0.0, _MASKED)[:, None, None, :]
+        if causal:
+            places = tf.range(length)
+            scores += tf.where(places[:, None] >= places, 0.0, _MASKED)
+        weights = tf.cast(tf.nn.softmax(scores), x.dtype)
+        heads = tf.transpose(tf.matmul(weights, value), (0, 2, 1, 3))
+        return self.combine(tf.reshape(heads, (-1, length, self._size)))
+
+
+def dropout(x: tf.Tensor, rate: float, training: bool) -> tf.Tensor:
+    """In training, drop each number with probability `rate`; keep the expected value."""
+    if not training or rate == 0:
+        return x
+    return tf.nn.experimental.stateless_dropout(x, rate=rate, seed=next_seed())

@@ -1,17 +1,35 @@
-"""The parameters of a training job: defaults, ranges, and overrides by file or command line."""
+"""The parameters of a training job: defaults, ranges, and overrides by file or command line.
+
+Loads no TensorFlow.
+"""
+
+from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
+import json
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
 
 from tpu_training.errors import InputError, ParamsError
-from tpu_training.models.declare import param as param
-from tpu_training.models.fine_tuning import FineTuning
-from tpu_training.models.observing import Observing
-from tpu_training.models.regularisation import Regularisation
+
+
+def param(
+    default: Any,
+    description: str,
+    low: float = -math.inf,
+    high: float = math.inf,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    """Declare a parameter; the range includes `low` and `high`."""
+    metadata = {"description": description, "low": low, "high": high, "choices": choices}
+    return dataclasses.field(default=default, metadata=metadata)
+
 
 NO_AUGMENTATION, PAD_CROP_FLIP, RESIZED_CROP_FLIP = "none", "pad_crop_flip", "resized_crop_flip"
 CACHE_AUTO, CACHE_MEMORY, CACHE_NONE = "auto", "memory", "none"
@@ -22,7 +40,7 @@ KINDS = {int: "a whole number", float: "a number", str: "a word"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Params(FineTuning, Regularisation, Observing):
+class Params:
     """The parameters of every model; a model's own Params adds to them.
 
     `by_optimizer` has the defaults of parameters that an optimizer other than the model's own
@@ -138,6 +156,43 @@ class Params(FineTuning, Regularisation, Observing):
     )
     connect_tries: int = param(40, "tries to reach a TPU, connect_interval apart", 1, 100_000)
     connect_interval: float = param(10.0, "longest pause between two tries, in seconds", 0.01, 600)
+    init_from: str = param(
+        "",
+        "first weights: a model directory or checkpoint of this trainer, a TensorFlow checkpoint, "
+        ".weights.h5, .keras or .safetensors; a resumed job's own checkpoint counts before it",
+    )
+    init_map: str = param(
+        "", "names in init_from that differ, THEIRS=OURS,… with * for any part; or a YAML file"
+    )
+    freeze: str = param(
+        "", "variables to leave as they are: patterns with commas; !PATTERN takes out again"
+    )
+    rate_factors: str = param(
+        "", "factors of the learning rate, PATTERN=FACTOR,…; of several that match the last counts"
+    )
+    ema_decay: float = param(
+        0.0,
+        "decay of the average of the weights that evaluation, best and export use; 0: none",
+        0,
+        0.999999,
+    )
+    layer_decay: float = param(
+        1.0, "factor of the learning rate from each layer to the one below it", 0.01, 1.0
+    )
+    mixup: float = param(0.0, "a of mixup's Beta(a, a), such as 0.2; 0: no mixup", 0, 100)
+    cutmix: float = param(0.0, "a of CutMix's Beta(a, a), such as 1; 0: no CutMix", 0, 100)
+    callback: str = param(
+        "", "a file .py of your own with create_callbacks(job), whose callbacks run between loops"
+    )
+    tracker: str = param(
+        "",
+        "wandb or mlflow: send parameters and curves there, through its own library",
+        choices=("", "wandb", "mlflow"),
+    )
+    tpu_type: str = param(
+        "",
+        "such as v5litepod-8, for the share of its peak (MFU); TPU VMs know it by themselves",
+    )
 
     def part_batch_size(self, replicas: int) -> int:
         """Return how many examples a replica processes at a time.
@@ -266,3 +321,123 @@ def check(value: Any, metadata: Mapping[str, Any]) -> None:
     if not isinstance(value, str) and not low <= value <= high:
         bounds = f"at least {low:g}" if value < low else f"at most {high:g}"
         raise ValueError(f"must be {bounds}")
+
+
+# The optimizer that `compile` gave, or adam.
+KERAS_AUTO = "auto"
+_OPTIMIZERS = Params.__dataclass_fields__["optimizer"].metadata["choices"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KerasParams(Params):
+    """Those of every model; a file that has no `Params` takes these."""
+
+    optimizer: str = param(
+        KERAS_AUTO,
+        "auto is what the Keras model was compiled with, at its own learning rate, else adam; or "
+        + ", ".join(_OPTIMIZERS),
+        choices=(KERAS_AUTO, *_OPTIMIZERS),
+    )
+
+
+# What rematerialisation computes again for the gradients, instead of keeping it.
+
+NO_REMAT, REMAT_BLOCKS = "none", "blocks"
+
+
+def remat_param() -> Any:
+    """Declare the parameter `remat` of a model that has blocks."""
+    return param(
+        NO_REMAT,
+        "blocks: compute each block twice, to keep only its input until its gradients are due",
+        choices=(NO_REMAT, REMAT_BLOCKS),
+    )
+
+
+def field_problems(kind: type[Params]) -> list[str]:
+    """Return `LINE: problem` for each field of `kind` that is no parameter."""
+    types = get_type_hints(kind)
+    return [
+        f"{_line(kind, field.name)}: {field.name}: {problem}"
+        for field in dataclasses.fields(kind)
+        if (problem := _problem(field, types[field.name]))
+    ]
+
+
+def _problem(field: dataclasses.Field[Any], kind: type) -> str:
+    if kind not in KINDS:
+        name = getattr(kind, "__name__", kind)
+        return f"its type {name} can't be given on a command line; expected int, float or str"
+    if "description" not in field.metadata:
+        default = "DEFAULT" if field.default is dataclasses.MISSING else repr(field.default)
+        if field.name in Params.__dataclass_fields__:
+            return f'declare it with base.changed("{field.name}", {default})'
+        return f'declare it with base.param({default}, "what it means")'
+    try:
+        check(convert(field.default, kind), field.metadata)
+    except ValueError as error:
+        return f"its default {field.default!r}: {error}"
+    return ""
+
+
+def _line(kind: type, name: str) -> int:
+    """Return the line of the class or base class that declares `name`."""
+    for owner in kind.__mro__:
+        if name in vars(owner).get("__annotations__", {}):
+            lines, first = inspect.getsourcelines(owner)
+            for number, line in enumerate(lines):
+                if re.match(rf"\s+{name}\s*:", line):
+                    return first + number
+    return 1
+
+
+def split_overrides(rest: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Split each `--name=value`; also return a problem for each argument of another form."""
+    problems, overrides = [], []
+    for argument in rest:
+        name, equals, value = argument.partition("=")
+        if name.startswith("--") and equals:
+            overrides.append((name.removeprefix("--"), value))
+        else:
+            problems.append(f"{argument}: expected --name=value")
+    return overrides, problems
+
+
+def read_config(path: str | None) -> dict[str, Any]:
+    """Return the parameters in a YAML or JSON file. Raises InputError."""
+    return {} if path is None else read_mapping(path, "--config")
+
+
+def read_mapping(path: str, flag: str) -> dict[str, Any]:
+    """Return the names and values in the YAML or JSON file that `flag` names. Raises InputError."""
+    given = f"{flag}={path}"
+    try:
+        text = Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{given}: can't be read ({error})") from error
+    content = _parse_json(text, given) if path.endswith(".json") else _parse_yaml(text, given)
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise InputError(f"{given}: expected `name: value` lines, found {content!r}")
+    return content
+
+
+def _parse_json(text: str, given: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{given}: is not JSON ({error})") from error
+
+
+def _parse_yaml(text: str, given: str) -> object:
+    try:
+        import yaml
+    except ImportError as error:
+        raise InputError(
+            f"{given}: needs PyYAML, which is not installed; use a .json file instead"
+        ) from error
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"{given}: is not YAML ({error})") from error

@@ -7,7 +7,6 @@ import functools
 import importlib
 import importlib.util
 import inspect
-import pkgutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass
@@ -15,18 +14,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tpu_training import models
 from tpu_training.errors import InputError
 from tpu_training.errors.catalog import user_line
-from tpu_training.models.fields import field_problems
-from tpu_training.models.keras import params as keras_params
-from tpu_training.models.params import Params, suggest
+from tpu_training.models.params import KerasParams, Params, field_problems, suggest
 from tpu_training.models.spec import DataSpec
 from tpu_training.models.task import Losses, Task
 
 DEFAULT_MODEL = "mnist_cnn"
-# The folder of models/ that holds no model but adapts those of users.
-_ADAPTER = "keras"
+# Each is a module next to this one.
+BUILT_IN = ("bert", DEFAULT_MODEL, "resnet")
 _ARGUMENTS = ("params", "spec", "seed")
 
 # (params, data, seed) -> a tf.Module that maps (features, training) to float32 logits
@@ -52,20 +48,14 @@ class ModelDefinition:
     task: str | Task = ""
 
 
-def built_in_models() -> list[str]:
-    """Return the names of the built-in models."""
-    folders = (module.name for module in pkgutil.iter_modules(models.__path__) if module.ispkg)
-    return sorted(name for name in folders if name != _ADAPTER)
-
-
 def load_model(name: str) -> ModelDefinition:
     """Load the model called `name`, or the file NAME.py. Raises InputError if there is none."""
     if name.endswith(".py"):
         return _definition(name, load_file(name, "model"), own=True)
-    if name not in built_in_models():
+    if name not in BUILT_IN:
         raise InputError(
-            f"--model={name}: unknown{suggest(name, built_in_models())}; expected "
-            f"{', '.join(built_in_models())} or the path of a .py file"
+            f"--model={name}: unknown{suggest(name, BUILT_IN)}; expected "
+            f"{', '.join(BUILT_IN)} or the path of a .py file"
         )
     return _definition(name, importlib.import_module(f"tpu_training.models.{name}"))
 
@@ -92,7 +82,7 @@ def load_file(name: str, flag: str) -> ModuleType:
 
 
 def _definition(name: str, module: ModuleType, own: bool = False) -> ModelDefinition:
-    params = getattr(module, "Params", keras_params.Params)
+    params = getattr(module, "Params", KerasParams)
     create_model = getattr(module, "create_model", None)
     problems = []
     if not (isinstance(params, type) and issubclass(params, Params) and is_dataclass(params)):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from tpu_training.errors import InputError
 
-# What a data set holds beside the features of each example: a class, a yes or no for each of its
+# What a data set holds besides the features of each example: a class, a yes or no for each of its
 # names, numbers, a class for each token, a class for each pixel, or nothing.
 CLASS, LABELS, NUMBERS = "class", "labels", "numbers"
 TOKEN_CLASSES, MASK, NOTHING = "token_classes", "mask", "nothing"

@@ -8,8 +8,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import tensorflow as tf
+
+from tpu_training.models.params import NO_REMAT
 
 # Tensors -> each summed over all replicas.
 Sum = Callable[[Sequence[tf.Tensor]], Sequence[tf.Tensor]]
@@ -94,6 +97,16 @@ def repeatable(function: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tenso
             _local.context = before
 
     return call
+
+
+def rematerialised(block: Callable[[Any], Any], remat: str, training: bool) -> Callable[[Any], Any]:
+    """Return `block`, which maps a tensor to one; in training with `remat` it is computed twice.
+
+    The second time it draws the same random numbers, and records no statistics.
+    """
+    if remat == NO_REMAT or not training:
+        return block
+    return tf.recompute_grad(repeatable(block))  # type: ignore[no-any-return]
 
 
 def all_replicas(values: list[tf.Tensor]) -> list[tf.Tensor]:

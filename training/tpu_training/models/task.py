@@ -48,7 +48,7 @@ class Task:
         name: Its name.
         losses: Maps outputs, targets and the job's params to the loss of each example, float32
             (batch,).
-        metrics: Maps the model's spec to what is counted beside the loss.
+        metrics: Maps the model's spec to what is counted besides the loss.
         targets: What the data set must hold, one of tpu_training.models.spec.TARGETS.
         any_targets: Whether it makes its targets itself, whatever the data set holds.
         model_spec: Maps the data set's spec to the model's: the shape of what `prepare` gives and

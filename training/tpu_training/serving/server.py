@@ -1,17 +1,193 @@
-"""The HTTP server for the REST API, with threads and keep-alive."""
+"""TensorFlow Serving's REST API for one model, without HTTP.
+
+Paths, bodies and errors follow https://www.tensorflow.org/tfx/serving/api_rest: predict in row
+(`instances`) and column (`inputs`) format, model status, metadata. It omits classify and regress,
+which take tf.Example, and `b64` values, because no input here is a string.
+"""
+
+from __future__ import annotations
 
 import json
 import logging
 import re
 import socket
+from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from threading import BoundedSemaphore, Timer
 from typing import Any
 
-from tpu_training.serving.rest import Answer, RestApi
+import numpy as np
+
+from tpu_training.serving.export import SIGNATURE
+from tpu_training.serving.prediction import Array, Predictor, TensorInfo
+
+_PATH = re.compile(
+    r"/v1/models/(?P<model>[^/:]+)(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
+    r"(?P<rest>/metadata|:\w+)?"
+)
+# TensorFlow's names of types in protocol buffers.
+_DATA_TYPES = {
+    "uint8": "DT_UINT8",
+    "int32": "DT_INT32",
+    "float32": "DT_FLOAT",
+    "int64": "DT_INT64",
+    "string": "DT_STRING",
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Status and JSON body of a response."""
+
+    status: HTTPStatus
+    body: Mapping[str, Any]
+
+
+class Refused(Exception):
+    """A request to answer with an error."""
+
+    def __init__(self, status: HTTPStatus, message: str) -> None:
+        """Answer with `message` as the body's `error`."""
+        super().__init__(message)
+        self.answer = Answer(status, {"error": message})
+
+
+class RestApi:
+    """Answers requests for the model `name`."""
+
+    def __init__(self, name: str, predictor: Predictor) -> None:
+        """Serve `predictor`, its only version, under `name`."""
+        self.name = name
+        self._predictor = predictor
+
+    def answer(self, method: str, path: str, body: bytes) -> Answer:
+        """Answer one request."""
+        try:
+            match = _PATH.fullmatch(path.partition("?")[0])
+            if match is None:
+                raise Refused(HTTPStatus.NOT_FOUND, f"Malformed request: {method} {path}")
+            self._check_version(match)
+            if method == "GET" and match["rest"] is None:
+                return Answer(HTTPStatus.OK, self._status())
+            if method == "GET" and match["rest"] == "/metadata":
+                return Answer(HTTPStatus.OK, self._metadata())
+            if method == "POST" and match["rest"] == ":predict":
+                return Answer(HTTPStatus.OK, self._predict(_parse(body)))
+            raise Refused(HTTPStatus.NOT_FOUND, f"Malformed request: {method} {path}")
+        except Refused as refused:
+            return refused.answer
+
+    def _check_version(self, match: re.Match[str]) -> None:
+        version = match["version"] or self._predictor.version
+        if match["model"] != self.name or match["label"] or version != self._predictor.version:
+            wanted = match["version"] or match["label"] or "Latest"
+            raise Refused(
+                HTTPStatus.NOT_FOUND,
+                f"Servable not found for request: {wanted}({match['model']})",
+            )
+
+    def _status(self) -> dict[str, Any]:
+        ok = {"error_code": "OK", "error_message": ""}
+        status = {"version": self._predictor.version, "state": "AVAILABLE", "status": ok}
+        return {"model_version_status": [status]}
+
+    def _metadata(self) -> dict[str, Any]:
+        predictor = self._predictor
+        signature = {
+            "inputs": {predictor.input.name: _tensor(predictor.input)},
+            "outputs": {info.name: _tensor(info) for info in predictor.outputs},
+            "method_name": "tensorflow/serving/predict",
+            "defaults": {},
+        }
+        return {
+            "model_spec": {
+                "name": self.name,
+                "signature_name": "",
+                "version": predictor.version,
+            },
+            "metadata": {"signature_def": {"signature_def": {SIGNATURE: signature}}},
+        }
+
+    def _predict(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        name = request.get("signature_name", SIGNATURE)
+        if name != SIGNATURE:
+            raise _wrong(f'Serving signature name: "{name}" not found in signature def')
+        if ("instances" in request) == ("inputs" in request):
+            raise _wrong("expected either 'instances' (a list, row format) or 'inputs' (columns)")
+        in_rows = "instances" in request
+        values = self._rows(request["instances"]) if in_rows else self._column(request["inputs"])
+        outputs = self._run(values)
+        if in_rows:
+            return {"predictions": _to_rows(outputs)}
+        columns = {key: value.tolist() for key, value in outputs.items()}
+        return {"outputs": columns if len(columns) > 1 else next(iter(columns.values()))}
+
+    def _rows(self, instances: object) -> list[object]:
+        if not isinstance(instances, list) or not instances:
+            raise _wrong("'instances' must be a list with at least one example")
+        if not any(isinstance(instance, dict) for instance in instances):
+            return instances
+        return [self._named(instance) for instance in instances]
+
+    def _column(self, inputs: object) -> object:
+        return self._named(inputs) if isinstance(inputs, dict) else inputs
+
+    def _named(self, values: object) -> object:
+        name = self._predictor.input.name
+        if not isinstance(values, dict) or set(values) != {name}:
+            raise _wrong(f"the model has one input, {name!r}")
+        return values[name]
+
+    def _run(self, values: object) -> Mapping[str, Array]:
+        kind = np.dtype(self._predictor.input.dtype)
+        try:
+            features = np.array(values)
+            if features.dtype.kind not in "iuf" or not np.array_equal(
+                features, features.astype(kind)
+            ):
+                shape = "x".join(
+                    "n" if size is None else str(size) for size in self._predictor.input.shape
+                )
+                raise ValueError(f"expected numbers of type {kind.name}, of the shape {shape}")
+            return self._predictor.predict(features.astype(kind))
+        except (ValueError, OverflowError) as error:
+            raise _wrong(f"{self._predictor.input.name}: {error}") from error
+
+
+def _parse(body: bytes) -> dict[str, Any]:
+    try:
+        request = json.loads(body)
+    except ValueError as error:
+        raise _wrong(f"JSON Parse error: {error}") from error
+    if not isinstance(request, dict):
+        raise _wrong("JSON Value: not an object")
+    return request
+
+
+def _wrong(message: str) -> Refused:
+    return Refused(HTTPStatus.BAD_REQUEST, message)
+
+
+def _to_rows(outputs: Mapping[str, Array]) -> list[Any]:
+    """Return a value per example; an object of values if there are several outputs."""
+    columns = {name: values.tolist() for name, values in outputs.items()}
+    if len(columns) == 1:
+        return list(next(iter(columns.values())))
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _tensor(info: TensorInfo) -> dict[str, Any]:
+    sizes = [{"size": str(-1 if size is None else size), "name": ""} for size in info.shape]
+    return {
+        "dtype": _DATA_TYPES.get(info.dtype, "DT_INVALID"),
+        "tensor_shape": {"dim": sizes, "unknown_rank": False},
+        "name": info.name,
+    }
+
 
 # About the JSON text of a batch of 256 images of 224 x 224 x 3.
 _LARGEST_BODY_BYTES = 256 << 20

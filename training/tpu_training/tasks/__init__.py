@@ -1,5 +1,100 @@
-"""Tasks: a file each, with its loss, its metrics and what it makes of the examples.
+"""Tasks: which one a training learns, and a file for each, with its loss and metrics.
 
 A file NAME.py with a `task` is what `--task=NAME` takes; a user's own is such a file, too. They
-load TensorFlow, so choose.py knows their names without importing them.
+load TensorFlow, so their names are listed here, and none is imported before it is needed.
 """
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+from pathlib import Path
+
+from tpu_training.errors import InputError
+from tpu_training.models.params import suggest
+from tpu_training.models.registry import ModelDefinition, load_file
+from tpu_training.models.spec import CLASS, LABELS, MASK, NOTHING, NUMBERS, TOKEN_CLASSES, DataSpec
+from tpu_training.models.task import Task
+
+# What a data set of these targets is for by default.
+_BY_TARGETS = {
+    CLASS: "classification",
+    LABELS: "multi_label",
+    NUMBERS: "regression",
+    TOKEN_CLASSES: "token_classification",
+    MASK: "segmentation",
+}
+# They make their targets of the features.
+LANGUAGE_MODELS = ("causal_lm", "masked_lm")
+
+
+def built_in_tasks() -> list[str]:
+    """Return the names of the built-in tasks."""
+    return [*_BY_TARGETS.values(), *LANGUAGE_MODELS]
+
+
+def with_task(definition: ModelDefinition, name: str | None) -> ModelDefinition:
+    """Return `definition` for `--task=NAME`, or else for the task of the model's file.
+
+    Raises:
+        InputError: No task has that name.
+    """
+    chosen = name or definition.task
+    task = chosen if isinstance(chosen, Task) else _named(chosen)
+    return dataclasses.replace(definition, task=task)
+
+
+def _named(name: str) -> str | Task:
+    if name.endswith(".py"):
+        task = getattr(load_file(name, "task"), "task", None)
+        if not isinstance(task, Task):
+            raise InputError(f"--task={name}: lacks `task = Task(...)` of tpu_training")
+        return dataclasses.replace(task, file=name)
+    if name and name not in built_in_tasks():
+        raise InputError(
+            f"--task={name}: unknown{suggest(name, built_in_tasks())}; expected "
+            f"{', '.join(built_in_tasks())} or the path of a .py file"
+        )
+    return name
+
+
+def identity(definition: ModelDefinition) -> dict[str, str]:
+    """Return what names the task of `definition`, if not its model's file and data set do."""
+    task = definition.task
+    if isinstance(task, str):
+        return {"task": task} if task else {}
+    if not task.file:
+        return {}
+    return {"task": hashlib.sha256(Path(task.file).read_bytes()).hexdigest()}
+
+
+def check_targets(definition: ModelDefinition, spec: DataSpec) -> None:
+    """Raise InputError if the data set does not hold what the task needs; loads nothing."""
+    task = definition.task
+    if isinstance(task, Task):
+        needed, name = ("" if task.any_targets else task.targets), task.name
+    else:
+        needed = {task: targets for targets, task in _BY_TARGETS.items()}.get(task, "")
+        name = task
+    if needed and needed != spec.targets:
+        raise InputError(
+            f"--task={name}: needs examples with {needed}, but the data set holds {spec.targets}; "
+            f"omit --task for {_BY_TARGETS.get(spec.targets, ' or '.join(LANGUAGE_MODELS))}"
+        )
+    if name in LANGUAGE_MODELS and spec.kind != "text":
+        raise InputError(f"--task={name}: is for text, but the data set holds {spec.kind}s")
+    if not name and spec.targets == NOTHING:
+        raise InputError(
+            f"the data set holds no targets; name --task={' or --task='.join(LANGUAGE_MODELS)}"
+        )
+
+
+def task_of(definition: ModelDefinition, spec: DataSpec) -> Task:
+    """Return the task of `definition` for examples of `spec`. Raises InputError; see above."""
+    check_targets(definition, spec)
+    if isinstance(definition.task, Task):
+        return definition.task
+    name = definition.task or _BY_TARGETS[spec.targets]
+    task: Task = importlib.import_module(f"{__name__}.{name}").task
+    return dataclasses.replace(task, own=False)

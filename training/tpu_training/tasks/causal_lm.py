@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tpu_training.models.spec import IGNORED, NOTHING, DataSpec, text_length
 from tpu_training.models.task import Prepare, Task
-from tpu_training.tasks.language import losses, metrics
+from tpu_training.tasks.counting import token_losses, token_metrics
 
 
 def model_spec(spec: DataSpec) -> DataSpec:
@@ -31,8 +31,8 @@ def prepare(spec: DataSpec) -> Prepare:
 
 task = Task(
     name="causal_lm",
-    losses=losses,
-    metrics=metrics,
+    losses=token_losses,
+    metrics=token_metrics,
     any_targets=True,
     model_spec=model_spec,
     prepare=prepare,

@@ -1,22 +1,30 @@
 """One class for each example: softmax cross-entropy, accuracy, and which are taken for which."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from tpu_training.models.losses import softmax_cross_entropy
+from tpu_training.models.params import Params
 from tpu_training.models.spec import CLASS, DataSpec
 from tpu_training.models.task import Metric, Task, mean
-from tpu_training.tasks.counting import confusion, count
+from tpu_training.tasks.counting import confusion, right
 
-# The confusion of more classes is a picture that nobody can read.
+# The confusion of more classes is a picture too large to read.
 _MOST_CLASSES = 100
 
 
-def right(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Count the examples whose greatest logit is their class's, and all."""
-    predicted = tf.argmax(logits, axis=-1, output_type=tf.int32)
-    return tf.stack([count(tf.equal(predicted, targets), weights), count(targets >= 0, weights)])
+def softmax_cross_entropy(logits: tf.Tensor, labels: tf.Tensor, params: Params) -> tf.Tensor:
+    """Map logits (batch, classes) and labels (batch,) to the loss of each example, (batch,).
+
+    Label smoothing (Szegedy et al., arXiv:1512.00567) spreads part of each label over all classes.
+    """
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    if not params.label_smoothing:
+        return losses
+    spread = -tf.reduce_mean(tf.nn.log_softmax(logits), axis=-1)
+    return (1.0 - params.label_smoothing) * losses + params.label_smoothing * spread
 
 
 def metrics(spec: DataSpec) -> Sequence[Metric]:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tpu_training.models.spec import IGNORED, NOTHING, DataSpec, text_length
 from tpu_training.models.step_context import next_seed
 from tpu_training.models.task import Prepare, Task
-from tpu_training.tasks.language import losses, metrics
+from tpu_training.tasks.counting import token_losses, token_metrics
 
 _CHOSEN, _HIDDEN, _OTHER = 0.15, 0.8, 0.1
 _BITS = 24
@@ -74,8 +74,8 @@ def _signed(number: int) -> int:
 
 task = Task(
     name="masked_lm",
-    losses=losses,
-    metrics=metrics,
+    losses=token_losses,
+    metrics=token_metrics,
     any_targets=True,
     model_spec=model_spec,
     prepare=prepare,

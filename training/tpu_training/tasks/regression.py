@@ -1,4 +1,4 @@
-"""Numbers for each example: mean squared error, with the mean absolute error and R² beside it."""
+"""Numbers for each example: mean squared error, and as metrics the mean absolute error and R²."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -8,9 +8,8 @@ import tensorflow as tf
 from tpu_training.models.params import Params
 from tpu_training.models.spec import MASK, DataSpec, image_shape
 from tpu_training.models.task import Metric, Task, mean
-from tpu_training.tasks.classification import predictions, right
-from tpu_training.tasks.counting import cross_entropy, masked_mean
-from tpu_training.tasks.f1 import class_counts, mean_iou
+from tpu_training.tasks.classification import predictions
+from tpu_training.tasks.counting import class_counts, cross_entropy, masked_mean, mean_iou, right
 
 
 def model_spec(spec: DataSpec) -> DataSpec:

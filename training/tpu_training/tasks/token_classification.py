@@ -8,9 +8,8 @@ import tensorflow as tf
 from tpu_training.models.params import Params
 from tpu_training.models.spec import TOKEN_CLASSES, DataSpec
 from tpu_training.models.task import Metric, Task, mean
-from tpu_training.tasks.classification import predictions, right
-from tpu_training.tasks.counting import cross_entropy, masked_mean
-from tpu_training.tasks.f1 import f1_metric
+from tpu_training.tasks.classification import predictions
+from tpu_training.tasks.counting import cross_entropy, f1_metric, masked_mean, right
 
 
 def model_spec(spec: DataSpec) -> DataSpec:

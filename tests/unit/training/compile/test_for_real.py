@@ -65,7 +65,7 @@ def test_a_step_is_compiled_and_its_answer_is_kept(capsys: pytest.CaptureFixture
     # 28,938 weights of float32, in tiles.
     assert 0.1e6 < weights < memory["needed_bytes"] < memory["limit_bytes"]
     assert 15 << 30 < memory["limit_bytes"] < 16 << 30
-    assert any("mnist_cnn/network.py:" in one["where"] for one in memory["buffers"])
+    assert any("models/networks.py:" in one["where"] for one in memory["buffers"])
     assert 0 < answer["bound"]["seconds"] < 1e-3
     assert 0 < answer["bound"]["utilisation"] < 1
     kept = cached("v3-8", "mnist_cnn", {}, described_data("28x28x1", 10))

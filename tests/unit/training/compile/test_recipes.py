@@ -17,7 +17,7 @@ from tests import steps
 from tpu_training.compile.program.specs import described_data
 from tpu_training.compile.result import Compiled, Topology
 from tpu_training.compile.tpus import tpus
-from tpu_training.models.registry import ModelDefinition, built_in_models, load_model
+from tpu_training.models.registry import BUILT_IN, ModelDefinition, load_model
 
 pytestmark = [
     pytest.mark.training,
@@ -48,7 +48,7 @@ def test_every_built_in_model_and_every_recipe_is_among_the_steps() -> None:
     described = steps.content()["jobs"].values()
     recipes = {job["recipe"] for job in described if "recipe" in job}
     assert recipes == {file.name for file in steps.RECIPES.glob("*.yaml")}
-    assert {job.model.name for job in steps.jobs().values()} == set(built_in_models())
+    assert {job.model.name for job in steps.jobs().values()} == set(BUILT_IN)
 
 
 def test_every_figure_is_recorded() -> None:

@@ -158,7 +158,7 @@ def test_a_keras_layer_is_told_by_its_name_and_not_by_the_line_that_calls_all() 
     package = Path(tpu_training.__file__).parent
     frames = [
         SimpleNamespace(filename=str(package / "loop" / "replica_step.py"), lineno=80),
-        SimpleNamespace(filename=str(package / "models" / "keras" / "keras_3.py"), lineno=42),
+        SimpleNamespace(filename=str(package / "models" / "keras.py"), lineno=42),
     ]
     assert line_of(SimpleNamespace(traceback=frames)) == ""
     own = SimpleNamespace(filename="/somewhere/net.py", lineno=7)

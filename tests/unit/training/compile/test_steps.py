@@ -144,7 +144,7 @@ def test_layers_and_their_gradients_name_the_line_of_the_model(mnist: Program) -
         f"{each.metadata.source_file}: {line_at(each.metadata)}"
         for each in instructions(mnist, "convolution")
     )
-    network = "tpu_training/models/mnist_cnn/network.py"
+    network = "tpu_training/models/networks.py"
     # The first layer needs no gradient of its images, but TensorFlow makes one of their cast.
     assert lines == {
         f"{network}: x = tf.nn.relu(_halve(self.conv_1(x)))": 3,

@@ -18,7 +18,7 @@ from tpu_training.compile.tpus import tpus
 from tpu_training.data.manifest import RAW, TOKENS, Manifest, Split, stored_spec
 from tpu_training.models.registry import load_model
 from tpu_training.models.spec import NUMBERS
-from tpu_training.tasks.choose import with_task
+from tpu_training.tasks import with_task
 
 pytestmark = [
     pytest.mark.training,

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tpu_training.compile.program.steps import Step
 from tpu_training.compile.result import Argument, ArgumentKind
 from tpu_training.loop.optimizers import Optimizer
-from tpu_training.models.names import variable_paths
+from tpu_training.models.model import variable_paths
 
 
 class _Input(NamedTuple):

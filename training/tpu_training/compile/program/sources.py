@@ -15,7 +15,7 @@ from tpu_training.loop.graph import operations
 
 _PACKAGE = Path(tpu_training.__file__).parent
 _MODELS = str(_PACKAGE / "models") + "/"
-_ADAPTER = f"{_MODELS}keras/"
+_ADAPTER = f"{_MODELS}keras.py"
 _HERE = str(Path(__file__).parent) + "/"
 _LIBRARIES = tuple(
     f"{folder}/"
@@ -141,7 +141,7 @@ def _is_users(file: str) -> bool:
 
 
 def _is_network(file: str) -> bool:
-    return file.startswith(_MODELS) and "/" in file.removeprefix(_MODELS)
+    return file == f"{_MODELS}networks.py"
 
 
 def _shown(file: str) -> str:

@@ -1,14 +1,31 @@
-"""Take examples from arrays in memory, such as a notebook's."""
+"""Sources that are arrays: in memory, in IDX files, images with masks, scikit-learn's digits."""
 
+from __future__ import annotations
+
+import gzip
+import math
+import zlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tpu_training.data.convert.source import IMAGE, TEXT, Examples, Source, pick, rows_of
+from tpu_training.data.convert.source import (
+    IMAGE,
+    TEXT,
+    Examples,
+    Options,
+    Source,
+    check_labels,
+    pick,
+    refuse_outside,
+    rows_of,
+    split_at_random,
+)
 from tpu_training.data.manifest import NO_CLASS
-from tpu_training.errors import DataError
+from tpu_training.errors import DataError, require
 from tpu_training.models.spec import CLASS, LABELS, MASK, NOTHING, NUMBERS, TOKEN_CLASSES
 
 Array = npt.NDArray[Any]
@@ -115,3 +132,163 @@ def _examples(split: str, features: Array, targets: Array) -> Examples:
 
 def _described(array: Array) -> str:
     return f"{array.dtype} of the shape {array.shape}"
+
+
+_PREFIXES = {"train": "train", "test": "t10k"}
+_CLASSES = 10
+
+
+def is_idx(directory: Path) -> bool:
+    """Return whether `directory` contains an IDX file."""
+    return directory.is_dir() and any(directory.glob("*ubyte*"))
+
+
+def load_idx(directory: Path, options: Options) -> Source:
+    """Read all four files, with labels 0 to 9."""
+    splits: dict[str, Examples] = {}
+    for split, prefix in _PREFIXES.items():
+        images, labels = _load(directory, prefix)
+        images = images[..., np.newaxis]
+        order = np.arange(len(labels))
+        splits[split] = pick(order, str, images.__getitem__, labels)
+    return Source(options.name or "mnist", IMAGE, _CLASSES, splits)
+
+
+def _load(directory: Path, prefix: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    images_path = _find(directory, f"{prefix}-images", "idx3-ubyte")
+    labels_path = _find(directory, f"{prefix}-labels", "idx1-ubyte")
+    images, labels = read_idx(images_path, 3), read_idx(labels_path, 1).astype(np.int64)
+    if not len(images):
+        raise DataError(f"{images_path}: contains no images")
+    if len(images) != len(labels):
+        raise DataError(
+            f"{labels_path}: {len(labels)} labels for the {len(images)} images of "
+            f"{images_path.name}; the two files do not match"
+        )
+    check_labels({prefix: labels}, _CLASSES, str(labels_path))
+    return images, labels
+
+
+def _find(directory: Path, stem: str, kind: str) -> Path:
+    """Find STEM-KIND or STEM.KIND, with or without .gz: mirrors name the files differently."""
+    names = [f"{stem}{dot}{kind}{end}" for dot in "-." for end in ("", ".gz")]
+    for name in names:
+        if (directory / name).is_file():
+            return directory / name
+    raise DataError(f"{directory}: contains neither {names[0]} nor {', '.join(names[1:])}")
+
+
+# Format: two zero bytes, the element type, the number of dimensions, each dimension as a big-endian
+# 32-bit number, then the elements. http://yann.lecun.com/exdb/mnist/
+
+_UNSIGNED_BYTE = 0x08
+_HEADER_BYTES = 4
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
+    """Return the array of unsigned bytes in `path`, which must have `dimensions` dimensions.
+
+    Raises:
+        DataError: The magic number or the length is wrong; the message names the file.
+    """
+    content = _read_gzipped(path)
+    magic = bytes((0, 0, _UNSIGNED_BYTE, dimensions))
+    if content[:_HEADER_BYTES] != magic:
+        raise DataError(
+            f"{path}: magic number {content[:_HEADER_BYTES].hex() or 'missing'}, expected "
+            f"{magic.hex()} (unsigned bytes in {dimensions} dimensions); is it the right file?"
+        )
+    start = _HEADER_BYTES + 4 * dimensions
+    shape = tuple(np.frombuffer(content[_HEADER_BYTES:start], dtype=">u4").astype(int).tolist())
+    expected = start + math.prod(shape)
+    if len(shape) != dimensions or len(content) != expected:
+        raise DataError(
+            f"{path}: {len(content)} bytes, expected {expected} for the shape {shape} in its "
+            "header; the file is incomplete or damaged, download it again"
+        )
+    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
+
+
+def _read_gzipped(path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+        return gzip.decompress(content) if content.startswith(_GZIP_MAGIC) else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: can't be read ({error}); download it again") from error
+
+
+# A mask is a PNG whose grey level is the class; 255 is not counted, as in PASCAL VOC's.
+
+_IMAGES, _MASKS = "images", "masks"
+
+
+def is_masks(path: Path) -> bool:
+    """Return whether `path` has the folders `images` and `masks`."""
+    return (path / _IMAGES).is_dir() and (path / _MASKS).is_dir()
+
+
+def load_masks(path: Path, options: Options) -> Source:
+    """Read all pairs, which must have one size, and split them at random."""
+    pictures = [file for file in sorted((path / _IMAGES).iterdir()) if file.is_file()]
+    if not pictures:
+        raise DataError(f"{path / _IMAGES}: contains no image")
+    images: list[npt.NDArray[np.uint8]] = []
+    masks: list[npt.NDArray[np.uint8]] = []
+    for picture in pictures:
+        masked = path / _MASKS / f"{picture.stem}.png"
+        refuse_outside((picture, masked), path)
+        image, mask = _read_picture(picture, colour=True), _read_picture(masked, colour=False)
+        if mask.shape != image.shape[:2]:
+            raise DataError(
+                f"{picture}: has {image.shape[:2]} pixels, its mask {mask.shape}; expected one size"
+            )
+        if images and image.shape != images[0].shape:
+            raise DataError(
+                f"{picture}: has the shape {image.shape}, the first image {images[0].shape}; "
+                "resize images and masks to one size"
+            )
+        images.append(image)
+        masks.append(mask)
+    stored = np.stack(masks)
+    classes = 1 + int(stored[stored != NO_CLASS].max(initial=0))
+    splits = {
+        split: pick(
+            order,
+            lambda position: str(pictures[position]),
+            images.__getitem__,
+            stored,
+        )
+        for split, order in split_at_random(len(images), options, str(path)).items()
+    }
+    return Source(options.name or path.resolve().name, IMAGE, classes, splits, (), MASK)
+
+
+def _read_picture(path: Path, *, colour: bool) -> npt.NDArray[np.uint8]:
+    """Return (height, width, 3), or the levels (height, width) of a mask."""
+    pillow = require("PIL.Image", "pillow", "plots", "reading masks")
+    try:
+        with pillow.open(path) as picture:
+            # A mask with a palette has its classes as indices.
+            mode = "RGB" if colour else picture.mode if picture.mode in ("L", "P") else "L"
+            return np.asarray(picture.convert(mode), np.uint8)
+    except OSError as error:
+        raise DataError(f"{path}: can't be read as an image ({error})") from error
+
+
+_TEST_SHARE = 5
+_MAXIMUM = 16
+
+
+def load_digits(options: Options) -> Source:
+    """Scale the 8x8 digits to 24x24 and pad them to MNIST's 28x28; every fifth is for testing."""
+    digits = require("sklearn.datasets", "scikit-learn", "digits", "--source=digits").load_digits()
+    bytes_8x8 = (digits.images * (255 / _MAXIMUM)).round().astype(np.uint8)
+    images = np.pad(bytes_8x8.repeat(3, axis=1).repeat(3, axis=2), ((0, 0), (2, 2), (2, 2)))
+    images, labels = images[..., np.newaxis], digits.target.astype(np.int64)
+    test = np.arange(len(labels)) % _TEST_SHARE == 0
+    splits = {}
+    for split, chosen in (("train", ~test), ("test", test)):
+        order = np.flatnonzero(chosen)
+        splits[split] = pick(order, str, images.__getitem__, labels)
+    return Source(options.name or "digits", IMAGE, 10, splits)

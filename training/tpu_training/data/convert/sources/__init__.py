@@ -1,1 +1,0 @@
-"""Readers for `data convert`, one file per format."""

@@ -1,0 +1,501 @@
+"""Tables and folders that Hugging Face's library `datasets` reads.
+
+CSV and Parquet files, WebDataset's tar files, folders of images, and what its save_to_disk wrote.
+The library writes what it reads to an Arrow file in a temporary folder and maps it into memory, so
+that a source may be larger than the memory. Its builders are called directly and ask no network.
+"""
+
+import csv
+import json
+import math
+import shutil
+import tarfile
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tpu_training.data.convert.source import (
+    IMAGE,
+    TEXT,
+    Examples,
+    Feature,
+    Labels,
+    Options,
+    Place,
+    Source,
+    check_labels,
+    number_labels,
+    orders,
+    pick,
+    read_targets,
+    refuse_outside,
+)
+from tpu_training.data.manifest import MAGICS
+from tpu_training.errors import DataError, require
+from tpu_training.models.spec import LABELS, NUMBERS
+
+# What the names of files, or of their folders, begin with. Of the others the first that exists is
+# for testing, the next one for validation.
+_TRAIN, _OTHERS = "train", ("test", "validation", "valid", "val", "dev")
+_SPLITS = (_TRAIN, "test", "validation")
+# Where Hugging Face's repositories keep their files.
+_FOLDER = "data"
+_TABLES = _CSV, _PARQUET, _TAR = ".csv", ".parquet", ".tar"
+_SAVED = ("dataset_dict.json", "state.json")
+_TEXTS, _IMAGES = ("text", "sentence", "content", "txt"), ("image", "img", "jpg", "jpeg", "png")
+_LABELS = ("label", "labels", "class", "target", "fine_label", "cls")
+# WebDataset: what an example is called, and its fields.
+_KEY, _FIELDS = "__key__", "json"
+_STRINGS, _BYTES = ("string", "large_string"), ("binary", "large_binary")
+_BATCH = 1000
+_MOST_NAMED = 3
+
+Tables = Mapping[str, Any]
+Files = Mapping[str, Sequence[Path]]
+
+
+def matches(path: Path) -> bool:
+    """Return whether the library may read `path`; a folder with folders may hold images."""
+    return _is_saved(path) or bool(_suffix(path)) or (path.is_dir() and bool(_folders(path)))
+
+
+def load(path: Path, options: Options) -> Source:
+    """Read a column of images or texts, and one of labels or several of other targets.
+
+    In a CSV file without a column of texts, every column but the label or the targets is a pixel of
+    a square image. Without a test split, part of the training rows is for testing.
+    """
+    library = require("datasets", "datasets", "datasets", f"--source={path}")
+    suffix = _suffix(path)
+    files = {} if _is_saved(path) else _files(path, suffix)
+    tables = _read(library, path, files, suffix) if files else _saved(library, path)
+    place = _places(path, files, suffix, tables)
+    labels = _labels(path, tables, options, place)
+    kind, readers = _features(library, path, tables, options, place)
+    splits: dict[str, Examples] = {}
+    counts = {split: len(table) for split, table in tables.items()}
+    for split, (source, order) in orders(counts, options, str(path)).items():
+        where = partial(place, source)
+        splits[split] = pick(order, where, readers[source], labels.splits[source])
+    name = options.name or path.resolve().stem
+    return Source(name, kind, labels.classes, splits, labels.names, labels.targets)
+
+
+def find_splits(path: Path, suffix: str) -> dict[str, list[Path]]:
+    """Return the files of `train` and, where their names say so, of `test` and `validation`.
+
+    Raises:
+        DataError: Only some names say what they belong to.
+    """
+    if path.is_file():
+        return {_TRAIN: [path]}
+    files = _list(path, suffix)
+    named = {file: _split_of(file.relative_to(path)) for file in files}
+    if not any(named.values()):
+        return {_TRAIN: files}
+    if unnamed := [file for file, split in named.items() if split is None]:
+        raise DataError(
+            f"{unnamed[0]}: its name begins with none of {_TRAIN}, {', '.join(_OTHERS)}, as others "
+            "there do; rename or remove it"
+        )
+    if _TRAIN not in named.values():
+        raise DataError(f"{path}: contains no file whose name begins with {_TRAIN}")
+    found = [name for name in _OTHERS if name in named.values()]
+    names = dict(zip(_SPLITS, (_TRAIN, *found), strict=False))
+    return {split: [file for file in files if named[file] == name] for split, name in names.items()}
+
+
+def holds(path: Path, suffix: str) -> bool:
+    """Return whether `path` is a file with `suffix`, or a folder with such files."""
+    return path.suffix.lower() == suffix if path.is_file() else bool(_list(path, suffix))
+
+
+def _list(path: Path, suffix: str) -> list[Path]:
+    """Return the files in the folder and in those within it that are called as splits are."""
+    folders = [path, *(path / name for name in (_FOLDER, _TRAIN, *_OTHERS))]
+    return sorted(file for folder in folders for file in folder.glob(f"*{suffix}"))
+
+
+def _split_of(file: Path) -> str | None:
+    parts: Sequence[str] = (file.stem, *reversed(file.parts[:-1]))
+    found = (name for part in parts for name in (_TRAIN, *_OTHERS) if part.startswith(name))
+    return next(found, None)
+
+
+def _is_saved(path: Path) -> bool:
+    return any((path / name).is_file() for name in _SAVED)
+
+
+def _suffix(path: Path) -> str:
+    return next((suffix for suffix in _TABLES if holds(path, suffix)), "")
+
+
+def _files(path: Path, suffix: str) -> Files:
+    """Return the files of each split, after a look at what the library would only stumble over."""
+    if not suffix:
+        return _images(path)
+    files = find_splits(path, suffix)
+    for file in (file for found in files.values() for file in found):
+        if suffix == _TAR:
+            try:
+                tarfile.open(file, "r:").close()
+            except (OSError, tarfile.TarError) as error:
+                raise DataError(
+                    f"{file}: can't be read as an uncompressed tar file ({error})"
+                ) from error
+    return files
+
+
+def _images(root: Path) -> Files:
+    """List ROOT/train/CLASS and ROOT/test/CLASS, or ROOT/CLASS, by class and name."""
+    folders = {_TRAIN: root}
+    if (root / _TRAIN).is_dir():
+        others = [root / name for name in _OTHERS if (root / name).is_dir()]
+        if not others:
+            raise DataError(f"{root}: contains a folder train, but none of {', '.join(_OTHERS)}")
+        folders = dict(zip(_SPLITS, (root / _TRAIN, *others), strict=False))
+    classes = {folder.name for folder in _folders(folders[_TRAIN])}
+    files: dict[str, list[Path]] = {}
+    for split, folder in folders.items():
+        files[split] = []
+        for each in _folders(folder):
+            if each.name not in classes:
+                raise DataError(
+                    f"{folder}: contains the class {each.name}, which {folders[_TRAIN]} does not"
+                )
+            found = [file for file in sorted(each.iterdir()) if not file.name.startswith(".")]
+            refuse_outside(found, root)
+            if not found:
+                raise DataError(f"{each}: this class's folder contains no image")
+            files[split] += found
+    wrong = [str(file) for found in files.values() for file in found if not _is_image(file)]
+    if wrong:
+        more = f" and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""
+        raise DataError(
+            f"{', '.join(wrong[:_MOST_NAMED])}{more}: neither JPEG nor PNG; convert or remove them"
+        )
+    return files
+
+
+def _folders(directory: Path) -> list[Path]:
+    return sorted(p for p in directory.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def _is_image(file: Path) -> bool:
+    if file.suffix.lower() not in (".jpg", ".jpeg", ".png") or not file.is_file():
+        return False
+    with file.open("rb") as content:
+        return content.read(8).startswith(MAGICS)
+
+
+def _read(library: Any, path: Path, files: Files, suffix: str) -> Tables:
+    """Let the library write the rows to an Arrow file, which goes with the tables."""
+    from datasets.data_files import DataFilesDict, DataFilesList
+
+    builder, settings = _builder(library, files, suffix)
+    given = DataFilesDict(
+        {split: DataFilesList([str(p.resolve()) for p in ps], []) for split, ps in files.items()}
+    )
+    folder = mkdtemp(prefix="tpu-training-")
+    try:
+        with _silent(library):
+            writer = builder(cache_dir=folder, data_files=given, **settings)
+            writer.download_and_prepare()
+            full = [name for name, split in writer.info.splits.items() if split.num_examples]
+            tables = {split: writer.as_dataset(split) for split in files if split in full}
+    except Exception as error:  # The library has no type of its own for most of them.
+        shutil.rmtree(folder, ignore_errors=True)
+        reason = error.__cause__ or error
+        if isinstance(reason, UnicodeDecodeError) and suffix == _CSV:
+            raise _not_utf8(files) from error
+        raise DataError(f"{path}: can't be read ({str(reason).strip()})") from error
+    if empty := [split for split in files if split not in tables]:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise DataError(f"{path}: the split {empty[0]} is empty")
+    weakref.finalize(tables[_TRAIN], shutil.rmtree, folder, ignore_errors=True)
+    return tables
+
+
+def _builder(library: Any, files: Files, suffix: str) -> tuple[Any, dict[str, Any]]:
+    """Return the library's class for files that end in `suffix`, and its settings."""
+    from datasets.packaged_modules.csv.csv import Csv
+    from datasets.packaged_modules.imagefolder.imagefolder import ImageFolder
+    from datasets.packaged_modules.parquet.parquet import Parquet
+    from datasets.packaged_modules.webdataset.webdataset import WebDataset
+
+    class Shards(WebDataset):  # type: ignore[misc]
+        """Without members that would have to be decompressed; a class may be a word."""
+
+        DECODERS: ClassVar = {"txt": bytes.decode, "cls": bytes.decode, "json": json.loads}
+
+        @classmethod
+        def _get_pipeline_from_tar(cls, tar_path: str, tar_iterator: Any) -> Any:
+            ends = (".gz", ".bz2", ".xz", ".lz4", ".zst")
+            plain = (each for each in tar_iterator if not each[0].lower().endswith(ends))
+            return super()._get_pipeline_from_tar(tar_path, plain)
+
+    if suffix == _CSV:
+        columns = _columns(files)
+        texts = library.Features({name: library.Value("string") for name in columns})
+        plain = {"keep_default_na": False, "encoding": "utf-8-sig"}
+        return Csv, {"features": texts, "index_col": False, **plain}
+    if suffix == _PARQUET:
+        return Parquet, {}
+    if suffix == _TAR:
+        return Shards, {}
+    return ImageFolder, {"drop_labels": False, "drop_metadata": True}
+
+
+@contextmanager
+def _silent(library: Any) -> Iterator[None]:
+    """Keep the library's progress bars and messages, which repeat its errors, off the terminal."""
+    level, hidden = library.logging.get_verbosity(), library.are_progress_bars_disabled()
+    library.logging.set_verbosity(library.logging.CRITICAL)
+    library.disable_progress_bars()
+    try:
+        with warnings.catch_warnings():
+            # Of a first row that is longer than the header, which would lose values.
+            warnings.filterwarnings("error", "Length of header or names does not match")
+            yield
+    finally:
+        library.logging.set_verbosity(level)
+        if not hidden:
+            library.enable_progress_bars()
+
+
+def _saved(library: Any, path: Path) -> Tables:
+    """Return the tables that save_to_disk wrote."""
+    try:
+        loaded = library.load_from_disk(str(path))
+    except Exception as error:  # As above.
+        raise DataError(f"{path}: datasets can't load it ({error})") from error
+    if not hasattr(loaded, "keys"):
+        loaded = {_TRAIN: loaded}
+    if _TRAIN not in loaded:
+        raise DataError(f"{path}: there is no split train, only {', '.join(loaded)}")
+    found = [loaded[name] for name in _OTHERS if name in loaded]
+    tables = dict(zip(_SPLITS, (loaded[_TRAIN], *found), strict=False))
+    if empty := [split for split, table in tables.items() if not len(table)]:
+        raise DataError(f"{path}: the split {empty[0]} is empty")
+    return tables
+
+
+def _places(path: Path, files: Files, suffix: str, tables: Tables) -> Place:
+    """Return what names an example: by its file, by its key in a shard, or by its row."""
+    names: dict[str, list[str]] = {}
+    rows = {split: f"{path} {split}" for split in tables}
+    for split, found in files.items():
+        if len(found) == 1:
+            rows[split] = str(found[0])
+        if suffix == _TAR:
+            names[split] = [f"{rows[split]} {key}" for key in tables[split][_KEY][:]]
+        elif not suffix:
+            names[split] = [str(file) for file in found]
+
+    def place(split: str, row: int) -> str:
+        return names[split][row] if split in names else f"{rows[split]} row {row + 1}"
+
+    return place
+
+
+def _labels(path: Path, tables: Tables, options: Options, place: Place) -> Labels:
+    """Turn the column of labels into classes, or those of targets into numbers or labels."""
+    columns = tables[_TRAIN].features
+    if options.columns:
+        _check(path, columns, *options.columns)
+        rows = {
+            split: list(zip(*(map(_written, table[c][:]) for c in options.columns), strict=True))
+            for split, table in tables.items()
+        }
+        kind = NUMBERS if options.target else LABELS
+        return read_targets(rows, options.columns, kind, place)
+    column = options.label or _label_column(columns)
+    fields = columns.get(_FIELDS)
+    if column not in columns and isinstance(fields, dict) and column in fields:
+        values = {
+            split: [(row or {}).get(column) for row in table[_FIELDS][:]]
+            for split, table in tables.items()
+        }
+    else:
+        _check(path, columns, column)
+        values = {split: table[column][:] for split, table in tables.items()}
+    if names := getattr(columns.get(column), "names", None):
+        numbers = {split: np.array(each, np.int64) for split, each in values.items()}
+        check_labels(numbers, len(names), f"{path} {column}")
+        return Labels(len(names), numbers, tuple(names))
+    written = {split: [_written(value) for value in each] for split, each in values.items()}
+    return number_labels(written, place)
+
+
+def _label_column(columns: Mapping[str, Any]) -> str:
+    named = [name for name, kind in columns.items() if hasattr(kind, "str2int")]
+    return next((name for name in (*named, *_LABELS) if name in columns), _LABELS[0])
+
+
+def _written(value: object) -> str:
+    return "" if value is None else str(value).strip()
+
+
+def _check(path: Path, columns: Mapping[str, Any], *needed: str) -> None:
+    if missing := [name for name in needed if name not in columns]:
+        shown = ", ".join(list(columns)[:8]) + (" …" if len(columns) > 8 else "")
+        raise DataError(
+            f"{path}: there is no column {missing[0]}, only {shown}; name the columns with "
+            "--label and --feature"
+        )
+
+
+def _features(
+    library: Any, path: Path, tables: Tables, options: Options, place: Place
+) -> tuple[str, dict[str, Callable[[int], Feature]]]:
+    """Return whether the features are images or texts, and what reads those of each split."""
+    columns = tables[_TRAIN].features
+    column = options.feature or _feature_column(library, columns)
+    if column is None and _suffix(path) == _CSV:
+        learnt = options.columns or (options.label or _LABELS[0],)
+        return IMAGE, {s: _pixels(path, t, learnt, partial(place, s)) for s, t in tables.items()}
+    _check(path, columns, column or _IMAGES[0])
+    assert column
+    kind = columns[column]
+    is_text = getattr(kind, "dtype", "") in _STRINGS
+    if not is_text and not _may_be_image(library, kind):
+        raise DataError(f"{path}: column {column} is {kind}, expected images or strings")
+    root = path if path.is_dir() else path.parent
+    readers: dict[str, Callable[[int], Feature]] = {}
+    for split, table in tables.items():
+        alone = table.select_columns([column])
+        if isinstance(kind, library.Image):
+            alone = alone.cast_column(column, library.Image(decode=False))
+        if is_text:
+            readers[split] = partial(_text, alone, column)
+        else:
+            readers[split] = partial(_image, alone, column, root, partial(place, split))
+    return TEXT if is_text else IMAGE, readers
+
+
+def _text(table: Any, column: str, row: int) -> str:
+    return str(table[row][column] or "")
+
+
+def _image(table: Any, column: str, root: Path, place: Callable[[int], str], row: int) -> bytes:
+    return image_content(table[row][column], root, place(row))
+
+
+def _feature_column(library: Any, columns: Mapping[str, Any]) -> str | None:
+    """Return the column of images, or else of texts, by its type and a usual name."""
+    images = [name for name, kind in columns.items() if isinstance(kind, library.Image)]
+    usual = [n for n in _IMAGES if n in columns and _may_be_image(library, columns[n])]
+    texts = [n for n in _TEXTS if n in columns and getattr(columns[n], "dtype", "") in _STRINGS]
+    return next(iter((*images, *usual, *texts)), None)
+
+
+def _may_be_image(library: Any, kind: Any) -> bool:
+    """Return whether a column holds images, files' contents, or structs with a field `bytes`."""
+    of_struct = isinstance(kind, dict) and "bytes" in kind
+    return isinstance(kind, library.Image) or of_struct or getattr(kind, "dtype", "") in _BYTES
+
+
+def image_content(value: Any, root: Path, place: str) -> bytes:
+    """Return the content of an image's file, from the row itself or from a file below `root`.
+
+    Raises:
+        DataError: There is no content, or the path leads out of `root`.
+    """
+    content = value.get("bytes") if isinstance(value, dict) else value
+    if isinstance(content, bytes):
+        return content
+    path = root / ((isinstance(value, dict) and value.get("path")) or "")
+    refuse_outside((path,), root)
+    if path.is_file():
+        return path.read_bytes()
+    raise DataError(f"{place}: holds no image")
+
+
+def _columns(files: Files) -> list[str]:
+    """Return the columns of CSV files, which must have the same ones."""
+    found = {file: _header(file) for each in files.values() for file in each}
+    first = next(iter(found.values()))
+    for file, header in found.items():
+        if header != first:
+            raise DataError(
+                f"{file}: its columns ({', '.join(header)}) differ from those of the first file"
+            )
+    return first
+
+
+def _header(file: Path) -> list[str]:
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as lines:
+            header = next(csv.reader(lines), None)
+    except UnicodeDecodeError as error:
+        raise _not_utf8({_TRAIN: [file]}) from error
+    except (OSError, csv.Error) as error:
+        raise DataError(f"{file}: can't be read as CSV ({error})") from error
+    if not header:
+        raise DataError(f"{file}: is empty; expected a header row with the names of the columns")
+    return header
+
+
+def _not_utf8(files: Files) -> DataError:
+    """Return the error for the first line that is not UTF-8, with the command that converts it."""
+    for file in (file for each in files.values() for file in each):
+        content = file.read_bytes()
+        try:
+            content.decode("utf-8")
+        except UnicodeDecodeError as error:
+            wide = content.startswith((b"\xff\xfe", b"\xfe\xff"))
+            line = 1 + content.count(b"\n", 0, error.start)
+            return DataError(
+                f"{file}: line {line} is not UTF-8; save the file as UTF-8, or convert it: "
+                f"`iconv -f {'UTF-16' if wide else 'LATIN1'} -t UTF-8 {file.name} > utf8.csv`"
+            )
+    raise AssertionError("all files are UTF-8")
+
+
+def _pixels(
+    path: Path, table: Any, learnt: Sequence[str], place: Callable[[int], str]
+) -> Callable[[int], npt.NDArray[np.uint8]]:
+    """Return what gives the image of a row: all columns but those `learnt`, as bytes."""
+    columns = [name for name in table.column_names if name not in learnt]
+    shape = _square(path, len(columns))
+    pixels = np.zeros((len(table), len(columns)), np.uint8)
+    for begin in range(0, len(table), _BATCH):
+        batch = table[begin : begin + _BATCH]
+        for number, name in enumerate(columns):
+            values = np.array([_number(text) for text in batch[name]])
+            wrong = np.flatnonzero(~((values >= 0) & (values <= 255) & (values % 1 == 0)))
+            if len(wrong):
+                raise DataError(
+                    f"{place(begin + wrong[0])}: column {name} has {batch[name][wrong[0]]!r}; "
+                    "features are pixels, whole numbers from 0 to 255, or the text column that "
+                    "--feature names; name columns of numbers to learn with --target; other "
+                    "numbers as features need a program of your own"
+                )
+            pixels[begin : begin + len(values), number] = values
+    return pixels.reshape(-1, *shape).__getitem__
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _square(path: Path, pixels: int) -> tuple[int, int, int]:
+    for channels in (1, 3):
+        side = math.isqrt(pixels // channels)
+        if side * side * channels == pixels:
+            return side, side, channels
+    raise DataError(
+        f"{path}: {pixels} pixel columns do not form a square image with one or three channels; "
+        "for texts, name the column with --feature"
+    )

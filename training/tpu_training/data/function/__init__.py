@@ -1,1 +1,0 @@
-"""A user's tf.data function, `def dataset(split, context)` in a Python file."""

@@ -1,1 +1,0 @@
-"""The stages of the input pipeline; pipeline.py puts them together."""

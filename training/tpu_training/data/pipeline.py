@@ -1,0 +1,377 @@
+"""The tf.data pipelines, on the hosts of the devices that consume them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import tensorflow as tf
+
+from tpu_training.cluster.cluster import Cluster
+from tpu_training.data import preprocessing as masks
+from tpu_training.data import shards
+from tpu_training.data.data_set import DataSet
+from tpu_training.data.live_function import Part
+from tpu_training.data.manifest import TEST, TRAIN
+from tpu_training.data.preprocessing import (
+    Preprocessing,
+    evaluation_preprocessing,
+    parse_examples,
+    training_preprocessing,
+)
+from tpu_training.data.shards import (
+    Plan,
+    batches_from_files,
+    batches_from_memory,
+    batches_of_epochs,
+    batches_of_share,
+)
+from tpu_training.errors import EndpointError, InputError
+from tpu_training.models.params import CACHE_AUTO, CACHE_MEMORY, EXACT, Params
+
+# Up to this size the training examples are kept in memory in their stored form.
+_MOST_CACHED_BYTES = 512 << 20
+
+
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+def training_batches(
+    data: DataSet, cluster: Cluster, params: Params, first_step: int = 0
+) -> NextBatch:
+    """Return an endless source of (features, labels), reshuffled each epoch.
+
+    The first batch is that of `first_step`, counted from 0. The examples of a step depend only on
+    the data set, the seed and the global batch size, so a resumed job reads the same examples, even
+    on another number of replicas and hosts.
+    """
+
+    def build(hosts: int, host: int) -> tf.data.Dataset:
+        return training_rows(data, params, first_step, hosts, host)
+
+    return deal_out(cluster, params, build, params.replica_batch_size(cluster.replicas))
+
+
+def training_rows(
+    data: DataSet, params: Params, first_step: int, hosts: int, host: int
+) -> tf.data.Dataset:
+    """Return the rows of `host` of each global batch, as (features, labels)."""
+    manifest = data.manifest
+    preprocessing = training_preprocessing(manifest, params)
+    plan = _plan(params.seed, params.global_batch_size, first_step, hosts, host)
+    if data.function:
+        epoch = partial(data.function.epoch, TRAIN, params.seed)
+        batches = batches_of_epochs(epoch, manifest.split(TRAIN).examples, plan)
+        return prepare(batches, preprocessing, plan)
+    shards = data.shards(TRAIN)
+    if params.cache == CACHE_MEMORY or (
+        params.cache == CACHE_AUTO and shards.bytes <= _MOST_CACHED_BYTES
+    ):
+        batches = batches_from_memory(shards.read_all(), shards.examples, manifest, plan)
+    else:
+        batches = batches_from_files(shards, plan).map(
+            lambda step, serialised: (step, *parse_examples(serialised, manifest)),
+            num_parallel_calls=tf.data.AUTOTUNE,
+        )
+    return prepare(batches, preprocessing, plan)
+
+
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+def evaluation_batches(
+    data: DataSet, cluster: Cluster, params: Params, split: str = TEST
+) -> tuple[NextBatch, int]:
+    """Return a source of (features, labels, weights) and the number of batches per evaluation.
+
+    The source repeats, so that later evaluations reuse the compiled one. Every example of `split`
+    occurs exactly once with weight 1. Examples of weight 0 fill the last batches, so that all have
+    one static shape and no replica runs out before the others. Each host reads its own share.
+    """
+    replica_batch = params.replica_batch_size(cluster.replicas, "evaluation_batch_size")
+    steps = _evaluation_steps(data, params, split)
+
+    def build(hosts: int, host: int) -> tf.data.Dataset:
+        rows = evaluation_rows(data, params, hosts, host, split)
+        return rows.apply(tf.data.experimental.assert_cardinality(steps)).repeat()
+
+    return deal_out(cluster, params, build, replica_batch), steps
+
+
+def evaluation_rows(
+    data: DataSet, params: Params, hosts: int, host: int, split: str = TEST
+) -> tf.data.Dataset:
+    """Return the share of `host` of each batch of `split`, as (features, labels, weights)."""
+    manifest = data.manifest
+    plan = _plan(params.seed, params.evaluation_batch_size, 0, hosts, host)
+    steps = _evaluation_steps(data, params, split)
+    if data.function:
+        batches = batches_of_share(Part(data.function, split, params.seed), plan, steps)
+    else:
+        batches = batches_of_share(data.shards(split), plan, steps).map(
+            lambda step, serialised, weights: (
+                step,
+                *parse_examples(serialised, manifest),
+                weights,
+            ),
+            num_parallel_calls=tf.data.AUTOTUNE,
+        )
+    return prepare(batches, evaluation_preprocessing(manifest, params), plan)
+
+
+def _evaluation_steps(data: DataSet, params: Params, split: str) -> int:
+    return -(-data.manifest.split(split).examples // params.evaluation_batch_size)
+
+
+def _plan(seed: int, batch: int, first_step: int, hosts: int, host: int) -> Plan:
+    if hosts > batch:
+        raise InputError(
+            f"a batch of {batch} examples has none for some of {hosts} sources of input; name "
+            "fewer --data_service, or enlarge the batch"
+        )
+    return Plan(seed, batch, first_step, host * batch // hosts, (host + 1) * batch // hosts)
+
+
+_AUTOTUNE = tf.data.AUTOTUNE
+_LARGEST_SEED = tf.int32.max
+# Hosts of TPUs have about a hundred cores. With two batches no core idles at the end of one; more
+# would only take memory.
+_EXAMPLES_AT_ONCE, _BATCHES_AT_ONCE = 64, 2
+
+
+def prepare(batches: tf.data.Dataset, preprocessing: Preprocessing, plan: Plan) -> tf.data.Dataset:
+    """Return the elements (step, features, *others) of `batches` as (features, *others).
+
+    The random state of each example comes from the seed, the step and the row in the global batch.
+    """
+    batches = batches.map(_with_seeds(plan))
+    if preprocessing.decode:
+        batches = _each_example(batches, preprocessing.decode, preprocessing.stored)
+    if preprocessing.masks:
+        batches = batches.map(_join_masks)
+    if preprocessing.example:
+        batches = _each_example(batches, preprocessing.example, preprocessing.shape)
+    batch = preprocessing.batch
+
+    def finish(seeds: tf.Tensor, features: tf.Tensor, *others: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        features = batch(features, seeds) if batch else features
+        return *(masks.split_masks(features) if preprocessing.masks else (features,)), *others
+
+    return batches.map(finish, num_parallel_calls=_AUTOTUNE if batch else None)
+
+
+def _with_seeds(plan: Plan) -> Callable[..., tuple[tf.Tensor, ...]]:
+    def draw(step: tf.Tensor, *content: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        seeds = tf.random.stateless_uniform(
+            (plan.batch, 2),
+            shards.key(plan.seed, shards.AUGMENTATION, step),
+            maxval=_LARGEST_SEED,
+            dtype=tf.int32,
+        )
+        return seeds[plan.begin : plan.end], *content
+
+    return draw
+
+
+def _join_masks(
+    seeds: tf.Tensor, features: tf.Tensor, targets: tf.Tensor, *others: tf.Tensor
+) -> tuple[tf.Tensor, ...]:
+    return seeds, masks.join_masks(features, targets), *others
+
+
+def _each_example(
+    batches: tf.data.Dataset,
+    example: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    shape: tuple[int, ...],
+) -> tf.data.Dataset:
+    """Loop over each batch: one tf.data call per example would cost a fifth of its decoding."""
+
+    def apply(seeds: tf.Tensor, features: tf.Tensor, *others: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        made = tf.map_fn(
+            lambda pair: example(*pair),
+            (features, seeds),
+            fn_output_signature=tf.TensorSpec(shape, tf.uint8),
+            parallel_iterations=_EXAMPLES_AT_ONCE,
+        )
+        return seeds, made, *others
+
+    return batches.map(apply, num_parallel_calls=_BATCHES_AT_ONCE)
+
+
+_PREFETCH_STEPS = 4
+
+# Gives the next batch, as one value for each replica; called inside the compiled loop.
+NextBatch = Callable[[], tuple[tf.Tensor, ...]]
+
+
+def deal_out(cluster: Cluster, params: Params, build: Build, replica_batch: int) -> NextBatch:
+    """Build the data set on the hosts that consume it and give each replica its rows.
+
+    `build` returns a host's rows of each global batch.
+    """
+    if params.data_service:
+        build = in_services(build, params.data_service)
+    if not cluster.has_tpu:
+        return _mirrored(cluster, params, build)
+
+    def per_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        rows = build(context.num_input_pipelines, context.input_pipeline_id)
+        each = context.num_replicas_in_sync // context.num_input_pipelines
+        return finish(rows.rebatch(replica_batch, drop_remainder=True), params, each)
+
+    iterator = iter(cluster.strategy.distribute_datasets_from_function(per_host))
+    return lambda: next(iterator)
+
+
+def _mirrored(cluster: Cluster, params: Params, build: Build) -> NextBatch:
+    """Use one iterator for all replicas of a mirrored strategy; each takes its row of the batch.
+
+    TensorFlow's own distributed data set adds an iterator per replica, whose tuning threads on a
+    remote worker delay the end of the job by up to a minute.
+    """
+
+    def split(*parts: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        shape = (cluster.replicas, -1)
+        return tuple(tf.reshape(part, (*shape, *part.shape[1:])) for part in parts)
+
+    with cluster.on_loop_device():
+        iterator = iter(finish(build(1, 0).map(split), params))
+
+    def next_batch() -> tuple[tf.Tensor, ...]:
+        return tuple(_rows(cluster, part) for part in next(iterator))
+
+    return next_batch
+
+
+def _rows(cluster: Cluster, part: tf.Tensor) -> tf.Tensor:
+    """Give replica i the row i of `part`."""
+    return cluster.strategy.experimental_distribute_values_from_function(
+        lambda context: part[context.replica_id_in_sync_group]
+    )
+
+
+def finish(dataset: tf.data.Dataset, params: Params, replicas: int = 1) -> tf.data.Dataset:
+    """Prefetch some steps, each of one element for each of this host's `replicas`.
+
+    Without autotuning: nothing here needs it, and its thread delays the job's end.
+    """
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.deterministic = params.order == EXACT
+    return dataset.prefetch(_PREFETCH_STEPS * replicas).with_options(options)
+
+
+# A service keeps the order of a data set only as long as it has one worker. Several workers of one
+# dispatcher would each get the files or the epochs that are next, so that what a step gets would
+# depend on their speed. So each worker has a dispatcher of its own.
+
+# number of hosts, number of this host -> its batches
+Build = Callable[[int, int], tf.data.Dataset]
+
+_SCHEME = "grpc://"
+_ADDRESS = re.compile(_SCHEME + r"[^\s/:]+:\d+")
+# https://github.com/tensorflow/tensorflow/blob/v2.19.0/tensorflow/core/data/service/dispatcher.proto
+_GET_WORKERS = "/tensorflow.data.DispatcherService/GetWorkers"
+_TIMEOUT_SECONDS = 10.0
+
+
+def in_services(build: Build, addresses: str) -> Build:
+    """Let the tf.data services at `addresses`, with commas between, build what `build` does.
+
+    Each makes some rows of every batch, as if it were one of so many more hosts. So their number
+    changes neither the order of the examples nor where a restarted job resumes.
+
+    Raises:
+        InputError: An address is malformed, or a service has several workers.
+        EndpointError: No service answers; TensorFlow itself would wait without end.
+    """
+    services = addresses.split(",")
+    if wrong := [address for address in services if not _ADDRESS.fullmatch(address)]:
+        raise InputError(
+            f"--data_service={','.join(wrong)}: expected grpc://HOST:PORT, the dispatcher's "
+            "address, or several with commas between"
+        )
+
+    def built(hosts: int, host: int) -> tf.data.Dataset:
+        parts = [
+            _served(build(hosts * len(services), host * len(services) + number), address)
+            for number, address in enumerate(services)
+        ]
+        return parts[0] if len(parts) == 1 else tf.data.Dataset.zip(tuple(parts)).map(_concatenate)
+
+    return built
+
+
+def _concatenate(*parts: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, ...]:
+    return tuple(tf.concat([part[i] for part in parts], axis=0) for i in range(len(parts[0])))
+
+
+def _served(dataset: tf.data.Dataset, address: str) -> tf.data.Dataset:
+    """Let the tf.data service at `address` prepare the elements of `dataset`, in their order."""
+    if (workers := _count_workers(address)) > 1:
+        raise InputError(
+            f"--data_service={address}: has {workers} workers, and the order of the examples is "
+            "kept by one only; give each worker a dispatcher of its own and name them all, "
+            "--data_service=grpc://HOST:PORT,grpc://HOST:PORT"
+        )
+    policy = tf.data.experimental.service.ShardingPolicy.DYNAMIC
+    return dataset.apply(tf.data.experimental.service.distribute(policy, address))
+
+
+def _count_workers(address: str) -> int:
+    import grpc  # type: ignore[import-untyped]  # Only here: no other job has to load it.
+
+    try:
+        with grpc.insecure_channel(address.removeprefix(_SCHEME)) as channel:
+            answer = channel.unary_unary(_GET_WORKERS)(b"", timeout=_TIMEOUT_SECONDS)
+    except grpc.RpcError as error:
+        raise EndpointError(
+            f"--data_service={address}: no tf.data service answers there ({error.code().name}); "
+            "check that its dispatcher runs and that this machine may reach the port"
+        ) from error
+    # The answer's only field is `repeated WorkerInfo workers = 1`. TensorFlow has no Python class
+    # of it, but a message can be read as a field of bytes with the same number:
+    # https://protobuf.dev/programming-guides/proto3/#updating
+    return len(tf.train.BytesList.FromString(answer).value)
+
+
+class TimedInput:
+    """A source of batches that measures how long the loop waits for it.
+
+    Reads the clock of the machine that runs the loop, when a step begins and when the first host
+    has its share of the batch; a batch that is ready takes almost no time. The other hosts are not
+    waited for: that would tie all of them together in each step. They read as much as the first.
+    """
+
+    def __init__(self, next_batch: NextBatch, cluster: Cluster) -> None:
+        """Measure `next_batch`."""
+        self._next_batch = next_batch
+        self._strategy = cluster.strategy
+        with cluster.on_loop_device():
+            self._seconds = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+
+    def __call__(self) -> tuple[tf.Tensor, ...]:
+        """Return the next batch; called inside the compiled loop."""
+        # A step begins when the one before has ended, so the clock need not hold back the input.
+        begun = tf.timestamp()
+        batch = self._next_batch()
+        with tf.control_dependencies(self._of_first_host(batch)):
+            self._seconds.assign_add(tf.timestamp() - begun, read_value=False)
+        return batch
+
+    def _of_first_host(self, batch: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        values = [
+            value for part in batch for value in self._strategy.experimental_local_results(part)
+        ]
+        return [value for value in values if _host(value) == _host(values[0])]
+
+    def reset(self) -> None:
+        """Start again from 0; called in the compiled loop before its first step."""
+        self._seconds.assign(0.0, read_value=False)
+
+    def seconds(self) -> tf.Tensor:
+        """Return the seconds waited since the last reset, float32; called in the compiled loop."""
+        return tf.cast(self._seconds, tf.float32)
+
+
+def _host(value: tf.Tensor) -> int | None:
+    """Return the number of the host on whose device `value` is."""
+    task: int | None = tf.DeviceSpec.from_string(value.device).task
+    return task

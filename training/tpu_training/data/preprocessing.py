@@ -1,0 +1,346 @@
+"""Stored examples become features and targets on the host: parse, decode, crop, flip, resize.
+
+Random operations are stateless. Their `seed`, two integers per image, makes the same example of the
+same step come out the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from tpu_training.data.manifest import (
+    ENCODED,
+    LABEL,
+    NO_CLASS,
+    RAW,
+    TARGETS_FIELD,
+    TOKENS,
+    Manifest,
+)
+from tpu_training.errors import InputError
+from tpu_training.models.params import NO_AUGMENTATION, PAD_CROP_FLIP, RESIZED_CROP_FLIP, Params
+from tpu_training.models.spec import (
+    CLASS,
+    IGNORED,
+    LABELS,
+    MASK,
+    NOTHING,
+    NUMBERS,
+    TOKEN_CLASSES,
+    DataSpec,
+)
+
+
+def parse_examples(serialised: tf.Tensor, manifest: Manifest) -> tuple[tf.Tensor, tf.Tensor]:
+    """Parse a batch of tf.train.Example into features and targets.
+
+    Features are unsigned byte images, int32 token ids, or strings if the data set stores encoded
+    images. Targets are as the spec says: int32 classes unless it says otherwise. Parsing one
+    example at a time would be several times slower. At run time a class outside the manifest's
+    range raises InvalidArgumentError.
+    """
+    spec = manifest.spec
+    features = _target_features(spec)
+    if manifest.encoding == TOKENS:
+        features["tokens"] = tf.io.FixedLenFeature(spec.shape, tf.int64)
+        batch = tf.io.parse_example(serialised, features)
+        values = tf.cast(batch["tokens"], tf.int32)
+    else:
+        features["image"] = tf.io.FixedLenFeature((), tf.string)
+        batch = tf.io.parse_example(serialised, features)
+        values = batch["image"]
+        if manifest.encoding == RAW:
+            values = tf.reshape(tf.io.decode_raw(values, tf.uint8), (-1, *spec.shape))
+    targets = _targets(batch, spec)
+    if spec.targets in (NUMBERS, NOTHING):
+        return values, targets
+    lowest, highest = _range(spec)
+    in_range = tf.logical_and(targets >= lowest, targets <= highest)
+    message = f"a label is out of range in the data set {manifest.name}: {lowest} to {highest}"
+    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(in_range), [message])]):
+        return values, tf.identity(targets)
+
+
+def _target_features(spec: DataSpec) -> dict[str, Any]:
+    if spec.targets == CLASS:
+        return {LABEL: tf.io.FixedLenFeature((), tf.int64)}
+    if spec.targets == NOTHING:
+        return {}
+    if spec.targets == MASK:
+        return {TARGETS_FIELD: tf.io.FixedLenFeature((), tf.string)}
+    kind = tf.float32 if spec.targets == NUMBERS else tf.int64
+    return {TARGETS_FIELD: tf.io.FixedLenFeature(spec.target_shape, kind)}
+
+
+def _targets(batch: dict[str, tf.Tensor], spec: DataSpec) -> tf.Tensor:
+    if spec.targets == NOTHING:
+        return tf.zeros(tf.shape(next(iter(batch.values())))[:1], tf.int32)
+    if spec.targets == NUMBERS:
+        return batch[TARGETS_FIELD]
+    if spec.targets == MASK:
+        pixels = tf.cast(tf.io.decode_raw(batch[TARGETS_FIELD], tf.uint8), tf.int32)
+        classes = tf.where(pixels == NO_CLASS, IGNORED, pixels)
+        return tf.reshape(classes, (-1, *spec.target_shape))
+    return tf.cast(batch[LABEL if spec.targets == CLASS else TARGETS_FIELD], tf.int32)
+
+
+def _range(spec: DataSpec) -> tuple[int, int]:
+    if spec.targets == LABELS:
+        return 0, 1
+    return IGNORED if spec.targets in (TOKEN_CLASSES, MASK) else 0, spec.classes - 1
+
+
+# (features, seeds) -> features
+_Step = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """Operations on each example and then on the whole batch; None does nothing.
+
+    Seeds are two integers per example. `shape` is the shape of an example, in unsigned bytes, after
+    `example`. With `masks`, the targets are another channel of the features, which the operations
+    treat together; then `decode` makes features of `stored` before.
+    """
+
+    example: _Step | None = None
+    batch: _Step | None = None
+    shape: tuple[int, ...] = ()
+    masks: bool = False
+    decode: _Step | None = None
+    stored: tuple[int, ...] = ()
+
+
+def evaluation_preprocessing(manifest: Manifest, params: Params) -> Preprocessing:
+    """Keep images of the right size; resize the centre of others."""
+    spec = manifest.input_spec(params.image_size)
+    if spec.kind != "image":
+        return Preprocessing()
+    same_size = spec == manifest.spec
+    if spec.targets == MASK and not same_size:
+        return with_masks(manifest, batch=lambda joined, _: resize_centre_with_masks(joined, spec))
+    if manifest.encoding == ENCODED:
+        return Preprocessing(
+            example=lambda encoded, _: _decode(encoded, spec, same_size), shape=spec.shape
+        )
+    return Preprocessing(batch=None if same_size else lambda images, _: _resize(images, spec))
+
+
+def with_masks(
+    manifest: Manifest,
+    example: _Step | None = None,
+    batch: _Step | None = None,
+    shape: tuple[int, ...] = (),
+) -> Preprocessing:
+    """Return operations on images of one size with their masks behind."""
+    stored = manifest.spec
+
+    def decode(encoded: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
+        return _decode(encoded, stored, same_size=True)
+
+    encoded = manifest.encoding == ENCODED
+    return Preprocessing(example, batch, shape, True, decode if encoded else None, stored.shape)
+
+
+def _decode(encoded: tf.Tensor, spec: DataSpec, same_size: bool) -> tf.Tensor:
+    height, width, channels = spec.shape
+    if same_size:
+        return tf.ensure_shape(decode(encoded, channels), spec.shape)
+    window = central_window(image_size(encoded))
+    image = resize(decode_and_crop(encoded, window, channels), height, width)
+    return tf.ensure_shape(image, spec.shape)
+
+
+def _resize(images: tf.Tensor, spec: DataSpec) -> tf.Tensor:
+    top, left, height, width = tf.unstack(central_window(tf.shape(images)[1:3]))
+    centre = images[:, top : top + height, left : left + width]
+    return resize(centre, *spec.shape[:2])
+
+
+def training_preprocessing(manifest: Manifest, params: Params) -> Preprocessing:
+    """Add the augmentation of `params` to the preprocessing for evaluation.
+
+    Raises:
+        InputError: The data set holds texts.
+    """
+    spec = manifest.input_spec(params.image_size)
+    plain = evaluation_preprocessing(manifest, params)
+    if params.augmentation == NO_AUGMENTATION:
+        return plain
+    if spec.kind != "image":
+        raise InputError(
+            f"--augmentation={params.augmentation}: is for images, but the data set "
+            f"{manifest.name} holds texts; omit it"
+        )
+    if spec.targets == MASK:
+        return _with_masks(manifest, params.augmentation, plain, spec)
+    if params.augmentation == RESIZED_CROP_FLIP:
+        encoded = manifest.encoding == ENCODED
+        return Preprocessing(
+            example=lambda image, seed: _resized_crop_flip(image, seed, spec, encoded),
+            shape=spec.shape,
+        )
+    assert params.augmentation == PAD_CROP_FLIP
+
+    def batch(images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+        sized = plain.batch(images, seeds) if plain.batch else images
+        return pad_crop_flip(sized, seeds)
+
+    return Preprocessing(plain.example, batch, plain.shape)
+
+
+def _with_masks(
+    manifest: Manifest, augmentation: str, plain: Preprocessing, spec: DataSpec
+) -> Preprocessing:
+    """Crop and flip images and masks together."""
+    if augmentation == RESIZED_CROP_FLIP:
+        return with_masks(
+            manifest,
+            example=lambda joined, seed: crop_with_masks(joined, seed, spec),
+            shape=(*spec.shape[:2], spec.shape[2] + 1),
+        )
+
+    def batch(joined: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+        sized = plain.batch(joined, seeds) if plain.batch else joined
+        return pad_crop_flip(sized, seeds)
+
+    return with_masks(manifest, batch=batch)
+
+
+def _resized_crop_flip(
+    image: tf.Tensor, seed: tf.Tensor, spec: DataSpec, encoded: bool
+) -> tf.Tensor:
+    """Resize a random window of the image and flip it with probability 1/2."""
+    height, width, channels = spec.shape
+    if encoded:
+        window = random_window(image_size(image), seed)
+        part = decode_and_crop(image, window, channels)
+    else:
+        part = crop(image, random_window(tf.shape(image)[:2], seed))
+    return tf.ensure_shape(random_flip(resize(part, height, width), seed), spec.shape)
+
+
+# Until the end a mask is one more channel of its image: its classes from 1, and 0 for no class, so
+# that what an augmentation adds around the image is not counted.
+
+
+def join_masks(images: tf.Tensor, masks: tf.Tensor) -> tf.Tensor:
+    """Return images (…, height, width, channels) with their masks (…, height, width) behind."""
+    return tf.concat([images, tf.cast(masks + 1, images.dtype)[..., tf.newaxis]], axis=-1)
+
+
+def split_masks(joined: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the images and the masks that `join` put together."""
+    return joined[..., :-1], tf.cast(joined[..., -1], tf.int32) - 1
+
+
+def resize_with_masks(joined: tf.Tensor, height: int, width: int) -> tf.Tensor:
+    """Resize images bilinearly and each pixel of a mask to the nearest one's class."""
+    images = resize(joined[..., :-1], height, width)
+    method = tf.image.ResizeMethod.NEAREST_NEIGHBOR
+    return tf.concat([images, tf.image.resize(joined[..., -1:], (height, width), method)], axis=-1)
+
+
+def resize_centre_with_masks(joined: tf.Tensor, spec: DataSpec) -> tf.Tensor:
+    """Resize the central square of each image and mask to the size of `spec`."""
+    top, left, height, width = tf.unstack(central_window(tf.shape(joined)[1:3]))
+    return resize_with_masks(joined[:, top : top + height, left : left + width], *spec.shape[:2])
+
+
+def crop_with_masks(joined: tf.Tensor, seed: tf.Tensor, spec: DataSpec) -> tf.Tensor:
+    """Resize a random window of an image and its mask and flip both with probability 1/2."""
+    window = random_window(tf.shape(joined)[:2], seed)
+    return random_flip(resize_with_masks(crop(joined, window), *spec.shape[:2]), seed)
+
+
+# Inception's crop (Szegedy et al., arXiv:1409.4842, section 6), used by public ResNet-50 recipes.
+_AREA = (0.08, 1.0)
+_ASPECT_RATIO = (3 / 4, 4 / 3)
+_ATTEMPTS = 10
+# Evaluation uses the centre, 224 of 256, as in He et al. (arXiv:1512.03385, section 3.4).
+_CENTRE = 224 / 256
+_PADDING = 4
+
+
+def decode(encoded: tf.Tensor, channels: int) -> tf.Tensor:
+    """Decode a JPEG or PNG image into unsigned bytes (height, width, channels)."""
+    return tf.io.decode_jpeg(encoded, channels=channels, dct_method="INTEGER_FAST")
+
+
+def decode_and_crop(encoded: tf.Tensor, window: tf.Tensor, channels: int) -> tf.Tensor:
+    """Decode only `window` (top, left, height, width) of a JPEG; crop it from a decoded PNG."""
+
+    def jpeg() -> tf.Tensor:
+        return tf.io.decode_and_crop_jpeg(
+            encoded, window, channels=channels, dct_method="INTEGER_FAST"
+        )
+
+    return tf.cond(tf.io.is_jpeg(encoded), jpeg, lambda: crop(decode(encoded, channels), window))
+
+
+def image_size(encoded: tf.Tensor) -> tf.Tensor:
+    """Return height and width; a JPEG's come from its header alone."""
+    return tf.cond(
+        tf.io.is_jpeg(encoded),
+        lambda: tf.io.extract_jpeg_shape(encoded)[:2],
+        lambda: tf.shape(decode(encoded, 1))[:2],
+    )
+
+
+def random_window(size: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Choose a random window (top, left, height, width) of an image of `size` (height, width)."""
+    begin, window, _ = tf.image.stateless_sample_distorted_bounding_box(
+        tf.concat([size, [1]], axis=0),
+        bounding_boxes=tf.zeros((1, 0, 4)),
+        seed=seed,
+        min_object_covered=0.0,
+        aspect_ratio_range=_ASPECT_RATIO,
+        area_range=_AREA,
+        max_attempts=_ATTEMPTS,
+        use_image_if_no_bounding_boxes=True,
+    )
+    return tf.concat([begin[:2], window[:2]], axis=0)
+
+
+def central_window(size: tf.Tensor) -> tf.Tensor:
+    """Return the central square (top, left, height, width) of an image of `size`."""
+    shorter = tf.cast(tf.reduce_min(size), tf.float32)
+    side = tf.maximum(tf.cast(tf.round(shorter * _CENTRE), tf.int32), 1)
+    return tf.concat([(size - side) // 2, [side, side]], axis=0)
+
+
+def resize(images: tf.Tensor, height: int, width: int) -> tf.Tensor:
+    """Resize unsigned byte images bilinearly and round."""
+    return tf.cast(tf.image.resize(images, (height, width)) + 0.5, tf.uint8)
+
+
+def crop(image: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
+    """Crop an image to `window` (top, left, height, width)."""
+    begin = tf.concat([window[:2], [0]], axis=0)
+    return tf.slice(image, begin, tf.concat([window[2:], [-1]], axis=0))
+
+
+def random_flip(images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Flip an image horizontally with probability 1/2."""
+    return tf.image.stateless_random_flip_left_right(images, seed)
+
+
+def pad_crop_flip(images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+    """Pad each image of a batch by 4 black pixels, crop it at random and flip half of them.
+
+    As Lee et al. (arXiv:1409.5185) and He et al. (section 4.2) do for CIFAR-10. The batch is
+    (count, height, width, channels), the seeds are (count, 2). A few operations treat all images.
+    """
+    height, width = images.shape[1:3]
+    padded = tf.pad(images, ((0, 0), (_PADDING, _PADDING), (_PADDING, _PADDING), (0, 0)))
+    shifts = 2 * _PADDING + 1
+    top, left = tf.math.floormod(seeds[:, 0], shifts), tf.math.floormod(seeds[:, 1], shifts)
+    mirrored = tf.math.floormod(seeds[:, 0] // shifts, 2) == 1
+    rows = top[:, None] + tf.range(height)
+    columns = tf.range(width)
+    columns = left[:, None] + tf.where(mirrored[:, None], columns[::-1], columns)
+    return tf.gather(tf.gather(padded, rows, axis=1, batch_dims=1), columns, axis=2, batch_dims=1)

@@ -1,1 +1,0 @@
-"""Turn stored examples into features and labels on the host: parse, decode, augment."""

@@ -1,0 +1,208 @@
+"""A model: created, checked while its first step is traced, its variables named and chosen."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tpu_training.errors import InputError
+from tpu_training.models.keras import adapt, creation, is_keras_model
+from tpu_training.models.registry import CreateModel, ModelDefinition
+from tpu_training.models.spec import CLASS, DataSpec
+from tpu_training.models.task import Losses, Metric, Task
+
+
+def create_model(definition: ModelDefinition, params: Any, spec: DataSpec, seed: int) -> tf.Module:
+    """Return a new model; call in the strategy's scope. `params.precision` must be a type.
+
+    Raises:
+        InputError: A Keras model that can't be trained on data of `spec`.
+    """
+    if not definition.own:
+        return definition.create_model(params, spec, seed)
+    with creation(definition.create_model, seed, params.precision):
+        model = definition.create_model(params, spec, seed)
+        where = line_of(definition.create_model)
+        return adapt(model, spec, where) if is_keras_model(model, where) else model
+
+
+# Check that a user's model and loss return what training needs, while the first step is traced.
+
+
+def check_model(model: object, create_model: CreateModel) -> None:
+    """Raise InputError if what `create_model` returned is no model."""
+    what = "create_model returned " + _described(model)
+    if model is None:
+        problem = f"{what}, expected a tf.Module"
+    elif not callable(model):
+        problem = f"{what} that can't be called, expected `__call__(self, features, training)`"
+    elif not getattr(model, "trainable_variables", ()):
+        problem = (
+            f"{what} that has no trainable variables: keep layers and variables as attributes of "
+            "a tf.Module"
+        )
+    else:
+        return
+    raise InputError(f"{line_of(create_model)}: {problem}")
+
+
+def checked_forward(
+    forward: Callable[..., tf.Tensor], model: tf.Module, spec: DataSpec
+) -> Callable[..., tf.Tensor]:
+    """Return `forward`, which calls `model`, with a check of its logits' shape and type."""
+
+    def checked(features: tf.Tensor, training: bool) -> tf.Tensor:
+        logits = forward(features, training=training)
+        expected = tf.TensorSpec((features.shape[0], *spec.output_shape), tf.float32)
+        if not _fits(logits, expected):
+            raise InputError(
+                f"{line_of(type(model).__call__)}: {type(model).__name__} returned "
+                f"{_described(logits)}, expected {_wanted(spec, expected)}"
+            )
+        return logits
+
+    return checked
+
+
+def checked_losses(losses: Losses, original: Losses) -> Losses:
+    """Return `losses`, made from the user's function `original`, with a check of what it gives."""
+
+    def checked(logits: tf.Tensor, labels: tf.Tensor, params: Any) -> tf.Tensor:
+        each = losses(logits, labels, params)
+        expected = tf.TensorSpec((labels.shape[0],), tf.float32)
+        if not _fits(each, expected):
+            raise InputError(
+                f"{line_of(original)}: losses returned {_described(each)}, expected the loss of "
+                f"each example, {_described(expected)}"
+            )
+        return each
+
+    return checked
+
+
+def _wanted(spec: DataSpec, expected: tf.TensorSpec) -> str:
+    if spec.output_shape == (spec.classes,) and spec.targets == CLASS:
+        what = f"a number for each of the data set's {spec.classes} classes"
+        return f"logits, {_described(expected)}: {what}"
+    return f"{_described(expected)}, as the task wants it for the data set's {spec.targets}"
+
+
+def checked_metrics(task: Task, spec: DataSpec) -> Sequence[Metric]:
+    """Return the metrics of a user's `task`, or raise InputError if they are of another type."""
+    metrics = task.metrics(spec)
+    wrong = not isinstance(metrics, list | tuple) or [
+        metric for metric in metrics if not isinstance(metric, Metric)
+    ]
+    if wrong:
+        raise InputError(
+            f"{line_of(task.metrics)}: metrics returned {metrics!r}, expected a list of "
+            "Metric(name, sums, value)"
+        )
+    return metrics
+
+
+def check_sums(metric: Metric, few: Sequence[Any], more: Sequence[Any]) -> None:
+    """Raise InputError if a metric's sums differ in shape between few and more examples."""
+    for sums, others in zip(few, more, strict=True):
+        if not tf.is_tensor(sums) or not (sums.dtype.is_integer or sums.dtype.is_floating):
+            raise InputError(
+                f"{line_of(metric.sums)}: the metric {metric.name} returned {_described(sums)}, "
+                "expected a tensor of numbers, or a tuple of tensors"
+            )
+        if not sums.shape.is_fully_defined() or sums.shape != others.shape:
+            raise InputError(
+                f"{line_of(metric.sums)}: the metric {metric.name} returned "
+                f"{_described(sums)} for 2 examples and {_described(others)} for 3; sum over the "
+                "batch, so that the shape is the same for every batch"
+            )
+
+
+def check_value(metric: Metric, value: object) -> None:
+    """Raise InputError if the figure that a metric's `value` made is no number."""
+    assert metric.value
+    array = np.asarray(value)
+    if array.shape or array.dtype.kind not in "fiub":
+        raise InputError(
+            f"{line_of(metric.value)}: the value of the metric {metric.name} is "
+            f"{type(value).__name__} of the shape {array.shape}, expected a number"
+        )
+
+
+def _fits(value: object, expected: tf.TensorSpec) -> bool:
+    return tf.is_tensor(value) and bool(expected.is_compatible_with(value))
+
+
+def _described(value: Any) -> str:
+    if tf.is_tensor(value) or isinstance(value, tf.TensorSpec):
+        return f"{value.dtype.name} of the shape {value.shape}"
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def line_of(function: Callable[..., Any]) -> str:
+    """Return FILE:LINE of the definition of `function`."""
+    plain = inspect.unwrap(getattr(function, "func", function))
+    code = getattr(plain, "__code__", None) or getattr(type(plain).__call__, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)
+
+
+# Name a model's variables by their paths, and choose among them by patterns.
+
+# Names that a message lists; more would hide the rest of it.
+_MOST_SHOWN = 12
+
+
+def variable_names(model: tf.Module) -> list[str]:
+    """Return the paths of `model.trainable_variables`, such as `conv_1/kernel`, in their order."""
+    if not isinstance(model, tf.Module):  # Such as a model of Keras 3.
+        names = (variable.name.partition(":")[0] for variable in model.trainable_variables)
+        return [f"{name}_{number}" for number, name in enumerate(names)]
+    trained = {id(variable) for variable in model.trainable_variables}
+    return [path for path, variable in variable_paths(model) if id(variable) in trained]
+
+
+def variable_paths(model: tf.Module) -> Iterator[tuple[str, tf.Variable]]:
+    """Yield all variables of `model` with their paths; their own names repeat, as `kernel`."""
+    found = model._flatten(
+        predicate=lambda value: isinstance(value, tf.Variable),
+        with_path=True,
+        expand_composites=True,
+    )
+    for path, variable in found:
+        yield "/".join(map(str, path)), variable
+
+
+def layer_of(path: str) -> str:
+    """Return the part of a model that the variable at `path` is in: `blocks/3`, or `head`."""
+    parts = path.split("/")
+    numbered = (place + 1 for place, part in enumerate(parts) if part.isdigit())
+    return "/".join(parts[: next(numbered, 1)])
+
+
+def split_patterns(text: str) -> list[str]:
+    """Return the patterns in a list with commas."""
+    return [pattern.strip() for pattern in text.split(",") if pattern.strip()]
+
+
+def matches(path: str, pattern: str) -> bool:
+    """Return whether `pattern` means `path`, or a part of the model that `path` is in."""
+    return fnmatchcase(path, pattern) or fnmatchcase(path, f"{pattern}/*")
+
+
+def check_pattern(flag: str, pattern: str, paths: Sequence[str]) -> None:
+    """Raise InputError where `pattern` matches none of `paths`."""
+    if not any(matches(path, pattern) for path in paths):
+        raise InputError(
+            f"{flag}: {pattern!r} matches none of the model's variables, such as "
+            f"{some(paths)}; its parts are {some(list(dict.fromkeys(map(layer_of, paths))))}"
+        )
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first of `names`, and how many more there are."""
+    rest = len(names) - _MOST_SHOWN
+    return ", ".join(names[:_MOST_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
