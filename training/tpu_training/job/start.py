@@ -23,7 +23,7 @@ from tpu_training.cluster.library import (
     use_tpu_here,
 )
 from tpu_training.cluster.machine import find_machine
-from tpu_training.compile.lean import import_tensorflow
+from tpu_training.compile.programs import import_tensorflow
 from tpu_training.data.buckets import set_up_buckets
 from tpu_training.data.function.call import is_function
 from tpu_training.errors import InputError
