@@ -10,8 +10,7 @@ from typing import Any
 from tpu_training.compile import session
 from tpu_training.compile.answer import Answer
 from tpu_training.compile.request import described_data, request
-from tpu_training.compile.result import Compiled, Costs, Topology
-from tpu_training.compile.search import Largest
+from tpu_training.compile.result import Compiled, Costs, Largest, Topology
 from tpu_training.compile.session import answer_key
 from tpu_training.data.manifest import DataFile, Split
 

@@ -15,7 +15,6 @@ from typing import Any, Literal, TypeVar
 from tpu_training.commands.arguments import add_task, build_model
 from tpu_training.commands.command import Command, add_command
 from tpu_training.compile.answer import Answer
-from tpu_training.compile.compiler import machine_problems, memory_problems, tensorflow_problems
 from tpu_training.compile.programs import JobPrograms, read_program
 from tpu_training.compile.request import Request, described_data, read_manifest, request, versions
 from tpu_training.compile.session import (
@@ -253,6 +252,12 @@ def build_compile_job(
 
 def lacking(*, quick: bool, tensorflow: bool) -> list[str]:
     """Return what this machine lacks to compile."""
+    from tpu_training.compile.compiler import (
+        machine_problems,
+        memory_problems,
+        tensorflow_problems,
+    )
+
     found = [*machine_problems(), *memory_problems(quick)]
     return [*found, *tensorflow_problems()] if tensorflow else found
 

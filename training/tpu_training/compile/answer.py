@@ -4,8 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from tpu_training.compile.result import Compiled, Costs
-from tpu_training.compile.search import Largest
+from tpu_training.compile.result import Compiled, Costs, Largest
 from tpu_training.compile.tpus import (
     Price,
     Tpu,

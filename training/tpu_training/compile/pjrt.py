@@ -1,8 +1,9 @@
-"""The process in which libtpu works: `python -m tpu_training.compile.pjrt FOLDER`.
+"""Google's TPU compiler, libtpu, by PJRT's C API, and the process in which it works.
 
-It reads `request.json` and `program` from FOLDER and writes `topology.json`, libtpu's dump and
-`answer.json` into it. A crash of the compiler so ends nothing else. Its standard input is a pipe
-from the process that started it: when that ends, however it does, this one removes FOLDER and ends.
+`python -m tpu_training.compile.pjrt FOLDER` reads `request.json` and `program` from FOLDER and
+writes `topology.json`, libtpu's dump and `answer.json` into it, so that a crash of the compiler
+ends nothing else. Its standard input is a pipe from the process that started it: when that process
+ends, this one removes FOLDER and ends, too.
 """
 
 from __future__ import annotations
@@ -68,15 +69,7 @@ def _end_with_parent(folder: Path) -> None:
     os._exit(1)
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
-    # libtpu's own threads need not end in order.
-    sys.stdout.flush()
-    os._exit(0)
-
-
-# --- How much of a core's HBM a program may use.
-
+# How much of a core's HBM a program may use:
 # "… exceeds available HBM (15.48G)", or by libtpu 0.0.21 "Used 18.91G of 15.48G hbm."
 _LIMIT = re.compile(r"available HBM \(([\d.]+)([KMGT])\)|of ([\d.]+)([KMGT]) hbm")
 _OUT_OF_MEMORY = re.compile(r"CompileTimeHbmOom|Ran out of memory in memory space hbm")
@@ -122,11 +115,10 @@ def hbm_limit(compiler: Compiler) -> int | None:
     return None
 
 
-# --- The part of PJRT's C API that compiling takes, by ctypes.
-#
+# The part of PJRT's C API that compiling takes.
 # Source: xla/pjrt/c/pjrt_c_api.h, which TensorFlow's wheel has under include/. Functions are found
-# by their place in PJRT_Api, which only ever grows at its end; minor versions 69 (libtpu 0.0.17), 75
-# (0.0.21) and 117 (0.0.52) were tried.
+# by their place in PJRT_Api, which only ever grows at its end; minor versions 69 (libtpu 0.0.17),
+# 75 (0.0.21) and 117 (0.0.52) were tried.
 
 Fields: TypeAlias = list[tuple[str, Any]]
 
@@ -327,9 +319,7 @@ def _read(values: Any, count: int) -> dict[str, str | int | float]:
     return found
 
 
-# --- Settings of a compilation: libtpu's environment, and a CompileOptionsProto.
-#
-# Sources: field numbers from xla/pjrt/compile_options.proto (TensorFlow's wheel has the header made
+# Settings of a compilation: libtpu's environment, and a CompileOptionsProto. Sources: field numbers from xla/pjrt/compile_options.proto (TensorFlow's wheel has the header made
 # of it) and xla_data.proto's DeviceAssignmentProto; the environment by trial with libtpu 0.0.52 and
 # 0.0.21.
 
@@ -407,3 +397,10 @@ def _varint(value: int) -> bytes:
         parts.append(value & 0x7F | 0x80)
         value >>= 7
     return bytes([*parts, value])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
+    # libtpu's own threads need not end in order.
+    sys.stdout.flush()
+    os._exit(0)

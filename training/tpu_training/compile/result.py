@@ -200,6 +200,19 @@ class Compiled:
 
 
 @dataclass(frozen=True)
+class Largest:
+    """The largest numbers of examples that a replica can process at a time; 0 if not even one.
+
+    Attributes:
+        fits: The largest that the compiler accepts.
+        plain: The largest for which it computes nothing twice.
+    """
+
+    fits: int
+    plain: int
+
+
+@dataclass(frozen=True)
 class Progress:
     """How far a compilation is.
 

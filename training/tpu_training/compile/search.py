@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tpu_training.compile.result import Compiled
+from tpu_training.compile.result import Compiled, Largest
 from tpu_training.compile.table import milliseconds, size
 from tpu_training.compile.tpus import Tpu, bound
 from tpu_training.models.params import Params
@@ -28,19 +28,6 @@ _FIXED = ("weights", "optimizer", "statistics")
 
 Compile = Callable[[int], Compiled]
 """Compiles the step for a number of examples that a replica processes at a time."""
-
-
-@dataclass(frozen=True)
-class Largest:
-    """The largest numbers of examples that a replica can process at a time; 0 if not even one.
-
-    Attributes:
-        fits: The largest that the compiler accepts.
-        plain: The largest for which it computes nothing twice.
-    """
-
-    fits: int
-    plain: int
 
 
 def search(compile_at: Compile, start: int) -> Largest:
@@ -140,7 +127,7 @@ def _whole_tiles(size: int) -> int:
     return size // _TILE * _TILE or size
 
 
-# --- Propose the parameters of a recipe that a TPU type asks for, with the compiled facts behind them.
+# The parameters of a recipe that a TPU type asks for, with the compiled facts behind them.
 #
 # Only what compiled facts decide is proposed. They say nothing about what a model learns.
 

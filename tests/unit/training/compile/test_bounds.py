@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tpu_training.compile.result import Compiled, Costs, Estimate, Topology
-from tpu_training.compile.search import Largest, search
+from tpu_training.compile.result import Compiled, Costs, Estimate, Largest, Topology
+from tpu_training.compile.search import search
 from tpu_training.compile.tpus import (
     COMPUTE,
     LINKS,

@@ -17,7 +17,7 @@ import pytest
 
 from tpu_training.__main__ import main
 from tpu_training.commands import compile, tune
-from tpu_training.compile import session
+from tpu_training.compile import cached, session
 from tpu_training.compile.compiler import Libtpu, free_gib, machine_problems, memory_problems
 from tpu_training.compile.request import described_data, request
 from tpu_training.compile.result import (
@@ -272,15 +272,15 @@ def test_other_programs_read_the_answer_without_compiling_or_tensorflow(
 ) -> None:
     manifest = described_data("224x224x3", 1000)
     given = {"depth": 50, "global_batch_size": 1024, "evaluation-batch-size": "1024"}
-    assert session("v3-8", "resnet", given, manifest) is None
+    assert cached("v3-8", "resnet", given, manifest) is None
     run(capsys, *RESNET, "--tpu=v3-8", *BATCHES)
     asked = len(compiler.asked)
-    answer = session("v3-8", "resnet", {**given, "epochs": 90}, manifest)
+    answer = cached("v3-8", "resnet", {**given, "epochs": 90}, manifest)
     assert answer is not None
     assert answer.largest is not None
     assert answer.as_json(1000)["estimate"]
-    assert session("v2-8", "resnet", given, manifest) is None
-    assert session("v3-8", "resnet", {**given, "depth": 18}, manifest) is None
+    assert cached("v2-8", "resnet", given, manifest) is None
+    assert cached("v3-8", "resnet", {**given, "depth": 18}, manifest) is None
     assert len(compiler.asked) == asked
 
 
@@ -288,7 +288,7 @@ def test_a_quick_answer_does_not_replace_a_full_one(capsys: pytest.CaptureFixtur
     run(capsys, *RESNET, "--tpu=v3-8", *BATCHES)
     run(capsys, *RESNET, "--tpu=v3-8", *BATCHES, "--quick")
     given = {"depth": 50, "global_batch_size": 1024, "evaluation_batch_size": 1024}
-    answer = session("v3-8", "resnet", given, described_data("224x224x3", 1000))
+    answer = cached("v3-8", "resnet", given, described_data("224x224x3", 1000))
     assert answer is not None
     assert answer.train.estimate is not None
 
