@@ -19,14 +19,13 @@ from tpustack.dashboard import jobs, stacks
 from tpustack.dashboard.assets import INDEX, assets, kind
 from tpustack.dashboard.curves import curves
 from tpustack.dashboard.feed import feed, line_of
-from tpustack.dashboard.log import Follower
+from tpustack.dashboard.log import Follower, Json
 from tpustack.dashboard.places import Place
 from tpustack.dashboard.sources import sources
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs import waiting
 from tpustack.jobs.place import explained
 
-Json = dict[str, Any]
 _LOOK = 1.0
 _LINES = "application/x-ndjson"
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from infra.startup.agent.jobs.queue import Queue
+from tpustack.dashboard.log import Json
 from tpustack.errors import UsageError
 from tpustack.jobs import artifacts, table, waiting
 from tpustack.jobs.runners import why_waiting
@@ -12,13 +11,6 @@ from tpustack.jobs.stop import stop as stop_job
 from tpustack.jobs.submit import again
 from tpustack.jobs.vertex.place import place_again
 from tpustack.jobs.vertex.submit import hand_over
-
-Json = dict[str, Any]
-
-
-def listed(queue: Queue) -> list[Json]:
-    """Return all jobs: those that run, those that wait in order, others. Raises StoreError."""
-    return table.rows(queue.summaries())
 
 
 def shown(queue: Queue, name: str) -> Json:

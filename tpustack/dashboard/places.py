@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from infra.names import names_of
 from infra.settings import StackSettings
@@ -13,6 +14,8 @@ from tpustack.cloud.google import Google
 from tpustack.errors import UsageError
 from tpustack.jobs.place import bucket_of
 from tpustack.stacks.files import all_stacks, load, require_file
+
+Json = dict[str, Any]
 
 
 @dataclass(frozen=True)

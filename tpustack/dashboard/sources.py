@@ -6,21 +6,20 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import click
 
 from infra.catalog import Catalog
 from infra.cost.parts import of_stack
 from tpustack.cloud.google import Google
-from tpustack.dashboard import jobs, stacks, tpus
-from tpustack.dashboard.places import Place
+from tpustack.dashboard import stacks, tpus
+from tpustack.dashboard.places import Json, Place
 from tpustack.dashboard.trainings import Trainings
 from tpustack.errors import TpustackError
 from tpustack.inert import plain
+from tpustack.jobs import table
 from tpustack.jobs.place import explained
 
-Json = dict[str, Any]
 _JOBS, _TPUS, _TRAININGS, _STACKS = 2.0, 3.0, 30.0, 300.0
 # Fifty places must not mean fifty questions every two seconds.
 _SECONDS_A_PLACE = 0.2
@@ -79,7 +78,9 @@ def _of_bucket(place: Place, google: Google, catalog: Catalog, slow: float) -> I
         with explained(queue):
             return what()
 
-    yield Source("jobs", place.name, _JOBS * slow, partial(read, partial(jobs.listed, queue)))
+    yield Source(
+        "jobs", place.name, _JOBS * slow, partial(read, lambda: table.rows(queue.summaries()))
+    )
     if place.settings is None:
         look = partial(tpus.of_bucket, queue.store)
         yield Source("tpus", place.name, _TPUS * slow, partial(read, look))

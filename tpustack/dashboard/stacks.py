@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from infra.catalog import Catalog
 from infra.cost.parts import of_stack
-from tpustack.dashboard.places import Place
+from tpustack.dashboard.places import Json, Place
 from tpustack.errors import UsageError
-
-Json = dict[str, Any]
 
 
 def stack(place: Place, catalog: Catalog) -> Json:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from infra.names import names_of
 from infra.startup.agent.jobs.lease import DURATION
 from infra.startup.agent.jobs.store import Store
 from tpustack.cloud.google import Google
 from tpustack.cloud.tpu import Nodes
-from tpustack.dashboard.places import Place
+from tpustack.dashboard.places import Json, Place
 
-Json = dict[str, Any]
 Zone = tuple[str, str]
 """A project and a zone."""
 ABSENT = "ABSENT"
