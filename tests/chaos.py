@@ -44,7 +44,7 @@ from tpustack.engine.stack import Stack
 from tpustack.errors import TpustackError, UsageError
 from tpustack.interrupt import Interrupted, handled
 from tpustack.logs import serial
-from tpustack.logs.words import Ended, Progress
+from tpustack.logs.serial import Ended, Progress
 from tpustack.stacks import wheel
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class Chaos:
         """Read the job's results and its ledger."""
         from tpu_training.goodput.account import account
         from tpu_training.goodput.ledger import read
-        from tpustack.goodput.files import files_of
+        from tpustack.goodput import files_of
 
         metrics = json.loads(Google().content(f"{job_url}/metrics.json"))
         self.outcome.steps, self.outcome.loss = metrics["steps"], metrics["test_loss"]

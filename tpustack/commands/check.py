@@ -17,7 +17,7 @@ from tpustack.stacks import files as stacks
 from tpustack.stacks.files import Report
 
 if TYPE_CHECKING:
-    from tpustack.live.finding import Finding
+    from tpustack.live.project import Finding
 
 
 @click.command("check")
@@ -55,7 +55,7 @@ def _live(stack: str, as_json: bool) -> int:
     # They take a while to load, for which only those who ask should wait.
     from tpustack.cloud.google import Google
     from tpustack.live import check
-    from tpustack.live.finding import Asked
+    from tpustack.live.project import Asked
 
     catalog = Catalog()
     report = stacks.check(stack, catalog)

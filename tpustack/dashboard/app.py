@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import asyncio
+import codecs
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import Any
 
@@ -13,18 +18,23 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from infra.startup.agent.jobs import layout
 from infra.startup.agent.jobs.queue import Queue
+from infra.startup.agent.jobs.store import Item
 from tpustack.cloud.google import Google
-from tpustack.dashboard import jobs, stacks
+from tpustack.dashboard import sources as stacks
 from tpustack.dashboard.assets import INDEX, assets, kind
-from tpustack.dashboard.curves import curves
-from tpustack.dashboard.feed import feed, line_of
-from tpustack.dashboard.log import Follower, Json
-from tpustack.dashboard.places import Place
-from tpustack.dashboard.sources import sources
+from tpustack.dashboard.sources import Place, Source
+from tpustack.dashboard.sources import sources as sources_sources
+from tpustack.dashboard.trainings import curves
 from tpustack.errors import TpustackError, UsageError
-from tpustack.jobs import waiting
+from tpustack.jobs import artifacts, table, waiting
 from tpustack.jobs.place import explained
+from tpustack.jobs.runners import why_waiting
+from tpustack.jobs.stop import stop as stop_job
+from tpustack.jobs.submit import again
+from tpustack.jobs.vertex.place import place_again
+from tpustack.jobs.vertex.submit import hand_over
 
 _LOOK = 1.0
 _LINES = "application/x-ndjson"
@@ -47,12 +57,12 @@ class Application:
         self.asgi = Starlette(
             routes=[
                 Route("/api/feed", self._feed),
-                Route(job, self._answer(jobs.shown)),
+                Route(job, self._answer(job_document)),
                 Route(f"{job}/log", self._follow),
                 Route(f"{job}/log.txt", self._whole_log),
-                Route(f"{job}/stop", self._answer(jobs.stop), methods=["POST"]),
+                Route(f"{job}/stop", self._answer(stop_job_named), methods=["POST"]),
                 Route(
-                    f"{job}/resubmit", self._answer(jobs.resubmit, submits=True), methods=["POST"]
+                    f"{job}/resubmit", self._answer(resubmit_job, submits=True), methods=["POST"]
                 ),
                 Route("/api/places/{place}/curves", self._curves),
                 Route("/api/places/{place}/drift", self._drift, methods=["POST"]),
@@ -63,7 +73,7 @@ class Application:
         )
 
     async def _feed(self, request: Request) -> Response:
-        found = await run_sync(sources, tuple(self._places.values()), self._google)
+        found = await run_sync(sources_sources, tuple(self._places.values()), self._google)
         return StreamingResponse(feed(found), media_type=_LINES)
 
     def _answer(
@@ -153,3 +163,155 @@ async def _file(request: Request) -> Response:
 async def _explained(request: Request, error: Exception) -> Response:
     status = HTTPStatus.BAD_REQUEST if isinstance(error, UsageError) else HTTPStatus.BAD_GATEWAY
     return JSONResponse({"problem": str(error)}, status)
+
+
+# --- The stream of all that the page shows: each change of each source, as soon as it is seen.
+
+_SOURCES_AT_ONCE = 8
+_ALIVE = 10.0
+"""After so many seconds without a change, an empty line shows who is gone."""
+
+
+async def feed(sources: Sequence[Source]) -> AsyncIterator[bytes]:
+    """Yield a line of JSON for each source at first, and then for each that has changed."""
+    lines: asyncio.Queue[bytes] = asyncio.Queue()
+    limiter = anyio.CapacityLimiter(_SOURCES_AT_ONCE)
+    tasks = [asyncio.create_task(_follow(source, lines, limiter)) for source in sources]
+    try:
+        while True:
+            try:
+                yield await asyncio.wait_for(lines.get(), _ALIVE)
+            except asyncio.TimeoutError:
+                yield b"\n"
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _follow(
+    source: Source, lines: asyncio.Queue[bytes], limiter: anyio.CapacityLimiter
+) -> None:
+    before = b""
+    while True:
+        line = await run_sync(lambda: line_of(source.message()), limiter=limiter)
+        if line != before:
+            lines.put_nowait(line)
+            before = line
+        await asyncio.sleep(source.every)
+
+
+def line_of(message: dict[str, Any]) -> bytes:
+    """Return a message as a line of its own."""
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+# --- Jobs as the page shows them, and what it can do with one.
+
+
+def job_document(queue: Queue, name: str) -> Json:
+    """Return all that is known of a job, but for the values in its environment.
+
+    Raises:
+        UsageError: there is no such job.
+        StoreError: the bucket refuses.
+    """
+    job = waiting.read(queue, name)
+    document = table.document(job, queue.store.bucket)
+    # People put tokens there; a page that is shown around must not have them.
+    document["spec"]["env"] = sorted(job.spec.env)
+    found = [vars(one) for one in artifacts.of_job(queue, name)]
+    return {**document, "artifacts": found, "waiting": None if job.is_over else why_waiting(queue)}
+
+
+def stop_job_named(queue: Queue, name: str) -> Json:
+    """End a job. Raises as `shown` does."""
+    job = stop_job(queue, name)
+    return {"name": name, "state": "stopping" if not job.is_over else job.state}
+
+
+def resubmit_job(queue: Queue, name: str, stack: str | None) -> Json:
+    """Run a job once more; what Vertex AI runs needs its stack. Raises as `shown` does."""
+    old = waiting.read(queue, name)
+    if old.spec.vertex and stack is None:
+        raise UsageError("Vertex AI runs it: open the dashboard with its stack, not its bucket")
+    place = place_again(stack, None, old.spec)
+    new = hand_over(queue, again(queue, old, place, None), place)
+    return {"name": new.name, "state": new.state}
+
+
+# --- A job's log as a page follows it: its end first, then what is added, never more than fits.
+
+Json = dict[str, Any]
+_MOST_BYTES, _MOST_PIECES = 512 * 1024, 200
+"""What one look reads at most; of more, the end."""
+_PIECES_AT_ONCE = 8
+_PIECE = re.compile(r"/[0-9]{4,9}/[0-9]+$")
+
+
+class Follower:
+    """One reader of a job's log.
+
+    Args:
+        queue: where the job is.
+        name: the job.
+        behind: the last piece that was read before; empty for none.
+    """
+
+    def __init__(self, queue: Queue, name: str, behind: str = "") -> None:
+        self._queue, self._name, self._behind = queue, name, behind
+        self._number = 0
+        self._decoder = _decoder()
+        self.is_over = False
+
+    def look(self) -> list[Json]:
+        """Return what is new.
+
+        An object has `skipped` (bytes that are left out), `try` (its number), `text` and `at` (the
+        piece), or `state` and `code` of a job that is over.
+
+        Raises:
+            UsageError: there is no such job.
+            StoreError: the bucket refuses.
+        """
+        # All of its log is in the bucket before it is said to be over.
+        job = waiting.read(self._queue, self._name, ask=False)
+        items = self._queue.store.items(layout.logs(self._name), behind=self._behind)
+        # Other jobs may have written anything there.
+        pieces = [one for one in items if _PIECE.search(one.path)]
+        said = list(self._texts(pieces))
+        if job.is_over:
+            self.is_over = True
+            said.append({"state": job.state, "code": job.code, "reason": job.reason})
+        return said
+
+    def _texts(self, pieces: Sequence[Item]) -> Iterator[Json]:
+        kept = last(pieces)
+        if left_out := sum(item.size for item in pieces[: len(pieces) - len(kept)]):
+            self._decoder = _decoder()
+            yield {"skipped": left_out}
+        with ThreadPoolExecutor(_PIECES_AT_ONCE) as threads:
+            contents = threads.map(lambda item: self._queue.store.read(item.path), kept)
+            for item, content in zip(kept, contents, strict=True):
+                self._behind = item.path
+                yield from self._text(item, content[0] if content else b"")
+
+    def _text(self, item: Item, content: bytes) -> Iterator[Json]:
+        number = int(item.path.split("/")[-2])
+        if number != self._number:
+            self._number, self._decoder = number, _decoder()
+            yield {"try": number}
+        yield {"text": self._decoder.decode(content), "at": item.path}
+
+
+def last(pieces: Sequence[Item]) -> Sequence[Item]:
+    """Return the last pieces that one look may read, at least one if there are any."""
+    total = 0
+    for count, item in enumerate(reversed(pieces)):
+        total += item.size
+        if count and (total > _MOST_BYTES or count >= _MOST_PIECES):
+            return pieces[len(pieces) - count :]
+    return pieces
+
+
+def _decoder() -> codecs.IncrementalDecoder:
+    return codecs.getincrementaldecoder("utf-8")(errors="replace")

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import click
 
 from infra.catalog import Catalog
 from infra.cost.parts import of_stack
+from infra.names import names_of
+from infra.settings import StackSettings
+from infra.startup.agent.jobs.lease import DURATION
+from infra.startup.agent.jobs.queue import Queue
+from infra.startup.agent.jobs.store import Store
 from tpustack.cloud.google import Google
-from tpustack.dashboard import stacks, tpus
-from tpustack.dashboard.places import Json, Place
+from tpustack.cloud.tpu import Nodes
 from tpustack.dashboard.trainings import Trainings
-from tpustack.errors import TpustackError
+from tpustack.errors import TpustackError, UsageError
 from tpustack.inert import plain
 from tpustack.jobs import table
-from tpustack.jobs.place import explained
+from tpustack.jobs.place import bucket_of, explained
+from tpustack.stacks.files import all_stacks, load, require_file
 
 _JOBS, _TPUS, _TRAININGS, _STACKS = 2.0, 3.0, 30.0, 300.0
 # Fifty places must not mean fifty questions every two seconds.
@@ -62,8 +70,8 @@ def sources(places: Sequence[Place], google: Google) -> list[Source]:
     slow = max(1.0, len(places) * _SECONDS_A_PLACE / _JOBS)
     found = [Source("stacks", "", _STACKS, partial(_stacks, places, catalog))]
     found += [
-        Source("tpus", "/".join(zone), _TPUS * slow, partial(tpus.of_zone, google, zone, wanted))
-        for zone, wanted in tpus.by_zone(places).items()
+        Source("tpus", "/".join(zone), _TPUS * slow, partial(tpus_of_zone, google, zone, wanted))
+        for zone, wanted in tpus_by_zone(places).items()
     ]
     for place in places:
         if place.bucket:
@@ -82,7 +90,7 @@ def _of_bucket(place: Place, google: Google, catalog: Catalog, slow: float) -> I
         "jobs", place.name, _JOBS * slow, partial(read, lambda: table.rows(queue.summaries()))
     )
     if place.settings is None:
-        look = partial(tpus.of_bucket, queue.store)
+        look = partial(tpus_of_bucket, queue.store)
         yield Source("tpus", place.name, _TPUS * slow, partial(read, look))
     estimate = of_stack(place.settings, place.name, catalog) if place.settings else None
     trainings = Trainings(google, place, estimate)
@@ -90,4 +98,173 @@ def _of_bucket(place: Place, google: Google, catalog: Catalog, slow: float) -> I
 
 
 def _stacks(places: Sequence[Place], catalog: Catalog) -> list[Json]:
-    return [stacks.stack(place, catalog) for place in places]
+    return [stack(place, catalog) for place in places]
+
+
+# --- Where the dashboard looks: the buckets of stacks, or buckets by their names.
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A bucket, and the stack that has it where that is known.
+
+    Attributes:
+        name: the stack's, or else the bucket's.
+        bucket: without gs://; empty where the stack's file is wrong.
+        settings: the stack's.
+        problem: what is wrong with the stack's file.
+    """
+
+    name: str
+    bucket: str
+    settings: StackSettings | None = None
+    problem: str = ""
+
+    def queue(self, google: Google, say: Callable[[str], None] = lambda _: None) -> Queue:
+        """Return its jobs. A record that is none is left out, as in every list, and said."""
+        return Queue(Store(self.bucket, google.exchange), say)
+
+
+def places(stacks: Sequence[str], buckets: Sequence[str]) -> list[Place]:
+    """Return the places with these names; all stacks of the project if there are none.
+
+    Raises:
+        UsageError: with everything that is wrong with the names.
+    """
+    problems: list[str] = []
+    found = list(_each(buckets, problems, lambda url: Place(bucket_of(url), bucket_of(url))))
+    if stacks or not buckets:
+        names = stacks or all_stacks()
+        found += _each(names, problems, _of_stack if not stacks else _of_named)
+    if problems:
+        raise UsageError("\n".join(problems))
+    return list({place.name: place for place in found}.values())
+
+
+def _each(
+    names: Sequence[str], problems: list[str], make: Callable[[str], Place]
+) -> Iterator[Place]:
+    for name in names:
+        try:
+            yield make(name)
+        except UsageError as error:
+            problems.append(str(error))
+
+
+def _of_named(stack: str) -> Place:
+    require_file(stack)
+    return _of_stack(stack)
+
+
+def _of_stack(stack: str) -> Place:
+    """Return a stack's place; one wrong file must not hide all other stacks."""
+    try:
+        settings = load(stack)
+    except UsageError as error:
+        return Place(stack, "", problem=str(error))
+    return Place(stack, names_of(settings, stack).bucket, settings)
+
+
+# --- Stacks as the page shows them: what they are, what they cost, whether they have drifted.
+
+
+def stack(place: Place, catalog: Catalog) -> Json:
+    """Return what is known of a place without asking any cloud or engine."""
+    settings = place.settings
+    about = {"name": place.name, "bucket": place.bucket, "problem": place.problem}
+    if settings is None:
+        return {**about, "isStack": bool(place.problem)}
+    hour = of_stack(settings, place.name, catalog).configured
+    return {
+        **about,
+        "isStack": True,
+        "project": settings.project,
+        "zone": settings.zone,
+        "architecture": settings.architecture.value,
+        "tpu": settings.tpu.accelerator_type,
+        "capacity": settings.tpu.capacity.value,
+        "jobs": settings.jobs.enabled,
+        "hour": f"{hour.hour:f}",
+        "complete": hour.complete,
+    }
+
+
+def drift(place: Place) -> Json:
+    """Compare a stack's state with the cloud by the engine, which writes neither.
+
+    Raises:
+        UsageError: the place is no stack.
+        TpustackError: there is no engine, or the backend can't be read.
+    """
+    from tpustack.ci.drift import drift as compare
+    from tpustack.ci.job import Job
+    from tpustack.engine.backend import users_own
+
+    if place.settings is None:
+        raise UsageError(f"{place.name} is a bucket, not a stack: only a stack has a state")
+    backend = users_own()
+    with tempfile.TemporaryDirectory() as folder:
+        job = Job(backend, backend.root, Path(folder), _unheard)
+        (result,) = compare(job, [place.name])
+    return result.as_json()
+
+
+def _unheard(_line: str) -> None:
+    """Pass over the engine's output: the result says what matters."""
+
+
+# --- TPUs as the page shows them, from Google's API or from the bucket alone.
+
+Zone = tuple[str, str]
+"""A project and a zone."""
+ABSENT = "ABSENT"
+_RUNNERS = "runners/"
+
+
+def tpus_by_zone(places: Iterable[Place]) -> dict[Zone, dict[str, Place]]:
+    """Return the names of the TPUs that stacks should have, and whose they are."""
+    stacks = [(place.settings, place) for place in places if place.settings]
+    zones: dict[Zone, dict[str, Place]] = {}
+    for settings, place in stacks:
+        named = zones.setdefault((settings.project, settings.zone), {})
+        for name in names_of(settings, place.name).tpus(settings.tpu.slices):
+            named[name] = place
+    return zones
+
+
+def tpus_of_zone(google: Google, zone: Zone, wanted: Mapping[str, Place]) -> list[Json]:
+    """Return the TPUs of a zone that stacks should have. Raises TpustackError."""
+    nodes = Nodes(google, zone[0])
+    return [_row(name, place, nodes) for name, place in sorted(wanted.items())]
+
+
+def tpus_of_bucket(store: Store) -> list[Json]:
+    """Return the TPUs on which machines run jobs, as their leases say. Raises StoreError."""
+    return [
+        {
+            "name": item.path.removeprefix(_RUNNERS).removesuffix(".json"),
+            "state": "IN USE" if item.age <= DURATION else "NO MACHINE",
+            "seen": item.age,
+        }
+        for item in store.items(_RUNNERS)
+    ]
+
+
+def _row(name: str, place: Place, nodes: Nodes) -> Json:
+    settings = place.settings
+    assert settings is not None, "only stacks have TPUs"
+    # The agent may have moved it to another of the stack's zones.
+    found = nodes.find(settings.tpu_zones, name)
+    zone, node = found or (settings.zone, {"state": ABSENT})
+    about = {"name": name, "place": place.name, "zone": zone, "state": node.get("state", "")}
+    if found is None:
+        return about
+    return {
+        **about,
+        "type": node.get("acceleratorType", ""),
+        "created": node.get("createTime"),
+        "health": node.get("health", ""),
+        "said": node.get("healthDescription", ""),
+    }

@@ -1,12 +1,98 @@
-"""Questions about the project: whether it is there, who pays, which APIs are on."""
+"""The answer to one question to Google, and the questions' order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from urllib.parse import quote, urlsplit
 
-from infra.apis import apis_of
-from tpustack.cloud.google import NotFound
-from tpustack.live.finding import OK, WARNING, WRONG, Asked, Finding
+from infra.apis import COMPUTE_API, apis_of
+from infra.checks.context import Context
+from infra.deployer import permissions_of
+from infra.names import Names
+from infra.settings import StackSettings
+from tpustack.cloud.google import Forbidden, Google, NotFound, says_disabled
+from tpustack.errors import TpustackError
+
+_PROJECT = "https://cloudresourcemanager.googleapis.com/v1/projects/{}"
+OK = "ok"
+WARNING = "warning"
+WRONG = "wrong"
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the table.
+
+    Attributes:
+        about: what was asked about, such as `quota`.
+        state: `ok`, `warning`, `wrong` (`pulumi up` would fail) or `unknown` (Google did not say).
+        said: what was found.
+        cure: what to do; empty if all is fine.
+    """
+
+    about: str
+    state: str
+    said: str
+    cure: str = ""
+
+    def as_json(self) -> dict[str, str]:
+        """Return the finding for programs."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Whom and about what the questions are."""
+
+    google: Google
+    settings: StackSettings
+    context: Context
+    _known: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def project(self) -> str:
+        """The project that everything would be made in."""
+        return self.settings.project
+
+    def look(self, url: str) -> dict[str, Any]:
+        """Return what is at `url`, which several questions need and one asks for."""
+        if url not in self._known:
+            self._known[url] = self.google.get(url)
+        return self._known[url]
+
+    def record(self) -> dict[str, Any]:
+        """Return Google's record of the project."""
+        return self.look(_PROJECT.format(self.project))
+
+
+Question = Callable[[Asked], Iterator[Finding]]
+
+
+def _refused(about: str, error: Forbidden, project: str) -> Finding:
+    """Return why a question got no answer: its API is off, or the caller may not ask it."""
+    api = urlsplit(str(error).partition(" ")[0]).hostname
+    if says_disabled(error) and api:
+        said = f"cannot be asked before {api} is enabled"
+        return Finding(about, WARNING, said, f"`gcloud services enable {api} --project {project}`")
+    return Finding(about, UNKNOWN, str(error), "Let somebody look who may")
+
+
+def answers(about: str, question: Question, asked: Asked) -> list[Finding]:
+    """Return the findings of a question; one that says why, where Google does not answer."""
+    found: list[Finding] = []
+    try:
+        found.extend(question(asked))
+    except Forbidden as error:
+        found.append(_refused(about, error, asked.project))
+    except TpustackError as error:
+        found.append(Finding(about, UNKNOWN, str(error), "Try again"))
+    return found
+
+
+# --- Questions about the project: whether it is there, who pays, which APIs are on.
 
 _BILLING = "https://cloudbilling.googleapis.com/v1/projects/{}/billingInfo"
 _SERVICES = "https://serviceusage.googleapis.com/v1/projects/{}/services"
@@ -68,3 +154,169 @@ def not_enabled(about: str, api: str) -> Finding:
     return Finding(
         about, WARNING, f"cannot be asked before {api} is enabled", "Ask again after that"
     )
+
+
+# --- The question whether the caller may do what deploying the stack takes.
+
+_PROJECT_PERMISSIONS = (
+    "https://cloudresourcemanager.googleapis.com/v1/projects/{}:testIamPermissions"
+)
+_BILLING_PERMISSIONS = (
+    "https://cloudbilling.googleapis.com/v1/billingAccounts/{}:testIamPermissions"
+)
+# How many permissions one call may name.
+_MOST = 100
+_SHOWN = 6
+
+
+def permissions(asked: Asked) -> Iterator[Finding]:
+    """Ask for exactly the permissions that `tpustack permissions` lists."""
+    needed = permissions_of(asked.settings)
+    yield _found(
+        asked, _PROJECT_PERMISSIONS.format(asked.project), needed.of_project(), "in the project"
+    )
+    budget = asked.settings.budget
+    if budget is not None and budget.billing_account:
+        url = _BILLING_PERMISSIONS.format(budget.billing_account)
+        yield _found(asked, url, needed.of_billing_account(), "on the billing account")
+
+
+def _found(asked: Asked, url: str, needed: list[str], where: str) -> Finding:
+    missing = sorted(set(needed) - set(_granted(asked, url, needed)))
+    if not missing:
+        return Finding("permissions", OK, f"all {len(needed)} {where}")
+    more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+    return Finding(
+        "permissions",
+        WRONG,
+        f"{len(missing)} of {len(needed)} are missing {where}: {', '.join(missing[:_SHOWN])}{more}",
+        f"Get the role that `tpustack permissions --stack {asked.context.stack}` writes",
+    )
+
+
+def _granted(asked: Asked, url: str, needed: list[str]) -> Iterable[str]:
+    for first in range(0, len(needed), _MOST):
+        body = {"permissions": needed[first : first + _MOST]}
+        yield from asked.google.ask(url, body).get("permissions", [])
+
+
+# --- Questions about names that may be taken: the bucket's, which all of Google shares, and others.
+
+_BUCKET = "https://storage.googleapis.com/storage/v1/b/{}"
+_ACCOUNT = "https://iam.googleapis.com/v1/projects/{}/serviceAccounts/{}"
+_NETWORK = "https://compute.googleapis.com/compute/v1/projects/{}/global/networks/{}"
+_SUBNETWORK = "https://compute.googleapis.com/compute/v1/projects/{}/regions/{}/subnetworks/{}"
+# Beside a stack that stands already this is what `pulumi up` finds, too.
+_OWN = "If this stack stands already, it is its own; else set namePrefix"
+
+
+def bucket(asked: Asked) -> Iterator[Finding]:
+    """Ask whether the bucket's name is free, or its bucket the project's."""
+    name = asked.context.names.bucket
+    creates = asked.settings.bucket.create
+    try:
+        found = asked.google.get(_BUCKET.format(quote(name)), {"fields": "projectNumber"})
+    except NotFound:
+        if creates:
+            yield Finding("bucket", OK, f"the name {name} is free")
+        else:
+            said = f"{name} does not exist, and bucket.create is false"
+            yield Finding("bucket", WRONG, said, "Make it, or set bucket.name to another one")
+        return
+    except Forbidden:
+        said = f"{name} is there, and you may not look at it: it is probably somebody else's"
+        yield Finding("bucket", WRONG, said, "Set bucket.name or namePrefix to another name")
+        return
+    number = asked.record().get("projectNumber")
+    if not creates:
+        yield Finding("bucket", OK, f"{name} is there")
+    elif str(found.get("projectNumber")) != str(number):
+        said = f"{name} is there, in another project"
+        yield Finding("bucket", WRONG, said, "Set bucket.name or namePrefix to another name")
+    else:
+        yield Finding("bucket", WARNING, f"{name} is there already", _OWN)
+
+
+def account(asked: Asked) -> Iterator[Finding]:
+    """Ask whether the names of the service accounts are free."""
+    names = asked.context.names
+    for name in (names.account, *([names.jobs_account] if asked.settings.jobs.apart else ())):
+        try:
+            email = Names.email_of(name, asked.project)
+            asked.google.get(_ACCOUNT.format(asked.project, email))
+        except NotFound:
+            yield Finding("service account", OK, f"the name {name} is free")
+        else:
+            yield Finding("service account", WARNING, f"{name} is there already", _OWN)
+
+
+def network(asked: Asked) -> Iterator[Finding]:
+    """Ask whether a network that the stack does not make is there, with its subnetwork."""
+    settings = asked.settings.network
+    if settings.create:
+        return
+    if settings.project is None and not is_enabled(asked, COMPUTE_API):
+        yield not_enabled("network", COMPUTE_API)
+        return
+    project = settings.project or asked.project
+    name, subnetwork = settings.given_name, settings.given_subnetwork
+    places = {
+        f"network {name}": _NETWORK.format(project, name),
+        f"subnetwork {subnetwork} in {asked.settings.region}": _SUBNETWORK.format(
+            project, asked.settings.region, subnetwork
+        ),
+    }
+    for what, url in places.items():
+        try:
+            asked.google.get(url, {"fields": "name"})
+        except NotFound:
+            said = f"{project} has no {what}, and network.create is false"
+            cure = "Set network.create: true, or name another one"
+            yield Finding("network", WRONG, said, cure)
+            return
+    yield Finding("network", OK, f"{project} has {' and '.join(places)}")
+
+
+# --- Whether the network of managed training is peered with Google's services.
+#
+# A stack does not make the peering. It belongs to the network, not to who uses it: Vertex AI has one
+# network a region and project, other services have addresses of the same range, and Google refuses to
+# take it away while any of them has. Source: "Set up VPC Network Peering",
+# docs.cloud.google.com/vertex-ai/docs/general/vpc-peering.
+
+CURE = (
+    "Reserve a range and connect it to servicenetworking.googleapis.com (docs/vertex.md), or leave "
+    "jobs.vertex.network out: jobs need it for private addresses alone"
+)
+_NAME, _ACTIVE = "servicenetworking-googleapis-com", "ACTIVE"
+_COMPUTE = "https://compute.googleapis.com/compute/v1"
+
+
+def why_not_peered(google: Google, network: str) -> str:
+    """Return why Vertex AI can't use `projects/NUMBER/global/networks/NAME`; empty if it can.
+
+    Raises:
+        TpustackError: nobody may look.
+    """
+    try:
+        found = google.get(f"{_COMPUTE}/{network}", {"fields": "peerings(name,state)"})
+    except NotFound:
+        return f"there is no {network}"
+    states = {one["name"]: one.get("state") for one in found.get("peerings", ())}
+    if _NAME not in states:
+        return f"{network} has no peering {_NAME}"
+    if states[_NAME] != _ACTIVE:
+        return f"the peering {_NAME} of {network} is {states[_NAME]}, not {_ACTIVE}"
+    return ""
+
+
+def peering(asked: Asked) -> Iterator[Finding]:
+    """Ask whether the network that jobs on Vertex AI are to reach is peered with it."""
+    vertex = asked.settings.jobs.vertex
+    if vertex is None or vertex.network is None:
+        return
+    why = why_not_peered(asked.google, vertex.network)
+    if why:
+        yield Finding("peering", WRONG, f"jobs.vertex.network: {why}", CURE)
+    else:
+        yield Finding("peering", OK, f"{vertex.network} is peered with Google's services")

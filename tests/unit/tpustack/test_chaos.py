@@ -17,7 +17,7 @@ from localcloud.cli.scenarios.parse import read
 from tests import chaos
 from tests.chaos import Happening, Outcome, Timeline
 from tpustack.errors import UsageError
-from tpustack.logs.words import Progress
+from tpustack.logs.serial import Progress
 from tpustack.project import root
 
 SHIPPED = sorted((root() / "docs" / "chaos").glob("*.yaml"))

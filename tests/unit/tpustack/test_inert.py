@@ -18,7 +18,7 @@ from tpustack import __main__, inert
 from tpustack.errors import TpustackError
 from tpustack.jobs import command, table
 from tpustack.logs import follow, serial
-from tpustack.logs.text import Log
+from tpustack.logs.diagnosis import Log
 
 CLIPBOARD = "\x1b\x1b[0m]52;c;aGFja2Vk\x07"
 HOSTILE = [
@@ -89,7 +89,7 @@ def test_tables_take_names_and_states_as_text() -> None:
 
 
 def test_goodput_of_a_ledger_with_markup_and_escapes_is_shown() -> None:
-    from tpustack.goodput.show import causes_table, machines_table
+    from tpustack.goodput import causes_table, machines_table
 
     text = "".join(HOSTILE)
     total = Account(

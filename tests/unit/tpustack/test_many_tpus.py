@@ -15,8 +15,7 @@ from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.services.tpu.api import NODE
 from localcloud.testing import Client
 from tpustack.cloud.google import Google
-from tpustack.dashboard.places import Place
-from tpustack.dashboard.tpus import of_zone
+from tpustack.dashboard.sources import Place, tpus_of_zone
 from tpustack.errors import TpustackError
 from tpustack.jobs.on_demand import OnDemand
 from tpustack.recovery.taken import lost
@@ -120,6 +119,6 @@ def test_the_dashboard_lists_each_zone_once_however_many_stacks_miss_their_tpu(
 ) -> None:
     settings = a_stack("dev", queued=QUEUED)
     wanted = {f"tpu-{n}": Place(f"stack-{n}", "a-bucket", settings) for n in range(stacks)}
-    rows = of_zone(google, (DEFAULT_PROJECT, ZONES[0]), wanted)
+    rows = tpus_of_zone(google, (DEFAULT_PROJECT, ZONES[0]), wanted)
     assert [row["state"] for row in rows] == ["ABSENT"] * stacks
     assert calls() == len(ZONES)

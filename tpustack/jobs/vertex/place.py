@@ -94,7 +94,7 @@ def _problems(kind: str, image: str | None, wanted: Given | Spec, *, spot: bool)
 
 def _require_peered(network: str) -> None:
     """Raise UsageError for a network that Vertex AI can't use; who may not look asks Vertex AI."""
-    from tpustack.live.peering import CURE, why_not_peered
+    from tpustack.live.project import CURE, why_not_peered
 
     try:
         why = why_not_peered(google(), network)

@@ -20,10 +20,8 @@ from tpu_training.goodput.entry import PARTS, Entry
 from tpu_training.goodput.ledger import File, read
 from tpu_training.goodput.timeline import Segment
 from tpustack.cloud.google import Google
-from tpustack.dashboard.curves import thinned
-from tpustack.dashboard.event_file import points
-from tpustack.dashboard.places import Place
-from tpustack.dashboard.trainings import Trainings, by_day, training
+from tpustack.dashboard.sources import Place
+from tpustack.dashboard.trainings import Trainings, by_day, points, thinned, training
 
 DAY = 86400.0
 NOON = 20_000 * DAY + DAY / 2

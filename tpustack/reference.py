@@ -1,8 +1,9 @@
-"""Lists the catalog by zone and type, as rows for people and records for programs."""
+"""Reference texts: the catalog, the settings and the known errors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,157 @@ from infra.catalog import Catalog
 from infra.catalog.model import Accelerator, Proof
 from infra.catalog.prices import Price, is_in
 from infra.cost.table import UNKNOWN, dollars
+from infra.settings.reference import Setting, all_settings, groups
+from tpu_training.errors.catalog import KnownError, known_errors
+
+# --- Writes the reference of settings as a page and as text.
+
+_SETTINGS_INTRODUCTION = """\
+# Settings
+
+<!-- Made by `make docs` from infra/settings; a test keeps the two equal. -->
+
+A stack is one file, `stacks/Pulumi.STACK.yaml`. Below `config:` it has Google's project and the
+settings of this page, each with `tpu-stack:` before its first part:
+
+```yaml
+config:
+  gcp:project: my-tpus
+  tpu-stack:zone: us-central1-a
+  tpu-stack:tpu:
+    acceleratorType: v5litepod-4
+    runtimeVersion: tpu-vm-tf-2.16.1-pod-pjrt
+    capacity: spot
+```
+
+`tpustack init NAME` asks for what such a file needs and offers what the catalog allows; options
+answer in advance:
+
+```console
+$ tpustack init mine --project my-tpus --zone us-central1-a --accelerator-type v5litepod-4 \\
+    --capacity spot --backend file
+stacks/Pulumi.mine.yaml is written. It costs $1.09 an hour.
+tpu-vm-tf-2.16.1-pod-pjrt has TensorFlow 2.16.1: test your model with that version.
+The stack mine is made and selected; its state is in ~/.pulumi.
+Next:
+  pulumi preview
+  pulumi up
+```
+
+It also chooses where Pulumi keeps the stack's state (`--backend`: a bucket or this machine) and
+what encrypts its secrets (`--secrets-provider`), logs in there and makes the stack
+([state](state.md#where-the-state-is)). Git ignores the file: it is one person's.
+
+`tpustack check` says everything that is wrong with a stack file, or with all of them, without
+engine or cloud. It exits with 0 if all is fine and with 2 if not; warnings are of what is allowed
+and may surprise:
+
+```console
+$ tpustack check --stack mine
+mine: fine
+  warning: not proven on a real TPU (docs/tpu.md#what-stays-unproven): a VM that drives it by ...
+```
+
+`tpustack settings` prints this reference. A name that is not here is an error; so are settings
+beside `config:` or in another namespace, numbers and flags in quotes within a group, and
+[secrets](gitops.md#from-an-empty-project-to-the-first-green-pipeline).
+
+`Pulumi.yaml` declares what its format can say: the type of the first parts, and their defaults. It
+takes every name without a default for required, so `namePrefix` cannot stand there; neither can
+`gcp:project`, which is the provider's, nor what is inside a group. The engine checks that much
+before the program runs, and says only the first thing that is wrong; `tpustack check` says all.
+"""
+
+
+def facts(setting: Setting) -> str:
+    """Return type, choices, range and default in a few words."""
+    words = [setting.type]
+    if setting.choices:
+        words.append(f"one of {', '.join(setting.choices)}")
+    if setting.minimum is not None and setting.maximum is not None:
+        words.append(f"{setting.minimum:g} to {setting.maximum:g}")
+    if setting.required:
+        words.append("required")
+    elif default := _default(setting):
+        words.append(f"default {default}")
+    return ", ".join(words)
+
+
+def settings_page() -> str:
+    """Return the page docs/settings.md."""
+    settings = all_settings()
+    parts = [
+        _SETTINGS_INTRODUCTION,
+        "## The stack\n",
+        *_table([s for s in settings if not s.group]),
+    ]
+    for group, about in groups().items():
+        parts += [f"\n## {group}\n", f"{about}\n"]
+        parts += _table([setting for setting in settings if setting.group == group])
+    return "\n".join(parts) + "\n"
+
+
+def _table(settings: Sequence[Setting]) -> Iterator[str]:
+    yield "| setting | type | range | default | meaning |"
+    yield "|---|---|---|---|---|"
+    for setting in settings:
+        allowed = ", ".join(f"`{choice}`" for choice in setting.choices)
+        if setting.minimum is not None and setting.maximum is not None:
+            allowed = f"{setting.minimum:g} to {setting.maximum:g}"
+        default = f"`{text}`" if (text := _default(setting)) else ""
+        cells = (
+            f"`{setting.path}`",
+            setting.type,
+            allowed,
+            "required" if setting.required else default,
+            setting.description.replace("|", "\\|"),
+        )
+        yield f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |")
+
+
+def _default(setting: Setting) -> str:
+    if setting.default in (None, [], {}):
+        return ""
+    return setting.default if isinstance(setting.default, str) else json.dumps(setting.default)
+
+
+# --- Writes the catalogue of known errors as a page.
+
+_ERRORS_INTRODUCTION = """\
+# Troubleshooting
+
+<!-- Made by `make docs` from the trainer's known_errors.json; a test keeps the two equal. -->
+
+`tpustack doctor FILE` finds the errors of this page in a log, also with what loggers and terminals
+put around them, broken into lines, or only a piece of them; `-` is standard input. Without a file
+it looks into a stack's own: the states of VM and TPU, and the VM's serial port.
+
+```console
+$ echo "terminate called after throwing an instance of 'std::bad_alloc'" | tpustack doctor -
+<stdin>:1: host-memory: terminate called after throwing an instance of 'std::bad_alloc'
+  cause: this machine's memory is full
+  cure:  use a machine type with more memory, and run one job on it at a time
+  see:   https://cloud.google.com/compute/docs/instances/changing-machine-type-of-stopped-instance
+```
+
+It exits with 0 if it found nothing, with 1 if it found an error, known or not, and with 2 if its
+arguments are wrong. The trainer explains its own errors by the same catalogue.
+"""
+
+
+def errors_page() -> str:
+    """Return the page docs/troubleshooting.md."""
+    return "\n".join([_ERRORS_INTRODUCTION, *map(_section, known_errors())])
+
+
+def _section(known: KnownError) -> str:
+    return (
+        f"## {known.id}\n\n```text\n{known.example}\n```\n\n"
+        f"Cause: {known.cause}.\n\nCure: {known.cure}.\n\nSee <{known.link}>.\n"
+    )
+
+
+# --- Lists the catalog by zone and type, as rows for people and records for programs.
 
 Row = tuple[str, ...]
 Record = dict[str, Any]
@@ -196,7 +348,7 @@ def _exact(price: Price | None) -> str | None:
     return f"{price.amount.normalize():f}" if price else None
 
 
-def names(catalog: Catalog, table: str) -> Iterator[str]:
+def type_names(catalog: Catalog, table: str) -> Iterator[str]:
     """Yield the values of `--type` for a table."""
     if table != "machines":
         for tpu in catalog.accelerators.values():
