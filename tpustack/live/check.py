@@ -1,4 +1,4 @@
-"""All questions, asked side by side, and what their answers mean together."""
+"""What Google says of a stack before anything is made: all questions, and the exit code."""
 
 from __future__ import annotations
 
@@ -23,48 +23,6 @@ from tpustack.live.project import (
     is_enabled,
     permissions,
 )
-
-QUESTIONS: dict[str, Question] = {
-    "project": project.project,
-    "billing": project.billing,
-    "APIs": project.apis,
-    "permissions": permissions,
-    "TPU type": zone.accelerator_type,
-    "TPU software": zone.software,
-    "TPU quota": zone.tpu,
-    "machine type": zone.machine_type,
-    "vCPU quota": zone.vcpus,
-    "bucket": project.bucket,
-    "service account": project.account,
-    "network": project.network,
-    "peering": project.peering,
-    "org policies": policies,
-}
-_AT_ONCE = 4
-_CAPACITY = Finding(
-    "capacity",
-    UNKNOWN,
-    "Google tells nobody before a TPU is asked for",
-    "tpu.queued waits for it",
-)
-
-
-def ask(asked: Asked) -> list[Finding]:
-    """Return the findings in the questions' order."""
-    with ThreadPoolExecutor(_AT_ONCE) as threads:
-        found = threads.map(lambda about: answers(about, QUESTIONS[about], asked), QUESTIONS)
-        return [*(finding for each in found for finding in each), _CAPACITY]
-
-
-def exit_code(findings: Sequence[Finding]) -> int:
-    """Return 2 if something is wrong, 3 if Google did not answer everything, else 0."""
-    states = {finding.state for finding in findings if finding is not _CAPACITY}
-    if WRONG in states:
-        return 2
-    return 3 if UNKNOWN in states else 0
-
-
-# --- Questions about organization policies that would refuse what the stack makes.
 
 _API = "orgpolicy.googleapis.com"
 _POLICY = "https://orgpolicy.googleapis.com/v2/projects/{}/policies/{}:getEffectivePolicy"
@@ -201,3 +159,43 @@ def _asked(constraint: Constraint, asked: Asked) -> Iterator[Finding]:
     if any(constraint.bites(rule, asked.settings) for rule in rules):
         said = f"constraints/{constraint.name} refuses what the stack makes"
         yield Finding("org policies", constraint.state, said, constraint.cure)
+
+
+QUESTIONS: dict[str, Question] = {
+    "project": project.project,
+    "billing": project.billing,
+    "APIs": project.apis,
+    "permissions": permissions,
+    "TPU type": zone.accelerator_type,
+    "TPU software": zone.software,
+    "TPU quota": zone.tpu,
+    "machine type": zone.machine_type,
+    "vCPU quota": zone.vcpus,
+    "bucket": project.bucket,
+    "service account": project.account,
+    "network": project.network,
+    "peering": project.peering,
+    "org policies": policies,
+}
+_AT_ONCE = 4
+_CAPACITY = Finding(
+    "capacity",
+    UNKNOWN,
+    "Google tells nobody before a TPU is asked for",
+    "tpu.queued waits for it",
+)
+
+
+def ask(asked: Asked) -> list[Finding]:
+    """Return the findings in the questions' order."""
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        found = threads.map(lambda about: answers(about, QUESTIONS[about], asked), QUESTIONS)
+        return [*(finding for each in found for finding in each), _CAPACITY]
+
+
+def exit_code(findings: Sequence[Finding]) -> int:
+    """Return 2 if something is wrong, 3 if Google did not answer everything, else 0."""
+    states = {finding.state for finding in findings if finding is not _CAPACITY}
+    if WRONG in states:
+        return 2
+    return 3 if UNKNOWN in states else 0

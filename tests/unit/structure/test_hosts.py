@@ -191,8 +191,7 @@ def test_a_regions_host_is_that_of_a_region(region: str) -> None:
 REVIEWED = {
     "infra/hosts.py": "a region that matches a pattern",
     "training/tpu_training/cluster/endpoint/metadata.py": "the machine's environment; no token",
-    "tpustack/dashboard/server.py": "the names of this machine, to compare with",
-    "tpustack/dashboard/server.py": "a line that is printed",
+    "tpustack/dashboard/server.py": "the names of this machine, to compare with and to print",
 }
 _HOST = re.compile(r"https?://[^/?#]*\{")
 
