@@ -100,12 +100,12 @@ def _job_of(stack: str | None) -> str:
 def _job_of_queue(stack: str, name: str) -> tuple[str, Sequence[Try]]:
     """Return the model directory of a job in a stack's queue, and its tries."""
     from infra.startup.agent.jobs import layout
-    from tpustack.jobs.place import explained, open_queue
-    from tpustack.jobs.waiting import read
+    from tpustack.jobs.job import read_job
+    from tpustack.jobs.queue import explained, open_queue
 
     queue = open_queue(stack, None)
     with explained(queue):
-        job = read(queue, name, ask=False)
+        job = read_job(queue, name, ask=False)
     return f"gs://{queue.store.bucket}/{layout.folder(name)}model", job.tries
 
 

@@ -28,13 +28,13 @@ from tpustack.dashboard.sources import Place, Source
 from tpustack.dashboard.sources import sources as sources_sources
 from tpustack.dashboard.trainings import curves
 from tpustack.errors import TpustackError, UsageError
-from tpustack.jobs import artifacts, table, waiting
-from tpustack.jobs.place import explained
-from tpustack.jobs.runners import why_waiting
-from tpustack.jobs.stop import stop as stop_job
-from tpustack.jobs.submit import again
-from tpustack.jobs.vertex.place import place_again
-from tpustack.jobs.vertex.submit import hand_over
+from tpustack.jobs import job as artifacts
+from tpustack.jobs import job as table
+from tpustack.jobs import job as waiting
+from tpustack.jobs.job import stop_job
+from tpustack.jobs.queue import explained, why_waiting
+from tpustack.jobs.submission import again
+from tpustack.jobs.vertex import hand_over, place_again
 
 _LOOK = 1.0
 _LINES = "application/x-ndjson"
@@ -106,10 +106,10 @@ class Application:
 
         def begin() -> None:
             with explained(queue):
-                waiting.read(queue, name)
+                waiting.read_job(queue, name)
 
         await run_sync(begin)
-        return StreamingResponse(waiting.log(queue, name), media_type="text/plain")
+        return StreamingResponse(waiting.job_log(queue, name), media_type="text/plain")
 
     async def _curves(self, request: Request) -> Response:
         folder = request.query_params.get("training", "")
@@ -215,11 +215,11 @@ def job_document(queue: Queue, name: str) -> Json:
         UsageError: there is no such job.
         StoreError: the bucket refuses.
     """
-    job = waiting.read(queue, name)
-    document = table.document(job, queue.store.bucket)
+    job = waiting.read_job(queue, name)
+    document = table.job_document(job, queue.store.bucket)
     # People put tokens there; a page that is shown around must not have them.
     document["spec"]["env"] = sorted(job.spec.env)
-    found = [vars(one) for one in artifacts.of_job(queue, name)]
+    found = [vars(one) for one in artifacts.artifacts_of(queue, name)]
     return {**document, "artifacts": found, "waiting": None if job.is_over else why_waiting(queue)}
 
 
@@ -231,7 +231,7 @@ def stop_job_named(queue: Queue, name: str) -> Json:
 
 def resubmit_job(queue: Queue, name: str, stack: str | None) -> Json:
     """Run a job once more; what Vertex AI runs needs its stack. Raises as `shown` does."""
-    old = waiting.read(queue, name)
+    old = waiting.read_job(queue, name)
     if old.spec.vertex and stack is None:
         raise UsageError("Vertex AI runs it: open the dashboard with its stack, not its bucket")
     place = place_again(stack, None, old.spec)
@@ -274,7 +274,7 @@ class Follower:
             StoreError: the bucket refuses.
         """
         # All of its log is in the bucket before it is said to be over.
-        job = waiting.read(self._queue, self._name, ask=False)
+        job = waiting.read_job(self._queue, self._name, ask=False)
         items = self._queue.store.items(layout.logs(self._name), behind=self._behind)
         # Other jobs may have written anything there.
         pieces = [one for one in items if _PIECE.search(one.path)]

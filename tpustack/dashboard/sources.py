@@ -24,8 +24,8 @@ from tpustack.cloud.tpu import Nodes
 from tpustack.dashboard.trainings import Trainings
 from tpustack.errors import TpustackError, UsageError
 from tpustack.inert import plain
-from tpustack.jobs import table
-from tpustack.jobs.place import bucket_of, explained
+from tpustack.jobs import job
+from tpustack.jobs.queue import bucket_of, explained
 from tpustack.stacks.files import all_stacks, load, require_file
 
 _JOBS, _TPUS, _TRAININGS, _STACKS = 2.0, 3.0, 30.0, 300.0
@@ -87,7 +87,7 @@ def _of_bucket(place: Place, google: Google, catalog: Catalog, slow: float) -> I
             return what()
 
     yield Source(
-        "jobs", place.name, _JOBS * slow, partial(read, lambda: table.rows(queue.summaries()))
+        "jobs", place.name, _JOBS * slow, partial(read, lambda: job.job_rows(queue.summaries()))
     )
     if place.settings is None:
         look = partial(tpus_of_bucket, queue.store)

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import codecs
+import dataclasses
 import json
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
-from tpustack import inert, options
-from tpustack.jobs import arguments, artifacts, table, waiting
-from tpustack.jobs.place import explained, open_queue, why_without_tpu
-from tpustack.jobs.stop import stop as stop_job
-from tpustack.jobs.submit import again
-from tpustack.jobs.vertex.options import IMAGE
-from tpustack.jobs.vertex.place import place_again
-from tpustack.jobs.vertex.submit import hand_over
+from tpustack import inert
+from tpustack import options as jobs_options
+from tpustack.jobs import job as artifacts
+from tpustack.jobs import job as table
+from tpustack.jobs import job as waiting
+from tpustack.jobs import options as jobs_options
+from tpustack.jobs import vertex as on_vertex
+from tpustack.jobs.job import stop_job
+from tpustack.jobs.queue import explained, open_queue, why_waiting, why_without_tpu
+from tpustack.jobs.submission import OnDemand, again
+from tpustack.jobs.submission import submit as submission_submit
+from tpustack.jobs.vertex import IMAGE, hand_over, place_again, place_of
 from tpustack.lazy import LazyGroup
 
 
@@ -26,9 +32,9 @@ from tpustack.lazy import LazyGroup
     "job",
     cls=LazyGroup,
     later={
-        "submit": "tpustack.jobs.submit_command:command",
-        "sweep": "tpustack.jobs.sweep.command:sweep",
-        "trials": "tpustack.jobs.sweep.command:trials",
+        "submit": "tpustack.jobs.command:command",
+        "sweep": "tpustack.jobs.sweep_command:sweep",
+        "trials": "tpustack.jobs.sweep_command:trials",
     },
 )
 def command() -> None:
@@ -39,14 +45,14 @@ def command() -> None:
 
 
 @command.command("list")
-@arguments.place
+@jobs_options.place_options
 @click.option("--all", "everything", is_flag=True, help="With those that ended a day ago or more.")
-@options.as_json("jobs")
+@jobs_options.as_json("jobs")
 def list_jobs(stack: str | None, bucket: str | None, everything: bool, as_json: bool) -> None:
     """List the jobs: the one that runs, those that wait in their order, those that have ended."""
     queue = open_queue(stack, bucket)
     with explained(queue):
-        shown = table.rows(queue.summaries())
+        shown = table.job_rows(queue.summaries())
     since = 0.0 if everything else time.time() - 86400
     shown = [row for row in shown if (row.get("ended") or since) >= since]
     if as_json:
@@ -54,48 +60,48 @@ def list_jobs(stack: str | None, bucket: str | None, everything: bool, as_json: 
     elif shown:
         from rich.console import Console
 
-        Console().print(table.table(shown))
+        Console().print(table.jobs_table(shown))
     else:
         click.echo(f"no jobs in gs://{queue.store.bucket}")
 
 
 @command.command("show")
-@arguments.job
-@arguments.place
-@options.as_json("job")
+@jobs_options.job_argument
+@jobs_options.place_options
+@jobs_options.as_json("job")
 def show(job: str, stack: str | None, bucket: str | None, as_json: bool) -> None:
     """Show what a job is and what has become of it."""
     queue = open_queue(stack, bucket)
     with explained(queue):
-        found = waiting.read(queue, job)
+        found = waiting.read_job(queue, job)
     if as_json:
-        click.echo(json.dumps(table.document(found, queue.store.bucket), indent=2))
+        click.echo(json.dumps(table.job_document(found, queue.store.bucket), indent=2))
     else:
-        click.echo("\n".join(table.lines(found, queue.store.bucket)))
+        click.echo("\n".join(table.job_lines(found, queue.store.bucket)))
 
 
 @command.command("logs")
-@arguments.job
-@arguments.place
+@jobs_options.job_argument
+@jobs_options.place_options
 @click.option("--follow", "-f", is_flag=True, help="Go on until the job ends, with its exit code.")
-@options.as_json("lines, an object each,")
+@jobs_options.as_json("lines, an object each,")
 def logs(job: str, stack: str | None, bucket: str | None, follow: bool, as_json: bool) -> None:
     """Print what a job has written, over all of its tries: to a pipe or file as it is."""
     queue = open_queue(stack, bucket)
     with explained(queue):
-        waiting.read(queue, job)
-        pieces = waiting.follow(queue, job) if follow else waiting.log(queue, job)
+        waiting.read_job(queue, job)
+        pieces = waiting.follow_log(queue, job) if follow else waiting.job_log(queue, job)
         for text in _as_lines(pieces) if as_json else _shown(pieces):
             sys.stdout.buffer.write(text)
             sys.stdout.buffer.flush()
         if follow:
-            sys.exit(waiting.read(queue, job).code)
+            sys.exit(waiting.read_job(queue, job).code)
 
 
 @command.command("stop")
-@arguments.job
-@arguments.place
-@options.as_json("job")
+@jobs_options.job_argument
+@jobs_options.place_options
+@jobs_options.as_json("job")
 def stop(job: str, stack: str | None, bucket: str | None, as_json: bool) -> None:
     """End a job: SIGTERM, and ten seconds later SIGKILL. One that waits never runs."""
     queue = open_queue(stack, bucket)
@@ -106,37 +112,37 @@ def stop(job: str, stack: str | None, bucket: str | None, as_json: bool) -> None
 
 
 @command.command("wait")
-@arguments.job
-@arguments.place
-@click.option("--timeout", type=arguments.Span(), help="Wait no longer than this, such as 2h.")
-@options.as_json("job")
+@jobs_options.job_argument
+@jobs_options.place_options
+@click.option("--timeout", type=jobs_options.Span(), help="Wait no longer than this, such as 2h.")
+@jobs_options.as_json("job")
 def wait(
     job: str, stack: str | None, bucket: str | None, timeout: float | None, as_json: bool
 ) -> None:
     """Wait until a job has ended, and end with its exit code (143: stopped, 124: timed out)."""
     queue = open_queue(stack, bucket)
     with explained(queue):
-        found = waiting.wait(queue, job, timeout)
+        found = waiting.wait_for(queue, job, timeout)
     if as_json:
-        click.echo(json.dumps(table.document(found, queue.store.bucket), indent=2))
+        click.echo(json.dumps(table.job_document(found, queue.store.bucket), indent=2))
     else:
-        click.echo(table.lines(found, queue.store.bucket)[0])
+        click.echo(table.job_lines(found, queue.store.bucket)[0])
     sys.exit(found.code)
 
 
 @command.command("artifacts")
-@arguments.job
-@arguments.place
+@jobs_options.job_argument
+@jobs_options.place_options
 @click.option("--output", type=click.Path(path_type=Path), help="Download them to this folder.")
-@options.as_json("list")
+@jobs_options.as_json("list")
 def list_artifacts(
     job: str, stack: str | None, bucket: str | None, output: Path | None, as_json: bool
 ) -> None:
     """List the files that a job has left: in $ARTIFACTS_DIR, $MODEL_DIR and $JOB_DIR."""
     queue = open_queue(stack, bucket)
     with explained(queue):
-        waiting.read(queue, job)
-        found = artifacts.of_job(queue, job)
+        waiting.read_job(queue, job)
+        found = artifacts.artifacts_of(queue, job)
         if output is not None:
             artifacts.download(queue, found, output)
     if as_json:
@@ -146,11 +152,11 @@ def list_artifacts(
 
 
 @command.command("resubmit")
-@arguments.job
-@arguments.place
+@jobs_options.job_argument
+@jobs_options.place_options
 @click.option("--name", help="The new job's name; by default the old one with a number.")
 @IMAGE
-@options.as_json("job")
+@jobs_options.as_json("job")
 def resubmit(
     job: str,
     stack: str | None,
@@ -165,7 +171,7 @@ def resubmit(
     """
     queue = open_queue(stack, bucket)
     with explained(queue):
-        old = waiting.read(queue, job)
+        old = waiting.read_job(queue, job)
         open_queue(stack, bucket, submits=True, managed=bool(old.spec.vertex))
         place = place_again(stack, image, old.spec)
         if not old.spec.vertex and (why := why_without_tpu(stack, old.spec.framework)):
@@ -197,3 +203,56 @@ def _as_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 def _as_line(line: bytes) -> bytes:
     return json.dumps({"line": line.decode(errors="backslashreplace")}).encode() + b"\n"
+
+
+# --- `tpustack job submit`.
+
+
+@click.command("submit")
+@jobs_options.place_options
+@jobs_options.spec_options
+@click.option("--name", help="The job's name; by default one from its content.")
+@on_vertex.vertex_options
+@click.option(
+    "--idle-stop",
+    type=click.IntRange(1, 10080),
+    metavar="MINUTES",
+    help="Take the TPU down once nothing has run for so long.",
+)
+@click.option("--create", is_flag=True, help="Run `pulumi up` first if the stack is down.")
+@jobs_options.as_json("job")
+def submit(
+    stack: str | None,
+    bucket: str | None,
+    name: str | None,
+    idle_stop: int | None,
+    create: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Put a job into the queue of a stack, and say its name.
+
+    The machine runs it as soon as the TPU is free; this computer may be turned off meanwhile.
+    With --on vertex, Vertex AI runs it on a TPU of its own.
+    """
+    asked = on_vertex.asked(given)
+    managed = asked.managed
+    queue = open_queue(stack, bucket, submits=True, managed=managed)
+    wanted = jobs_options.Given(**given)
+    vertex = place_of(stack, asked, wanted)
+    on_demand = OnDemand(stack, idle_stop, create=create, managed=managed)
+    without_tpu = None if managed else why_without_tpu(stack, wanted.framework)
+    with wanted.described(name) as (described, source), explained(queue):
+        spec = dataclasses.replace(described, vertex=vertex)
+        on_demand.prepare(queue, _say)
+        job = hand_over(queue, submission_submit(queue, spec, name, source.archive), vertex)
+        warnings = [] if managed else [on_demand.finish(queue), without_tpu]
+        # A machine that was just made takes a while until it looks.
+        warnings += [] if managed or create else [why_waiting(queue)]
+    for warning in filter(None, warnings):
+        _say(f"warning: {warning}")
+    click.echo(json.dumps({"name": job.name, "state": job.state}) if as_json else job.name)
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)

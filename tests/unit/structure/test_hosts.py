@@ -29,7 +29,7 @@ from tpu_training.cluster.bucket_object import BucketObject
 from tpu_training.cluster.endpoint.cloud_tpu import CloudTpuApi
 from tpustack.ci.forges import forge_of
 from tpustack.cloud.google import Google
-from tpustack.jobs.vertex.submit import _BOOT
+from tpustack.jobs.vertex import _BOOT
 
 # Google warns of credentials from elsewhere, as those here are.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -243,7 +243,7 @@ SENDERS = {
     "infra/startup/agent/jobs/transport.py",
     "training/tpu_training/cluster/endpoint/credentials.py",
     "tpustack/ci/forges.py",
-    "tpustack/jobs/vertex/submit.py",
+    "tpustack/jobs/vertex.py",
 }
 
 

@@ -22,7 +22,7 @@ from tpu_training.goodput.entry import FINISHED, PARTS, Entry
 from tpustack.cloud import google
 from tpustack.cloud.google import Google
 from tpustack.engine import deployed
-from tpustack.jobs import place
+from tpustack.jobs import queue as place
 from tpustack.stacks.files import load
 
 HOUR = 3600.0

@@ -17,7 +17,7 @@ from localcloud.testing import Client
 from tpustack.cloud.google import Google
 from tpustack.dashboard.sources import Place, tpus_of_zone
 from tpustack.errors import TpustackError
-from tpustack.jobs.on_demand import OnDemand
+from tpustack.jobs.submission import OnDemand
 from tpustack.recovery.taken import lost
 
 ZONES = ("us-central1-b", "us-central1-a", "us-central1-c")
@@ -105,7 +105,7 @@ def test_a_job_that_makes_its_tpu_looks_by_lists(
 ) -> None:
     settings = a_stack("dev", slices=slices, queued=QUEUED)
     names = tpus(settings, "dev")
-    monkeypatch.setattr("tpustack.jobs.on_demand.Google", lambda: google)
+    monkeypatch.setattr("tpustack.jobs.submission.Google", lambda: google)
     monkeypatch.setattr(OnDemand, "_load", lambda _: settings)
     wanted = OnDemand("dev", None, create=True, managed=False)
     stand(ZONES[2], names)

@@ -50,7 +50,7 @@ def client(cloud: LocalCloud) -> Client:
 
 @pytest.fixture
 def queue(client: Client, monkeypatch: pytest.MonkeyPatch) -> Queue:
-    monkeypatch.setattr("tpustack.jobs.place.Google", lambda: Google(client.session))
+    monkeypatch.setattr("tpustack.jobs.queue.Google", lambda: Google(client.session))
     return Queue(Store(BUCKET, Google(client.session).exchange), print)
 
 

@@ -15,10 +15,8 @@ from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import STOPPED, Job, Outcome, Spec
 from tests.unit.infra.agent.jobs.memory import Bucket, Clock, Killed, MemoryStore
 from tpustack.errors import TpustackError, UsageError
-from tpustack.jobs.sweep import tuner
-from tpustack.jobs.sweep.driver import Driver
-from tpustack.jobs.sweep.record import COMPLETE, FAILED, PRUNED, Record, Sweep, Trial
-from tpustack.jobs.sweep.space import Value
+from tpustack.jobs import sweep as tuner
+from tpustack.jobs.sweep import COMPLETE, FAILED, PRUNED, Driver, Record, Sweep, Trial, Value
 
 from .machine import Machine, loss
 

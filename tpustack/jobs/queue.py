@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from infra.startup.agent.jobs.lease import DURATION
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import ON_EACH_HOST
 from infra.startup.agent.jobs.store import Store, StoreError
@@ -17,6 +18,7 @@ from tpustack.inert import plain
 
 if TYPE_CHECKING:
     from infra.settings import StackSettings
+
 
 _SCHEME = "gs://"
 _NEEDS = "roles/storage.objectUser on it"
@@ -160,3 +162,20 @@ def bucket_of(url: str) -> str:
     if not url.startswith(_SCHEME) or not name or "/" in name:
         raise UsageError(f"--bucket: {url} is no bucket. Write it like gs://BUCKET")
     return name
+
+
+# --- Whether a machine looks after a queue.
+
+_RUNNERS = "runners/"
+
+
+def why_waiting(queue: Queue) -> str | None:
+    """Return that no machine looks after the queue; None if one does. Raises StoreError."""
+    ages = [item.age for item in queue.store.items(_RUNNERS)]
+    if any(age <= DURATION for age in ages):
+        return None
+    seen = f"the last one was seen {min(ages):.0f} s ago" if ages else "none has ever done so"
+    return (
+        f"no machine runs the jobs of gs://{queue.store.bucket} now ({seen}). The job waits until "
+        "one does: `pulumi up` starts the stack's"
+    )

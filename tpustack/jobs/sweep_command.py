@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,26 +14,38 @@ from typing import Any
 import click
 from click.core import ParameterSource
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from infra.startup.agent.jobs.layout import NAME
 from infra.startup.agent.jobs.queue import Queue
-from tpustack import inert, options
-from tpustack.errors import UsageError
-from tpustack.jobs import arguments, spec_options
-from tpustack.jobs.place import explained, open_queue, why_without_tpu
-from tpustack.jobs.runners import why_waiting
-from tpustack.jobs.submit import name_of, upload
-from tpustack.jobs.sweep import show, tuner
-from tpustack.jobs.sweep.driver import Driver
-from tpustack.jobs.sweep.record import MAXIMIZE, MINIMIZE, Record, Sweep
-from tpustack.jobs.sweep.space import command_with, space_of
-from tpustack.jobs.sweep.trainer import command_of
-from tpustack.jobs.vertex import options as on_vertex
-from tpustack.jobs.vertex.place import place_again, place_of
+from tpustack import inert
+from tpustack import options as jobs_options
+from tpustack.errors import TpustackError, UsageError
+from tpustack.jobs import options as jobs_options
+from tpustack.jobs import sweep as jobs_sweep
+from tpustack.jobs import vertex as on_vertex
+from tpustack.jobs.queue import explained, open_queue, why_waiting, why_without_tpu
+from tpustack.jobs.submission import name_of, upload
+from tpustack.jobs.sweep import (
+    COMPLETE,
+    MAXIMIZE,
+    MINIMIZE,
+    OPEN,
+    PRUNED,
+    Driver,
+    Parameter,
+    Record,
+    Sweep,
+    Trial,
+    command_with,
+    space_of,
+)
+from tpustack.jobs.vertex import place_again, place_of
 
 _LONGEST_NAME = 50
 # What the stack's own training is written for.
-_TRAINER = "tensorflow"
+_FRAMEWORK = "tensorflow"
 _SETTINGS = ("params", "wanted", "parallel", "metric", "goal", "pruner", "seed")
 _PLOT = click.option(
     "--plot", type=click.Path(path_type=Path), help="Draw the trials into this PNG or SVG."
@@ -39,7 +53,7 @@ _PLOT = click.option(
 
 
 @click.command("sweep")
-@click.option("--stack", "-s", "stacks", multiple=True, shell_complete=options.stacks)
+@click.option("--stack", "-s", "stacks", multiple=True, shell_complete=jobs_options.stacks)
 @click.option("--bucket", "buckets", multiple=True, help="The queue of this bucket: gs://BUCKET.")
 @click.option("--param", "params", multiple=True, metavar="NAME=RANGE", help="What varies.")
 @click.option(
@@ -49,7 +63,10 @@ _PLOT = click.option(
 @click.option("--metric", default="loss", help="What of the jobs' figures counts.")
 @click.option("--goal", type=click.Choice((MINIMIZE, MAXIMIZE)), default=MINIMIZE)
 @click.option(
-    "--pruner", type=click.Choice(tuner.PRUNERS), default="median", help="Which trials end early."
+    "--pruner",
+    type=click.Choice(jobs_sweep.PRUNERS),
+    default="median",
+    help="Which trials end early.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, help="Of the search (0).")
 @click.option(
@@ -57,9 +74,9 @@ _PLOT = click.option(
 )
 @click.option("--name", help="The sweep's name; by default one from its content.")
 @_PLOT
-@options.as_json("trials")
-@on_vertex.declared
-@spec_options.declared
+@jobs_options.as_json("trials")
+@on_vertex.vertex_options
+@jobs_options.spec_options
 def sweep(
     stacks: tuple[str, ...],
     buckets: tuple[str, ...],
@@ -74,13 +91,13 @@ def sweep(
     on, and --resume does, too. Poor trials end early. With --on vertex, Vertex AI runs each on a
     TPU of its own.
     """
-    tuner.require_optuna()
-    show.check_plot(plot)
+    jobs_sweep.require_optuna()
+    check_plot(plot)
     asked = on_vertex.asked(given)
     managed = asked.managed
     submits = resume is None
     queues = [open_queue(stack, None, submits=submits, managed=managed) for stack in stacks]
-    framework = _TRAINER if given["command"] is None and submits else given["framework"]
+    framework = _FRAMEWORK if given["command"] is None and submits else given["framework"]
     without_tpu = [why_without_tpu(one, framework) for one in stacks if not managed]
     queues += [open_queue(None, bucket, managed=managed) for bucket in buckets]
     if not queues:
@@ -89,7 +106,7 @@ def sweep(
         if resume is None:
             if given["command"] is None:
                 trains = {"command": command_of(next(iter(stacks), None), managed=managed)}
-                given |= {**trains, "framework": _TRAINER}
+                given |= {**trains, "framework": _FRAMEWORK}
             record, wanted = _begun(queues, stacks, asked, given)
         else:
             _refuse_others()
@@ -159,14 +176,14 @@ def _named_again(
 
 @click.command("trials")
 @click.argument("sweep")
-@arguments.place
+@jobs_options.place_options
 @_PLOT
-@options.as_json("trials")
+@jobs_options.as_json("trials")
 def trials(
     sweep: str, stack: str | None, bucket: str | None, plot: Path | None, as_json: bool
 ) -> None:
     """Show the trials of a sweep, as far as it has come."""
-    show.check_plot(plot)
+    check_plot(plot)
     queue = open_queue(stack, bucket)
     with explained(queue):
         found = Record(queue.store, _sound(sweep)).read()
@@ -187,7 +204,7 @@ def _begun(
         raise UsageError("--param: give at least one, like --param learning_rate=1e-4..1e-1:log")
     first = {one.name: one.choices[0] if one.choices else one.low for one in space}
     # What is checked is what a trial would run.
-    described = spec_options.Given(**{**given, "command": command_with(command, first)})
+    described = jobs_options.Given(**{**given, "command": command_with(command, first)})
     places = _places(queues, stacks, asked, described)
     with described.described(None) as (spec, source):
         on = next(iter(places.values()), {})
@@ -211,7 +228,7 @@ def _places(
     queues: Sequence[Queue],
     stacks: Sequence[str],
     asked: on_vertex.Asked,
-    wanted: spec_options.Given,
+    wanted: jobs_options.Given,
 ) -> dict[str, dict[str, str]]:
     """Return where Vertex AI runs the trials of each bucket; nothing if it does not."""
     if not asked.managed:
@@ -232,8 +249,137 @@ def _sound(name: str) -> str:
 
 def _print(found: Sweep, plot: Path | None, *, as_json: bool) -> None:
     if plot is not None:
-        show.plot(found, plot)
+        draw_plot(found, plot)
     if as_json:
         click.echo(json.dumps(found.document(), indent=2))
     else:
-        Console().print(show.table(found))
+        Console().print(trials_table(found))
+
+
+# --- Shows the trials of a sweep: a table, and a picture of their curves and parameters.
+
+_COLOURS = {COMPLETE: "#2166ac", PRUNED: "#b0b0b0", OPEN: "#f4a582"}
+_FAILED = "#b2182b"
+_BEST = "#1b7837"
+_STYLE: Any = {"font.size": 9, "svg.fonttype": "none", "svg.hashsalt": "sweep"}
+_METADATA: Mapping[str, Any] = {
+    ".png": {"Software": None},
+    ".svg": dict.fromkeys(("Creator", "Date", "Format", "Type")),
+}
+_PANEL, _HEIGHT, _DOTS_PER_INCH = 3.4, 3.2, 110
+
+
+def trials_table(sweep: Sweep) -> Table:
+    """Return the trials, the best first, then those that have no value."""
+    made = Table(box=None, padding=(0, 2, 0, 0))
+    names = [one.name for one in space_of(sweep.params)]
+    for name in ("trial", "state", inert.line(sweep.metric), *names, "job", "steps"):
+        made.add_column(Text(name), no_wrap=True)
+    for one in sorted(sweep.trials, key=lambda one: _rank(sweep, one)):
+        best = " *" if one == sweep.best else ""
+        value = "" if one.value is None else f"{one.value:.6g}"
+        steps = str(one.reports[-1][0]) if one.reports else ""
+        params = (str(one.params[name]) for name in names)
+        cells = (f"{one.number}{best}", one.state, value, *params, one.job, steps)
+        made.add_row(*(Text(inert.line(cell)) for cell in cells))
+    return made
+
+
+def check_plot(path: Path | None) -> None:
+    """Raise UsageError unless a picture can be drawn into a file of that name."""
+    if path is None:
+        return
+    if path.suffix not in _METADATA:
+        raise UsageError(f"--plot: {path} ends with neither .png nor .svg")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"--plot: there is no folder {path.absolute().parent}")
+    try:
+        import matplotlib  # noqa: F401 # Asked before hours have passed.
+    except ImportError:
+        raise UsageError(
+            "--plot needs matplotlib, which is not installed: `pip install matplotlib`, or this "
+            "package with its extra `sweep`"
+        ) from None
+
+
+def draw_plot(sweep: Sweep, path: Path) -> None:
+    """Draw curves and parameters into a file. Raises TpustackError if it can't be written."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    space = space_of(sweep.params)
+    with rc_context(_STYLE):
+        size = (_PANEL * (1 + len(space)), _HEIGHT)
+        figure = Figure(figsize=size, dpi=_DOTS_PER_INCH, layout="constrained")
+        curves, *others = figure.subplots(1, 1 + len(space), squeeze=False)[0]
+        _draw_curves(curves, sweep)
+        for axes, parameter in zip(others, space, strict=True):
+            _draw_parameter(axes, sweep, parameter)
+        content = io.BytesIO()
+        figure.savefig(content, format=path.suffix[1:], metadata=_METADATA[path.suffix])
+    try:
+        path.write_bytes(content.getvalue())
+    except OSError as error:
+        raise TpustackError(f"--plot: {path} can't be written: {error.strerror}") from None
+
+
+def _draw_curves(axes: Any, sweep: Sweep) -> None:
+    for one in sweep.trials:
+        steps, values = [s for s, _ in one.reports], [v for _, v in one.reports]
+        marker = "o" if len(steps) == 1 else None
+        axes.plot(steps, values, color=_colour(sweep, one), marker=marker, markersize=3)
+    if sweep.best:
+        axes.set_title(f"best: trial {sweep.best.number}, {sweep.best.value:.4g}", loc="left")
+    axes.set(xlabel="step", ylabel=sweep.metric)
+
+
+def _draw_parameter(axes: Any, sweep: Sweep, parameter: Parameter) -> None:
+    shown = [one for one in sweep.trials if one.value is not None]
+    axes.scatter(
+        [one.params[parameter.name] for one in shown],
+        [one.value for one in shown],
+        c=[_colour(sweep, one) for one in shown],
+        s=22,
+    )
+    if parameter.is_log:
+        axes.set_xscale("log")
+    axes.set(xlabel=parameter.name, ylabel=sweep.metric)
+
+
+def _colour(sweep: Sweep, trial: Trial) -> str:
+    return _BEST if trial == sweep.best else _COLOURS.get(trial.state, _FAILED)
+
+
+def _rank(sweep: Sweep, trial: Trial) -> tuple[bool, bool, float, int]:
+    sign = -1 if sweep.goal == MAXIMIZE else 1
+    value = sign * trial.value if trial.value is not None else 0.0
+    return trial.value is None, trial.state == PRUNED, value, trial.number
+
+
+# --- The command of a sweep that names none: the training of the stack.
+
+_TRAINER = (
+    'python -m tpu_training train-and-evaluate --tpu="$TPU_NAME" --tpu-zone="$TPU_ZONE" '
+    '--tpu-project="$TPU_PROJECT" --data="$DATA_DIR" --model-dir="$MODEL_DIR"'
+)
+
+
+def command_of(stack: str | None, *, managed: bool = False) -> str:
+    """Return what trains as the stack's settings say.
+
+    Raises:
+        UsageError: there is no stack, or Vertex AI is to run it, whose containers lack the trainer.
+    """
+    from tpustack.stacks.files import load
+
+    if managed:
+        raise UsageError(
+            "--command: (not given), and the stack's own training is not in the containers of "
+            'Vertex AI. Give one like --command "python main.py"'
+        )
+    if stack is None:
+        raise UsageError(
+            "--command: (not given), and without --stack there is no training to vary. Give one "
+            'like --command "python main.py"'
+        )
+    return " ".join([_TRAINER, *map(shlex.quote, load(stack).training.args)])
