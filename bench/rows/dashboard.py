@@ -28,8 +28,8 @@ from infra.startup.agent.jobs.record import Job, Spec
 from tpustack.cloud.google import Google
 from tpustack.cloud.local import LocalCloudCommand
 from tpustack.dashboard.app import Application
+from tpustack.dashboard.places import Place
 from tpustack.dashboard.server import address, listen, server
-from tpustack.dashboard.sources import Place
 
 _STACKS, _JOBS, _LINES, _SECONDS = 50, 1000, 1000, 10
 _TOKEN = "the-token"

@@ -42,11 +42,11 @@ def command(
     """
     if export is not None and port is not None:
         raise UsageError("--export serves nothing, so it excludes --port")
-    from tpustack.dashboard.sources import places
+    from tpustack.dashboard.places import places
 
     found = places(stacks, buckets)
     if export is not None:
-        from tpustack.dashboard.assets import export as write
+        from tpustack.dashboard.app import export as write
 
         click.echo(
             f"{write(found, export)} written. A browser shows it only from a web server: "

@@ -1,4 +1,4 @@
-"""Serves the page on this machine alone."""
+"""Serves the page on this machine alone, to the holder of the token."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tpustack.cloud.google import Google
 from tpustack.dashboard.app import Application
-from tpustack.dashboard.sources import Place
+from tpustack.dashboard.places import Place
 from tpustack.errors import TpustackError
 
 _LOOPBACK = "127.0.0.1"
@@ -88,13 +88,6 @@ def _is_told(record: logging.LogRecord) -> bool:
     return not cut and "timeout graceful shutdown" not in str(record.msg)
 
 
-# --- Lets in only the page itself: nobody from another machine, another site or another person.
-#
-# A name of somebody else's that is made to lead to 127.0.0.1 (DNS rebinding) comes with that name as
-# its Host; a page of another site with its own Origin. Neither knows the token, which travels in a
-# header of its own: a browser sends no such header to another site without asking first, and is not
-# answered here. There are no cookies.
-
 API = "/api/"
 _NAMES = ("127.0.0.1", "localhost")
 _SCHEME = "Bearer "
@@ -116,7 +109,12 @@ _HEADERS: Mapping[str, str] = {
 
 
 class Guard:
-    """Stands before an application.
+    """Lets only the page itself reach an application: no other machine, site or person.
+
+    Another site's name that resolves to 127.0.0.1 (DNS rebinding) comes with that name as its Host;
+    a page of another site comes with its own Origin. Neither knows the token, which travels in a
+    header of its own: a browser sends no such header to another site without asking first, and
+    gets no answer here. There are no cookies.
 
     Args:
         app: what is behind it.

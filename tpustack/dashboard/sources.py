@@ -1,4 +1,4 @@
-"""What the page follows: each source is read again and again, as often as it is worth it."""
+"""What the page follows: stacks, TPUs, jobs and trainings, each read as often as it is worth it."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
 from infra.catalog import Catalog
 from infra.cost.parts import of_stack
 from infra.names import names_of
-from infra.settings import StackSettings
 from infra.startup.agent.jobs.lease import DURATION
-from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.store import Store
 from tpustack.cloud.google import Google
 from tpustack.cloud.tpu import Nodes
+from tpustack.dashboard.places import Json, Place
 from tpustack.dashboard.trainings import Trainings
 from tpustack.errors import TpustackError, UsageError
 from tpustack.inert import plain
-from tpustack.jobs import job
-from tpustack.jobs.queue import bucket_of, explained
-from tpustack.stacks.files import all_stacks, load, require_file
+from tpustack.jobs import job as jobs
+from tpustack.jobs.queue import explained
 
 _JOBS, _TPUS, _TRAININGS, _STACKS = 2.0, 3.0, 30.0, 300.0
 # Fifty places must not mean fifty questions every two seconds.
 _SECONDS_A_PLACE = 0.2
+_RUNNERS = "runners/"
+ABSENT = "ABSENT"
+Zone = tuple[str, str]
+"""A project and a zone."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def sources(places: Sequence[Place], google: Google) -> list[Source]:
     """Return all that is followed, in the order in which a reader wants it."""
     catalog = Catalog()
     slow = max(1.0, len(places) * _SECONDS_A_PLACE / _JOBS)
-    found = [Source("stacks", "", _STACKS, partial(_stacks, places, catalog))]
+    found = [Source("stacks", "", _STACKS, lambda: [stack(place, catalog) for place in places])]
     found += [
         Source("tpus", "/".join(zone), _TPUS * slow, partial(tpus_of_zone, google, zone, wanted))
         for zone, wanted in tpus_by_zone(places).items()
@@ -87,7 +88,7 @@ def _of_bucket(place: Place, google: Google, catalog: Catalog, slow: float) -> I
             return what()
 
     yield Source(
-        "jobs", place.name, _JOBS * slow, partial(read, lambda: job.job_rows(queue.summaries()))
+        "jobs", place.name, _JOBS * slow, partial(read, lambda: jobs.job_rows(queue.summaries()))
     )
     if place.settings is None:
         look = partial(tpus_of_bucket, queue.store)
@@ -95,79 +96,6 @@ def _of_bucket(place: Place, google: Google, catalog: Catalog, slow: float) -> I
     estimate = of_stack(place.settings, place.name, catalog) if place.settings else None
     trainings = Trainings(google, place, estimate)
     yield Source("trainings", place.name, _TRAININGS * slow, trainings.read)
-
-
-def _stacks(places: Sequence[Place], catalog: Catalog) -> list[Json]:
-    return [stack(place, catalog) for place in places]
-
-
-# --- Where the dashboard looks: the buckets of stacks, or buckets by their names.
-
-Json = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Place:
-    """A bucket, and the stack that has it where that is known.
-
-    Attributes:
-        name: the stack's, or else the bucket's.
-        bucket: without gs://; empty where the stack's file is wrong.
-        settings: the stack's.
-        problem: what is wrong with the stack's file.
-    """
-
-    name: str
-    bucket: str
-    settings: StackSettings | None = None
-    problem: str = ""
-
-    def queue(self, google: Google, say: Callable[[str], None] = lambda _: None) -> Queue:
-        """Return its jobs. A record that is none is left out, as in every list, and said."""
-        return Queue(Store(self.bucket, google.exchange), say)
-
-
-def places(stacks: Sequence[str], buckets: Sequence[str]) -> list[Place]:
-    """Return the places with these names; all stacks of the project if there are none.
-
-    Raises:
-        UsageError: with everything that is wrong with the names.
-    """
-    problems: list[str] = []
-    found = list(_each(buckets, problems, lambda url: Place(bucket_of(url), bucket_of(url))))
-    if stacks or not buckets:
-        names = stacks or all_stacks()
-        found += _each(names, problems, _of_stack if not stacks else _of_named)
-    if problems:
-        raise UsageError("\n".join(problems))
-    return list({place.name: place for place in found}.values())
-
-
-def _each(
-    names: Sequence[str], problems: list[str], make: Callable[[str], Place]
-) -> Iterator[Place]:
-    for name in names:
-        try:
-            yield make(name)
-        except UsageError as error:
-            problems.append(str(error))
-
-
-def _of_named(stack: str) -> Place:
-    require_file(stack)
-    return _of_stack(stack)
-
-
-def _of_stack(stack: str) -> Place:
-    """Return a stack's place; one wrong file must not hide all other stacks."""
-    try:
-        settings = load(stack)
-    except UsageError as error:
-        return Place(stack, "", problem=str(error))
-    return Place(stack, names_of(settings, stack).bucket, settings)
-
-
-# --- Stacks as the page shows them: what they are, what they cost, whether they have drifted.
 
 
 def stack(place: Place, catalog: Catalog) -> Json:
@@ -206,21 +134,9 @@ def drift(place: Place) -> Json:
         raise UsageError(f"{place.name} is a bucket, not a stack: only a stack has a state")
     backend = users_own()
     with tempfile.TemporaryDirectory() as folder:
-        job = Job(backend, backend.root, Path(folder), _unheard)
+        job = Job(backend, backend.root, Path(folder), lambda _: None)
         (result,) = compare(job, [place.name])
     return result.as_json()
-
-
-def _unheard(_line: str) -> None:
-    """Pass over the engine's output: the result says what matters."""
-
-
-# --- TPUs as the page shows them, from Google's API or from the bucket alone.
-
-Zone = tuple[str, str]
-"""A project and a zone."""
-ABSENT = "ABSENT"
-_RUNNERS = "runners/"
 
 
 def tpus_by_zone(places: Iterable[Place]) -> dict[Zone, dict[str, Place]]:

@@ -1,4 +1,4 @@
-"""Trainings as the page shows them: goodput and cost by day, from the ledgers in a bucket."""
+"""Trainings as the page shows them: goodput and cost by day, and learning curves."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from tpu_training.goodput.account import Account, account
 from tpu_training.goodput.ledger import Ledger, read
 from tpu_training.goodput.timeline import Segment, timeline
 from tpustack.cloud.google import Google
-from tpustack.dashboard.sources import Place
+from tpustack.dashboard.places import Json, Place
 from tpustack.errors import UsageError
 from tpustack.goodput import files_of, money_of
 
-Json = dict[str, Any]
 _DAY = 86400.0
 _GLOB = "jobs/**/ledger/*.json"
 _MOST = 50
@@ -115,8 +114,6 @@ def _figures(total: Account, estimate: Estimate | None) -> Json:
     }
 
 
-# --- The learning curves of a training, thinned to what a page can show.
-
 FOLDER = re.compile(r"jobs/[^/\x00-\x1f]{1,200}(/model)?")
 """What a training's folder in the bucket is called."""
 _MOST_POINTS = 300
@@ -186,12 +183,10 @@ def _literal(text: str) -> str:
     return re.sub(r"([\\*?\[\]{}])", r"\\\1", text)
 
 
-# --- Reads the curves in a file of TensorBoard events without TensorFlow: only numbers, by their tags.
-#
-# A file is a chain of records (TFRecord: length in 8 bytes, its check in 4, content, its check in 4),
-# each an Event of protocol buffers. The numbers of their fields are those of event.proto,
-# summary.proto and tensor.proto in https://github.com/tensorflow/tensorflow/tree/v2.19.0/tensorflow/core
-
+# A file of TensorBoard events is a chain of records (TFRecord: length in 8 bytes, its check in 4,
+# content, its check in 4), each an Event of protocol buffers, read here without TensorFlow. The
+# numbers of their fields are those of event.proto, summary.proto and tensor.proto in
+# https://github.com/tensorflow/tensorflow/tree/v2.19.0/tensorflow/core
 Point: TypeAlias = "tuple[str, int, float]"
 """A tag, a step and a value."""
 
@@ -253,8 +248,6 @@ def _scalar(tensor: Any) -> float | None:
         values = [*struct.unpack(form, tensor.tensor_content)]
     return values[0] if form and len(values) == 1 else None
 
-
-# --- Finds objects of a bucket by a pattern.
 
 _LIST = "https://storage.googleapis.com/storage/v1/b/{}/o"
 _FIELDS = "items(name,generation,size),nextPageToken"

@@ -13,18 +13,11 @@ from typing import Any
 
 import click
 
-from tpustack import inert
-from tpustack import options as jobs_options
-from tpustack.jobs import job as artifacts
-from tpustack.jobs import job as table
-from tpustack.jobs import job as waiting
-from tpustack.jobs import options as jobs_options
-from tpustack.jobs import vertex as on_vertex
-from tpustack.jobs.job import stop_job
+from tpustack import inert, options
+from tpustack.jobs import job as jobs
+from tpustack.jobs import submission, vertex
 from tpustack.jobs.queue import explained, open_queue, why_waiting, why_without_tpu
-from tpustack.jobs.submission import OnDemand, again
-from tpustack.jobs.submission import submit as submission_submit
-from tpustack.jobs.vertex import IMAGE, hand_over, place_again, place_of
+from tpustack.jobs.spec import IMAGE, JobOptions, Span, job_argument, job_options, queue_options
 from tpustack.lazy import LazyGroup
 
 
@@ -32,7 +25,6 @@ from tpustack.lazy import LazyGroup
     "job",
     cls=LazyGroup,
     later={
-        "submit": "tpustack.jobs.command:command",
         "sweep": "tpustack.jobs.sweep_command:sweep",
         "trials": "tpustack.jobs.sweep_command:trials",
     },
@@ -40,19 +32,69 @@ from tpustack.lazy import LazyGroup
 def command() -> None:
     """Submit any program to a stack's queue, and look after it.
 
-    Everything lies in the stack's bucket: this computer may be turned off, and the VM may go.
+    The stack's bucket has everything: this computer may be turned off, and the VM may be lost.
     """
 
 
+@command.command("submit")
+@queue_options
+@job_options
+@click.option("--name", help="The job's name; by default one from its content.")
+@click.option(
+    "--idle-stop",
+    type=click.IntRange(1, 10080),
+    metavar="MINUTES",
+    help="Delete the TPU once nothing has run for so long.",
+)
+@click.option("--create", is_flag=True, help="Run `pulumi up` first if the stack is down.")
+@options.as_json("job")
+def submit(
+    stack: str | None,
+    bucket: str | None,
+    name: str | None,
+    idle_stop: int | None,
+    create: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Put a job into the queue of a stack, and print its name.
+
+    The machine runs it as soon as the TPU is free; this computer may be turned off by then.
+    With --on vertex, Vertex AI runs it on a TPU of its own.
+    """
+    asked = JobOptions(**given)
+    managed = asked.on_vertex
+    queue = open_queue(stack, bucket, submits=True, managed=managed)
+    place = vertex.place_of(stack, asked)
+    on_demand = submission.OnDemand(stack, idle_stop, create=create, managed=managed)
+    without_tpu = None if managed else why_without_tpu(stack, asked.framework)
+    with asked.checked(name) as (checked, source), explained(queue):
+        spec = dataclasses.replace(checked, vertex=place)
+        on_demand.prepare(queue, _warn)
+        job = submission.submit(queue, spec, name, source.archive)
+        if place:
+            job = vertex.start(queue, job, place)
+        warnings = [] if managed else [on_demand.finish(queue), without_tpu]
+        # A new machine takes a while until it looks.
+        warnings += [] if managed or create else [why_waiting(queue)]
+    for warning in filter(None, warnings):
+        _warn(f"warning: {warning}")
+    click.echo(json.dumps({"name": job.name, "state": job.state}) if as_json else job.name)
+
+
+def _warn(line: str) -> None:
+    click.echo(line, err=True)
+
+
 @command.command("list")
-@jobs_options.place_options
+@queue_options
 @click.option("--all", "everything", is_flag=True, help="With those that ended a day ago or more.")
-@jobs_options.as_json("jobs")
+@options.as_json("jobs")
 def list_jobs(stack: str | None, bucket: str | None, everything: bool, as_json: bool) -> None:
     """List the jobs: the one that runs, those that wait in their order, those that have ended."""
     queue = open_queue(stack, bucket)
     with explained(queue):
-        shown = table.job_rows(queue.summaries())
+        shown = jobs.job_rows(queue.summaries())
     since = 0.0 if everything else time.time() - 86400
     shown = [row for row in shown if (row.get("ended") or since) >= since]
     if as_json:
@@ -60,91 +102,91 @@ def list_jobs(stack: str | None, bucket: str | None, everything: bool, as_json: 
     elif shown:
         from rich.console import Console
 
-        Console().print(table.jobs_table(shown))
+        Console().print(jobs.jobs_table(shown))
     else:
         click.echo(f"no jobs in gs://{queue.store.bucket}")
 
 
 @command.command("show")
-@jobs_options.job_argument
-@jobs_options.place_options
-@jobs_options.as_json("job")
+@job_argument
+@queue_options
+@options.as_json("job")
 def show(job: str, stack: str | None, bucket: str | None, as_json: bool) -> None:
     """Show what a job is and what has become of it."""
     queue = open_queue(stack, bucket)
     with explained(queue):
-        found = waiting.read_job(queue, job)
+        found = jobs.read_job(queue, job)
     if as_json:
-        click.echo(json.dumps(table.job_document(found, queue.store.bucket), indent=2))
+        click.echo(json.dumps(jobs.job_document(found, queue.store.bucket), indent=2))
     else:
-        click.echo("\n".join(table.job_lines(found, queue.store.bucket)))
+        click.echo("\n".join(jobs.job_lines(found, queue.store.bucket)))
 
 
 @command.command("logs")
-@jobs_options.job_argument
-@jobs_options.place_options
+@job_argument
+@queue_options
 @click.option("--follow", "-f", is_flag=True, help="Go on until the job ends, with its exit code.")
-@jobs_options.as_json("lines, an object each,")
+@options.as_json("lines, an object each,")
 def logs(job: str, stack: str | None, bucket: str | None, follow: bool, as_json: bool) -> None:
     """Print what a job has written, over all of its tries: to a pipe or file as it is."""
     queue = open_queue(stack, bucket)
     with explained(queue):
-        waiting.read_job(queue, job)
-        pieces = waiting.follow_log(queue, job) if follow else waiting.job_log(queue, job)
+        jobs.read_job(queue, job)
+        pieces = jobs.follow_log(queue, job) if follow else jobs.job_log(queue, job)
         for text in _as_lines(pieces) if as_json else _shown(pieces):
             sys.stdout.buffer.write(text)
             sys.stdout.buffer.flush()
         if follow:
-            sys.exit(waiting.read_job(queue, job).code)
+            sys.exit(jobs.read_job(queue, job).code)
 
 
 @command.command("stop")
-@jobs_options.job_argument
-@jobs_options.place_options
-@jobs_options.as_json("job")
+@job_argument
+@queue_options
+@options.as_json("job")
 def stop(job: str, stack: str | None, bucket: str | None, as_json: bool) -> None:
     """End a job: SIGTERM, and ten seconds later SIGKILL. One that waits never runs."""
     queue = open_queue(stack, bucket)
     with explained(queue):
-        found = stop_job(queue, job)
+        found = jobs.stop_job(queue, job)
     state = found.state if found.is_over else "stopping"
     click.echo(json.dumps({"name": job, "state": state}) if as_json else f"{job} is {state}")
 
 
 @command.command("wait")
-@jobs_options.job_argument
-@jobs_options.place_options
-@click.option("--timeout", type=jobs_options.Span(), help="Wait no longer than this, such as 2h.")
-@jobs_options.as_json("job")
+@job_argument
+@queue_options
+@click.option("--timeout", type=Span(), help="Wait no longer than this, such as 2h.")
+@options.as_json("job")
 def wait(
     job: str, stack: str | None, bucket: str | None, timeout: float | None, as_json: bool
 ) -> None:
     """Wait until a job has ended, and end with its exit code (143: stopped, 124: timed out)."""
     queue = open_queue(stack, bucket)
     with explained(queue):
-        found = waiting.wait_for(queue, job, timeout)
+        found = jobs.wait_for(queue, job, timeout)
     if as_json:
-        click.echo(json.dumps(table.job_document(found, queue.store.bucket), indent=2))
+        click.echo(json.dumps(jobs.job_document(found, queue.store.bucket), indent=2))
     else:
-        click.echo(table.job_lines(found, queue.store.bucket)[0])
+        click.echo(jobs.job_lines(found, queue.store.bucket)[0])
     sys.exit(found.code)
 
 
 @command.command("artifacts")
-@jobs_options.job_argument
-@jobs_options.place_options
+@job_argument
+@queue_options
 @click.option("--output", type=click.Path(path_type=Path), help="Download them to this folder.")
-@jobs_options.as_json("list")
+@options.as_json("list")
 def list_artifacts(
     job: str, stack: str | None, bucket: str | None, output: Path | None, as_json: bool
 ) -> None:
     """List the files that a job has left: in $ARTIFACTS_DIR, $MODEL_DIR and $JOB_DIR."""
     queue = open_queue(stack, bucket)
     with explained(queue):
-        waiting.read_job(queue, job)
-        found = artifacts.artifacts_of(queue, job)
+        jobs.read_job(queue, job)
+        found = jobs.artifacts_of(queue, job)
         if output is not None:
-            artifacts.download(queue, found, output)
+            jobs.download(queue, found, output)
     if as_json:
         click.echo(json.dumps([vars(one) for one in found], indent=2))
     for one in () if as_json else found:
@@ -152,11 +194,11 @@ def list_artifacts(
 
 
 @command.command("resubmit")
-@jobs_options.job_argument
-@jobs_options.place_options
+@job_argument
+@queue_options
 @click.option("--name", help="The new job's name; by default the old one with a number.")
 @IMAGE
-@jobs_options.as_json("job")
+@options.as_json("job")
 def resubmit(
     job: str,
     stack: str | None,
@@ -171,12 +213,12 @@ def resubmit(
     """
     queue = open_queue(stack, bucket)
     with explained(queue):
-        old = waiting.read_job(queue, job)
+        old = jobs.read_job(queue, job)
         open_queue(stack, bucket, submits=True, managed=bool(old.spec.vertex))
-        place = place_again(stack, image, old.spec)
+        place = vertex.place_again(stack, image, old.spec)
         if not old.spec.vertex and (why := why_without_tpu(stack, old.spec.framework)):
             click.echo(f"warning: {why}", err=True)
-        new = hand_over(queue, again(queue, old, place, name), place)
+        new = jobs.resubmit_job(queue, old, place, name)
     click.echo(json.dumps({"name": new.name, "state": new.state}) if as_json else new.name)
 
 
@@ -203,56 +245,3 @@ def _as_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 def _as_line(line: bytes) -> bytes:
     return json.dumps({"line": line.decode(errors="backslashreplace")}).encode() + b"\n"
-
-
-# --- `tpustack job submit`.
-
-
-@click.command("submit")
-@jobs_options.place_options
-@jobs_options.spec_options
-@click.option("--name", help="The job's name; by default one from its content.")
-@on_vertex.vertex_options
-@click.option(
-    "--idle-stop",
-    type=click.IntRange(1, 10080),
-    metavar="MINUTES",
-    help="Take the TPU down once nothing has run for so long.",
-)
-@click.option("--create", is_flag=True, help="Run `pulumi up` first if the stack is down.")
-@jobs_options.as_json("job")
-def submit(
-    stack: str | None,
-    bucket: str | None,
-    name: str | None,
-    idle_stop: int | None,
-    create: bool,
-    as_json: bool,
-    **given: Any,
-) -> None:
-    """Put a job into the queue of a stack, and say its name.
-
-    The machine runs it as soon as the TPU is free; this computer may be turned off meanwhile.
-    With --on vertex, Vertex AI runs it on a TPU of its own.
-    """
-    asked = on_vertex.asked(given)
-    managed = asked.managed
-    queue = open_queue(stack, bucket, submits=True, managed=managed)
-    wanted = jobs_options.Given(**given)
-    vertex = place_of(stack, asked, wanted)
-    on_demand = OnDemand(stack, idle_stop, create=create, managed=managed)
-    without_tpu = None if managed else why_without_tpu(stack, wanted.framework)
-    with wanted.described(name) as (described, source), explained(queue):
-        spec = dataclasses.replace(described, vertex=vertex)
-        on_demand.prepare(queue, _say)
-        job = hand_over(queue, submission_submit(queue, spec, name, source.archive), vertex)
-        warnings = [] if managed else [on_demand.finish(queue), without_tpu]
-        # A machine that was just made takes a while until it looks.
-        warnings += [] if managed or create else [why_waiting(queue)]
-    for warning in filter(None, warnings):
-        _say(f"warning: {warning}")
-    click.echo(json.dumps({"name": job.name, "state": job.state}) if as_json else job.name)
-
-
-def _say(line: str) -> None:
-    click.echo(line, err=True)

@@ -1,4 +1,4 @@
-"""Waits for a job, and follows what it writes."""
+"""One job of a queue: its state, its log, its files, and how they are shown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from infra.startup.agent.jobs.store import Item
 from tpustack import inert
 from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs import vertex
-from tpustack.jobs.submission import who
+from tpustack.jobs.submission import submit_again, who
 from tpustack.jobs.vertex import refreshed
 
 if TYPE_CHECKING:
@@ -26,16 +26,12 @@ if TYPE_CHECKING:
 
 
 _LOOK = 1.0
-# Vertex AI knows more than the record only of what never ran, or was killed.
+# Vertex AI knows more than the record only of jobs that never ran or were killed.
 _ASK_EVERY = 10
 
 
 def read_job(queue: Queue, name: str, *, ask: bool = True) -> Job:
-    """Return a job, after asking Vertex AI about one that it runs.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """Return a job; `ask` Vertex AI about one that it runs. Raises UsageError if there is none."""
     if not layout.NAME.fullmatch(name):
         raise UsageError(f"{name!r} is no job name. `tpustack job list` names them")
     job = queue.read(name)
@@ -90,11 +86,8 @@ def _content(queue: Queue, item: Item) -> bytes:
     return found[0] if found else b""
 
 
-# --- Ends a job.
-
-
 def stop_job(queue: Queue, name: str) -> Job:
-    """Want a job to end, and return it: one that waits has ended, one that runs will soon.
+    """End a job and return it: one that waits has ended, one that runs will end soon.
 
     Raises:
         UsageError: there is no such job.
@@ -103,19 +96,25 @@ def stop_job(queue: Queue, name: str) -> Job:
     """
     before = read_job(queue, name)
     changed = queue.change(
-        name, lambda there: None if there.is_over else there.stopping(time.time(), who())
+        name, lambda job: None if job.is_over else job.stopping(time.time(), who())
     )
     queue.ring()
     vertex.cancel(queue, before)
     return changed or read_job(queue, name)
 
 
-# --- The files that a job has left in the bucket.
+def resubmit_job(queue: Queue, old: Job, place: dict[str, str], name: str | None = None) -> Job:
+    """Add a job like an old one, and start it if its place is on Vertex AI.
+
+    Raises as `submit` and `vertex.start` do.
+    """
+    new = submit_again(queue, old, place, name)
+    return vertex.start(queue, new, place) if place else new
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """A file: its name in the job's folder, where it lies, its size."""
+    """A file that a job has left: its name in the job's folder, its gs:// URL, its size."""
 
     name: str
     url: str
@@ -123,7 +122,7 @@ class Artifact:
 
 
 def artifacts_of(queue: Queue, job: str) -> list[Artifact]:
-    """Return what lies in a job's folder, but for its logs. Raises StoreError."""
+    """Return the files in a job's folder, without its logs. Raises StoreError."""
     folder, logs = layout.folder(job), layout.logs(job)
     bucket = queue.store.bucket
     return [
@@ -156,14 +155,12 @@ def download(queue: Queue, found: Iterable[Artifact], output: Path) -> None:
             raise TpustackError(f"--output: {path} can't be written: {error.strerror}") from None
 
 
-# --- Shows jobs to people and to programs.
-
 _COMMAND = 30
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 def job_rows(jobs: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what is known of all jobs: those that run, those that wait in their order, others."""
+    """Return all jobs as rows: those that run, those that wait in their order, the others."""
     next_ones = order.waiting(jobs)
     places = {name: place for place, name in enumerate(next_ones, 1)}
 
@@ -210,7 +207,7 @@ def job_lines(job: Job, bucket: str) -> list[str]:
         f"{job.name}: {job.state}" + (f" ({job.reason})" if job.reason else ""),
         f"  command    {spec.command}",
         f"  framework  {spec.framework}",
-        f"  submitted  {moment(job.submitted)} by {job.by or 'somebody'}",
+        f"  submitted  {moment(job.submitted)} by {job.by or 'unknown'}",
         f"  budgets    {spec.failures} failures, {spec.preemptions} preemptions",
         f"  folder     gs://{bucket}/jobs/{job.name}",
     ]

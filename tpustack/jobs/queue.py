@@ -1,4 +1,4 @@
-"""Where a queue is: the bucket of a stack, or one by its name."""
+"""Where a stack's jobs are queued, and whether a machine with a TPU will run them."""
 
 from __future__ import annotations
 
@@ -47,12 +47,7 @@ def open_queue(
         if stack is not None
         else bucket_of(str(bucket))
     )
-    return Queue(Store(name, google().exchange), lambda line: click.echo(plain(line), err=True))
-
-
-def google() -> Google:
-    """Return the caller's way to Google."""
-    return Google()
+    return Queue(Store(name, Google().exchange), lambda line: click.echo(plain(line), err=True))
 
 
 @contextlib.contextmanager
@@ -163,8 +158,6 @@ def bucket_of(url: str) -> str:
         raise UsageError(f"--bucket: {url} is no bucket. Write it like gs://BUCKET")
     return name
 
-
-# --- Whether a machine looks after a queue.
 
 _RUNNERS = "runners/"
 

@@ -1,4 +1,7 @@
-"""What a job brings along: a folder, a wheel, or a commit of a git repository."""
+"""What a job brings along: a folder, a wheel, or a commit of a git repository, as an archive.
+
+A folder is packed without what its ignore files name; secrets and links to the outside are refused.
+"""
 
 from __future__ import annotations
 
@@ -102,8 +105,6 @@ def _git(folder: Path, *arguments: str) -> str:
         raise UsageError(f"--git: git can't fetch it: {done.stderr.strip()}")
     return done.stdout
 
-
-# --- Packs a folder: what its ignore files leave, nothing secret, nothing from elsewhere.
 
 IGNORE_FILES = (".gitignore", ".tpustackignore")
 _ALWAYS = (".git", ".hg", ".svn", "__pycache__", ".venv", "venv", ".DS_Store", "node_modules")
@@ -247,8 +248,7 @@ def _archive(folder: Path, paths: list[Path]) -> Archive:
     return Archive(file, size, digest.hexdigest(), names)
 
 
-# --- Finds what must not leave the person's machine: keys, tokens, passwords.
-
+# Names and contents of files with keys, tokens or passwords, which must not leave this machine.
 _NAMES = (
     *(".env", ".env.*", ".netrc", "_netrc", ".pgpass", ".pypirc", ".npmrc", ".git-credentials"),
     *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks"),
@@ -279,12 +279,12 @@ def why_secret(path: Path) -> str | None:
         return "its name is that of a file with keys"
     try:
         with path.open("rb") as file:
-            return in_text(file.read(_LONGEST))
+            return secret_in(file.read(_LONGEST))
     except OSError as error:
         return f"it can't be read ({error.strerror})"
 
 
-def in_text(text: bytes) -> str | None:
+def secret_in(text: bytes) -> str | None:
     """Return what secret a text holds; None if none is known."""
     for what, pattern in _PATTERNS.items():
         if pattern.search(text):

@@ -1,4 +1,4 @@
-"""Puts a job into the queue: its archive first, its record last, so that nothing is half queued."""
+"""Submitting a job: its archive first, its record last, so that nothing is half queued."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LONGEST_STEM = 40
 def submit(queue: Queue, spec: Spec, name: str | None, archive: Archive | None) -> Job:
     """Add a job to the queue and return it.
 
-    Without a name it gets one by its content, so that the same is not run twice by accident.
+    Without a name it gets one from its content, so that the same job is not run twice by accident.
 
     Raises:
         UsageError: there is a job of that name, or one of `spec.after` is missing or has failed.
@@ -56,8 +56,8 @@ def submit(queue: Queue, spec: Spec, name: str | None, archive: Archive | None) 
     return job
 
 
-def again(queue: Queue, job: Job, place: dict[str, str], name: str | None) -> Job:
-    """Add a job like one that is there, with another name and this place on Vertex AI.
+def submit_again(queue: Queue, job: Job, place: dict[str, str], name: str | None) -> Job:
+    """Add a job like an old one, with another name and a place on Vertex AI (or none).
 
     Raises as `submit` does.
     """
@@ -96,28 +96,28 @@ def _check_after(queue: Queue, names: tuple[str, ...]) -> None:
         raise UsageError("\n".join(problems))
 
 
-def _refuse_twice(there: Job | None, job: Job, *, named: bool) -> None:
+def _refuse_twice(known: Job | None, job: Job, *, named: bool) -> None:
     """Raise UsageError if there is a job of that name that this call has not made."""
-    if there is None or there.id == job.id:
+    if known is None or known.id == job.id:
         return
-    said = f"submitted by {there.by or 'somebody'}, {there.state}"
-    if there.spec != job.spec and named:
-        raise UsageError(f"--name: {job.name} is in use ({said}). Give another name")
+    origin = f"submitted by {known.by or 'unknown'}, {known.state}"
+    if known.spec != job.spec and named:
+        raise UsageError(f"--name: {job.name} is in use ({origin}). Give another name")
     raise UsageError(
-        f"the same job is there already: {job.name} ({said}). `tpustack job resubmit {job.name}` "
+        f"the same job is there already: {job.name} ({origin}). `tpustack job resubmit {job.name}` "
         "with your --stack or --bucket runs it once more. Nothing was queued"
     )
 
 
 def upload(queue: Queue, archive: Archive) -> None:
-    """Upload an archive unless it is there."""
+    """Upload an archive unless the bucket has it."""
     path = layout.archive(archive.sha256)
     if queue.store.look(path) is not None:
         return
     try:
         queue.store.upload(path, archive.file, archive.size, generation=0)
     except Conflict:
-        return  # Somebody has just uploaded the same.
+        return  # Another command has just uploaded the same.
 
 
 def _free(queue: Queue, name: str) -> str:
@@ -128,18 +128,16 @@ def _free(queue: Queue, name: str) -> str:
     return next(name for name in names if name not in taken)
 
 
-# --- Makes what a job needs when it is submitted, and says when it is taken down again.
-
 _NOT_FOUND = 404
 _NEW = "it has no bucket yet"
 
 
 class OnDemand:
-    """What one stack is asked for along with a job.
+    """A stack that is brought up for a job, and taken down after it.
 
     Args:
         stack: its name.
-        idle_stop: after how many minutes without a job its TPU is taken down; None as it is.
+        idle_stop: after how many minutes without a job its TPU is deleted; None: as set before.
         create: whether to bring it up if it is down.
         managed: whether Vertex AI runs the job.
 
@@ -156,11 +154,11 @@ class OnDemand:
         self._settings = self._load() if create or idle_stop is not None else None
 
     def prepare(self, queue: Queue, say: Callable[[str], None]) -> None:
-        """Bring the stack up if that is wanted and it is down. Raises TpustackError."""
+        """Bring the stack up if it is down and `create` asks for it. Raises TpustackError."""
         why = self._why_down(queue) if self._create else None
         if why is None:
             return
-        # Only here: no other command about jobs has to load the engine's library.
+        # Slow to load; no other command about jobs needs the engine's library.
         from tpustack.engine.backend import users_own
 
         say(f"pulumi up for the stack {self._stack}: {why}")
@@ -171,7 +169,7 @@ class OnDemand:
         engine.up(say)
 
     def finish(self, queue: Queue) -> str | None:
-        """Say when to take the TPU down; return why nobody ever does. Raises StoreError."""
+        """Write when to delete the TPU; return a warning if nothing will. Raises StoreError."""
         if self._idle_stop is not None:
             queue.store.write(layout.IDLE_STOP, dump({"minutes": self._idle_stop}))
         elif self._settings is not None and not self._settings.limits.any:

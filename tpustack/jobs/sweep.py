@@ -1,8 +1,9 @@
-"""`tpustack job sweep`: the same job with other parameters, each trial a job of the queue.
+"""A sweep: the same job with other parameters, each trial a job of the queue.
 
-space.py says what may vary; record.py is what lies in the bucket; tuner.py asks Optuna for the next
-parameters and which trials are poor; objective.py reads what trials have written; driver.py brings
-these together, a step at a time.
+`sweeps/NAME.json` in the first queue's bucket is the sweep's record. A trial is written there
+before its job is submitted, so that a command that continues the sweep submits what is missing and
+nothing twice. `step` of the driver reads what trials report, asks Optuna for poor ones and for new
+parameters, and submits them.
 """
 
 from __future__ import annotations
@@ -27,307 +28,10 @@ from tpustack.errors import TpustackError, UsageError
 from tpustack.jobs import vertex
 from tpustack.jobs.job import stop_job
 from tpustack.jobs.submission import submit
-from tpustack.jobs.vertex import hand_over
 
 if TYPE_CHECKING:
     import optuna
 
-
-# --- Brings a sweep on, a step at a time: reads trials, ends poor ones, submits new ones.
-
-_PAUSE = 2.0
-# Vertex AI is asked less often than the bucket.
-_ASK_EVERY = 10
-# Reports of a trial that are kept in the record.
-_MOST_REPORTS = 200
-
-
-class Driver:
-    """Drives one sweep.
-
-    Args:
-        sweep: as its record has it.
-        record: where it is written.
-        queues: those of its buckets, by their names.
-        say: gets a line about each thing that happens.
-    """
-
-    def __init__(
-        self,
-        sweep: Sweep,
-        record: Record,
-        queues: Mapping[str, Queue],
-        say: Callable[[str], None],
-    ) -> None:
-        self.sweep = sweep
-        self._record, self._queues, self._say = record, queues, say
-        self._reports: dict[int, Reports] = {}
-        self._begun: set[int] = set()
-        self._steps = itertools.count()
-
-    def run(self, sleep: Callable[[float], None] = time.sleep) -> None:
-        """Go on until every trial has ended. Raises StoreError or TpustackError."""
-        for trial in self.sweep.trials:
-            queue = self._queues[trial.bucket]
-            # Whoever marked it may have been ended before it was stopped.
-            if trial.state == PRUNED and (job := queue.read(trial.job)) and not job.is_over:
-                stop_job(queue, trial.job)
-        while True:
-            self.step()
-            if self.sweep.is_over:
-                return
-            sleep(_PAUSE)
-
-    def step(self) -> None:
-        """Do what is to be done now."""
-        before, asks = self.sweep, next(self._steps) % _ASK_EVERY == 0
-        poor = [trial for trial in before.open_ones() if self._look(trial, asks=asks)]
-        for bucket in before.buckets:
-            self._fill(bucket)
-        if self.sweep != before:
-            self._record.write(self.sweep)
-        # What is done outside of the record is done after it is written.
-        for trial in poor:
-            stop_job(self._queues[trial.bucket], trial.job)
-        for trial in self.sweep.open_ones():
-            self._submit(trial)
-
-    def _look(self, trial: Trial, *, asks: bool) -> bool:
-        """Take in what has become of a trial; return whether it is to be ended early."""
-        queue = self._queues[trial.bucket]
-        job = queue.read(trial.job)
-        if job is None:
-            return False
-        job = vertex.refreshed(queue, job) if asks and trial.number in self._begun else job
-        reports = self._reports_of(trial)
-        known = replace(trial, reports=_thinned(reports.read()))
-        if job.is_over:
-            self._set(_ended(known, job, reports.final(), self.sweep.metric))
-            return False
-        self._set(known)
-        if known.reports == trial.reports or not is_poor(self.sweep, known):
-            return False
-        step, value = known.reports[-1]
-        self._set(replace(known, state=PRUNED, value=value))
-        self._say(f"trial {trial.number} is ended early: {value:g} at step {step}")
-        return True
-
-    def _fill(self, bucket: str) -> None:
-        """Add trials until the queue has as many as it shall have."""
-        while (
-            len(self.sweep.trials) < self.sweep.wanted
-            and len(self.sweep.open_ones(bucket)) < self.sweep.parallel
-        ):
-            number = len(self.sweep.trials)
-            params = next_params(self.sweep)
-            self._set(Trial(number, bucket, job_of(self.sweep.name, number), params))
-
-    def _submit(self, trial: Trial) -> None:
-        if trial.number in self._begun:
-            return
-        queue = self._queues[trial.bucket]
-        there = queue.read(trial.job)
-        job = there or submit(queue, self._spec(trial), trial.job, None)
-        place = self._place(trial)
-        if there and place:
-            # The command that submitted it may have ended before Vertex AI had it, or answered.
-            job = vertex.refreshed(queue, there, math.inf)
-        if job.state == QUEUED and not job.custom_job:
-            hand_over(queue, job, place)
-        self._begun.add(trial.number)
-        if there is None:
-            shown = ", ".join(f"{name}={value}" for name, value in trial.params.items())
-            self._say(f"trial {trial.number} is submitted as {trial.job}: {shown}")
-
-    def _spec(self, trial: Trial) -> Spec:
-        command = command_with(self.sweep.spec.command, trial.params)
-        return replace(self.sweep.spec, command=command, vertex=self._place(trial))
-
-    def _place(self, trial: Trial) -> dict[str, str]:
-        return self.sweep.places.get(trial.bucket, {})
-
-    def _reports_of(self, trial: Trial) -> Reports:
-        queue = self._queues[trial.bucket]
-        made = Reports(queue, trial.job, self.sweep.metric)
-        return self._reports.setdefault(trial.number, made)
-
-    def _set(self, trial: Trial) -> None:
-        self.sweep = self.sweep.having(trial)
-        if trial.state in (COMPLETE, FAILED):
-            said = f"{trial.value:g}" if trial.value is not None else trial.why
-            self._say(f"trial {trial.number} is {trial.state}: {said}")
-
-
-def _ended(trial: Trial, job: Job, value: float | None, metric: str) -> Trial:
-    if job.state != SUCCEEDED:
-        why = f"its job is {job.state}" + (f" ({job.reason})" if job.reason else "")
-        return replace(trial, state=FAILED, why=why)
-    if value is None or not math.isfinite(value):
-        why = f"it wrote no {metric}" if value is None else f"its {metric} is {value}"
-        return replace(trial, state=FAILED, why=why)
-    return replace(trial, state=COMPLETE, value=value)
-
-
-def _thinned(reports: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
-    """Return finite reports, at most _MOST_REPORTS of them.
-
-    What is kept of a longer trial is also kept of a shorter one: pruners compare equal steps.
-    """
-    finite = tuple(one for one in reports if math.isfinite(one[1]))
-    every = 1
-    while len(finite) // every > _MOST_REPORTS:
-        every *= 2
-    return finite[every - 1 :: every]
-
-
-# --- What a sweep is, as it lies in the bucket: `sweeps/NAME.json`, written by one command at a time.
-#
-# A trial stands there before its job is submitted, so that whoever goes on with the sweep submits
-# what is missing and nothing twice.
-
-OPEN, COMPLETE, PRUNED, FAILED = "open", "complete", "pruned", "failed"
-Goal = Literal["minimize", "maximize"]
-MINIMIZE: Goal = "minimize"
-MAXIMIZE: Goal = "maximize"
-
-
-def job_of(sweep: str, number: int) -> str:
-    """Return the name of a trial's job."""
-    return f"{sweep}-{number:03}"
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One job of a sweep.
-
-    Attributes:
-        number: from 0 on.
-        bucket: whose queue has it.
-        job: its name there.
-        params: what it was started with.
-        reports: the metric by step, as far as it was read.
-        value: the metric at its end.
-        why: for people, why it failed.
-    """
-
-    number: int
-    bucket: str
-    job: str
-    params: dict[str, Value]
-    state: str = OPEN
-    reports: tuple[tuple[int, float], ...] = ()
-    value: float | None = None
-    why: str = ""
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """A sweep.
-
-    Attributes:
-        params: as `--param` has them.
-        spec: of each job, before its parameters go into the command.
-        wanted: how many trials.
-        parallel: how many of them are in each queue at a time.
-        buckets: whose queues run trials; the first has this record.
-        places: where Vertex AI runs the trials of each bucket; empty if the stacks run them.
-    """
-
-    name: str
-    params: tuple[str, ...]
-    spec: Spec
-    metric: str
-    goal: Goal
-    pruner: str
-    wanted: int
-    parallel: int
-    seed: int
-    buckets: tuple[str, ...]
-    trials: tuple[Trial, ...] = ()
-    places: dict[str, dict[str, str]] = field(default_factory=dict)
-
-    @property
-    def best(self) -> Trial | None:
-        """The best of the trials that are complete."""
-        sign = 1 if self.goal == MINIMIZE else -1
-        complete = [one for one in self.trials if one.state == COMPLETE]
-        done = [(sign * one.value, one) for one in complete if one.value is not None]
-        return min(done, key=lambda pair: pair[0])[1] if done else None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing is left to do."""
-        return len(self.trials) >= self.wanted and not self.open_ones()
-
-    def open_ones(self, bucket: str | None = None) -> list[Trial]:
-        """Return the trials that have not ended, all or those of one bucket."""
-        return [one for one in self.trials if one.state == OPEN and bucket in (None, one.bucket)]
-
-    def having(self, trial: Trial) -> Sweep:
-        """Return the sweep with a trial that is new or has changed."""
-        others = [one for one in self.trials if one.number != trial.number]
-        trials = sorted([*others, trial], key=lambda one: one.number)
-        return replace(self, trials=tuple(trials))
-
-    def document(self) -> dict[str, Any]:
-        """Return it for programs."""
-        best = self.best
-        return {**asdict(self), "best": best.number if best else None}
-
-
-class Record:
-    """A sweep's record in a bucket, which notices if somebody else writes it."""
-
-    def __init__(self, store: Store, name: str) -> None:
-        self._store, self._path = store, f"sweeps/{name}.json"
-        self._name, self._generation = name, 0
-
-    def read(self) -> Sweep:
-        """Return the sweep. Raises UsageError if there is none, or StoreError."""
-        found = self._store.read(self._path)
-        if found is None:
-            raise UsageError(f"there is no sweep {self._name} in gs://{self._store.bucket}")
-        self._generation = found[1]
-        return _parse_record(found[0], self._name, self._path)
-
-    def write(self, sweep: Sweep) -> None:
-        """Write it. Raises TpustackError if it was changed since; UsageError if it is not new."""
-        data = dump(sweep)
-        try:
-            self._generation = self._store.write(self._path, data, generation=self._generation)
-        except Conflict:
-            if not self._generation:
-                raise UsageError(
-                    f"--name: there is a sweep {self._name} already. `tpustack job sweep --resume "
-                    f"{self._name}` goes on with it; another --name begins one anew"
-                ) from None
-            raise TpustackError(
-                f"another command goes on with the sweep {self._name}: this one ends"
-            ) from None
-
-
-def _parse_record(data: bytes, name: str, path: str) -> Sweep:
-    """Return the sweep of that name; anybody may have written its record."""
-    try:
-        sweep = load(Sweep, data)
-        space = space_of(sweep.params)
-        wrong = {"name": sweep.name != name, "buckets": not sweep.buckets}
-        for number, one in enumerate(sweep.trials):
-            wrong[f"trials[{number}]"] = not (
-                (one.number, one.job) == (number, job_of(name, number))
-                and one.bucket in sweep.buckets
-                and one.state in (OPEN, COMPLETE, PRUNED, FAILED)
-                and one.params.keys() == {each.name for each in space}
-                and all(each.has(one.params[each.name]) for each in space)
-            )
-        if found := [field for field, is_wrong in wrong.items() if is_wrong]:
-            raise Unreadable(f"no sweep has what stands in its {', '.join(found)}")
-    except (Unreadable, UsageError) as error:
-        raise TpustackError(f"{path} is no record of a sweep: {error}") from None
-    return sweep
-
-
-# --- What a sweep varies: a range of numbers, or a choice of words, for each parameter.
 
 Value = float | int | str
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
@@ -434,9 +138,221 @@ def _range(name: str, low: str, high: str, *, is_log: bool) -> Parameter:
     return Parameter(name, *ends, is_log=is_log)
 
 
-# --- Asks Optuna what to try next, and which trials are poor.
-#
-# Optuna's study is made anew from the record each time, so that the bucket is all that there is.
+OPEN, COMPLETE, PRUNED, FAILED = "open", "complete", "pruned", "failed"
+Goal = Literal["minimize", "maximize"]
+MINIMIZE: Goal = "minimize"
+MAXIMIZE: Goal = "maximize"
+
+
+def job_of(sweep: str, number: int) -> str:
+    """Return the name of a trial's job."""
+    return f"{sweep}-{number:03}"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One job of a sweep.
+
+    Attributes:
+        number: from 0 on.
+        bucket: whose queue has it.
+        job: its name there.
+        params: what it was started with.
+        reports: the metric by step, as far as it was read.
+        value: the metric at its end.
+        why: for people, why it failed.
+    """
+
+    number: int
+    bucket: str
+    job: str
+    params: dict[str, Value]
+    state: str = OPEN
+    reports: tuple[tuple[int, float], ...] = ()
+    value: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep.
+
+    Attributes:
+        params: as `--param` has them.
+        spec: of each job, before its parameters go into the command.
+        wanted: how many trials.
+        parallel: how many of them are in each queue at a time.
+        buckets: whose queues run trials; the first has this record.
+        places: where Vertex AI runs the trials of each bucket; empty if the stacks run them.
+    """
+
+    name: str
+    params: tuple[str, ...]
+    spec: Spec
+    metric: str
+    goal: Goal
+    pruner: str
+    wanted: int
+    parallel: int
+    seed: int
+    buckets: tuple[str, ...]
+    trials: tuple[Trial, ...] = ()
+    places: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    @property
+    def best(self) -> Trial | None:
+        """The best of the trials that are complete."""
+        sign = 1 if self.goal == MINIMIZE else -1
+        complete = [one for one in self.trials if one.state == COMPLETE]
+        done = [(sign * one.value, one) for one in complete if one.value is not None]
+        return min(done, key=lambda pair: pair[0])[1] if done else None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do."""
+        return len(self.trials) >= self.wanted and not self.open_ones()
+
+    def open_ones(self, bucket: str | None = None) -> list[Trial]:
+        """Return the trials that have not ended, all or those of one bucket."""
+        return [one for one in self.trials if one.state == OPEN and bucket in (None, one.bucket)]
+
+    def having(self, trial: Trial) -> Sweep:
+        """Return the sweep with a trial that is new or has changed."""
+        others = [one for one in self.trials if one.number != trial.number]
+        trials = sorted([*others, trial], key=lambda one: one.number)
+        return replace(self, trials=tuple(trials))
+
+    def document(self) -> dict[str, Any]:
+        """Return it for programs."""
+        best = self.best
+        return {**asdict(self), "best": best.number if best else None}
+
+
+class Record:
+    """A sweep's record in a bucket; it notices if another command writes it."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store, self._path = store, f"sweeps/{name}.json"
+        self._name, self._generation = name, 0
+
+    def read(self) -> Sweep:
+        """Return the sweep. Raises UsageError if there is none, or StoreError."""
+        found = self._store.read(self._path)
+        if found is None:
+            raise UsageError(f"there is no sweep {self._name} in gs://{self._store.bucket}")
+        self._generation = found[1]
+        return _parse_record(found[0], self._name, self._path)
+
+    def write(self, sweep: Sweep) -> None:
+        """Write it. Raises TpustackError if it was changed since; UsageError if it is not new."""
+        data = dump(sweep)
+        try:
+            self._generation = self._store.write(self._path, data, generation=self._generation)
+        except Conflict:
+            if not self._generation:
+                raise UsageError(
+                    f"--name: there is a sweep {self._name} already. `tpustack job sweep --resume "
+                    f"{self._name}` continues it; another --name begins a new one"
+                ) from None
+            raise TpustackError(
+                f"another command continues the sweep {self._name}: this one ends"
+            ) from None
+
+
+def _parse_record(data: bytes, name: str, path: str) -> Sweep:
+    """Return the sweep of that name, checked: others may write its record."""
+    try:
+        sweep = load(Sweep, data)
+        space = space_of(sweep.params)
+        wrong = {"name": sweep.name != name, "buckets": not sweep.buckets}
+        for number, one in enumerate(sweep.trials):
+            wrong[f"trials[{number}]"] = not (
+                (one.number, one.job) == (number, job_of(name, number))
+                and one.bucket in sweep.buckets
+                and one.state in (OPEN, COMPLETE, PRUNED, FAILED)
+                and one.params.keys() == {each.name for each in space}
+                and all(each.has(one.params[each.name]) for each in space)
+            )
+        if found := [field for field, is_wrong in wrong.items() if is_wrong]:
+            raise Unreadable(f"no sweep has such a {', '.join(found)}")
+    except (Unreadable, UsageError) as error:
+        raise TpustackError(f"{path} is no record of a sweep: {error}") from None
+    return sweep
+
+
+# A longer line is no report.
+_LONGEST = 64 << 10
+_STEP = re.compile(rb"\bstep=(\d+)")
+
+
+class Reports:
+    """The metric of one job by step, from what the job wrote into the bucket.
+
+    A running job reports in its log: by a line that is a JSON object with the metric and perhaps
+    `step`, or by one with `step=` and `METRIC=` in it, as the trainer writes them. Once it is over,
+    `metrics.json` in MODEL_DIR counts first, which the trainer writes.
+    """
+
+    def __init__(self, queue: Queue, job: str, metric: str) -> None:
+        self._queue, self._job, self._metric = queue, job, metric
+        self._word = re.compile(rb"\b" + re.escape(metric.encode()) + rb"=([-+.\w]+)")
+        self._behind, self._rest = "", b""
+        self._values: dict[int, float] = {}
+
+    def read(self) -> tuple[tuple[int, float], ...]:
+        """Return step and metric, as far as the bucket has them. Raises StoreError."""
+        for item in self._queue.store.items(layout.logs(self._job), behind=self._behind):
+            found = self._queue.store.read(item.path)
+            self._behind = item.path
+            *lines, rest = (self._rest + (found[0] if found else b"")).split(b"\n")
+            self._rest = rest[-_LONGEST:]
+            for line in lines:
+                self._add(line)
+        return tuple(sorted(self._values.items()))
+
+    def final(self) -> float | None:
+        """Return the metric at the end of the job; None if it never wrote one."""
+        kept = self._queue.store.read(f"{layout.folder(self._job)}model/metrics.json")
+        value = _number(_object(kept[0]).get(self._metric)) if kept else None
+        if value is not None:
+            return value
+        reports = self.read()
+        if self._rest:
+            self._add(self._rest)
+            reports = tuple(sorted(self._values.items()))
+        return reports[-1][1] if reports else None
+
+    def _add(self, line: bytes) -> None:
+        if len(line) >= _LONGEST or self._metric.encode() not in line:
+            return
+        content = _object(line)
+        value, step = _number(content.get(self._metric)), _number(content.get("step"))
+        if value is None and (word := self._word.search(line)) and (said := _STEP.search(line)):
+            value, step = _number(word[1].decode(errors="replace")), float(said[1])
+        if value is not None:
+            following = max(self._values, default=0) + 1
+            # The sweep's record takes no larger one.
+            known = step is not None and abs(step) <= 2**52
+            self._values[int(step) if known and step is not None else following] = value
+
+
+def _object(text: bytes) -> dict[str, object]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _number(value: object) -> float | None:
+    """Return a number, also one that is written as text; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
 
 _SPREAD = 10
 """How many trials are spread evenly before results decide: as many as TPESampler draws first."""
@@ -458,7 +374,7 @@ def require_optuna() -> None:
 def next_params(sweep: Sweep) -> dict[str, Value]:
     """Return the parameters of the next trial."""
     space = space_of(sweep.params)
-    # What is asked follows from the record alone, so that it may be asked again.
+    # Parameters follow from the record alone: the study is recreated from it each time.
     number = len(sweep.trials)
     if number < _SPREAD:
         places = _places(sweep.seed, number, len(space))
@@ -539,76 +455,145 @@ def _distribution(one: Parameter, kinds: Any) -> Any:
     return kind(one.low, one.high, log=one.is_log)
 
 
-# --- What a trial has reached, from what its job wrote into the bucket.
-#
-# While it runs, its log tells: a line that is a JSON object with the metric and maybe `step`, or one
-# with `step=` and `METRIC=` in it, as the trainer writes them. Once it is over, `metrics.json` in
-# MODEL_DIR comes first, which the trainer writes.
-
-# A longer line is no report.
-_LONGEST = 64 << 10
-_STEP = re.compile(rb"\bstep=(\d+)")
+_PAUSE = 2.0
+# Vertex AI is asked less often than the bucket.
+_ASK_EVERY = 10
+# Reports of a trial that are kept in the record.
+_MOST_REPORTS = 200
 
 
-class Reports:
-    """Follows the log of one job, and keeps the metric by step."""
+class Driver:
+    """Drives one sweep.
 
-    def __init__(self, queue: Queue, job: str, metric: str) -> None:
-        self._queue, self._job, self._metric = queue, job, metric
-        self._word = re.compile(rb"\b" + re.escape(metric.encode()) + rb"=([-+.\w]+)")
-        self._behind, self._rest = "", b""
-        self._values: dict[int, float] = {}
+    Args:
+        sweep: as its record has it.
+        record: where it is written.
+        queues: those of its buckets, by their names.
+        say: gets a line about each thing that happens.
+    """
 
-    def read(self) -> tuple[tuple[int, float], ...]:
-        """Return step and metric, as far as the bucket has them. Raises StoreError."""
-        for item in self._queue.store.items(layout.logs(self._job), behind=self._behind):
-            found = self._queue.store.read(item.path)
-            self._behind = item.path
-            *lines, rest = (self._rest + (found[0] if found else b"")).split(b"\n")
-            self._rest = rest[-_LONGEST:]
-            for line in lines:
-                self._add(line)
-        return tuple(sorted(self._values.items()))
+    def __init__(
+        self,
+        sweep: Sweep,
+        record: Record,
+        queues: Mapping[str, Queue],
+        say: Callable[[str], None],
+    ) -> None:
+        self.sweep = sweep
+        self._record, self._queues, self._say = record, queues, say
+        self._reports: dict[int, Reports] = {}
+        self._begun: set[int] = set()
+        self._steps = itertools.count()
 
-    def final(self) -> float | None:
-        """Return the metric at the end of the job; None if it never wrote one."""
-        kept = self._queue.store.read(f"{layout.folder(self._job)}model/metrics.json")
-        value = _number(_object(kept[0]).get(self._metric)) if kept else None
-        if value is not None:
-            return value
-        reports = self.read()
-        if self._rest:
-            self._add(self._rest)
-            reports = tuple(sorted(self._values.items()))
-        return reports[-1][1] if reports else None
+    def run(self, sleep: Callable[[float], None] = time.sleep) -> None:
+        """Run until every trial has ended. Raises StoreError or TpustackError."""
+        for trial in self.sweep.trials:
+            queue = self._queues[trial.bucket]
+            # The command that pruned it may have ended before it stopped the job.
+            if trial.state == PRUNED and (job := queue.read(trial.job)) and not job.is_over:
+                stop_job(queue, trial.job)
+        while True:
+            self.step()
+            if self.sweep.is_over:
+                return
+            sleep(_PAUSE)
 
-    def _add(self, line: bytes) -> None:
-        if len(line) >= _LONGEST or self._metric.encode() not in line:
+    def step(self) -> None:
+        """Read the trials, prune poor ones, submit new ones."""
+        before, asks = self.sweep, next(self._steps) % _ASK_EVERY == 0
+        poor = [trial for trial in before.open_ones() if self._look(trial, asks=asks)]
+        for bucket in before.buckets:
+            self._fill(bucket)
+        if self.sweep != before:
+            self._record.write(self.sweep)
+        # The record is written before anything else is done.
+        for trial in poor:
+            stop_job(self._queues[trial.bucket], trial.job)
+        for trial in self.sweep.open_ones():
+            self._submit(trial)
+
+    def _look(self, trial: Trial, *, asks: bool) -> bool:
+        """Read a trial's reports and end; return whether it is now pruned."""
+        queue = self._queues[trial.bucket]
+        job = queue.read(trial.job)
+        if job is None:
+            return False
+        job = vertex.refreshed(queue, job) if asks and trial.number in self._begun else job
+        reports = self._reports_of(trial)
+        known = replace(trial, reports=_thinned(reports.read()))
+        if job.is_over:
+            self._set(_ended(known, job, reports.final(), self.sweep.metric))
+            return False
+        self._set(known)
+        if known.reports == trial.reports or not is_poor(self.sweep, known):
+            return False
+        step, value = known.reports[-1]
+        self._set(replace(known, state=PRUNED, value=value))
+        self._say(f"trial {trial.number} is ended early: {value:g} at step {step}")
+        return True
+
+    def _fill(self, bucket: str) -> None:
+        """Add trials until the queue has `parallel` of them."""
+        while (
+            len(self.sweep.trials) < self.sweep.wanted
+            and len(self.sweep.open_ones(bucket)) < self.sweep.parallel
+        ):
+            number = len(self.sweep.trials)
+            params = next_params(self.sweep)
+            self._set(Trial(number, bucket, job_of(self.sweep.name, number), params))
+
+    def _submit(self, trial: Trial) -> None:
+        if trial.number in self._begun:
             return
-        content = _object(line)
-        value, step = _number(content.get(self._metric)), _number(content.get("step"))
-        if value is None and (word := self._word.search(line)) and (said := _STEP.search(line)):
-            value, step = _number(word[1].decode(errors="replace")), float(said[1])
-        if value is not None:
-            following = max(self._values, default=0) + 1
-            # The sweep's record takes no larger one.
-            known = step is not None and abs(step) <= 2**52
-            self._values[int(step) if known and step is not None else following] = value
+        queue = self._queues[trial.bucket]
+        known = queue.read(trial.job)
+        job = known or submit(queue, self._spec(trial), trial.job, None)
+        if place := self._place(trial):
+            # The command that submitted it may have ended before Vertex AI had it, or answered.
+            job = vertex.refreshed(queue, job, math.inf) if known else job
+            if job.state == QUEUED and not job.custom_job:
+                vertex.start(queue, job, place)
+        self._begun.add(trial.number)
+        if known is None:
+            shown = ", ".join(f"{name}={value}" for name, value in trial.params.items())
+            self._say(f"trial {trial.number} is submitted as {trial.job}: {shown}")
+
+    def _spec(self, trial: Trial) -> Spec:
+        command = command_with(self.sweep.spec.command, trial.params)
+        return replace(self.sweep.spec, command=command, vertex=self._place(trial))
+
+    def _place(self, trial: Trial) -> dict[str, str]:
+        return self.sweep.places.get(trial.bucket, {})
+
+    def _reports_of(self, trial: Trial) -> Reports:
+        queue = self._queues[trial.bucket]
+        made = Reports(queue, trial.job, self.sweep.metric)
+        return self._reports.setdefault(trial.number, made)
+
+    def _set(self, trial: Trial) -> None:
+        self.sweep = self.sweep.having(trial)
+        if trial.state in (COMPLETE, FAILED):
+            outcome = f"{trial.value:g}" if trial.value is not None else trial.why
+            self._say(f"trial {trial.number} is {trial.state}: {outcome}")
 
 
-def _object(text: bytes) -> dict[str, object]:
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
+def _ended(trial: Trial, job: Job, value: float | None, metric: str) -> Trial:
+    if job.state != SUCCEEDED:
+        why = f"its job is {job.state}" + (f" ({job.reason})" if job.reason else "")
+        return replace(trial, state=FAILED, why=why)
+    if value is None or not math.isfinite(value):
+        why = f"it wrote no {metric}" if value is None else f"its {metric} is {value}"
+        return replace(trial, state=FAILED, why=why)
+    return replace(trial, state=COMPLETE, value=value)
 
 
-def _number(value: object) -> float | None:
-    """Return a number, also one that is written as text; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return None
+def _thinned(reports: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
+    """Return finite reports, at most _MOST_REPORTS of them.
+
+    What is kept of a longer trial is also kept of a shorter one: pruners compare equal steps.
+    """
+    finite = tuple(one for one in reports if math.isfinite(one[1]))
+    every = 1
+    while len(finite) // every > _MOST_REPORTS:
+        every *= 2
+    return finite[every - 1 :: every]

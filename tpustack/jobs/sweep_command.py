@@ -19,13 +19,10 @@ from rich.text import Text
 
 from infra.startup.agent.jobs.layout import NAME
 from infra.startup.agent.jobs.queue import Queue
-from tpustack import inert
-from tpustack import options as jobs_options
+from tpustack import inert, options
 from tpustack.errors import TpustackError, UsageError
-from tpustack.jobs import options as jobs_options
-from tpustack.jobs import sweep as jobs_sweep
-from tpustack.jobs import vertex as on_vertex
 from tpustack.jobs.queue import explained, open_queue, why_waiting, why_without_tpu
+from tpustack.jobs.spec import JobOptions, job_options, queue_options
 from tpustack.jobs.submission import name_of, upload
 from tpustack.jobs.sweep import (
     COMPLETE,
@@ -33,12 +30,14 @@ from tpustack.jobs.sweep import (
     MINIMIZE,
     OPEN,
     PRUNED,
+    PRUNERS,
     Driver,
     Parameter,
     Record,
     Sweep,
     Trial,
     command_with,
+    require_optuna,
     space_of,
 )
 from tpustack.jobs.vertex import place_again, place_of
@@ -53,7 +52,7 @@ _PLOT = click.option(
 
 
 @click.command("sweep")
-@click.option("--stack", "-s", "stacks", multiple=True, shell_complete=jobs_options.stacks)
+@click.option("--stack", "-s", "stacks", multiple=True, shell_complete=options.stacks)
 @click.option("--bucket", "buckets", multiple=True, help="The queue of this bucket: gs://BUCKET.")
 @click.option("--param", "params", multiple=True, metavar="NAME=RANGE", help="What varies.")
 @click.option(
@@ -64,7 +63,7 @@ _PLOT = click.option(
 @click.option("--goal", type=click.Choice((MINIMIZE, MAXIMIZE)), default=MINIMIZE)
 @click.option(
     "--pruner",
-    type=click.Choice(jobs_sweep.PRUNERS),
+    type=click.Choice(PRUNERS),
     default="median",
     help="Which trials end early.",
 )
@@ -74,9 +73,8 @@ _PLOT = click.option(
 )
 @click.option("--name", help="The sweep's name; by default one from its content.")
 @_PLOT
-@jobs_options.as_json("trials")
-@on_vertex.vertex_options
-@jobs_options.spec_options
+@options.as_json("trials")
+@job_options
 def sweep(
     stacks: tuple[str, ...],
     buckets: tuple[str, ...],
@@ -91,10 +89,9 @@ def sweep(
     on, and --resume does, too. Poor trials end early. With --on vertex, Vertex AI runs each on a
     TPU of its own.
     """
-    jobs_sweep.require_optuna()
+    require_optuna()
     check_plot(plot)
-    asked = on_vertex.asked(given)
-    managed = asked.managed
+    managed = given["on"] == "vertex"
     submits = resume is None
     queues = [open_queue(stack, None, submits=submits, managed=managed) for stack in stacks]
     framework = _FRAMEWORK if given["command"] is None and submits else given["framework"]
@@ -107,11 +104,11 @@ def sweep(
             if given["command"] is None:
                 trains = {"command": command_of(next(iter(stacks), None), managed=managed)}
                 given |= {**trains, "framework": _FRAMEWORK}
-            record, wanted = _begun(queues, stacks, asked, given)
+            record, wanted = _begin(queues, stacks, given)
         else:
             _refuse_others()
             record = Record(queues[0].store, _sound(resume))
-            wanted = _named_again(record.read(), queues, stacks, asked.image)
+            wanted = _continue(record.read(), queues, stacks, given["image"])
         _drive(wanted, record, queues, plot, without_tpu, as_json=as_json)
 
 
@@ -156,7 +153,7 @@ def _refuse_others() -> None:
         )
 
 
-def _named_again(
+def _continue(
     found: Sweep, queues: Sequence[Queue], stacks: Sequence[str], image: str | None
 ) -> Sweep:
     """Return a sweep that runs where the person says. Raises UsageError if its record differs."""
@@ -176,9 +173,9 @@ def _named_again(
 
 @click.command("trials")
 @click.argument("sweep")
-@jobs_options.place_options
+@queue_options
 @_PLOT
-@jobs_options.as_json("trials")
+@options.as_json("trials")
 def trials(
     sweep: str, stack: str | None, bucket: str | None, plot: Path | None, as_json: bool
 ) -> None:
@@ -190,11 +187,8 @@ def trials(
     _print(found, plot, as_json=as_json)
 
 
-def _begun(
-    queues: Sequence[Queue],
-    stacks: Sequence[str],
-    asked: on_vertex.Asked,
-    given: dict[str, Any],
+def _begin(
+    queues: Sequence[Queue], stacks: Sequence[str], given: dict[str, Any]
 ) -> tuple[Record, Sweep]:
     """Return a new sweep, whose archive and record are in the bucket."""
     settings = {key: given.pop(key) for key in _SETTINGS}
@@ -204,9 +198,9 @@ def _begun(
         raise UsageError("--param: give at least one, like --param learning_rate=1e-4..1e-1:log")
     first = {one.name: one.choices[0] if one.choices else one.low for one in space}
     # What is checked is what a trial would run.
-    described = jobs_options.Given(**{**given, "command": command_with(command, first)})
-    places = _places(queues, stacks, asked, described)
-    with described.described(None) as (spec, source):
+    asked = JobOptions(**{**given, "command": command_with(command, first)})
+    places = _places(queues, stacks, asked)
+    with asked.checked(None) as (spec, source):
         on = next(iter(places.values()), {})
         all_of_it = replace(spec, command=f"{command} {settings}", vertex=on)
         made = Sweep(
@@ -225,17 +219,14 @@ def _begun(
 
 
 def _places(
-    queues: Sequence[Queue],
-    stacks: Sequence[str],
-    asked: on_vertex.Asked,
-    wanted: jobs_options.Given,
+    queues: Sequence[Queue], stacks: Sequence[str], asked: JobOptions
 ) -> dict[str, dict[str, str]]:
     """Return where Vertex AI runs the trials of each bucket; nothing if it does not."""
-    if not asked.managed:
-        place_of(None, asked, wanted)
+    if not asked.on_vertex:
+        place_of(None, asked)
         return {}
     of_stacks = zip(queues, stacks, strict=True)
-    return {queue.store.bucket: place_of(stack, asked, wanted) for queue, stack in of_stacks}
+    return {queue.store.bucket: place_of(stack, asked) for queue, stack in of_stacks}
 
 
 def _sound(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Managed training: jobs that Vertex AI runs on TPUs of its own, as custom jobs."""
+"""Jobs that Vertex AI runs, as custom jobs on TPUs of its own."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ import hashlib
 import io
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
-
-import click
 
 from infra.hosts import vertex_root
 from infra.names import JOB_ID_LABEL, JOB_LABEL
@@ -23,71 +20,44 @@ from infra.startup.agent.jobs.record import FAILED, QUEUED, STOPPED, SUCCEEDED, 
 from infra.startup.agent.jobs.store import StoreError, message
 from tpustack.cloud.google import Forbidden, Google, NotFound
 from tpustack.errors import TpustackError, UsageError
-from tpustack.jobs.options import Given
-from tpustack.jobs.queue import google
 from tpustack.jobs.source import Archive
+from tpustack.jobs.spec import JobOptions
 from tpustack.jobs.submission import upload
 
 if TYPE_CHECKING:
     from infra.catalog.vertex import ManagedTpu
 
 
-# --- Where Vertex AI runs a job of a stack: checked before anything is uploaded.
+SPOT = "SPOT"
+"""What the API calls the strategy of --spot."""
 
 
-def place_of(stack: str | None, asked: Asked, wanted: Given | Spec) -> dict[str, str]:
-    """Return a job's place on Vertex AI; empty for a job that it does not run.
-
-    Args:
-        stack: whose account and network it gets.
-        asked: on what it is to run.
-        wanted: what else the job is to be.
+def place_of(stack: str | None, options: JobOptions) -> dict[str, str]:
+    """Return a job's place on Vertex AI; empty for a job that the stack's machine runs.
 
     Raises:
-        UsageError: with everything that can't be had.
+        UsageError: with every problem.
     """
-    if not asked.managed:
-        if wrong := asked.for_vertex_alone():
-            raise UsageError(f"{', '.join(wrong)}: only with --on vertex, which takes them")
-        return {}
-    from infra.catalog.vertex import managed_tpus, plain_image
-    from infra.names import names_of
-    from tpustack.stacks.files import load
-
-    settings = load(str(stack))
-    vertex = settings.jobs.vertex
-    kind = asked.tpu or settings.tpu.accelerator_type
-    found = managed_tpus().get(kind)
-    own = found.tensorflow if found and wanted.framework == "tensorflow" else plain_image()
-    image = asked.image or own
-    if problems := [*_problems(kind, image, wanted, spot=asked.spot), *_unqueued(wanted)]:
-        raise UsageError("\n".join(problems))
-    network = (vertex.network if vertex else None) or ""
-    if network:
-        _require_peered(network)
-    names = names_of(settings, str(stack))
-    return {
-        "project": settings.project,
-        "region": (vertex.region if vertex else None) or settings.region,
-        "tpu": kind,
-        "image": str(image),
-        "account": names.email_of(names.managed_account, settings.project),
-        "network": network,
-        **({"strategy": SPOT} if asked.spot else {}),
-        **({"hosts": str(found.hosts)} if found and found.hosts > 1 else {}),
-    }
+    if options.on_vertex:
+        queued = bool(options.after or options.priority)
+        tpu, image = options.tpu, options.image
+        return _place(str(stack), options.framework, tpu, image, spot=options.spot, queued=queued)
+    given = {"--tpu": options.tpu, "--image": options.image, "--spot": options.spot or None}
+    if wrong := [name for name, value in given.items() if value is not None]:
+        raise UsageError(f"{', '.join(wrong)}: only with --on vertex, which takes them")
+    return {}
 
 
 def place_again(stack: str | None, image: str | None, spec: Spec) -> dict[str, str]:
     """Return where Vertex AI runs a job once more: on the TPU that its record names.
 
-    All else is what the stack's settings and the person say. Raises UsageError as `place_of` does.
+    All else comes from the stack's settings and `image`. Raises UsageError as `place_of` does.
     """
     had = spec.vertex
     if not had:
         return {}
-    asked = Asked("vertex", had.get("tpu"), image, had.get("strategy") == SPOT)
-    place = place_of(stack, asked, spec)
+    spot, queued = had.get("strategy") == SPOT, bool(spec.after or spec.priority)
+    place = _place(str(stack), spec.framework, had.get("tpu"), image, spot=spot, queued=queued)
     if image is None and place["image"] != had.get("image"):
         raise UsageError(
             f"--image: the record names the container {had.get('image')!r}, which others may have "
@@ -96,9 +66,44 @@ def place_again(stack: str | None, image: str | None, spec: Spec) -> dict[str, s
     return place
 
 
-def _problems(kind: str, image: str | None, wanted: Given | Spec, *, spot: bool) -> Iterator[str]:
+def _place(
+    stack: str, framework: str, tpu: str | None, image: str | None, *, spot: bool, queued: bool
+) -> dict[str, str]:
+    from infra.catalog.vertex import managed_tpus, plain_image
+    from infra.names import names_of
+    from tpustack.stacks.files import load
+
+    settings = load(stack)
+    vertex = settings.jobs.vertex
+    kind = tpu or settings.tpu.accelerator_type
+    found = managed_tpus().get(kind)
+    own = found.tensorflow if found and framework == "tensorflow" else plain_image()
+    image = image or own
+    if problems := list(_problems(kind, image, framework, spot=spot, queued=queued)):
+        raise UsageError("\n".join(problems))
+    network = (vertex.network if vertex else None) or ""
+    if network:
+        _require_peered(network)
+    names = names_of(settings, stack)
+    return {
+        "project": settings.project,
+        "region": (vertex.region if vertex else None) or settings.region,
+        "tpu": kind,
+        "image": str(image),
+        "account": names.email_of(names.managed_account, settings.project),
+        "network": network,
+        **({"strategy": SPOT} if spot else {}),
+        **({"hosts": str(found.hosts)} if found and found.hosts > 1 else {}),
+    }
+
+
+def _problems(
+    kind: str, image: str | None, framework: str, *, spot: bool, queued: bool
+) -> Iterator[str]:
     from infra.catalog.vertex import managed_tpus, why_not_offered, why_not_spot
 
+    if queued:
+        yield "--after and --priority: not with --on vertex, which starts each job on its own"
     found = managed_tpus().get(kind)
     if found is None:
         yield (
@@ -108,8 +113,8 @@ def _problems(kind: str, image: str | None, wanted: Given | Spec, *, spot: bool)
         return
     if image is None:
         yield (
-            f"--image: Google has no container with {wanted.framework} for {kind} on Vertex AI. "
-            "Give one that has python3 and the framework"
+            f"--image: Google has no container with {framework} for {kind} on Vertex AI. Give one "
+            "that has python3 and the framework"
         )
     if spot and (why := why_not_spot(found)):
         yield f"--spot: Vertex AI gives no spot {kind}: {why}. Leave it out, or give another --tpu"
@@ -120,21 +125,14 @@ def _require_peered(network: str) -> None:
     from tpustack.live.project import CURE, why_not_peered
 
     try:
-        why = why_not_peered(google(), network)
+        why = why_not_peered(Google(), network)
     except Forbidden:
         return
     if why:
         raise UsageError(f"jobs.vertex.network: {why}, so that no job starts there. {CURE}")
 
 
-def _unqueued(wanted: Given | Spec) -> Iterator[str]:
-    if wanted.after or wanted.priority:
-        yield "--after and --priority: not with --on vertex, which starts each job by itself"
-
-
-# --- Hand a job of the queue over to Vertex AI, as a custom job with one container.
-
-# What the container begins with: the agent, by its digest, as the account that it runs as.
+# The container first runs the agent, by its digest, as the account that the job runs as.
 _BOOT = """import hashlib, json, os, sys, tempfile, urllib.request
 bucket, digest, job = sys.argv[1:]
 def read(url, **headers):
@@ -155,17 +153,15 @@ os.execv(sys.executable, [sys.executable, path, "managed", bucket, job])
 _LONGEST_LABEL = 63
 
 
-def hand_over(queue: Queue, job: Job, where: Mapping[str, str]) -> Job:
-    """Have Vertex AI run a queued job at this place, if it has one; return the job.
+def start(queue: Queue, job: Job, where: Mapping[str, str]) -> Job:
+    """Have Vertex AI run a queued job at a place, as a custom job with one container; return it.
 
     Raises:
-        TpustackError: Vertex AI refuses it, and its record is taken back; or no answer says whether
-            Vertex AI has it, and the record stays.
+        TpustackError: Vertex AI refuses it, and its record is withdrawn; or its answer is lost, and
+            the record stays.
         StoreError: the bucket refuses.
     """
-    if not where:
-        return job
-    jobs = CustomJobs(google(), where["project"], where["region"])
+    jobs = CustomJobs(Google(), where["project"], where["region"])
     tpu = _tpu(where["tpu"])
     quota = tpu.spot_quota if where.get("strategy") == SPOT else tpu.quota
     try:
@@ -214,14 +210,14 @@ def custom_job(job: Job, where: Mapping[str, str], bucket: str, agent: str) -> d
 
 
 def _tpu(name: str) -> ManagedTpu:
-    # A job of a stack's own machine is handed over to nobody, and needs no table.
+    # Slow to load; only jobs on Vertex AI need it.
     from infra.catalog.vertex import managed_tpus
 
     return managed_tpus()[name]
 
 
 def _upload_agent(queue: Queue) -> str:
-    """Bring the agent into the bucket unless it is there; return its digest."""
+    """Upload the agent unless the bucket has it; return its digest."""
     content = program().encode()
     digest = hashlib.sha256(content).hexdigest()
     upload(queue, Archive(io.BytesIO(content), len(content), digest, frozenset()))
@@ -229,16 +225,11 @@ def _upload_agent(queue: Queue) -> str:
 
 
 def _withdraw(queue: Queue, job: Job) -> None:
-    """Take back the record of a job that nobody runs."""
+    """Delete the record of a job that Vertex AI refused."""
     found = queue.store.look(layout.record(job.name))
     if found is not None:
         queue.store.delete(layout.record(job.name), found.generation)
 
-
-# --- What Vertex AI knows of a job beyond its record: that it never ran, or was killed.
-#
-# A record says where to look, and others may write it. So a custom job counts only if its own ID and
-# output folder are those of this job in this bucket.
 
 _ENDED = {
     "JOB_STATE_SUCCEEDED": SUCCEEDED,
@@ -246,16 +237,16 @@ _ENDED = {
     "JOB_STATE_CANCELLED": STOPPED,
     "JOB_STATE_EXPIRED": TIMED_OUT,
 }
-# A job is handed over seconds after it was submitted.
-_HANDED_OVER = 600.0
+# Seconds after its submission until which a job may still reach Vertex AI; usually it takes a few.
+_PATIENCE = 600.0
 _NEVER = "the command that submitted it ended before Vertex AI had it"
 
 
-def refreshed(queue: Queue, job: Job, patience: float = _HANDED_OVER) -> Job:
-    """Return a job with what Vertex AI tells of it, if its container could tell nothing.
+def refreshed(queue: Queue, job: Job, patience: float = _PATIENCE) -> Job:
+    """Return a job with what Vertex AI knows beyond its record: that it never ran, or was killed.
 
-    Where the answer to its submission was lost, it gets its name there; where Vertex AI does not
-    have it `patience` seconds after that, it ends.
+    If the answer to its submission was lost, the job gets the name of its custom job; if Vertex AI
+    does not have it after `patience` seconds, it ends.
 
     Raises:
         StoreError: the bucket refuses.
@@ -264,25 +255,28 @@ def refreshed(queue: Queue, job: Job, patience: float = _HANDED_OVER) -> Job:
     if job.is_over or not job.spec.vertex:
         return job
     found = custom_jobs(queue, job)
-    there = found[0] if found else {}
-    state = _ENDED.get(str(there.get("state")))
+    custom = found[0] if found else {}
+    state = _ENDED.get(str(custom.get("state")))
     is_late = found == [] and time.time() > job.submitted + patience
 
-    def told(now: Job) -> Job:
+    def update(now: Job) -> Job:
         if now.is_over:
             return now
-        named = dataclasses.replace(now, custom_job=now.custom_job or str(there.get("name", "")))
+        named = dataclasses.replace(now, custom_job=now.custom_job or str(custom.get("name", "")))
         if state is not None:
-            return named.over(state, time.time(), _reason(there, job))
+            return named.over(state, time.time(), _reason(custom, job))
         if is_late and now.state == QUEUED and not now.custom_job:
             return named.over(FAILED, time.time(), _NEVER)
         return named
 
-    return queue.change(job.name, told) or job
+    return queue.change(job.name, update) or job
 
 
 def custom_jobs(queue: Queue, job: Job) -> list[dict[str, Any]] | None:
-    """Return what Vertex AI runs as this very job; None if the caller may not look.
+    """Return the custom jobs of a job; None if the caller may not look.
+
+    The record says where to look, and others may write it. So a custom job counts only if its own
+    ID and output folder are those of this job in this bucket.
 
     Raises:
         TpustackError: Vertex AI refuses, or the job's record names no place there.
@@ -298,9 +292,9 @@ def custom_jobs(queue: Queue, job: Job) -> list[dict[str, Any]] | None:
 
 
 def cancel(queue: Queue, job: Job) -> None:
-    """Cancel a job on Vertex AI that has not begun, or that was told to stop before.
+    """Cancel a job on Vertex AI that has not started, or that was told to stop before.
 
-    A container that runs reads in the job's record that it is to end, and keeps what it has.
+    A running container reads in the job's record that it must end, and keeps what it has.
 
     Raises:
         TpustackError: Vertex AI refuses.
@@ -312,29 +306,27 @@ def cancel(queue: Queue, job: Job) -> None:
 
 def _jobs(job: Job) -> CustomJobs:
     where = job.spec.vertex
-    return CustomJobs(google(), where.get("project", ""), where.get("region", ""))
+    return CustomJobs(Google(), where.get("project", ""), where.get("region", ""))
 
 
-def _reason(there: dict[str, Any], job: Job) -> str:
-    if there.get("state") == "JOB_STATE_CANCELLED":
+def _reason(custom: dict[str, Any], job: Job) -> str:
+    if custom.get("state") == "JOB_STATE_CANCELLED":
         return "it was cancelled on Vertex AI"
-    if error := there.get("error"):
+    if error := custom.get("error"):
         return f"Vertex AI: {why_failed(error, job.spec.vertex['region'])}"
     return ""
 
-
-# --- Vertex AI's custom jobs by its REST API, and what its refusals mean.
 
 _API = "aiplatform.googleapis.com"
 _TOO_MANY = 429
 
 
 class Unanswered(TpustackError):
-    """Vertex AI may have taken a job: its answer was lost."""
+    """Vertex AI may have the job: its answer was lost."""
 
 
 class CustomJobs:
-    """The custom jobs of a region. Raises TpustackError if it is none."""
+    """The custom jobs of a region, by REST. Raises TpustackError for a name that is no region."""
 
     def __init__(self, google: Google, project: str, region: str) -> None:
         self._google, self._project, self._region = google, project, region
@@ -345,7 +337,7 @@ class CustomJobs:
         self._parent = f"{root}/projects/{quote(project, safe=':')}/locations/{region}/customJobs"
 
     def create(self, body: dict[str, Any], quota: str) -> str:
-        """Make a job; return its name. Raises Unanswered, or TpustackError with a cure."""
+        """Create a job; return its name. Raises Unanswered, or TpustackError with a cure."""
         account = str(body["jobSpec"].get("serviceAccount", ""))
         headers = {"Content-Type": "application/json"}
         data = json.dumps(body).encode()
@@ -364,7 +356,7 @@ class CustomJobs:
         return str(json.loads(content)["name"])
 
     def called(self, title: str) -> list[dict[str, Any]] | None:
-        """Return the jobs of that title; None if the caller may not look."""
+        """Return the jobs with a display name; None if the caller may not look."""
         try:
             query = {"filter": f'display_name="{title}"'}
             return list(self._google.pages(self._parent, "customJobs", query))
@@ -372,12 +364,12 @@ class CustomJobs:
             return None
 
     def cancel(self, job: Mapping[str, Any]) -> None:
-        """Have Vertex AI end a job that it has shown. Raises TpustackError."""
+        """Cancel a job that Vertex AI has returned. Raises TpustackError."""
         number = str(job["name"]).rpartition("/")[2]
         self._google.post(f"{self._parent}/{number}:cancel", {}, {})
 
     def _cure(self, status: int, said: str, account: str, quota: str) -> str:
-        """Return what a refusal asks for, by its status and Google's words."""
+        """Return the cure of a refusal, by its status and Google's words."""
         if status == _TOO_MANY:
             return (
                 f"the project {self._project} has no quota left for its TPU in {self._region}. Ask "
@@ -408,7 +400,7 @@ class CustomJobs:
 
 
 def why_failed(error: dict[str, Any], region: str) -> str:
-    """Return why a job failed that Vertex AI had taken, with its cure where one is known."""
+    """Return why a job failed on Vertex AI, with its cure where one is known."""
     said = str(error.get("message", "it does not say why"))
     if "nsufficient" in said:
         return f"{said} (no capacity: another region by jobs.vertex.region, or later)"
@@ -417,49 +409,3 @@ def why_failed(error: dict[str, Any], region: str) -> str:
     if "quota" in said:
         return f"{said} (ask for more in {region} on the page IAM & Admin > Quotas)"
     return said
-
-
-# --- The options that say whether Vertex AI runs a job, and on what.
-
-SPOT = "SPOT"
-"""What the API calls the strategy of --spot."""
-_F = TypeVar("_F", bound=Callable[..., Any])
-IMAGE = click.option("--image", help="On vertex: the container; by default the framework's.")
-_OPTIONS = (
-    click.option("--on", type=click.Choice(("stack", "vertex")), default="stack", help="Runs it."),
-    click.option("--tpu", help="On vertex: the TPU's type; by default the stack's."),
-    IMAGE,
-    click.option("--spot", is_flag=True, help="On vertex: a spot TPU, which Google may take away."),
-)
-
-
-def vertex_options(command: _F) -> _F:
-    """Declare the options, whose values `Asked` takes."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The values of the options."""
-
-    on: str
-    tpu: str | None
-    image: str | None
-    spot: bool
-
-    @property
-    def managed(self) -> bool:
-        """Whether Vertex AI is to run it."""
-        return self.on == "vertex"
-
-    def for_vertex_alone(self) -> list[str]:
-        """Return the options given that nobody else has a use for."""
-        given = {"--tpu": self.tpu, "--image": self.image, "--spot": self.spot or None}
-        return [name for name, value in given.items() if value is not None]
-
-
-def asked(given: dict[str, Any]) -> Asked:
-    """Take the options out of a command's values."""
-    return Asked(**{field.name: given.pop(field.name) for field in fields(Asked)})

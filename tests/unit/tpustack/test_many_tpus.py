@@ -15,7 +15,8 @@ from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.services.tpu.api import NODE
 from localcloud.testing import Client
 from tpustack.cloud.google import Google
-from tpustack.dashboard.sources import Place, tpus_of_zone
+from tpustack.dashboard.places import Place
+from tpustack.dashboard.sources import tpus_of_zone
 from tpustack.errors import TpustackError
 from tpustack.jobs.submission import OnDemand
 from tpustack.recovery.taken import lost

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import Outcome
 from tests.unit.tpustack.dashboard.conftest import BUCKET, Write, asset, lines
-from tpustack.dashboard.assets import assets
+from tpustack.dashboard.app import assets
 
 JOBS = f"/api/places/{BUCKET}/jobs"
 
@@ -134,7 +134,7 @@ def test_a_bucket_that_is_gone_is_a_message_that_says_what_to_do(
     page: TestClient, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "tpustack.dashboard.sources.Store", lambda _name, send: type(queue.store)("gone", send)
+        "tpustack.dashboard.places.Store", lambda _name, send: type(queue.store)("gone", send)
     )
     answer = page.get(f"{JOBS}/runs")
     assert answer.status_code == 400

@@ -20,7 +20,7 @@ from tpu_training.goodput.entry import PARTS, Entry
 from tpu_training.goodput.ledger import File, read
 from tpu_training.goodput.timeline import Segment
 from tpustack.cloud.google import Google
-from tpustack.dashboard.sources import Place
+from tpustack.dashboard.places import Place
 from tpustack.dashboard.trainings import Trainings, by_day, points, thinned, training
 
 DAY = 86400.0

@@ -23,7 +23,7 @@ from tpustack.jobs import job as waiting
 from tpustack.jobs import vertex
 from tpustack.jobs.job import stop_job
 from tpustack.jobs.submission import submit
-from tpustack.jobs.vertex import hand_over
+from tpustack.jobs.vertex import start
 
 CREATE = "*.customJobs.create"
 SUBMIT = ("submit", "--on", "vertex", "--stack", "dev", "--command", "true", "--name", "one")
@@ -126,7 +126,7 @@ def test_a_submission_that_is_killed_leaves_one_custom_job_or_none_and_a_job_tha
     mine = Queue(Store(queue.store.bucket, google.exchange), print)
     monkeypatch.setattr("tpustack.jobs.vertex.google", lambda: google)
     with contextlib.suppress(Killed):
-        hand_over(mine, submit(mine, Spec("true", vertex=PLACE), "one", None), PLACE)
+        start(mine, submit(mine, Spec("true", vertex=PLACE), "one", None), PLACE)
     later()
     job = queue.read("one")
     made = client.get(JOBS).get("customJobs", [])
