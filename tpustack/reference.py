@@ -1,4 +1,4 @@
-"""Reference texts: the catalog, the settings and the known errors."""
+"""Reference texts: the settings as a page and as text, the catalog as tables."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from infra.catalog.model import Accelerator, Proof
 from infra.catalog.prices import Price, is_in
 from infra.cost.table import UNKNOWN, dollars
 from infra.settings.reference import Setting, all_settings, groups
-from tpu_training.errors.catalog import KnownError, known_errors
 
 # --- Writes the reference of settings as a page and as text.
 
-_SETTINGS_INTRODUCTION = """\
+_INTRODUCTION = """\
 # Settings
 
 <!-- Made by `make docs` from infra/settings; a test keeps the two equal. -->
@@ -91,7 +90,7 @@ def settings_page() -> str:
     """Return the page docs/settings.md."""
     settings = all_settings()
     parts = [
-        _SETTINGS_INTRODUCTION,
+        _INTRODUCTION,
         "## The stack\n",
         *_table([s for s in settings if not s.group]),
     ]
@@ -125,43 +124,7 @@ def _default(setting: Setting) -> str:
     return setting.default if isinstance(setting.default, str) else json.dumps(setting.default)
 
 
-# --- Writes the catalogue of known errors as a page.
-
-_ERRORS_INTRODUCTION = """\
-# Troubleshooting
-
-<!-- Made by `make docs` from the trainer's known_errors.json; a test keeps the two equal. -->
-
-`tpustack doctor FILE` finds the errors of this page in a log, also with what loggers and terminals
-put around them, broken into lines, or only a piece of them; `-` is standard input. Without a file
-it looks into a stack's own: the states of VM and TPU, and the VM's serial port.
-
-```console
-$ echo "terminate called after throwing an instance of 'std::bad_alloc'" | tpustack doctor -
-<stdin>:1: host-memory: terminate called after throwing an instance of 'std::bad_alloc'
-  cause: this machine's memory is full
-  cure:  use a machine type with more memory, and run one job on it at a time
-  see:   https://cloud.google.com/compute/docs/instances/changing-machine-type-of-stopped-instance
-```
-
-It exits with 0 if it found nothing, with 1 if it found an error, known or not, and with 2 if its
-arguments are wrong. The trainer explains its own errors by the same catalogue.
-"""
-
-
-def errors_page() -> str:
-    """Return the page docs/troubleshooting.md."""
-    return "\n".join([_ERRORS_INTRODUCTION, *map(_section, known_errors())])
-
-
-def _section(known: KnownError) -> str:
-    return (
-        f"## {known.id}\n\n```text\n{known.example}\n```\n\n"
-        f"Cause: {known.cause}.\n\nCure: {known.cure}.\n\nSee <{known.link}>.\n"
-    )
-
-
-# --- Lists the catalog by zone and type, as rows for people and records for programs.
+# The catalog by zone and type, as rows for people and records for programs.
 
 Row = tuple[str, ...]
 Record = dict[str, Any]

@@ -11,8 +11,7 @@ import click
 
 from tpustack import options
 from tpustack.errors import UsageError
-from tpustack.logs.diagnosis import Diagnosis, Finding, Unknown, diagnose
-from tpustack.reference import errors_page
+from tpustack.logs.diagnosis import Diagnosis, Finding, Unknown, diagnose, errors_page
 
 _MOST_LINES = 5
 # The known error of a step that does not fit (known_errors.json).

@@ -124,7 +124,7 @@ def test_a_submission_that_is_killed_leaves_one_custom_job_or_none_and_a_job_tha
 
     google = Google(killed_at(client, number, before=before, other=lambda: other(queue)))
     mine = Queue(Store(queue.store.bucket, google.exchange), print)
-    monkeypatch.setattr("tpustack.jobs.vertex.google", lambda: google)
+    monkeypatch.setattr("tpustack.jobs.vertex.Google", lambda: google)
     with contextlib.suppress(Killed):
         start(mine, submit(mine, Spec("true", vertex=PLACE), "one", None), PLACE)
     later()
