@@ -1,4 +1,4 @@
-"""What `tpustack goodput` needs beside the arithmetic, which is the trainer's: files, money."""
+"""The goodput of a job for people: the files of its ledger, its cost, and tables."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tpustack.cloud.google import Google
 
 
-# --- Read the files of a job's ledger, from a directory or a bucket.
-
 _OBJECTS = "https://storage.googleapis.com/storage/v1/b/{}/o"
 _SCHEME = "gs://"
 _AT_ONCE = 8
@@ -35,7 +33,7 @@ def files_of(model_dir: str, google: Google | None = None) -> Iterator[File]:
 
     Args:
         model_dir: here or gs://…
-        google: the access to Google that is there already.
+        google: a client to use; by default a new one.
     """
     where = model_dir.rstrip("/")
     yield from _objects(where, google) if where.startswith(_SCHEME) else _paths(where)
@@ -81,9 +79,7 @@ def _seconds(timestamp: str) -> float:
     return datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()
 
 
-# --- What the wall time of a job has cost, by the catalog's prices.
-
-# Google takes nothing for a TPU that is not there; the other machines cost on.
+# Without a TPU, only the other machines cost money.
 _WITHOUT_TPU = ("queued", "provisioning", "recovering", "stopped")
 _SECONDS_PER_HOUR = 3600
 _PLACES_OF_A_STEP = 6
@@ -151,9 +147,7 @@ def _cents(hour: Decimal, seconds: float) -> Decimal:
     return (hour * Decimal(f"{seconds:.3f}") / _SECONDS_PER_HOUR).quantize(Decimal("1e-6"))
 
 
-# --- Show an account as tables for people.
-
-# The least wall time that is told in a unit, the unit's seconds and its name.
+# The least wall time that is shown in a unit, the unit's seconds and its name.
 _UNITS = ((7200.0, 3600, "hours"), (0.0, 60, "minutes"))
 
 
@@ -174,7 +168,7 @@ def states_table(total: Account, money: Money | None) -> Table:
 
 
 def causes_table(total: Account) -> Table:
-    """Return what took the time that is no goodput."""
+    """Return what took the time that is not goodput."""
     from rich.table import Table
     from rich.text import Text
 
@@ -185,19 +179,19 @@ def causes_table(total: Account) -> Table:
 
 
 def machines_table(total: Account) -> Table | None:
-    """Return what each TPU and each machine did; None if there is nothing to tell apart."""
+    """Return what each TPU and each machine did; None if there is only one."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table("TPU or machine", f"{_unit(total)[1]} by state")
     for tpu, states in total.tpus.items():
-        table.add_row(Text(line(tpu)), Text(line(_spoken(states, total))))
+        table.add_row(Text(line(tpu)), Text(line(_states_text(states, total))))
     for machine, seconds in total.machines.items():
         table.add_row(Text(line(machine) or "not named"), f"training {_spent(seconds, total)}")
     return table if total.tpus or len(total.machines) > 1 else None
 
 
-def _spoken(seconds: Mapping[str, float], total: Account) -> str:
+def _states_text(seconds: Mapping[str, float], total: Account) -> str:
     return ", ".join(f"{state} {_spent(spent, total)}" for state, spent in seconds.items())
 
 

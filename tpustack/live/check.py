@@ -16,9 +16,9 @@ from tpustack.live.project import (
     UNKNOWN,
     WARNING,
     WRONG,
-    Asked,
     Finding,
     Question,
+    Target,
     answers,
     is_enabled,
     permissions,
@@ -138,25 +138,25 @@ CONSTRAINTS = (
 )
 
 
-def policies(asked: Asked) -> Iterator[Finding]:
+def policies(target: Target) -> Iterator[Finding]:
     """Ask for the policies that would refuse something."""
-    enabled = is_enabled(asked, _API)
-    if not enabled and not asked.record().get("parent"):
-        yield Finding("org policies", OK, f"{asked.project} is in no organization")
+    enabled = is_enabled(target, _API)
+    if not enabled and not target.record().get("parent"):
+        yield Finding("org policies", OK, f"{target.project} is in no organization")
         return
     if not enabled:
-        cure = f"`gcloud services enable {_API} --project {asked.project}`"
+        cure = f"`gcloud services enable {_API} --project {target.project}`"
         yield Finding("org policies", UNKNOWN, f"{_API} is disabled", cure)
         return
-    found = [finding for one in CONSTRAINTS for finding in _asked(one, asked)]
+    found = [finding for one in CONSTRAINTS for finding in _asked(one, target)]
     said = f"none of {len(CONSTRAINTS)} that were asked for refuses anything"
     yield from found or [Finding("org policies", OK, said)]
 
 
-def _asked(constraint: Constraint, asked: Asked) -> Iterator[Finding]:
-    policy = asked.google.get(_POLICY.format(asked.project, constraint.name))
+def _asked(constraint: Constraint, target: Target) -> Iterator[Finding]:
+    policy = target.google.get(_POLICY.format(target.project, constraint.name))
     rules = policy.get("spec", {}).get("rules", [])
-    if any(constraint.bites(rule, asked.settings) for rule in rules):
+    if any(constraint.bites(rule, target.settings) for rule in rules):
         said = f"constraints/{constraint.name} refuses what the stack makes"
         yield Finding("org policies", constraint.state, said, constraint.cure)
 
@@ -181,15 +181,15 @@ _AT_ONCE = 4
 _CAPACITY = Finding(
     "capacity",
     UNKNOWN,
-    "Google tells nobody before a TPU is asked for",
+    "Google does not say before a TPU is requested",
     "tpu.queued waits for it",
 )
 
 
-def ask(asked: Asked) -> list[Finding]:
+def ask(target: Target) -> list[Finding]:
     """Return the findings in the questions' order."""
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        found = threads.map(lambda about: answers(about, QUESTIONS[about], asked), QUESTIONS)
+        found = threads.map(lambda about: answers(about, QUESTIONS[about], target), QUESTIONS)
         return [*(finding for each in found for finding in each), _CAPACITY]
 
 

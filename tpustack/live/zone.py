@@ -1,4 +1,4 @@
-"""Questions about what the zone offers: TPU types, runtimes, machine types."""
+"""Findings about a zone: the TPU types, runtimes and machine types that it offers, and quotas."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from tpustack.live.project import (
     UNKNOWN,
     WARNING,
     WRONG,
-    Asked,
     Finding,
+    Target,
     is_enabled,
+    needs,
     not_enabled,
 )
 
@@ -31,49 +32,44 @@ _MACHINE = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/machi
 _UNKNOWN = "is not found or access is unauthorized"
 
 
-def accelerator_type(asked: Asked) -> Iterator[Finding]:
+@needs(TPU_API, "TPU type")
+def accelerator_type(target: Target) -> Iterator[Finding]:
     """Ask whether each zone that the TPU may be in has its type."""
-    wanted = asked.settings.tpu.accelerator_type
-    if not is_enabled(asked, TPU_API):
-        yield not_enabled("TPU type", TPU_API)
-        return
-    for zone in asked.settings.tpu_zones:
-        offered = _offered(asked, zone, "v2", "acceleratorTypes", "type")
-        setting = f"tpu.acceleratorType or {asked.settings.setting_of(zone)}"
-        yield _in_zone("TPU type", wanted, offered, asked, zone, setting)
+    wanted = target.settings.tpu.accelerator_type
+    for zone in target.settings.tpu_zones:
+        offered = _offered(target, zone, "v2", "acceleratorTypes", "type")
+        setting = f"tpu.acceleratorType or {target.settings.setting_of(zone)}"
+        yield _in_zone("TPU type", wanted, offered, target, zone, setting)
 
 
-def software(asked: Asked) -> Iterator[Finding]:
+@needs(TPU_API, "TPU software")
+def software(target: Target) -> Iterator[Finding]:
     """Ask whether each of those zones has the runtime, or a classic node's its TensorFlow."""
-    tpu = asked.settings.tpu
-    if not is_enabled(asked, TPU_API):
-        yield not_enabled("TPU software", TPU_API)
-    elif asked.settings.architecture is Architecture.NODE:
-        zone = asked.settings.zone
-        offered = _offered(asked, zone, "v1", "tensorflowVersions", "version")
+    tpu = target.settings.tpu
+    if target.settings.architecture is Architecture.NODE:
+        zone = target.settings.zone
+        offered = _offered(target, zone, "v1", "tensorflowVersions", "version")
         wanted = tpu.tensorflow_version or ""
-        yield _in_zone("TPU software", wanted, offered, asked, zone, "tpu.tensorflowVersion")
+        yield _in_zone("TPU software", wanted, offered, target, zone, "tpu.tensorflowVersion")
     else:
         wanted = tpu.runtime_version or ""
-        for zone in asked.settings.tpu_zones:
-            offered = _offered(asked, zone, "v2", "runtimeVersions", "version")
-            yield _in_zone("TPU software", wanted, offered, asked, zone, "tpu.runtimeVersion")
+        for zone in target.settings.tpu_zones:
+            offered = _offered(target, zone, "v2", "runtimeVersions", "version")
+            yield _in_zone("TPU software", wanted, offered, target, zone, "tpu.runtimeVersion")
 
 
-def machine_type(asked: Asked) -> Iterator[Finding]:
+@needs(COMPUTE_API, "machine type")
+def machine_type(target: Target) -> Iterator[Finding]:
     """Ask whether the VM's zone has its machine type."""
-    wanted, zone = asked.settings.vm.machine_type, asked.settings.vm_zone
-    if not is_enabled(asked, COMPUTE_API):
-        yield not_enabled("machine type", COMPUTE_API)
-        return
+    wanted, zone = target.settings.vm.machine_type, target.settings.vm_zone
     try:
-        found = asked.google.get(_MACHINE.format(asked.project, zone, wanted))
+        found = target.google.get(_MACHINE.format(target.project, zone, wanted))
     except NotFound:
         cure = "Set vm.machineType to another one"
         yield Finding("machine type", WRONG, f"{zone} has no {wanted}", cure)
         return
     gib = int(found["memoryMb"]) / 1024
-    needed = asked.settings.training.model_memory_gib
+    needed = target.settings.training.model_memory_gib
     if gib < needed:
         said = f"{wanted} has {gib:g} GiB, but training.modelMemoryGib is {needed:g}"
         yield Finding("machine type", WRONG, said, "Set vm.machineType to a larger one")
@@ -81,10 +77,10 @@ def machine_type(asked: Asked) -> Iterator[Finding]:
         yield Finding("machine type", OK, f"{zone} has {wanted} with {gib:g} GiB")
 
 
-def _offered(asked: Asked, zone: str, version: str, collection: str, field: str) -> list[str]:
-    url = _TPU.format(version, asked.project, zone, collection)
+def _offered(target: Target, zone: str, version: str, collection: str, field: str) -> list[str]:
+    url = _TPU.format(version, target.project, zone, collection)
     try:
-        return [str(one[field]) for one in asked.google.pages(url, collection, {"pageSize": 500})]
+        return [str(one[field]) for one in target.google.pages(url, collection, {"pageSize": 500})]
     except NotFound:
         return []
     except Forbidden as error:
@@ -94,21 +90,19 @@ def _offered(asked: Asked, zone: str, version: str, collection: str, field: str)
 
 
 def _in_zone(
-    about: str, wanted: str, offered: Iterable[str], asked: Asked, zone: str, setting: str
+    about: str, wanted: str, offered: Iterable[str], target: Target, zone: str, setting: str
 ) -> Finding:
     known = list(offered)
     if wanted in known:
         return Finding(about, OK, f"{zone} has {wanted}")
     if not known:
-        cure = f"Change {asked.settings.setting_of(zone)}"
+        cure = f"Change {target.settings.setting_of(zone)}"
         if AI in zone:
-            cure = f"Switch AI zones on: `{SWITCH_ON.format(asked.project)}`"
+            cure = f"Switch AI zones on: `{SWITCH_ON.format(target.project)}`"
         return Finding(about, WRONG, f"{zone} offers no TPUs", cure)
     said = f"{zone} has no {wanted}"
     return Finding(about, WRONG, said, f"Change {setting}. {nearest(wanted, known)}")
 
-
-# --- Questions about quotas: what the project may use of this TPU and of vCPUs, and what is left.
 
 _METRICS = (
     "https://serviceusage.googleapis.com/v1beta1/projects/{}/services/tpu.googleapis.com/"
@@ -137,23 +131,23 @@ class _Limit(NamedTuple):
         return f"{height} in {self.place}"
 
 
-def tpu(asked: Asked) -> Iterator[Finding]:
+def tpu(target: Target) -> Iterator[Finding]:
     """Ask how much of this kind of TPU the project may use in each of its zones, and compare."""
-    wanted, zones = asked.settings.tpu, asked.settings.tpu_zones
-    accelerator = asked.context.catalog.accelerator(wanted.accelerator_type)
-    if accelerator is None or not is_enabled(asked, TPU_API):
+    wanted, zones = target.settings.tpu, target.settings.tpu_zones
+    accelerator = target.context.catalog.accelerator(wanted.accelerator_type)
+    if accelerator is None or not is_enabled(target, TPU_API):
         yield not_enabled("TPU quota", TPU_API)
         return
-    url = _METRICS.format(asked.project)
+    url = _METRICS.format(target.project)
     metrics = [
         metric
-        for metric in asked.google.pages(url, "metrics", {"pageSize": 200})
+        for metric in target.google.pages(url, "metrics", {"pageSize": 200})
         if _fits(metric["metric"].partition("/")[2], accelerator, wanted.capacity)
     ]
     # As the number in a type's name counts: cores up to v5p, chips from v5e on.
     needed = int(accelerator.name.rpartition("-")[2]) * wanted.slices
     found = [
-        _judged(_limits(metrics, zone), needed, _standing(asked, accelerator, zone), zone, asked)
+        _judged(_limits(metrics, zone), needed, _standing(target, accelerator, zone), zone, target)
         for zone in zones
     ]
     # Without quota in one zone `pulumi up` goes on to the next one, as without capacity.
@@ -167,13 +161,13 @@ def _passed_over(finding: Finding) -> Finding:
 
 
 def _judged(
-    limits: Mapping[str, _Limit], needed: int, standing: int, zone: str, asked: Asked
+    limits: Mapping[str, _Limit], needed: int, standing: int, zone: str, target: Target
 ) -> Finding:
-    kind, setting = asked.settings.tpu.accelerator_type, asked.settings.setting_of(zone)
-    page = _PAGE.format(asked.project)
+    kind, setting = target.settings.tpu.accelerator_type, target.settings.setting_of(zone)
+    page = _PAGE.format(target.project)
     cure = f"Ask for more at {page}, or change {setting}, type or tpu.capacity"
     if not limits:
-        said = f"Google lists no quota for {kind}, {asked.settings.tpu.capacity}, in {zone}"
+        said = f"Google lists no quota for {kind}, {target.settings.tpu.capacity}, in {zone}"
         return Finding("TPU quota", UNKNOWN, said, cure)
     limit = min(limits.values())
     said = ", ".join(f"{metric} is {one}" for metric, one in limits.items())
@@ -231,16 +225,16 @@ def _takes_second(accelerator: Accelerator) -> bool:
     return family in _SECOND and (accelerator.hosts == 1) == (family == "v5e")
 
 
-def _standing(asked: Asked, accelerator: Accelerator, zone: str) -> int:
+def _standing(target: Target, accelerator: Accelerator, zone: str) -> int:
     """Return what TPUs hold of the quota in a zone: Google counts preempted ones too."""
-    url = _NODES.format(asked.project, zone)
-    own = asked.context.names.tpus(asked.settings.tpu.slices)
+    url = _NODES.format(target.project, zone)
+    own = target.context.names.tpus(target.settings.tpu.slices)
     try:
-        nodes = [*asked.google.pages(url, "nodes")]
+        nodes = [*target.google.pages(url, "nodes")]
     except NotFound:  # A zone without TPUs, which the question about the type names.
         return 0
     others = (
-        asked.context.catalog.accelerator(node.get("acceleratorType", ""))
+        target.context.catalog.accelerator(node.get("acceleratorType", ""))
         for node in nodes
         if node["name"].rpartition("/")[2] not in own
     )
@@ -252,16 +246,14 @@ def _standing(asked: Asked, accelerator: Accelerator, zone: str) -> int:
     )
 
 
-def vcpus(asked: Asked) -> Iterator[Finding]:
+@needs(COMPUTE_API, "vCPU quota")
+def vcpus(target: Target) -> Iterator[Finding]:
     """Ask whether the VM's vCPUs fit into the region's quota."""
-    settings = asked.settings
-    machine = asked.context.catalog.machine_types.get(settings.vm.machine_type)
+    settings = target.settings
+    machine = target.context.catalog.machine_types.get(settings.vm.machine_type)
     if machine is None:
         return
-    if not is_enabled(asked, COMPUTE_API):
-        yield not_enabled("vCPU quota", COMPUTE_API)
-        return
-    region = asked.google.get(_REGION.format(asked.project, settings.region))
+    region = target.google.get(_REGION.format(target.project, settings.region))
     quotas = {quota["metric"]: quota for quota in region.get("quotas", ())}
     names = _vcpu_metrics(machine.name, settings.vm.capacity)
     metric = next((name for name in names if name in quotas), None)
@@ -273,7 +265,7 @@ def vcpus(asked: Asked) -> Iterator[Finding]:
     if used + machine.vcpus <= limit:
         yield Finding("vCPU quota", OK, said)
     else:
-        cure = f"Ask for more at {_PAGE.format(asked.project)}, or use a smaller vm.machineType"
+        cure = f"Ask for more at {_PAGE.format(target.project)}, or use a smaller vm.machineType"
         yield Finding("vCPU quota", WRONG if limit < machine.vcpus else WARNING, said, cure)
 
 

@@ -21,6 +21,7 @@ from tpustack.logs.serial import Progress as Step
 # Seconds after which the VM is looked at. TensorFlow compiles a large model for longer than that,
 # and a VM installs packages without a word.
 SILENCE = 300.0
+_SECONDS = 10.0
 _OFF = ("STOPPING", "STOPPED", "SUSPENDING", "SUSPENDED", "TERMINATED")
 
 
@@ -106,16 +107,12 @@ def _say_why_tpu_is_silent(google: Google, outputs: Mapping[str, Any], advice: s
     )
 
 
-# --- Follows a training by what it writes to the bucket: Google shows no serial port of a TPU VM.
-
-_SECONDS = 10.0
-
-
 def bucket_lines(
     google: Google, job_url: str, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[str | None]:
-    """Yield lines as the trainer would print them; None whenever there is nothing new.
+    """Yield what a TPU VM, whose serial port Google does not show, writes to the bucket.
 
+    The lines are as the trainer would print them; None whenever there is nothing new.
     The ledger has the step once a minute. The agent marks a job that has finished.
     """
     said = ""

@@ -1,4 +1,4 @@
-"""Follows a VM's serial port line by line until the training on it ends."""
+"""The serial port of a VM: live, from Cloud Logging, and what its lines say of the training."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def lines(
         start = int(answer["next"])
         text = rest + answer.get("contents", "")
         if backlog and answer.get("contents"):
-            # What is there already may begin with earlier boots, which are over.
+            # The buffer may begin with earlier boots, which are over.
             rest = text
             continue
         *whole, rest = (current_boot(text) if backlog else text).split("\n")
@@ -73,7 +73,7 @@ def lines(
 
 
 def _number(google: Google, project: str, zone: str, vm: str) -> str:
-    """Return the number that tells a VM from an earlier one of the same name."""
+    """Return the ID that tells a VM from an earlier one of the same name."""
     return str(google.get(INSTANCE.format(project, zone, vm), {"fields": "id"})["id"])
 
 
@@ -92,9 +92,8 @@ def wait_for_end(
         source: as `lines` gives them.
         on_line: gets every line that is not progress.
         on_progress: gets every line that is.
-        on_silence: is called after `silence` seconds without a line, again and again; raises an
-            error to give up.
-        silence: long compilations and installations write nothing for minutes.
+        on_silence: is called every `silence` seconds without a line; raises an error to give up.
+        silence: in seconds; long compilations and installations write nothing for minutes.
         now: the clock.
     """
     last = now()
@@ -116,8 +115,6 @@ def wait_for_end(
             on_line(line)
     raise TpustackError("the serial port ended before the training did")
 
-
-# --- What the lines of a serial port say about the training on the VM.
 
 # What the buffer holds of earlier boots is before the last of these: it "persists across in-place
 # reboots", and a stop wipes it. Google's own list, in its order (Google Cloud CLI, googlecloudsdk/
@@ -186,14 +183,14 @@ def current_boot(text: str) -> str:
 
 
 class Story:
-    """Understands each line by those before it."""
+    """Reads lines in order: some mean something only after others."""
 
     def __init__(self) -> None:
         self._failure = ""
         self._script = ""
 
     def read(self, line: str) -> Progress | Ended | None:
-        """Return what a line says about the training; None if nothing."""
+        """Return what a line says about the training, or None."""
         if _BOOT.search(line):
             self._failure = self._script = ""
         if said := _SCRIPT_SAID.search(line):
@@ -221,8 +218,6 @@ class Story:
             return Ended(False, self._failure or line.strip())
         return None
 
-
-# --- Reads a stack's logs from Google: the states of its machines, and the VM's serial port.
 
 # As infra/startup/common.sh says it.
 _BEGINS = re.compile(r"tpu-stack: (starting the job|running the jobs of) ")
@@ -286,8 +281,7 @@ def _serial(google: Google, project: str, zone: str, name: str) -> str:
         start = int(answer["next"])
 
 
-# --- Reads what a VM's serial port sent to Cloud Logging, which outlives the VM.
-
+# Cloud Logging keeps what a VM's serial port wrote, also after the VM is gone.
 _API = "logging.googleapis.com"
 _LIST = f"https://{_API}/v2/entries:list"
 # The names and the label of the serial port's entries: "View serial port output",
