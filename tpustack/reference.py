@@ -13,8 +13,6 @@ from infra.catalog.prices import Price, is_in
 from infra.cost.table import UNKNOWN, dollars
 from infra.settings.reference import Setting, all_settings, groups
 
-# --- Writes the reference of settings as a page and as text.
-
 _INTRODUCTION = """\
 # Settings
 

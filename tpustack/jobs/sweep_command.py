@@ -247,8 +247,6 @@ def _print(found: Sweep, plot: Path | None, *, as_json: bool) -> None:
         Console().print(trials_table(found))
 
 
-# --- Shows the trials of a sweep: a table, and a picture of their curves and parameters.
-
 _COLOURS = {COMPLETE: "#2166ac", PRUNED: "#b0b0b0", OPEN: "#f4a582"}
 _FAILED = "#b2182b"
 _BEST = "#1b7837"
@@ -346,8 +344,6 @@ def _rank(sweep: Sweep, trial: Trial) -> tuple[bool, bool, float, int]:
     value = sign * trial.value if trial.value is not None else 0.0
     return trial.value is None, trial.state == PRUNED, value, trial.number
 
-
-# --- The command of a sweep that names none: the training of the stack.
 
 _TRAINER = (
     'python -m tpu_training train-and-evaluate --tpu="$TPU_NAME" --tpu-zone="$TPU_ZONE" '

@@ -105,9 +105,6 @@ def _file_problems(known: argparse.Namespace, file: str) -> Iterable[str]:
         )
 
 
-# --- `tpu-training compile --cached`: what was found before, at once and without a compiler.
-
-
 def build_cached(known: argparse.Namespace, kinds: Sequence[Tpu], problems: Problems) -> Command:
     """Return the command that prints what is known of the job. Raises InputError."""
     problems.add(
@@ -136,8 +133,6 @@ def build_cached(known: argparse.Namespace, kinds: Sequence[Tpu], problems: Prob
 
     return answer
 
-
-# --- The arguments that describe a job to compile, and the job that they describe.
 
 _FLAGS = (
     *("tpu", "compare", "model", "task", "data", "shape", "classes", "vocabulary", "examples"),
@@ -291,8 +286,6 @@ def read_described(known: argparse.Namespace) -> Manifest:
         raise InputError(f"--shape={known.shape} needs --classes, the number of classes")
     return described_data(known.shape, known.classes, known.vocabulary or 0)
 
-
-# --- Compile a job or a file for TPU types and print what is known, as soon as it is known.
 
 # Changes of the JSON that a reader would notice get a new number.
 _FORMAT = 1

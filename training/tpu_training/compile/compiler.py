@@ -1,4 +1,4 @@
-"""Compile a program for a TPU with libtpu."""
+"""Google's TPU compiler, libtpu, in a child process: what it needs, says and fails with."""
 
 from __future__ import annotations
 
@@ -158,8 +158,6 @@ class _Compilation:
         return (self.folder / "log").read_text(encoding="utf-8", errors="replace")
 
 
-# --- The compiler's child process: start it, wait for it or for its dump, leave nothing behind.
-
 _PAUSE_SECONDS = 0.05
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 # Settings that libtpu reads: an unknown flag ends it, others change what it answers.
@@ -262,9 +260,6 @@ def _remove_lock_file() -> None:
         _LOCK_FILE.unlink()
 
 
-# --- Where libtpu is, and which version.
-
-
 @dataclass(frozen=True)
 class Libtpu:
     """An installed libtpu."""
@@ -302,8 +297,6 @@ def find_libtpu() -> Libtpu:
         )
     return Libtpu(library, versions()["libtpu"] or "of unknown version")
 
-
-# --- What keeps this machine from compiling for TPUs. Loads no TensorFlow.
 
 # Memory of the compiler's process beside TensorFlow, in GiB, as measured for ResNet-50 and BERT.
 QUICK_GIB, FULL_GIB = 1.2, 4.0
@@ -377,8 +370,6 @@ def _too_old(libtpu: str, tensorflow: str) -> bool:
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0]))
 
-
-# --- What can go wrong with the compiler, as errors that say what to do.
 
 # How Google's programs begin the line that says why they end.
 _FATAL = re.compile(r"^F\d{4} .*?\] (.*)$|^(.*Check failed: .*)$", re.M)

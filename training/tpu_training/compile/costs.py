@@ -1,4 +1,4 @@
-"""Count what one step costs by the optimized program."""
+"""What one step costs by the optimized program: operations, traffic, padding, collectives."""
 
 from __future__ import annotations
 
@@ -97,8 +97,6 @@ class _PaddingCount:
         )
 
 
-# --- Which instructions of a module run, and how often.
-
 # As far as the compiler knows and says it, which depends on its version.
 _KNOWN = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 
@@ -106,8 +104,8 @@ _KNOWN = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 def executed(module: Module) -> Iterator[tuple[Computation, Instruction, int]]:
     """Yield each instruction that runs, with its computation and how often it does.
 
-    What fusions do inside is not included. Loops whose count nobody knows run once, and of a
-    conditional the shortest branch does: what is counted so is a lower bound.
+    Not the instructions inside fusions. A loop with an unknown count runs once, and of a
+    conditional only the shortest branch: the result is a lower bound.
     """
     yield from _run(module, module.entry, 1)
 
@@ -204,10 +202,9 @@ def _source(computation: Computation, operand: Operand) -> Instruction | None:
     return instruction
 
 
-# --- Floating-point operations of matrix multiplications and convolutions, from their shapes.
-#
-# Counted as XLA's cost analysis does (xla/service/hlo_cost_analysis.cc): a multiplication and an
-# addition are two operations, and positions of a window that lie in the padding are none.
+# Operations of matrix multiplications and convolutions are counted from their shapes, as XLA's cost
+# analysis does (xla/service/hlo_cost_analysis.cc): a multiplication and an addition are two, and
+# positions of a window in the padding do not count.
 
 _OPCODES = ("convolution", "dot")
 
@@ -298,11 +295,8 @@ def _windows(instruction: Instruction) -> list[_Window]:
     return [_Window(fields, number) for number in range(dimensions)]
 
 
-# --- What instructions read from HBM and write to it.
-#
-# Operands and results in memory space 0, in the tiles of the TPU's memory; of slices the part that
-# they take, also inside fusions, as XLA's cost analysis does (hlo_cost_analysis.cc).
-
+# Traffic is what instructions read from HBM, memory space 0, and write to it, in the tiles of the
+# TPU's memory. Of slices it is the part that they take, also inside fusions, as XLA counts it.
 HBM = 0
 # These move no data, or what they run is counted itself.
 _FREE = re.compile(

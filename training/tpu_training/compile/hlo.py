@@ -1,4 +1,4 @@
-"""A module of HLO from its text: computations, instructions, and where they come from."""
+"""A module of optimized HLO from its text: shapes, instructions, and where they come from."""
 
 from __future__ import annotations
 
@@ -169,8 +169,6 @@ def walk_back(computation: Computation, name: str) -> Iterator[Instruction]:
         instruction = computation.instructions.get(following)
 
 
-# --- Shapes of HLO with their layouts: logical size, size in a TPU's tiled memory, memory space.
-
 # type[dimensions]{minor to major:T(tile)(tile within a tile)S(memory space)}; dynamic dimensions
 # are written <=N.
 _ARRAY = re.compile(r"([a-z]\w*)\[([\d,<= ]*)\](?:\{([^{}]*)\})?")
@@ -267,8 +265,6 @@ def _bits(kind: str) -> int:
     digits = re.search(r"\d+", kind)
     return int(digits[0]) if digits else 0
 
-
-# --- Where an instruction comes from: the framework's operation and the line of the user's code.
 
 # A framework's own files, as TensorFlow's framework/ops.py, which its HLO names for everything.
 _OF_FRAMEWORK = re.compile(r"[/\\](?:site|dist)-packages[/\\]")

@@ -1,4 +1,7 @@
-"""Make programs for a TPU's compiler of a job's steps."""
+"""A job's training and evaluation steps as programs for a TPU's compiler.
+
+Each step is traced as one replica of a TPU runs it, and lowered to HLO by TensorFlow itself.
+"""
 
 from __future__ import annotations
 
@@ -57,9 +60,6 @@ def evaluation_program(
         InputError: The batch does not divide, or the model refuses the data or the parameters.
     """
     return lower(trace_evaluation(definition, params, manifest, replicas))
-
-
-# --- Trace the trainer's real steps, as one replica of a TPU runs them.
 
 
 @dataclass(frozen=True)
@@ -156,9 +156,6 @@ def _trace(
     return Step(name, replicas, state, function, concrete, specs)
 
 
-# --- Make HLO, the compiler's input, of a traced step.
-
-
 def lower(step: Step) -> Program:
     """Return `step` as a program for a TPU's compiler.
 
@@ -188,8 +185,6 @@ def _name_lines(module: Any, sources: Sources) -> None:
             instruction.metadata.source_line = int(line or 0)
 
 
-# --- TensorFlow's own way from a function to HLO, the input of the compiler.
-
 _STAGE = "hlo_serialized"
 # TensorFlow's errors of what it can't compile.
 ERRORS = (tf.errors.OpError, ValueError, NotImplementedError)
@@ -208,10 +203,8 @@ def hlo_of(function: Any, specs: Sequence[tf.TensorSpec]) -> bytes:
     return hlo
 
 
-# --- The sum over all replicas of a program that is traced on one device.
-#
-# A TPU's own operation, CrossReplicaSum, has a kernel on TPUs only. The collectives that any
-# TensorFlow has become the same all-reduce in HLO.
+# A TPU's own sum over replicas, CrossReplicaSum, has a kernel on TPUs only. The collectives that
+# every TensorFlow has become the same all-reduce in HLO.
 
 
 @functools.cache
@@ -250,12 +243,9 @@ def sum_over(replicas: int, number: tf.Tensor, values: Tensors) -> Tensors:
     ]
 
 
-# --- Let a program draw random numbers as a TPU does.
-#
-# TensorFlow picks the algorithm by the platform it compiles for: Philox on CPUs, the platform's own
-# on TPUs (tensorflow/compiler/tf2xla/kernels/random_ops_util.cc, `DefaultRngAlgForDeviceType`).
-# Compiled for a TPU, Philox takes many times the work and memory of the TPU's generator.
-
+# TensorFlow picks the generator of random numbers by the platform that it compiles for: Philox on
+# CPUs, the platform's own on TPUs (tensorflow/compiler/tf2xla/kernels/random_ops_util.cc,
+# `DefaultRngAlgForDeviceType`). Compiled for a TPU, Philox takes many times the work and memory.
 _OPCODE = "rng-bit-generator"
 # Of xla_data.proto's RandomAlgorithm; Philox' state has one word more than the default's.
 _DEFAULT, _PHILOX = 0, 2
@@ -339,9 +329,6 @@ def _lengthened(state: Any, numbers: _Numbers) -> list[Any]:
     state.dimensions.append(0)
     state.operand_ids[:] = [element.id, rest.id]
     return [element, rest]
-
-
-# --- Say what each parameter of a program is for.
 
 
 class _Input(NamedTuple):

@@ -319,9 +319,9 @@ def _read(values: Any, count: int) -> dict[str, str | int | float]:
     return found
 
 
-# Settings of a compilation: libtpu's environment, and a CompileOptionsProto. Sources: field numbers from xla/pjrt/compile_options.proto (TensorFlow's wheel has the header made
-# of it) and xla_data.proto's DeviceAssignmentProto; the environment by trial with libtpu 0.0.52 and
-# 0.0.21.
+# Settings of a compilation: libtpu's environment, and a CompileOptionsProto. Sources: field numbers
+# from xla/pjrt/compile_options.proto (TensorFlow's wheel has its header) and from xla_data.proto's
+# DeviceAssignmentProto; the environment by trial with libtpu 0.0.52 and 0.0.21.
 
 
 def environment(accelerator_type: str) -> dict[str, str]:

@@ -1,4 +1,7 @@
-"""A job's programs for batches of any size. Loads TensorFlow when they are made."""
+"""The programs to compile: a job's steps, or a file of another framework.
+
+TensorFlow makes a job's steps in a process of its own, which returns its memory when it ends.
+"""
 
 from __future__ import annotations
 
@@ -65,8 +68,6 @@ def _evaluation(job: JobPrograms, replicas: int) -> Program:
 
     return evaluation_program(job.model, job.params, job.manifest, replicas)
 
-
-# --- Make programs in a process of their own, which gives TensorFlow's memory back when it ends.
 
 # Of linux/prctl.h.
 _PR_SET_PDEATHSIG = 1
@@ -152,8 +153,6 @@ def _tensorflow_runs() -> bool:
     return bool(getattr(context, "_initialized", False))
 
 
-# --- Import TensorFlow for steps alone: for a trace, or for a job. Loads none of it itself.
-
 # TensorFlow and Keras import these where they are installed and do without them elsewhere; no step
 # needs them. With all of them the import takes 4.7 s and without 1.9. Who asks for them: Keras'
 # sklearn_wrapper, visualization and data adapters, and TensorFlow's gce_cluster_resolver.
@@ -183,8 +182,6 @@ def hidden(names: tuple[str, ...]) -> Iterator[None]:
         for name in ours:
             del sys.modules[name]
 
-
-# --- Read programs of other frameworks from files.
 
 _MLIR_BYTECODE = b"ML\xefR"
 _MLIR_TEXT = re.compile(rb"\s*(//|#|module\b|\"builtin\.module\"|func\.func\b|!)")

@@ -1,4 +1,4 @@
-"""Say what of a step a TPU does not take, and where it stands in the user's code."""
+"""What of a step a TPU refuses, and the line of the user's code that it comes from."""
 
 from __future__ import annotations
 
@@ -136,8 +136,6 @@ def _explain(error: Exception, sources: Sources) -> Refusal:
     reason = text.removeprefix(_PREFIX).strip().split("\n")[0]
     return Refusal("", where, reason, "change that line")
 
-
-# --- Find the line of code from which an operation comes.
 
 _PACKAGE = Path(tpu_training.__file__).parent
 _MODELS = str(_PACKAGE / "models") + "/"
@@ -278,12 +276,9 @@ def _shown(file: str) -> str:
     return file
 
 
-# --- Which operations XLA can compile.
-#
 # TensorFlow's packages have no kernels for TPUs: those come with the TPU's own library. The kernels
 # for XLA on CPUs stand in for them; both are generated from the same source,
-# tensorflow/compiler/tf2xla/kernels. The few that a TPU refuses are listed in unsupported.py.
-
+# tensorflow/compiler/tf2xla/kernels. `refused_by_tpus` finds those that only CPUs have.
 _DEVICE = "XLA_CPU_JIT"
 
 

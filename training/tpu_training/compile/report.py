@@ -1,4 +1,4 @@
-"""Put together what the compiler says, from its dump and its cost analysis."""
+"""What the compiler says of a program: its dump, the memory it needs, its own estimate."""
 
 from __future__ import annotations
 
@@ -75,8 +75,6 @@ def read_estimate(dump: Dump, costs: Mapping[str, Any], needed_bytes: int) -> Es
     )
 
 
-# --- The files that libtpu dumps, for a program that it compiles and for one that does not fit.
-
 _OPTIMIZED = "*.after_optimizations.txt"
 _BUFFERS = "*.after_optimizations-buffer-assignment.txt"
 _LIVE_RANGES = "*.after_optimizations-live-range.txt"
@@ -123,8 +121,6 @@ class Dump:
         files = list(self.folder.glob(pattern))
         return max(files, key=lambda file: file.stat().st_size, default=None)
 
-
-# --- What needs the memory: arguments by their kind, temporaries, and the largest buffers.
 
 _SHOWN = 10
 _PART = re.compile(r"^(.*?)(?:\{([\d,]+)\})?$")
@@ -197,11 +193,8 @@ def _split(name: str) -> tuple[str, int | None]:
     return match[1], int(match[2].split(",")[0])
 
 
-# --- Read the compiler's buffer assignment: all allocations, and what lives at the fullest moment.
-#
 # The text is XLA's BufferAssignment::ToString and HloLiveRange::ToString. libtpu 0.0.52 writes them
 # into two files, 0.0.21 both into the first.
-
 _ALLOCATION = re.compile(r"^allocation \d+: size (\d+), (.*)")
 _COLOR = re.compile(r"^color (\d+)")
 _OF_CALLED = "thread-local"

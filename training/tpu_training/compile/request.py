@@ -1,4 +1,7 @@
-"""What is to be compiled, and the name under which its answer is kept. Loads no TensorFlow."""
+"""What is to be compiled: its data, and the key under which the cache keeps the answer.
+
+Loads TensorFlow only to read a manifest from gs://.
+"""
 
 from __future__ import annotations
 
@@ -106,9 +109,6 @@ def _plain(value: object) -> str:
         return str(value)
 
 
-# --- Read a data set's manifest without TensorFlow, where that is possible.
-
-
 def read_manifest(directory: str) -> Manifest:
     """Return the manifest of the data set in `directory`; its files need not be there.
 
@@ -132,8 +132,6 @@ def read_manifest(directory: str) -> Manifest:
         )
     return parse_manifest(text, path)
 
-
-# --- Describe the data of a program without reading its examples. Loads no TensorFlow.
 
 _IMAGE = re.compile(r"[1-9]\d*x[1-9]\d*x[1-9]\d*")
 _TEXT = re.compile(r"[1-9]\d*")
@@ -173,8 +171,6 @@ def described_data(shape: str, classes: int, vocabulary: int = 0) -> Manifest:
     splits = {name: Split(0, ()) for name in ("train", "test")}
     return Manifest(f"--shape={shape}", spec, TOKENS if text else RAW, splits)
 
-
-# --- The versions and sources that decide what is compiled. Loads no TensorFlow.
 
 _TENSORFLOW = ("tensorflow-cpu", "tensorflow-tpu", "tensorflow", "tf-nightly")
 _LIBTPU = ("libtpu", "libtpu-nightly")

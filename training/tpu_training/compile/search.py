@@ -1,4 +1,4 @@
-"""Find the largest batch that fits, and the largest that needs no recomputation, by compiling."""
+"""Searches by compiling: the largest batch that fits, and parameters that suit a TPU type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Compile a job's step for a TPU type: a first answer at once, then what takes longer."""
+"""The answers for a job or a file on a TPU type: compiled as far as the cache lacks them.
+
+A first answer comes at once, then what takes longer. `cached` reads the cache alone. Nothing here
+loads TensorFlow.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +40,8 @@ _TRACED, _EVALUATED, _SEARCHED = 0.05, 0.15, 0.5
 _USUAL_SECONDS = 90.0
 
 
-# Kept for what code generation adds ("scoped" and "global"): 4.7 MiB for ResNet-50. One that needed
-# 0.4 MiB more than there is was optimized all the same, and refused minutes later.
+# Reserved for what code generation adds ("scoped" and "global"): 4.7 MiB for ResNet-50. A program
+# that needed 0.4 MiB too much was optimized all the same, and refused minutes later.
 _GENERATED = 8 << 20
 
 
@@ -194,9 +198,6 @@ def _judged(compiled: Compiled) -> Compiled:
     return dataclasses.replace(compiled, costs=None, error=error)
 
 
-# --- Answer from the cache alone: never compiles, and loads no TensorFlow.
-
-
 def cached(tpu: str, model: str, given: Mapping[str, Any], manifest: Manifest) -> Answer | None:
     """Return what `tpu-training compile` found for a job; None if it was not asked.
 
@@ -259,12 +260,8 @@ def _params(model: str, given: Mapping[str, Any]) -> Params:
     return build_params({name: names[name] for name in names if name in common}, ())
 
 
-# --- Answers of the compiler, kept in the user's cache folder. Loads no TensorFlow.
-#
-# An entry is a file named after all that decides its content, so it is never out of date. It appears
-# complete or not at all, whoever else writes it at the same time.
-
-# Another number for files of another form.
+# The cache. An entry is a file named after everything that decides its content, so it is never out
+# of date, and it is replaced atomically. Entries in another format get another number:
 _FORMAT = 1
 
 T = TypeVar("T")
@@ -327,9 +324,6 @@ def _set_aside(path: Path, error: Exception) -> None:
     except OSError:
         return  # Another process was faster.
     logger.warning("compile: set %s aside and compile again: it can't be read (%s)", aside, error)
-
-
-# --- Dataclasses from JSON.
 
 
 def decode(kind: type[T], content: Mapping[str, Any]) -> T:

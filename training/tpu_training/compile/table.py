@@ -205,9 +205,6 @@ def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-# --- Say that a job does not fit into a TPU, and what would.
-
-
 def misfit(answer: Answer) -> str | None:
     """Return one sentence on what does not fit and the cure; None if everything fits."""
     if answer.fits:

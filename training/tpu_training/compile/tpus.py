@@ -1,4 +1,4 @@
-"""TPU types: sizes, public peaks and prices, from tpus.json. Loads no TensorFlow."""
+"""TPU types: sizes, public peaks and prices, and the least time and price of a step on them."""
 
 from __future__ import annotations
 
@@ -102,8 +102,6 @@ def _tpu(name: str, facts: Mapping[str, Any], chip: Mapping[str, Any]) -> Tpu:
         sources=tuple(chip["sources"]),
     )
 
-
-# --- What a step takes at least, and what an epoch costs at least: arithmetic on compiled facts.
 
 COMPUTE, MEMORY, LINKS = "matrix units", "HBM bandwidth", "links between chips"
 

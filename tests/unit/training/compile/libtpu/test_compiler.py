@@ -152,6 +152,7 @@ def test_a_tpu_that_does_not_exist_is_refused(step: Program) -> None:
         compile_program(step, Topology("v9-8", "v9:2x2x1"))
 
 
+TICKS = compiler.ticks
 Ticks = Callable[["subprocess.Popen[bytes]", float], Iterator[float]]
 
 
@@ -168,7 +169,7 @@ def test_the_end_of_the_compiler_is_an_error_not_the_end_of_the_command(
 ) -> None:
     def kill(child: subprocess.Popen[bytes], limit: float) -> Iterator[float]:
         child.send_signal(number)
-        yield from compiler.ticks(child, limit)
+        yield from TICKS(child, limit)
 
     with_ticks(monkeypatch, kill)
     with pytest.raises(TrainingError, match=said):
@@ -248,7 +249,7 @@ def test_a_lock_file_of_libtpu_goes_unless_it_was_there(
 
     def with_lock(child: subprocess.Popen[bytes], limit: float) -> Iterator[float]:
         lock.touch()
-        yield from compiler.ticks(child, limit)
+        yield from TICKS(child, limit)
 
     with_ticks(monkeypatch, with_lock)
     compile_program(step, V3)
