@@ -49,24 +49,18 @@ class JobPrograms:
 
     def evaluation(self, replicas: int) -> Program:
         """Return the step of the evaluation."""
-        return make_apart(lambda: _evaluation(self, replicas))
+        return make_in_child(lambda: self._lower("evaluate", self.params, replicas))
 
     def _make(self, replicas: int, part: int) -> Program:
         batch = part * self.params.gradient_accumulation * replicas
         params = dataclasses.replace(self.params, global_batch_size=batch)
-        return make_apart(lambda: _train(dataclasses.replace(self, params=params), replicas))
+        return make_in_child(lambda: self._lower("train", params, replicas))
 
+    def _lower(self, step: str, params: Params, replicas: int) -> Program:
+        from tpu_training.compile.lowering import evaluation_program, train_program
 
-def _train(job: JobPrograms, replicas: int) -> Program:
-    from tpu_training.compile.lowering import train_program
-
-    return train_program(job.model, job.params, job.manifest, replicas)
-
-
-def _evaluation(job: JobPrograms, replicas: int) -> Program:
-    from tpu_training.compile.lowering import evaluation_program
-
-    return evaluation_program(job.model, job.params, job.manifest, replicas)
+        make = train_program if step == "train" else evaluation_program
+        return make(self.model, params, self.manifest, replicas)
 
 
 # Of linux/prctl.h.
@@ -75,15 +69,15 @@ _PR_SET_PDEATHSIG = 1
 _made = itertools.count()
 
 
-def make_apart(make: Callable[[], Program]) -> Program:
+def make_in_child(make: Callable[[], Program]) -> Program:
     """Return what `make` returns in a copy of this process.
 
     Each trace of a model leaves some hundred MB behind, and the compiler needs memory as well. The
-    first copy imports TensorFlow alone and takes it along when it ends: often it stays the only
-    one. Those after it find TensorFlow in this process. What TensorFlow or a user's model
-    prints is left out: standard output may be a JSON document. If
-    TensorFlow runs in this process already, its threads would be missing in a copy, so `make` runs
-    here: when a user's model file computes something while it is imported.
+    first child imports TensorFlow for itself, and frees it when it ends: often there is no second
+    one. Later ones find TensorFlow in this process. Output of TensorFlow or a user's model is
+    hidden: standard output may be a JSON document. If TensorFlow runs in this process already (a
+    user's model file computed something while it was imported), a copy would lack its threads, so
+    `make` runs here.
 
     Raises:
         TrainingError: What `make` raised, or that it ended the process.

@@ -15,7 +15,7 @@ from infra.settings.parse import parse
 from tpustack.cloud.google import Forbidden, Google, NotFound
 from tpustack.live import zone
 from tpustack.live import zone as quota
-from tpustack.live.project import Asked, Finding, Question
+from tpustack.live.project import Finding, Question, Target
 
 B, C, F = "us-central1-b", "us-central1-c", "us-central1-f"
 RUNTIME = "tpu-vm-tf-2.16.1-pod-se"
@@ -64,7 +64,7 @@ def ask(question: Question, google: Zones) -> list[Finding]:
     }
     settings = parse(config, "night")
     context = Context("night", Path(), Catalog(), names_of(settings, "night"))
-    return list(question(Asked(cast(Google, google), settings, context)))
+    return list(question(Target(cast(Google, google), settings, context)))
 
 
 def states(findings: list[Finding]) -> list[str]:
@@ -132,7 +132,7 @@ def test_an_ai_zone_that_google_hides_has_a_cure_of_its_own() -> None:
     }
     settings = parse(config, "night")
     context = Context("night", Path(), Catalog(), names_of(settings, "night"))
-    asked = Asked(cast(Google, Hidden()), settings, context)
+    asked = Target(cast(Google, Hidden()), settings, context)
     [finding] = zone.accelerator_type(asked)
     assert finding.said == "us-central1-ai1a offers no TPUs"
     assert "preview-features update ai-zones-visibility" in finding.cure

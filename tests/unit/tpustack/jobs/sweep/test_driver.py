@@ -168,7 +168,7 @@ def test_of_two_commands_one_gives_way(queue: Queue) -> None:
     first = begun(queue)
     second = resumed(queue)
     first.step()
-    with pytest.raises(TpustackError, match="another command goes on with the sweep s"):
+    with pytest.raises(TpustackError, match="another command continues the sweep s"):
         second.step()
     assert len(queue.summaries()) == 2
 
