@@ -60,7 +60,7 @@ mine: fine
 ```
 
 `tpustack settings` prints this reference. A name that is not here is an error; so are settings
-beside `config:` or in another namespace, numbers and flags in quotes within a group, and
+next to `config:` or in another namespace, numbers and flags in quotes within a group, and
 [secrets](gitops.md#from-an-empty-project-to-the-first-green-pipeline).
 
 `Pulumi.yaml` declares what its format can say: the type of the first parts, and their defaults. It

@@ -20,7 +20,7 @@ from tpustack.dashboard.places import Place
 from tpustack.errors import TpustackError
 
 _LOOPBACK = "127.0.0.1"
-# Streams go on until their reader leaves.
+# Seconds for streams to end, which last until their reader leaves.
 _PATIENCE = 1
 
 
@@ -55,7 +55,7 @@ def server(app: ASGIApp, listener: socket.socket, token: str) -> uvicorn.Server:
         timeout_graceful_shutdown=_PATIENCE,
         ws="none",
     )
-    # The configuration makes the logger anew.
+    # The configuration recreates the logger.
     logging.getLogger("uvicorn.error").addFilter(_is_told)
     return uvicorn.Server(config)
 
@@ -71,7 +71,7 @@ def listen(port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((_LOOPBACK, port))
-        # From here on nobody is refused, although it takes a moment until somebody answers.
+        # From here on connections wait until the server answers.
         listener.listen()
     except OSError as error:
         listener.close()
@@ -83,7 +83,7 @@ def listen(port: int) -> socket.socket:
 
 
 def _is_told(record: logging.LogRecord) -> bool:
-    """Return whether somebody should hear of it: that streams are cut at the end is no error."""
+    """Return whether a record is worth printing: streams cut at the end are no error."""
     cut = record.exc_info is not None and record.exc_info[0] is asyncio.CancelledError
     return not cut and "timeout graceful shutdown" not in str(record.msg)
 

@@ -94,7 +94,7 @@ def by_day(segments: Sequence[Segment], states: Mapping[str, float]) -> dict[str
 
 
 def _shares(begin: float, end: float) -> Iterator[tuple[str, float]]:
-    """Yield each day of a time, and the part of the time that lies in it."""
+    """Yield each day of a span, and the part of the span that is in it."""
     now = begin
     while now < end:
         after = min(end, (now // _DAY + 1) * _DAY)
@@ -117,7 +117,7 @@ def _figures(total: Account, estimate: Estimate | None) -> Json:
 FOLDER = re.compile(r"jobs/[^/\x00-\x1f]{1,200}(/model)?")
 """What a training's folder in the bucket is called."""
 _MOST_POINTS = 300
-# Pictures and graphs lie in the same files.
+# The same files hold pictures and graphs.
 _MOST_BYTES = 64 * 2**20
 Curve = list[tuple[int, float]]
 
@@ -128,7 +128,7 @@ def curves(google: Google, place: Place, folder: str) -> dict[str, Curve]:
     Where a killed training was started again, what the later start wrote for a step counts.
 
     Raises:
-        UsageError: the folder is none of a training.
+        UsageError: it is not a training's folder.
         TpustackError: the bucket refuses.
     """
     if not FOLDER.fullmatch(folder):
@@ -192,7 +192,7 @@ Point: TypeAlias = "tuple[str, int, float]"
 
 _HEAD, _CHECK = 12, 4
 _FORMATS = {1: "<f", 2: "<d"}
-"""How DT_FLOAT and DT_DOUBLE lie in a tensor's content."""
+"""How a tensor's content encodes DT_FLOAT and DT_DOUBLE."""
 _SCHEMA = """
 name: "events" syntax: "proto3"
 message_type { name: "Event"

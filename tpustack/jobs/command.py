@@ -125,7 +125,7 @@ def show(job: str, stack: str | None, bucket: str | None, as_json: bool) -> None
 @command.command("logs")
 @job_argument
 @queue_options
-@click.option("--follow", "-f", is_flag=True, help="Go on until the job ends, with its exit code.")
+@click.option("--follow", "-f", is_flag=True, help="Follow until the job ends; exit with its code.")
 @options.as_json("lines, an object each,")
 def logs(job: str, stack: str | None, bucket: str | None, follow: bool, as_json: bool) -> None:
     """Print what a job has written, over all of its tries: to a pipe or file as it is."""

@@ -203,7 +203,7 @@ class OnDemand:
             return _NEW
 
     def _why_without_tpu(self) -> str | None:
-        """Return that a limit, or somebody, has deleted the TPU."""
+        """Return that the TPU is gone; None if it exists."""
         from infra.names import names_of
 
         settings = self._settings

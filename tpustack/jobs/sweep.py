@@ -327,8 +327,8 @@ class Reports:
             return
         content = _object(line)
         value, step = _number(content.get(self._metric)), _number(content.get("step"))
-        if value is None and (word := self._word.search(line)) and (said := _STEP.search(line)):
-            value, step = _number(word[1].decode(errors="replace")), float(said[1])
+        if value is None and (word := self._word.search(line)) and (at := _STEP.search(line)):
+            value, step = _number(word[1].decode(errors="replace")), float(at[1])
         if value is not None:
             following = max(self._values, default=0) + 1
             # The sweep's record takes no larger one.
@@ -395,7 +395,7 @@ def is_poor(sweep: Sweep, trial: Trial) -> bool:
 
 
 def _places(seed: int, number: int, parameters: int) -> list[float]:
-    """Return where in each parameter's range, from 0 to 1, a trial of the start lies.
+    """Return where in each parameter's range, from 0 to 1, an early trial lies.
 
     Trials are points of an additive recurrence: any few after one another are spread evenly over
     all parameters together (Roberts 2018, "The Unreasonable Effectiveness of Quasirandom

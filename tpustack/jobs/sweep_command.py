@@ -69,7 +69,7 @@ _PLOT = click.option(
 )
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, help="Of the search (0).")
 @click.option(
-    "--resume", metavar="NAME", help="Go on with this sweep, where it runs; takes no other options."
+    "--resume", metavar="NAME", help="Continue this sweep, where it runs; takes no other options."
 )
 @click.option("--name", help="The sweep's name; by default one from its content.")
 @_PLOT
@@ -85,9 +85,9 @@ def sweep(
 ) -> None:
     """Look for the best parameters: each trial is a job of the queue.
 
-    Without --command, the trials are the training of the stack. Interrupt it when you like: jobs go
-    on, and --resume does, too. Poor trials end early. With --on vertex, Vertex AI runs each on a
-    TPU of its own.
+    Without --command, the trials are the training of the stack. Interrupt it at any time: jobs
+    keep running, and --resume continues. Poor trials end early. With --on vertex, Vertex AI runs
+    each on a TPU of its own.
     """
     require_optuna()
     check_plot(plot)
@@ -121,7 +121,7 @@ def _drive(
     *,
     as_json: bool,
 ) -> None:
-    """Go on with a sweep to its end, and end with 0 if a trial has succeeded."""
+    """Drive a sweep to its end, and exit with 0 if a trial has succeeded."""
 
     def say(line: str) -> None:
         click.echo(inert.plain(line), err=True)
@@ -130,7 +130,8 @@ def _drive(
     for warning in filter(None, (*warnings, *waiting)):
         say(f"warning: {warning}")
     say(
-        f"sweep {wanted.name}: {wanted.wanted} trials. If this ends, --resume {wanted.name} goes on"
+        f"sweep {wanted.name}: {wanted.wanted} trials. If this ends, continue it by "
+        f"--resume {wanted.name}"
     )
     driver = Driver(wanted, record, {queue.store.bucket: queue for queue in queues}, say)
     driver.run()
@@ -149,7 +150,7 @@ def _refuse_others() -> None:
     }
     if others := sorted(given - {"--resume", "--stack", "--bucket", "--image", "--plot", "--json"}):
         raise UsageError(
-            f"--resume goes on with what the sweep was begun with: leave out {', '.join(others)}"
+            f"--resume keeps the options that the sweep began with: leave out {', '.join(others)}"
         )
 
 

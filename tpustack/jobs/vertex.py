@@ -174,7 +174,7 @@ def start(queue: Queue, job: Job, where: Mapping[str, str]) -> Job:
     except (TpustackError, StoreError):
         _withdraw(queue, job)
         raise
-    named = queue.change(job.name, lambda there: dataclasses.replace(there, custom_job=name))
+    named = queue.change(job.name, lambda one: dataclasses.replace(one, custom_job=name))
     if named is None or (named.is_over and not named.tries):
         # It was stopped before Vertex AI had it.
         jobs.cancel({"name": name})

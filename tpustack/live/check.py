@@ -102,7 +102,7 @@ CONSTRAINTS = (
     Constraint(
         "gcp.restrictServiceUsage",
         lambda rule, s: any(_denies(rule, api) for api in apis_of(s)),
-        "Ask whoever administers the organization to allow the APIs that the stack uses "
+        "Ask an administrator of the organization to allow the APIs that the stack uses "
         "(docs/identity.md#apis)",
     ),
     Constraint(
@@ -113,7 +113,7 @@ CONSTRAINTS = (
     Constraint(
         "iam.disableServiceAccountCreation",
         lambda rule, s: _enforced(rule),
-        "Ask whoever administers the organization: the stack makes a service account",
+        "Ask an administrator of the organization: the stack creates a service account",
     ),
     # "'604800' violates constraint" (discuss.google.dev/t/175999): no default passes everywhere.
     Constraint(

@@ -112,7 +112,7 @@ def project(target: Target) -> Iterator[Finding]:
 
 
 def billing(target: Target) -> Iterator[Finding]:
-    """Ask whether somebody pays for the project."""
+    """Ask whether the project has billing enabled."""
     info = target.google.get(_BILLING.format(target.project))
     if info.get("billingEnabled"):
         yield Finding("billing", OK, f"{info['billingAccountName']} pays")
@@ -120,7 +120,7 @@ def billing(target: Target) -> Iterator[Finding]:
     yield Finding(
         "billing",
         WRONG,
-        "nobody pays for the project: Google makes no machine in it",
+        "billing is off: Google creates no machine in the project",
         f"`gcloud billing projects link {target.project} --billing-account ACCOUNT`",
     )
 

@@ -150,13 +150,13 @@ def tpu(target: Target) -> Iterator[Finding]:
         _judged(_limits(metrics, zone), needed, _standing(target, accelerator, zone), zone, target)
         for zone in zones
     ]
-    # Without quota in one zone `pulumi up` goes on to the next one, as without capacity.
+    # Without quota in one zone `pulumi up` tries the next one, as without capacity.
     nowhere = all(one.state == WRONG for one in found)
     yield from (one if nowhere or one.state != WRONG else _passed_over(one) for one in found)
 
 
 def _passed_over(finding: Finding) -> Finding:
-    said = f"{finding.said}: pulumi up goes on to another zone"
+    said = f"{finding.said}: pulumi up tries another zone"
     return replace(finding, state=WARNING, said=said)
 
 
@@ -178,7 +178,7 @@ def _judged(
         return Finding("TPU quota", WRONG, said, cure)
     if limit.height < needed + standing:
         said += f", and TPUs of this kind that stand there hold {standing}"
-        return Finding("TPU quota", WARNING, said, "Delete one that nobody uses")
+        return Finding("TPU quota", WARNING, said, "Delete one that is not in use")
     return Finding("TPU quota", OK, said)
 
 

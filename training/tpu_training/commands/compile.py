@@ -147,7 +147,7 @@ class Job:
     """A job to compile.
 
     Attributes:
-        examples: How many an epoch has; None if nobody said.
+        examples: How many an epoch has; None if not known.
     """
 
     request: Request

@@ -107,7 +107,7 @@ class _Compilation:
         for seconds in ticks(child, limit):
             if known is None and self.dump.is_optimized():
                 if not full:
-                    child.kill()  # It would go on to generate code while the dump is read.
+                    child.kill()  # It would generate code while the dump is read.
                 known = self._read()
                 if not full or not known.fits:
                     return known
@@ -277,7 +277,7 @@ def find_libtpu() -> Libtpu:
     """Return the libtpu of this Python.
 
     Raises:
-        InputError: It is not installed, or there is none for this machine.
+        InputError: It is not installed, or does not exist for this machine.
     """
     system, machine = platform.system(), platform.machine()
     if (sys.platform, machine) != ("linux", "x86_64"):
@@ -298,7 +298,7 @@ def find_libtpu() -> Libtpu:
     return Libtpu(library, versions()["libtpu"] or "of unknown version")
 
 
-# Memory of the compiler's process beside TensorFlow, in GiB, as measured for ResNet-50 and BERT.
+# Memory of the compiler's process, without TensorFlow, in GiB, as measured for ResNet-50 and BERT.
 QUICK_GIB, FULL_GIB = 1.2, 4.0
 # Programs of this TensorFlow end this libtpu and older ones: "unique_id < INT32_MAX".
 _NEW_TENSORFLOW, _OLD_LIBTPU = (2, 21), (0, 0, 21)
@@ -378,7 +378,7 @@ _LONGEST = 600
 
 
 def crashed(libtpu: Libtpu, program: Program, code: int, log: str) -> TrainingError:
-    """Return the error for a child that ended by itself with `code`, negative for a signal."""
+    """Return the error for a child that ended with exit code `code`, negative for a signal."""
     said = _reason(log)
     if _OLD.search(log):
         return InputError(

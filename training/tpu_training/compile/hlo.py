@@ -299,7 +299,7 @@ class Origins:
         """Return (operation, "FILE:LINE") of the instruction `name`.
 
         With an index, those of an element of its tuple. Copies come from where their operands do.
-        Either is "" where nobody knows.
+        Either is "" where it is not known.
         """
         computation = self._homes.get(name)
         if computation is None:
@@ -333,8 +333,8 @@ class Origins:
         A fusion that does not say it comes from where its result does; at last it is a parameter.
         """
         for instruction in walk_back(computation, name):
-            said = instruction.metadata("op_name") not in _NOT_SAID
-            if said or instruction.metadata("source_file"):
+            named = instruction.metadata("op_name") not in _NOT_SAID
+            if named or instruction.metadata("source_file"):
                 return instruction
             if instruction.opcode == "parameter" and computation is self.module.entry:
                 return instruction

@@ -62,7 +62,7 @@ def _end_with_parent(folder: Path) -> None:
     while os.read(0, 1024):
         pass
     for _ in range(_TRIES):
-        # The compiler may write another file meanwhile.
+        # The compiler may be writing another file.
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
             break
@@ -105,9 +105,9 @@ def hbm_limit(compiler: Compiler) -> int | None:
     Where the library does not say it, as 0.0.21, it does in an error: that of a program which
     needs more than any TPU has.
     """
-    said = compiler.device_attributes()[0].get("device_memory_bytes_limit")
-    if said is not None:
-        return int(said)
+    limit = compiler.device_attributes()[0].get("device_memory_bytes_limit")
+    if limit is not None:
+        return int(limit)
     try:
         compiler.compile(_TOO_LARGE, "mlir", compile_options(1, 1, False))
     except PjrtError as error:
@@ -330,7 +330,7 @@ def environment(accelerator_type: str) -> dict[str, str]:
         # Else it asks a metadata server that may not exist, for minutes.
         "TPU_SKIP_MDS_QUERY": "1",
         "TPU_ACCELERATOR_TYPE": accelerator_type,
-        # Any name: nobody is called.
+        # Any name: no host is contacted.
         "TPU_WORKER_HOSTNAMES": "tpu",
         # Else a second process fails at the lock file of the first.
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",

@@ -166,7 +166,7 @@ def import_tensorflow() -> None:
 
 @contextmanager
 def hidden(names: tuple[str, ...]) -> Iterator[None]:
-    """Let imports of libraries called `names` fail meanwhile, as if they were not installed."""
+    """Let imports of libraries called `names` fail within the block, as if not installed."""
     ours = [name for name in names if name not in sys.modules]
     # The import system takes None for a module that is known to be missing.
     sys.modules.update(dict.fromkeys(ours))  # type: ignore[arg-type]
@@ -255,7 +255,7 @@ def _fields(content: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield number and content of a protocol buffer's fields; of numbers no content.
 
     Raises:
-        ValueError, IndexError: It is none.
+        ValueError, IndexError: It is not a protocol buffer.
     """
     place = 0
     while place < len(content):

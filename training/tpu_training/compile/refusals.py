@@ -44,7 +44,7 @@ class Refusal:
     """Something that a TPU does not take.
 
     Attributes:
-        type: The type of the operation, such as ResizeBicubic; empty where nobody knows.
+        type: The type of the operation, such as ResizeBicubic; empty where it is not known.
         where: "FILE:LINE" of the user's code, or "".
         reason: What is wrong with it, as the rest of a sentence.
         cure: What to do.
@@ -93,7 +93,7 @@ def refused_by_tpus(graph: tf.Graph) -> list[Refusal]:
 def not_lowered(name: str, graph: tf.Graph, error: Exception) -> LoweringError:
     """Return what to tell the user of TensorFlow's `error` on compiling the step called `name`."""
     found = unsupported_operations(graph)
-    # Beside operations without a kernel only this error is certain to be another one.
+    # Next to operations without a kernel, only this error is certainly a separate one.
     if not found or _CONSTANT.search(str(error)):
         found = [_explain(error, Sources(graph)), *found]
     return refused(name, [*found, *refused_by_tpus(graph)])
@@ -164,7 +164,7 @@ class Sources:
         self._known: dict[str, str] = {}
 
     def where(self, name: str) -> str:
-        """Return "FILE:LINE" of the operation called `name`; "" where nobody knows.
+        """Return "FILE:LINE" of the operation called `name`; "" where it is not known.
 
         For the gradient of an operation it is the line of the operation itself.
         """
@@ -226,7 +226,7 @@ def _related(gradient: tf.Operation) -> list[tf.Operation]:
 
 
 def line_of(operation: tf.Operation) -> str:
-    """Return "FILE:LINE" of the code that made `operation`; "" where nobody knows.
+    """Return "FILE:LINE" of the code that made `operation`; "" where it is not known.
 
     It is the innermost line of the user's own files; for a built-in model, that of the model.
     """

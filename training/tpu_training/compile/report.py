@@ -135,7 +135,7 @@ def needed_bytes(allocations: Sequence[Allocation]) -> int:
 
 
 def usage(allocations: Sequence[Allocation], arguments: Sequence[Argument]) -> tuple[Usage, ...]:
-    """Return what uses the memory, greatest first. Arguments that nobody describes are "other"."""
+    """Return what uses the memory, greatest first. Arguments without a description are "other"."""
     found: Counter[UsageKind] = Counter()
     for allocation in allocations:
         found[_kind(allocation, arguments)] += allocation.bytes

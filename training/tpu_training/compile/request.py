@@ -115,7 +115,7 @@ def read_manifest(directory: str) -> Manifest:
     Loads TensorFlow for a gs:// URL only.
 
     Raises:
-        DataError: There is none, or it is damaged.
+        DataError: It is missing or damaged.
     """
     path = f"{directory.rstrip('/')}/{FILE_NAME}"
     if directory.startswith("gs://"):

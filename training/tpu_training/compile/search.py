@@ -10,7 +10,7 @@ from tpu_training.compile.table import milliseconds, size
 from tpu_training.compile.tpus import Tpu, bound
 from tpu_training.models.params import Params
 
-# How far the largest batch found may lie below the true edge.
+# How far the largest batch found may be below the true edge.
 _TOLERANCE = 0.01
 # Examples of one replica at a time: more than any model takes.
 _MOST = 1 << 20
@@ -222,10 +222,10 @@ def _batch(
     most = largest.plain or largest.fits
     limit = f"up to {most * parts * tpu.replicas:,} fits without computing anything twice"
     keep = Advice("global_batch_size", str(given), str(given), limit)
-    here, there = at(now, parts).costs, at(most, parts).costs if most else None
-    if here is None or there is None or most <= now:
+    given_costs, most_costs = at(now, parts).costs, at(most, parts).costs if most else None
+    if given_costs is None or most_costs is None or most <= now:
         return keep
-    before, after = bound(here, tpu).seconds / now, bound(there, tpu).seconds / most
+    before, after = bound(given_costs, tpu).seconds / now, bound(most_costs, tpu).seconds / most
     gain = 1 - after / before
     if gain < _WORTH:
         reason = f"{limit}; that would save {max(gain, 0):.0%} of the least time of an example"

@@ -194,7 +194,7 @@ def _judged(compiled: Compiled) -> Compiled:
     room = compiled.limit_bytes - compiled.needed_bytes
     if not compiled.fits or compiled.estimate is not None or room >= _GENERATED:
         return compiled
-    error = f"code generation needs {_GENERATED} bytes beside the program, {room} are left"
+    error = f"code generation needs {_GENERATED} bytes next to the program, {room} are left"
     return dataclasses.replace(compiled, costs=None, error=error)
 
 

@@ -88,7 +88,7 @@ def estimate_lines(answer: Answer) -> Iterator[str]:
             rate = f", {answer.global_batch_size / seconds:,.0f} examples/s"
         yield _row("estimate", f"{milliseconds(seconds)} a step{rate} (the compiler's cost model)")
     if is_below_bound(answer.train, answer.facts):
-        yield _row("", "below the bound: it counts no copies from HBM that run beside computations")
+        yield _row("", "below the bound: it counts no copies from HBM that overlap computations")
 
 
 def comparison_lines(answers: Sequence[Answer], examples: int | None) -> Iterator[str]:

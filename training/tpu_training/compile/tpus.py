@@ -155,10 +155,10 @@ def estimated_seconds(compiled: Compiled, tpu: Tpu) -> float | None:
 
 
 def is_below_bound(compiled: Compiled, tpu: Tpu) -> bool:
-    """Return whether the compiler's estimate lies below the least time of a step.
+    """Return whether the compiler's estimate is below the least time of a step.
 
-    Its cycles are those of computations. Copies from HBM into the chip's own memory, which run
-    beside them (copy-start and copy-done), have none: in a small program that reads its data once
+    Its cycles are those of computations. Copies from HBM into the chip's own memory, which overlap
+    them (copy-start and copy-done), have none: in a small program that reads its data once
     they take longest.
     """
     seconds = estimated_seconds(compiled, tpu)

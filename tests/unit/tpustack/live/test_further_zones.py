@@ -87,7 +87,7 @@ def test_a_zone_without_quota_is_a_warning_while_another_has_some(
 ) -> None:
     found = ask(quota.tpu, Zones(*quotas))
     (bad,) = [finding for finding in found if finding.state != "ok"]
-    said = f"{METRIC} is 0 in {zone}, 8 needed: pulumi up goes on to another zone"
+    said = f"{METRIC} is 0 in {zone}, 8 needed: pulumi up tries another zone"
     assert (bad.state, bad.said) == ("warning", said)
     setting = "zone" if zone == B else "tpu.queued.fallbackZones"
     assert bad.cure.startswith("Ask for more at https://console.cloud.google.com/iam-admin/quotas")
