@@ -25,16 +25,7 @@ from tpu_training.compile.session import (
     compile_file,
     described,
 )
-from tpu_training.compile.table import (
-    LEGEND,
-    comparison_lines,
-    estimate_lines,
-    evaluation_lines,
-    largest_lines,
-    memory_lines,
-    misfit,
-    step_lines,
-)
+from tpu_training.compile.table import LEGEND, answer_lines, comparison_lines, misfit
 from tpu_training.compile.tpus import Tpu, tpus, unknown_tpu
 from tpu_training.data.manifest import Manifest
 from tpu_training.errors import EXIT_FAILURE, InputError, ParamsError
@@ -404,21 +395,13 @@ def _follow(steps: Iterable[Answer], bar: Bar, examples: int | None, printing: b
     printed: set[str] = set()
     last = None
     for last in steps:
-        lines = [line for part in _parts(last, examples) for line in part]
+        lines = list(answer_lines(last, examples))
         if printing:
             bar.close()
             _print(line for line in lines if line not in printed)
         printed |= set(lines)
     assert last
     return last
-
-
-def _parts(answer: Answer, examples: int | None) -> Iterator[Iterable[str]]:
-    yield memory_lines(answer)
-    yield step_lines(answer, examples)
-    yield evaluation_lines(answer)
-    yield largest_lines(answer)
-    yield estimate_lines(answer)
 
 
 def _end(

@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from tpu_training.compile.answer import Answer
 from tpu_training.compile.request import Request, request
-from tpu_training.compile.result import Compiled, Program, Progress, Topology, Watch
+from tpu_training.compile.result import Compiled, Program, Progress, Topology
 from tpu_training.compile.search import search
 from tpu_training.compile.tpus import Tpu, tpus
 from tpu_training.data.manifest import Manifest
@@ -31,37 +31,23 @@ from tpu_training.models.given import read_config, split_overrides
 from tpu_training.models.params import Params, build_params
 from tpu_training.models.registry import DEFAULT_MODEL, built_in_models, load_model
 
+if TYPE_CHECKING:
+    from tpu_training.compile.programs import JobPrograms
+
 Show = Callable[[float, str], None]
 """Shows how far the work is, 0 to 1, and what is being done."""
 
-# The parts of the work that each stage begins with; code generation takes longest.
+# How much of the work is done when each stage begins; code generation takes longest.
 _TRACED, _EVALUATED, _SEARCHED = 0.05, 0.15, 0.5
-# Code generation for a ResNet-50 takes so long on two cores.
+# Code generation for a ResNet-50 on two cores.
 _USUAL_SECONDS = 90.0
-
-
 # Reserved for what code generation adds ("scoped" and "global"): 4.7 MiB for ResNet-50. A program
 # that needed 0.4 MiB too much was optimized all the same, and refused minutes later.
 _GENERATED = 8 << 20
 
 
-class Programs(Protocol):
-    """Makes programs of a job."""
-
-    def train(self, replicas: int, part: int) -> Program:
-        """Return the step in which a replica processes `part` examples at a time."""
-
-    def evaluation(self, replicas: int) -> Program:
-        """Return the step of the evaluation."""
-
-
-class CompileProgram(Protocol):
-    """Compiles a program; `full` generates code, too."""
-
-    def __call__(
-        self, program: Program, topology: Topology, *, full: bool, progress: Watch
-    ) -> Compiled:
-        """Return what the compiler says."""
+CompileProgram = Callable[..., Compiled]
+"""Compiles a program for a topology, as `compiler.compile_program`."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +63,7 @@ class Session:
     compile_program: CompileProgram
     show: Show
 
-    def train(self, tpu: Tpu, programs: Programs, part: int, *, full: bool = False) -> Compiled:
+    def train(self, tpu: Tpu, programs: JobPrograms, part: int, *, full: bool = False) -> Compiled:
         """Return the step in which a replica processes `part` examples at a time."""
         # The recipe's own batch sizes change nothing here.
         key = self.request.without("global_batch_size", "evaluation_batch_size").key(
@@ -91,7 +77,7 @@ class Session:
         """Return a compiled program, from the cache if it is there under `key`."""
         known = load_entry(key, Compiled)
         if known is not None and not full:
-            # The same answer, and so the same text, whether code was generated before or not.
+            # The same answer, and so the same text, whether or not code was generated before.
             return dataclasses.replace(known, estimate=None)
         if known is not None and (known.estimate is not None or not known.fits):
             return known
@@ -107,7 +93,7 @@ class Session:
 
 
 def answers(
-    session: Session, tpu: Tpu, programs: Programs, part: int, accumulation: int, *, quick: bool
+    session: Session, tpu: Tpu, programs: JobPrograms, part: int, accumulation: int, *, quick: bool
 ) -> Iterator[Answer]:
     """Yield what is known, ever more of it: memory and bounds, evaluation, search, estimate.
 
@@ -144,7 +130,7 @@ def answers(
         yield _keep(request, answer)
 
 
-def _with_evaluation(error: LoweringError, programs: Programs, tpu: Tpu) -> LoweringError:
+def _with_evaluation(error: LoweringError, programs: JobPrograms, tpu: Tpu) -> LoweringError:
     """Return the error with what a TPU does not take of the evaluation, too."""
     try:
         programs.evaluation(tpu.replicas)
@@ -199,7 +185,7 @@ def _judged(compiled: Compiled) -> Compiled:
 
 
 def cached(tpu: str, model: str, given: Mapping[str, Any], manifest: Manifest) -> Answer | None:
-    """Return what `tpu-training compile` found for a job; None if it was not asked.
+    """Return what `tpu-training compile` found for a job; None if it has not compiled it.
 
     Args:
         tpu: The TPU type.

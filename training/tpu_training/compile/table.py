@@ -21,7 +21,16 @@ LEGEND = (
 )
 
 
-def memory_lines(answer: Answer) -> Iterator[str]:
+def answer_lines(answer: Answer, examples: int | None) -> Iterator[str]:
+    """Yield all that is known of a step, and of an epoch if its number of `examples` is known."""
+    yield from _memory_lines(answer)
+    yield from _step_lines(answer, examples)
+    yield from _evaluation_lines(answer)
+    yield from _largest_lines(answer)
+    yield from _estimate_lines(answer)
+
+
+def _memory_lines(answer: Answer) -> Iterator[str]:
     """Yield whether the step fits, what uses the memory, and the largest buffers."""
     if answer.part_batch_size:
         parts = f", in {answer.accumulation} parts" if answer.accumulation > 1 else ""
@@ -40,7 +49,7 @@ def memory_lines(answer: Answer) -> Iterator[str]:
         yield _row("", _buffer(buffer))
 
 
-def step_lines(answer: Answer, examples: int | None) -> Iterator[str]:
+def _step_lines(answer: Answer, examples: int | None) -> Iterator[str]:
     """Yield what a step takes at least, why, and what an epoch costs at least."""
     costs = answer.train.costs
     if costs is None:
@@ -61,13 +70,13 @@ def step_lines(answer: Answer, examples: int | None) -> Iterator[str]:
         yield from _epoch(answer, least, examples)
 
 
-def evaluation_lines(answer: Answer) -> Iterator[str]:
+def _evaluation_lines(answer: Answer) -> Iterator[str]:
     """Yield whether the evaluation fits."""
     if answer.evaluation is not None:
         yield from _need("evaluation", answer.evaluation)
 
 
-def largest_lines(answer: Answer) -> Iterator[str]:
+def _largest_lines(answer: Answer) -> Iterator[str]:
     """Yield the largest batches."""
     if answer.largest is None:
         return
@@ -79,7 +88,7 @@ def largest_lines(answer: Answer) -> Iterator[str]:
     yield _row("", f"batch of {plain:,} without computing anything twice")
 
 
-def estimate_lines(answer: Answer) -> Iterator[str]:
+def _estimate_lines(answer: Answer) -> Iterator[str]:
     """Yield the compiler's estimate."""
     seconds = estimated_seconds(answer.train, answer.facts)
     if seconds is not None:
