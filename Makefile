@@ -32,7 +32,7 @@ demo: setup  ## From nothing to a trained model (ARCH=vm|node, KEEP=1 leaves it 
 	@$(PY) -m tpustack demo --architecture $(ARCH) $(if $(KEEP),--keep)
 
 chaos: setup  ## Train while things go wrong (SCENARIO=file STEPS=200, or SOAK=200 SEED=0)
-	@$(PY) -m tpustack chaos $(if $(STEPS),--steps $(STEPS)) \
+	@$(PY) -m tests.chaos $(if $(STEPS),--steps $(STEPS)) \
 	  $(if $(SOAK),--soak $(SOAK) --seed $(or $(SEED),0),$(or $(SCENARIO),docs/chaos/lost-tpu.yaml))
 
 test: setup  ## Run the whole suite

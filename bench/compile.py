@@ -17,17 +17,17 @@ import psutil
 
 from bench.measure import Result
 from tests import published, steps
-from tpu_training.commands.compile_job import (
+from tpu_training.commands.compile import (
     Job,
     Problems,
     add_compile_arguments,
     build_compile_job,
+    compiler,
 )
-from tpu_training.commands.compile_run import compiler
-from tpu_training.compile.job_programs import JobPrograms
+from tpu_training.compile.programs import JobPrograms
 from tpu_training.compile.result import Compiled
-from tpu_training.compile.run import Session
 from tpu_training.compile.search import search
+from tpu_training.compile.session import Session
 from tpu_training.compile.tpus import Tpu, tpus
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

@@ -38,7 +38,7 @@ from tpustack.dashboard.places import Place
 from tpustack.dashboard.server import address, listen, server
 from tpustack.engine import toolchain
 from tpustack.engine.backend import Backend
-from tpustack.jobs.waiting import log
+from tpustack.jobs.job import job_log
 
 _SUBMITS, _QUEUED, _SHORT = 5, 1000, 100
 _RESET = (
@@ -119,7 +119,7 @@ def _latency(site: Site) -> list[Result]:
 def _first_line(site: Site, name: str) -> float:
     began = time.perf_counter()
     site.command("submit", "--command", "echo first", "--name", name)
-    site.wait(lambda: any(log(site.queue, name)))
+    site.wait(lambda: any(job_log(site.queue, name)))
     took = time.perf_counter() - began
     site.wait(lambda: site.waiting() == 0)
     return took

@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tpu_training.compile import cache
+from tpu_training.compile import session
 from tpu_training.compile.answer import Answer
-from tpu_training.compile.program.specs import described_data
-from tpu_training.compile.request import request
-from tpu_training.compile.result import Compiled, Costs, Topology
-from tpu_training.compile.run import answer_key
-from tpu_training.compile.search import Largest
+from tpu_training.compile.request import described_data, request
+from tpu_training.compile.result import Compiled, Costs, Largest, Topology
+from tpu_training.compile.session import answer_key
 from tpu_training.data.manifest import DataFile, Split
 
 GIB = 1 << 30
@@ -50,4 +48,4 @@ def keep_answer(given: Mapping[str, Any], *, needed_gib: float, searched: bool =
     part = int(given.get("global_batch_size", 256)) // 8
     answer = Answer(TPU, 8, part, 1, compiled, None, largest)
     spec = described_data("28x28x1", 10, 0).input_spec(0)
-    cache.save(answer_key(request("mnist_cnn", given, spec), TPU), answer)
+    session.save_entry(answer_key(request("mnist_cnn", given, spec), TPU), answer)

@@ -14,9 +14,8 @@ from typing import Any
 
 import yaml
 
-from tpu_training.compile.bounds import bound
 from tpu_training.compile.result import Compiled, Costs
-from tpu_training.compile.tpus import Tpu, tpus
+from tpu_training.compile.tpus import Tpu, bound, tpus
 
 FOLDER = Path(__file__).parent
 FACTS = FOLDER / "published-facts.json"

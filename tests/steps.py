@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from tpu_training.compile.libtpu.compiler import compile_program
+from tpu_training.compile.compiler import compile_program
 from tpu_training.compile.result import Compiled
-from tpu_training.compile.run import topology_of
+from tpu_training.compile.session import topology_of
 from tpu_training.compile.tpus import Tpu, tpus
-from tpu_training.compile.versions import versions
 from tpu_training.data.manifest import Manifest
 from tpu_training.errors import TrainingError
 from tpu_training.models.params import Params, build_params
@@ -81,7 +80,7 @@ def jobs() -> dict[str, Job]:
 
 
 def _job(name: str, described: Mapping[str, Any]) -> Job:
-    from tpu_training.compile.program.specs import described_data
+    from tpu_training.compile.request import described_data
 
     config = dict(described.get("params", {}))
     if recipe := described.get("recipe"):
@@ -100,7 +99,7 @@ def _job(name: str, described: Mapping[str, Any]) -> Job:
 @functools.cache
 def program(name: str, kind: str, replicas: int = REPLICAS) -> Program:
     """Return a job's step; all generations are given the same one."""
-    from tpu_training.compile.program.programs import evaluation_program, train_program
+    from tpu_training.compile.lowering import evaluation_program, train_program
 
     job, make = jobs()[name], {"train": train_program, "evaluate": evaluation_program}[kind]
     return make(job.model, job.params, job.manifest, replicas)

@@ -14,7 +14,7 @@ class LazyGroup(click.Group):
     """Commands of other modules beside those that are added.
 
     Args:
-        later: where each is, such as "tpustack.jobs.submit_command:command", by its name.
+        later: where each is, such as "tpustack.jobs.command:command", by its name.
     """
 
     def __init__(self, *arguments: Any, later: Mapping[str, str], **options: Any) -> None:

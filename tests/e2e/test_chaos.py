@@ -18,7 +18,7 @@ SOAK = ("--soak=20", "--seed=146")
 
 def chaos(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tpustack", "chaos", *arguments],
+        [sys.executable, "-m", "tests.chaos", *arguments],
         cwd=project.root(),
         stdin=subprocess.DEVNULL,
         capture_output=True,

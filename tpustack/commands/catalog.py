@@ -11,8 +11,8 @@ from infra.checks.context import nearest, without_tpus
 from infra.cost.table import aligned
 from infra.settings.problems import Problem
 from tpustack import options
+from tpustack import reference as tables
 from tpustack.options import refuse
-from tpustack.reference import catalog as tables
 
 TABLES = {
     "accelerators": tables.accelerators,
@@ -57,7 +57,7 @@ def command(table: str, zone: str | None, kind: str | None, as_json: bool) -> No
 
 def _problems(catalog: Catalog, table: str, zone: str | None, kind: str | None) -> list[Problem]:
     zones = dict.fromkeys(z for tpu in catalog.accelerators.values() for z in tpu.zones)
-    types = dict.fromkeys(tables.names(catalog, table))
+    types = dict.fromkeys(tables.type_names(catalog, table))
     problems = []
     if zone is not None and zone not in zones:
         problems.append(without_tpus("--zone", zone, zones))

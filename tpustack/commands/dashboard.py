@@ -46,7 +46,7 @@ def command(
 
     found = places(stacks, buckets)
     if export is not None:
-        from tpustack.dashboard.export import write
+        from tpustack.dashboard.app import export as write
 
         click.echo(
             f"{write(found, export)} written. A browser shows it only from a web server: "

@@ -11,8 +11,7 @@ import click
 
 from tpustack import options
 from tpustack.errors import UsageError
-from tpustack.logs.diagnosis import Diagnosis, Finding, Unknown, diagnose
-from tpustack.reference.errors import markdown
+from tpustack.logs.diagnosis import Diagnosis, Finding, Unknown, diagnose, errors_page
 
 _MOST_LINES = 5
 # The known error of a step that does not fit (known_errors.json).
@@ -37,7 +36,7 @@ def command(file: BinaryIO | None, stack: str | None, as_json: bool, as_page: bo
     if as_page:
         if file is not None or stack is not None or as_json:
             raise UsageError("--markdown stands alone")
-        click.echo(markdown(), nl=False)
+        click.echo(errors_page(), nl=False)
         return
     if file is not None and stack is not None:
         raise UsageError("--stack and FILE exclude each other")
@@ -65,10 +64,10 @@ def _read(file: BinaryIO) -> str:
 def _of_stack(stack: str | None) -> Iterator[tuple[str, str]]:
     from tpustack.cloud.google import Google
     from tpustack.engine.deployed import outputs_of
-    from tpustack.logs import stack as stack_logs
+    from tpustack.logs import serial as stack_logs
 
     outputs = outputs_of(stack)
-    return stack_logs.texts(Google(), outputs)
+    return stack_logs.stack_texts(Google(), outputs)
 
 
 def _what_fits(stack: str | None) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from infra.startup.agent.jobs.record import Try
     from tpu_training.goodput.account import Account
     from tpu_training.goodput.ledger import Ledger
-    from tpustack.goodput.money import Money
+    from tpustack.goodput import Money
 
 
 @click.command("goodput")
@@ -46,7 +46,7 @@ def command(
     _refuse(as_json, plot, prometheus)
     from tpu_training.goodput.account import account
     from tpu_training.goodput.ledger import ended_by, read
-    from tpustack.goodput.files import files_of
+    from tpustack.goodput import files_of
 
     tries: Sequence[Try] = ()
     if what and stack:
@@ -100,12 +100,12 @@ def _job_of(stack: str | None) -> str:
 def _job_of_queue(stack: str, name: str) -> tuple[str, Sequence[Try]]:
     """Return the model directory of a job in a stack's queue, and its tries."""
     from infra.startup.agent.jobs import layout
-    from tpustack.jobs.place import explained, open_queue
-    from tpustack.jobs.waiting import read
+    from tpustack.jobs.job import read_job
+    from tpustack.jobs.queue import explained, open_queue
 
     queue = open_queue(stack, None)
     with explained(queue):
-        job = read(queue, name, ask=False)
+        job = read_job(queue, name, ask=False)
     return f"gs://{queue.store.bucket}/{layout.folder(name)}model", job.tries
 
 
@@ -113,7 +113,7 @@ def _money(stack: str | None, total: Account) -> Money:
     from infra.catalog import Catalog
     from infra.cost.parts import of_stack
     from tpustack.engine.deployed import name_of
-    from tpustack.goodput.money import money_of
+    from tpustack.goodput import money_of
     from tpustack.stacks.files import load
 
     name = name_of(stack)
@@ -150,7 +150,7 @@ def _write_prometheus(target: str, total: Account, where: str) -> None:
 def _print(total: Account, money: Money | None) -> None:
     from rich.console import Console
 
-    from tpustack.goodput.show import causes_table, machines_table, states_table
+    from tpustack.goodput import causes_table, machines_table, states_table
 
     console = Console()
     for table in (states_table(total, money), causes_table(total), machines_table(total)):

@@ -14,7 +14,7 @@ from tpustack import options
 from tpustack.errors import TpustackError
 
 if TYPE_CHECKING:
-    from tpustack.logs.cloud_logging import Line
+    from tpustack.logs.serial import LogLine
 
 
 @click.command("logs")
@@ -28,13 +28,13 @@ def command(stack: str, as_json: bool) -> None:
     """
     from infra.names import names_of
     from tpustack.cloud.google import Google
-    from tpustack.logs.cloud_logging import lines
+    from tpustack.logs.serial import logged_lines
     from tpustack.stacks.files import load, require_file
 
     require_file(stack)
     settings = load(stack)
     project, vm = settings.project, names_of(settings, stack).vm
-    found = list(lines(Google(), project, vm))
+    found = list(logged_lines(Google(), project, vm))
     if not found:
         raise TpustackError(_nothing(stack, project, vm))
     if as_json:
@@ -44,7 +44,7 @@ def command(stack: str, as_json: bool) -> None:
         _print(vm, found)
 
 
-def _print(vm: str, found: Iterable[Line]) -> None:
+def _print(vm: str, found: Iterable[LogLine]) -> None:
     for instance, said in groupby(found, key=lambda line: line.instance):
         first, *others = said
         click.echo(f"{vm} (number {instance}) from {first.time} on:")

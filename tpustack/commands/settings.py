@@ -7,7 +7,7 @@ import json
 import click
 
 from infra.settings.reference import all_settings
-from tpustack.reference.settings import facts, markdown
+from tpustack.reference import facts, settings_page
 
 
 @click.command("settings")
@@ -21,7 +21,7 @@ def command(as_json: bool, as_page: bool) -> None:
         document = {"settings": [setting.as_json() for setting in all_settings()]}
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))
     elif as_page:
-        click.echo(markdown(), nl=False)
+        click.echo(settings_page(), nl=False)
     else:
         for setting in all_settings():
             click.echo(f"{setting.path}  ({facts(setting)})")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from infra.names import names_of
 from infra.settings import StackSettings
@@ -11,8 +12,10 @@ from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.store import Store
 from tpustack.cloud.google import Google
 from tpustack.errors import UsageError
-from tpustack.jobs.place import bucket_of
+from tpustack.jobs.queue import bucket_of
 from tpustack.stacks.files import all_stacks, load, require_file
+
+Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Place:
     problem: str = ""
 
     def queue(self, google: Google, say: Callable[[str], None] = lambda _: None) -> Queue:
-        """Return its jobs. A record that is none is left out, as in every list, and said."""
+        """Return its jobs. `say` hears of damaged records, which are left out."""
         return Queue(Store(self.bucket, google.exchange), say)
 
 

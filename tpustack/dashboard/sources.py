@@ -1,29 +1,37 @@
-"""What the page follows: each source is read again and again, as often as it is worth it."""
+"""What the page follows: stacks, TPUs, jobs and trainings, each read as often as it is worth it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
 
 import click
 
 from infra.catalog import Catalog
 from infra.cost.parts import of_stack
+from infra.names import names_of
+from infra.startup.agent.jobs.lease import DURATION
+from infra.startup.agent.jobs.store import Store
 from tpustack.cloud.google import Google
-from tpustack.dashboard import jobs, stacks, tpus
-from tpustack.dashboard.places import Place
+from tpustack.cloud.tpu import Nodes
+from tpustack.dashboard.places import Json, Place
 from tpustack.dashboard.trainings import Trainings
-from tpustack.errors import TpustackError
+from tpustack.errors import TpustackError, UsageError
 from tpustack.inert import plain
-from tpustack.jobs.place import explained
+from tpustack.jobs import job as jobs
+from tpustack.jobs.queue import explained
 
-Json = dict[str, Any]
 _JOBS, _TPUS, _TRAININGS, _STACKS = 2.0, 3.0, 30.0, 300.0
 # Fifty places must not mean fifty questions every two seconds.
 _SECONDS_A_PLACE = 0.2
+_RUNNERS = "runners/"
+ABSENT = "ABSENT"
+Zone = tuple[str, str]
+"""A project and a zone."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +69,10 @@ def sources(places: Sequence[Place], google: Google) -> list[Source]:
     """Return all that is followed, in the order in which a reader wants it."""
     catalog = Catalog()
     slow = max(1.0, len(places) * _SECONDS_A_PLACE / _JOBS)
-    found = [Source("stacks", "", _STACKS, partial(_stacks, places, catalog))]
+    found = [Source("stacks", "", _STACKS, lambda: [stack(place, catalog) for place in places])]
     found += [
-        Source("tpus", "/".join(zone), _TPUS * slow, partial(tpus.of_zone, google, zone, wanted))
-        for zone, wanted in tpus.by_zone(places).items()
+        Source("tpus", "/".join(zone), _TPUS * slow, partial(tpus_of_zone, google, zone, wanted))
+        for zone, wanted in tpus_by_zone(places).items()
     ]
     for place in places:
         if place.bucket:
@@ -79,14 +87,100 @@ def _of_bucket(place: Place, google: Google, catalog: Catalog, slow: float) -> I
         with explained(queue):
             return what()
 
-    yield Source("jobs", place.name, _JOBS * slow, partial(read, partial(jobs.listed, queue)))
+    yield Source(
+        "jobs", place.name, _JOBS * slow, partial(read, lambda: jobs.job_rows(queue.summaries()))
+    )
     if place.settings is None:
-        look = partial(tpus.of_bucket, queue.store)
+        look = partial(tpus_of_bucket, queue.store)
         yield Source("tpus", place.name, _TPUS * slow, partial(read, look))
     estimate = of_stack(place.settings, place.name, catalog) if place.settings else None
     trainings = Trainings(google, place, estimate)
     yield Source("trainings", place.name, _TRAININGS * slow, trainings.read)
 
 
-def _stacks(places: Sequence[Place], catalog: Catalog) -> list[Json]:
-    return [stacks.stack(place, catalog) for place in places]
+def stack(place: Place, catalog: Catalog) -> Json:
+    """Return what is known of a place without asking any cloud or engine."""
+    settings = place.settings
+    about = {"name": place.name, "bucket": place.bucket, "problem": place.problem}
+    if settings is None:
+        return {**about, "isStack": bool(place.problem)}
+    hour = of_stack(settings, place.name, catalog).configured
+    return {
+        **about,
+        "isStack": True,
+        "project": settings.project,
+        "zone": settings.zone,
+        "architecture": settings.architecture.value,
+        "tpu": settings.tpu.accelerator_type,
+        "capacity": settings.tpu.capacity.value,
+        "jobs": settings.jobs.enabled,
+        "hour": f"{hour.hour:f}",
+        "complete": hour.complete,
+    }
+
+
+def drift(place: Place) -> Json:
+    """Compare a stack's state with the cloud by the engine, which writes neither.
+
+    Raises:
+        UsageError: the place is no stack.
+        TpustackError: there is no engine, or the backend can't be read.
+    """
+    from tpustack.ci.drift import drift as compare
+    from tpustack.ci.job import Job
+    from tpustack.engine.backend import users_own
+
+    if place.settings is None:
+        raise UsageError(f"{place.name} is a bucket, not a stack: only a stack has a state")
+    backend = users_own()
+    with tempfile.TemporaryDirectory() as folder:
+        job = Job(backend, backend.root, Path(folder), lambda _: None)
+        (result,) = compare(job, [place.name])
+    return result.as_json()
+
+
+def tpus_by_zone(places: Iterable[Place]) -> dict[Zone, dict[str, Place]]:
+    """Return the names of the TPUs that stacks should have, and whose they are."""
+    stacks = [(place.settings, place) for place in places if place.settings]
+    zones: dict[Zone, dict[str, Place]] = {}
+    for settings, place in stacks:
+        named = zones.setdefault((settings.project, settings.zone), {})
+        for name in names_of(settings, place.name).tpus(settings.tpu.slices):
+            named[name] = place
+    return zones
+
+
+def tpus_of_zone(google: Google, zone: Zone, wanted: Mapping[str, Place]) -> list[Json]:
+    """Return the TPUs of a zone that stacks should have. Raises TpustackError."""
+    nodes = Nodes(google, zone[0])
+    return [_row(name, place, nodes) for name, place in sorted(wanted.items())]
+
+
+def tpus_of_bucket(store: Store) -> list[Json]:
+    """Return the TPUs on which machines run jobs, as their leases say. Raises StoreError."""
+    return [
+        {
+            "name": item.path.removeprefix(_RUNNERS).removesuffix(".json"),
+            "state": "IN USE" if item.age <= DURATION else "NO MACHINE",
+            "seen": item.age,
+        }
+        for item in store.items(_RUNNERS)
+    ]
+
+
+def _row(name: str, place: Place, nodes: Nodes) -> Json:
+    settings = place.settings
+    assert settings is not None, "only stacks have TPUs"
+    # The agent may have moved it to another of the stack's zones.
+    found = nodes.find(settings.tpu_zones, name)
+    zone, node = found or (settings.zone, {"state": ABSENT})
+    about = {"name": name, "place": place.name, "zone": zone, "state": node.get("state", "")}
+    if found is None:
+        return about
+    return {
+        **about,
+        "type": node.get("acceleratorType", ""),
+        "created": node.get("createTime"),
+        "health": node.get("health", ""),
+        "said": node.get("healthDescription", ""),
+    }

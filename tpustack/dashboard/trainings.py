@@ -1,22 +1,28 @@
-"""Trainings as the page shows them: goodput and cost by day, from the ledgers in a bucket."""
+"""Trainings as the page shows them: goodput and cost by day, and learning curves."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
+import struct
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, TypeAlias
+from urllib.parse import quote
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from google.protobuf.message import DecodeError
 
 from infra.cost.estimate import Estimate
 from tpu_training.goodput.account import Account, Segment, account, timeline
 from tpu_training.goodput.ledger import Ledger, read
 from tpustack.cloud.google import Google
-from tpustack.dashboard.objects import matching
-from tpustack.dashboard.places import Place
-from tpustack.goodput.files import files_of
-from tpustack.goodput.money import money_of
+from tpustack.dashboard.places import Json, Place
+from tpustack.errors import UsageError
+from tpustack.goodput import files_of, money_of
 
-Json = dict[str, Any]
 _DAY = 86400.0
 _GLOB = "jobs/**/ledger/*.json"
 _MOST = 50
@@ -87,7 +93,7 @@ def by_day(segments: Sequence[Segment], states: Mapping[str, float]) -> dict[str
 
 
 def _shares(begin: float, end: float) -> Iterator[tuple[str, float]]:
-    """Yield each day of a time, and the part of the time that lies in it."""
+    """Yield each day of a span, and the part of the span that is in it."""
     now = begin
     while now < end:
         after = min(end, (now // _DAY + 1) * _DAY)
@@ -105,3 +111,158 @@ def _figures(total: Account, estimate: Estimate | None) -> Json:
         "cost": money and f"{money.total:f}",
         "complete": money is None or money.complete,
     }
+
+
+FOLDER = re.compile(r"jobs/[^/\x00-\x1f]{1,200}(/model)?")
+"""What a training's folder in the bucket is called."""
+_MOST_POINTS = 300
+# The same files hold pictures and graphs.
+_MOST_BYTES = 64 * 2**20
+Curve = list[tuple[int, float]]
+
+
+def curves(google: Google, place: Place, folder: str) -> dict[str, Curve]:
+    """Return the points of each curve in a training's folder, by tag.
+
+    Where a killed training was started again, what the later start wrote for a step counts.
+
+    Raises:
+        UsageError: it is not a training's folder.
+        TpustackError: the bucket refuses.
+    """
+    if not FOLDER.fullmatch(folder):
+        raise UsageError(f"{folder!r} is no folder of a training. Write it like jobs/NAME")
+    queue = place.queue(google)
+    series: dict[str, dict[int, float]] = {}
+    for file in _newest(list(_files(google, place, folder))):
+        found = queue.store.read(file.path)
+        for tag, step, value in points(found[0] if found else b""):
+            series.setdefault(tag, {})[step] = value
+    return {tag: thinned(sorted(series[tag].items())) for tag in sorted(series)}
+
+
+def thinned(curve: Sequence[tuple[int, float]], most: int = _MOST_POINTS) -> Curve:
+    """Return at most `most` points, with the first, the last, and of each part lowest and highest.
+
+    So no peak is lost, however many points there are.
+    """
+    if len(curve) <= most:
+        return list(curve)
+    parts = (most - 2) // 2
+    kept = {0: curve[0], len(curve) - 1: curve[-1]}
+    for part in range(parts):
+        places = range(part * len(curve) // parts, (part + 1) * len(curve) // parts)
+        for chosen in (min, max):
+            place = chosen(places, key=lambda number: curve[number][1])
+            kept[place] = curve[place]
+    return [kept[place] for place in sorted(kept)]
+
+
+def _files(google: Google, place: Place, folder: str) -> list[Found]:
+    """Return the event files of a training: in its folder, or in one for each split."""
+    prefix = f"{folder}/"
+    found = matching(google, place.bucket, prefix, f"{_literal(prefix)}**events.out.tfevents.*")
+    return sorted(found, key=lambda file: file.path.rpartition("/")[2])
+
+
+def _newest(files: Sequence[Found]) -> list[Found]:
+    """Return the newest files that are small enough together, the oldest of them first."""
+    kept: list[Found] = []
+    left = _MOST_BYTES
+    for file in reversed(files):
+        left -= file.size
+        if left < 0:
+            break
+        kept.insert(0, file)
+    return kept
+
+
+def _literal(text: str) -> str:
+    """Return a glob that matches only the text itself."""
+    return re.sub(r"([\\*?\[\]{}])", r"\\\1", text)
+
+
+# A file of TensorBoard events is a chain of records (TFRecord: length in 8 bytes, its check in 4,
+# content, its check in 4), each an Event of protocol buffers, read here without TensorFlow. The
+# numbers of their fields are those of event.proto, summary.proto and tensor.proto in
+# https://github.com/tensorflow/tensorflow/tree/v2.19.0/tensorflow/core
+Point: TypeAlias = "tuple[str, int, float]"
+"""A tag, a step and a value."""
+
+_HEAD, _CHECK = 12, 4
+_FORMATS = {1: "<f", 2: "<d"}
+"""How a tensor's content encodes DT_FLOAT and DT_DOUBLE."""
+_SCHEMA = """
+name: "events" syntax: "proto3"
+message_type { name: "Event"
+  field { name: "step" number: 2 type: TYPE_INT64 }
+  field { name: "summary" number: 5 type: TYPE_MESSAGE type_name: "Summary" } }
+message_type { name: "Summary"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_MESSAGE type_name: "Value" } }
+message_type { name: "Value" oneof_decl { name: "value" }
+  field { name: "tag" number: 1 type: TYPE_STRING }
+  field { name: "simple_value" number: 2 type: TYPE_FLOAT oneof_index: 0 }
+  field { name: "tensor" number: 8 type: TYPE_MESSAGE type_name: "Tensor" oneof_index: 0 } }
+message_type { name: "Tensor"
+  field { name: "dtype" number: 1 type: TYPE_INT32 }
+  field { name: "tensor_content" number: 4 type: TYPE_BYTES }
+  field { name: "float_val" number: 5 label: LABEL_REPEATED type: TYPE_FLOAT }
+  field { name: "double_val" number: 6 label: LABEL_REPEATED type: TYPE_DOUBLE } }
+"""
+# A pool of its own: where TensorFlow is loaded, the common one has its messages.
+_POOL = descriptor_pool.DescriptorPool()
+_POOL.Add(text_format.Parse(_SCHEMA, descriptor_pb2.FileDescriptorProto()))
+_Event = message_factory.GetMessageClass(_POOL.FindMessageTypeByName("Event"))
+
+
+def points(data: bytes) -> Iterator[Point]:
+    """Yield every number in a file; what is half written, or no event, ends it."""
+    begin = 0
+    while begin + _HEAD <= len(data):
+        (length,) = struct.unpack_from("<Q", data, begin)
+        end = begin + _HEAD + length
+        if end + _CHECK > len(data):
+            return
+        try:
+            event = _Event.FromString(data[begin + _HEAD : end])
+        except DecodeError:
+            return
+        yield from _points(event)
+        begin = end + _CHECK
+
+
+def _points(event: Any) -> Iterator[Point]:
+    for value in event.summary.value:
+        kind = value.WhichOneof("value")
+        found = _scalar(value.tensor) if kind == "tensor" else kind and value.simple_value
+        if value.tag and found is not None and math.isfinite(found):
+            yield value.tag, event.step, found
+
+
+def _scalar(tensor: Any) -> float | None:
+    """Return the number in a tensor; None if it has none of a kind known here, or several."""
+    values = [*tensor.float_val, *tensor.double_val]
+    form = _FORMATS.get(tensor.dtype)
+    if form and len(tensor.tensor_content) == struct.calcsize(form):
+        values = [*struct.unpack(form, tensor.tensor_content)]
+    return values[0] if form and len(values) == 1 else None
+
+
+_LIST = "https://storage.googleapis.com/storage/v1/b/{}/o"
+_FIELDS = "items(name,generation,size),nextPageToken"
+
+
+@dataclass(frozen=True)
+class Found:
+    """An object's name, its generation and its size."""
+
+    path: str
+    generation: int
+    size: int
+
+
+def matching(google: Google, bucket: str, prefix: str, glob: str) -> Iterator[Found]:
+    """Yield the objects below `prefix` that match a glob of Cloud Storage. Raises TpustackError."""
+    query = {"prefix": prefix, "matchGlob": glob, "fields": _FIELDS}
+    for item in google.pages(_LIST.format(quote(bucket, safe="")), "items", query):
+        yield Found(item["name"], int(item["generation"]), int(item.get("size", 0)))

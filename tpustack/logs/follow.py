@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from tpu_training.goodput.ledger import read
 from tpustack.cloud.google import Google, NotFound
 from tpustack.cloud.tpu import look_up
 from tpustack.errors import TpustackError
-from tpustack.logs import bucket, serial
-from tpustack.logs.words import Progress as Step
+from tpustack.goodput import files_of
+from tpustack.logs import serial
+from tpustack.logs.serial import Progress as Step
 
 # Seconds after which the VM is looked at. TensorFlow compiles a large model for longer than that,
 # and a VM installs packages without a word.
 SILENCE = 300.0
+_SECONDS = 10.0
 _OFF = ("STOPPING", "STOPPED", "SUSPENDING", "SUSPENDED", "TERMINATED")
 
 
@@ -37,7 +42,7 @@ def follow(
     google = Google()
     vm = outputs["tpu_name" if on_tpu else "vm_name"]
     port = {"project": outputs["project"], "zone": outputs["vm_zone"], "vm": vm}
-    source = bucket.lines(google, outputs["job_url"]) if on_tpu else serial.lines(google, **port)
+    source = bucket_lines(google, outputs["job_url"]) if on_tpu else serial.lines(google, **port)
     why_silent = _say_why_tpu_is_silent if on_tpu else _say_why_silent
     bar = Progress(
         TextColumn("training"),
@@ -100,3 +105,33 @@ def _say_why_tpu_is_silent(google: Google, outputs: Mapping[str, Any], advice: s
         f"compute tpus tpu-vm ssh {name} --zone={zone} --tunnel-through-iap --command='journalctl "
         f"--unit=google-startup-scripts --unit=watchdog'` shows what it writes. {advice}"
     )
+
+
+def bucket_lines(
+    google: Google, job_url: str, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[str | None]:
+    """Yield what a TPU VM, whose serial port Google does not show, writes to the bucket.
+
+    The lines are as the trainer would print them; None whenever there is nothing new.
+    The ledger has the step once a minute. The agent marks a job that has finished.
+    """
+    said = ""
+    while True:
+        if _object(google, f"{job_url}/finished") is not None:
+            metrics = json.loads(_object(google, f"{job_url}/metrics.json") or "{}")
+            figures = {name: value for name, value in metrics.items() if name.startswith("test_")}
+            yield f"training finished {' '.join(f'{n}={v}' for n, v in figures.items())}"
+            return
+        entries = read(files_of(job_url, google)).entries
+        ending = f" ({entries[-1].ending})" if entries and entries[-1].ending else ""
+        now = f"start {len(entries)}: step {entries[-1].last_step}{ending}" if entries else ""
+        yield now if now != said else None
+        said = now
+        sleep(_SECONDS)
+
+
+def _object(google: Google, url: str) -> str | None:
+    try:
+        return google.content(url)
+    except NotFound:
+        return None

@@ -1,14 +1,18 @@
-"""Follows a VM's serial port line by line until the training on it ends."""
+"""The serial port of a VM: live, from Cloud Logging, and what its lines say of the training."""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from tpustack.cloud.google import Google, NotFound
+from tpustack.cloud.google import Forbidden, Google, NotFound, says_disabled
+from tpustack.cloud.tpu import look_up
 from tpustack.errors import TpustackError
 from tpustack.inert import unbroken
-from tpustack.logs.words import Ended, Progress, Story, current_boot
+from tpustack.logs.diagnosis import Log
 
 INSTANCE = "https://compute.googleapis.com/compute/v1/projects/{}/zones/{}/instances/{}"
 # After this many answers without news, a new VM may have taken the name.
@@ -56,7 +60,7 @@ def lines(
         start = int(answer["next"])
         text = rest + answer.get("contents", "")
         if backlog and answer.get("contents"):
-            # What is there already may begin with earlier boots, which are over.
+            # The buffer may begin with earlier boots, which are over.
             rest = text
             continue
         *whole, rest = (current_boot(text) if backlog else text).split("\n")
@@ -69,7 +73,7 @@ def lines(
 
 
 def _number(google: Google, project: str, zone: str, vm: str) -> str:
-    """Return the number that tells a VM from an earlier one of the same name."""
+    """Return the ID that tells a VM from an earlier one of the same name."""
     return str(google.get(INSTANCE.format(project, zone, vm), {"fields": "id"})["id"])
 
 
@@ -88,9 +92,8 @@ def wait_for_end(
         source: as `lines` gives them.
         on_line: gets every line that is not progress.
         on_progress: gets every line that is.
-        on_silence: is called after `silence` seconds without a line, again and again; raises an
-            error to give up.
-        silence: long compilations and installations write nothing for minutes.
+        on_silence: is called every `silence` seconds without a line; raises an error to give up.
+        silence: in seconds; long compilations and installations write nothing for minutes.
         now: the clock.
     """
     last = now()
@@ -111,3 +114,237 @@ def wait_for_end(
         else:
             on_line(line)
     raise TpustackError("the serial port ended before the training did")
+
+
+# What the buffer holds of earlier boots is before the last of these: it "persists across in-place
+# reboots", and a stop wipes it. Google's own list, in its order (Google Cloud CLI, googlecloudsdk/
+# command_lib/compute/troubleshoot: boot session markers of the SSH troubleshooter).
+_BOOTS = (
+    r"SeaBIOS \(version",
+    r"BdsDxe: loading Boot",
+    r"UEFI: Attempting to start image",
+    r"Welcome to GRUB!",
+    r"Linux version \d",
+)
+_BOOT = re.compile("|".join(_BOOTS))
+_PROGRESS = re.compile(r"progress step=(\d+)/(\d+)(.*)")
+_FIELD = re.compile(r"(\w+)=(\S+)")
+_FINISHED = re.compile(r"training finished(.*)")
+_FAILED = re.compile(r"training failed(.*)")
+_FINISHED_BEFORE = re.compile(r"tpu-stack: (the job \S+ has finished already)")
+_NEXT = "set training.job to run another one"
+# systemd leaves a unit alone after an exit code that the unit names, and after too many starts. The
+# first is what the runner writes (infra/startup/common.sh); not every image shows the others here.
+_GAVE_UP = re.compile(
+    r"tpu-stack: the trainer is not started again"
+    r"|training\.service: (Start request repeated too quickly|Failed with result 'start-limit-hit'"
+    r"|Main process exited, code=exited, status=2)"
+)
+# The guest agent, google_metadata_script_runner/main.go; then that of older images.
+_SCRIPT_FAILED = re.compile(
+    r'Script "startup-script" failed with error: (.*)'
+    r"|startup-script (exit status [1-9]\d*|signal.*)"
+)
+_SCRIPT_SAID = re.compile(r"startup-script: (.*\S)")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One line of progress: the step, of how many, and the trainer's figures."""
+
+    step: int
+    steps: int
+    figures: dict[str, str]
+
+    def __str__(self) -> str:
+        """Return it in one line."""
+        return f"training {self.step}/{self.steps} {self.summary}"
+
+    @property
+    def summary(self) -> str:
+        """The figures in one line."""
+        return " ".join(f"{name}={value}" for name, value in self.figures.items())
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The training is over on this VM."""
+
+    succeeded: bool
+    message: str
+
+
+def current_boot(text: str) -> str:
+    """Return what a serial port holds of the last boot; all of it if it shows no boot."""
+    for marker in _BOOTS:
+        if found := list(re.finditer(marker, text)):
+            return text[found[-1].start() :]
+    return text
+
+
+class Story:
+    """Reads lines in order: some mean something only after others."""
+
+    def __init__(self) -> None:
+        self._failure = ""
+        self._script = ""
+
+    def read(self, line: str) -> Progress | Ended | None:
+        """Return what a line says about the training, or None."""
+        if _BOOT.search(line):
+            self._failure = self._script = ""
+        if said := _SCRIPT_SAID.search(line):
+            self._script = said[1]
+        if found := _PROGRESS.search(line):
+            step, steps, rest = found.groups()
+            return Progress(int(step), int(steps), dict(_FIELD.findall(rest)))
+        if found := _FAILED.search(line):
+            # Over only when nothing starts the trainer again.
+            self._failure = found[1].strip(" :")
+            return None
+        return self._end(line)
+
+    def _end(self, line: str) -> Ended | None:
+        if found := _FINISHED.search(line):
+            return Ended(True, found[1].strip(" :"))
+        if found := _FINISHED_BEFORE.search(line):
+            return Ended(True, f"earlier: {found[1]}. Nothing was trained now; {_NEXT}")
+        if found := _SCRIPT_FAILED.search(line):
+            why = found[1] or found[2]
+            return Ended(
+                False, f"the start-up script failed: {self._script or 'no output'} ({why})"
+            )
+        if _GAVE_UP.search(line):
+            return Ended(False, self._failure or line.strip())
+        return None
+
+
+# As infra/startup/common.sh says it.
+_BEGINS = re.compile(r"tpu-stack: (starting the job|running the jobs of) ")
+_HEALTHY = ("", "HEALTHY", "HEALTH_UNSPECIFIED")
+
+
+def stack_texts(google: Google, outputs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the name and text of each log; where Google refuses, its answer is the text.
+
+    Args:
+        google: the APIs.
+        outputs: the stack's, as infra/outputs.py names them.
+    """
+    project = outputs["project"]
+    vm = (project, outputs["vm_zone"], outputs["vm_name"])
+    yield f"TPU {outputs['tpu_name']}", _said(lambda: _tpu(google, outputs))
+    yield f"VM {vm[2]}", _said(lambda: _vm(google, *vm))
+    yield f"serial port of {vm[2]}", _said(lambda: _serial(google, *vm))
+
+
+def _said(read: Callable[[], str]) -> str:
+    try:
+        return read()
+    except TpustackError as error:
+        return f"error: {error}"
+
+
+def _tpu(google: Google, outputs: Mapping[str, Any]) -> str:
+    name = outputs["tpu_name"]
+    zone, node = look_up(google, outputs, name)
+    said = [f"the TPU {name} in {zone} is {node.get('state')}"]
+    if (health := node.get("health", "")) not in _HEALTHY:
+        said.append(f"the TPU's health is {health}: {node.get('healthDescription', '')}")
+    return "\n".join(said)
+
+
+def _vm(google: Google, project: str, zone: str, name: str) -> str:
+    instance = google.get(INSTANCE.format(project, zone, name))
+    return f"the VM {name} in {zone} is {instance.get('status')}"
+
+
+def _unresolved(text: str) -> str:
+    """Return what a serial port holds since the trainer or the jobs began, or since the last boot.
+
+    The start-up script waits out what went wrong before, such as grants that did not count yet.
+    """
+    boot = current_boot(text)
+    began = [found.start() for found in _BEGINS.finditer(boot)]
+    return boot[began[-1] :] if began else boot
+
+
+def _serial(google: Google, project: str, zone: str, name: str) -> str:
+    url = port_url(project, zone, name)
+    pieces: list[str] = []
+    start = 0
+    while True:
+        answer = google.get(url, {"port": 1, "start": start})
+        if not answer.get("contents"):
+            return _unresolved("".join(pieces))
+        pieces.append(answer["contents"])
+        start = int(answer["next"])
+
+
+# Cloud Logging keeps what a VM's serial port wrote, also after the VM is gone.
+_API = "logging.googleapis.com"
+_LIST = f"https://{_API}/v2/entries:list"
+# The names and the label of the serial port's entries: "View serial port output",
+# cloud.google.com/compute/docs/troubleshooting/viewing-serial-port-output.
+_FILTER = (
+    'logName="projects/{}/logs/serialconsole.googleapis.com%2Fserial_port_1_output" '
+    'AND resource.type="gce_instance" AND labels."compute.googleapis.com/resource_name"="{}"'
+)
+# The most that Google gives at once.
+_PAGE = 1000
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """A line of a serial port: when it was written, and by which of the VMs of that name."""
+
+    time: str
+    instance: str
+    text: str
+
+
+def logged_lines(google: Google, project: str, vm: str) -> Iterator[LogLine]:
+    """Yield what all VMs of a name wrote in the last 30 days, oldest first, without colours.
+
+    Lines of progress are put as `tpustack follow` puts them; empty ones are left out.
+
+    Raises:
+        TpustackError: when Google refuses.
+    """
+    story = Story()
+    for entry in _entries(google, project, vm):
+        instance = entry["resource"]["labels"]["instance_id"]
+        for text in Log.of(entry.get("textPayload", "")).lines:
+            if text.strip():
+                said = story.read(text)
+                shown = str(said) if isinstance(said, Progress) else text
+                yield LogLine(entry["timestamp"], instance, shown)
+
+
+def _entries(google: Google, project: str, vm: str) -> Iterator[dict[str, Any]]:
+    body: dict[str, object] = {
+        "resourceNames": [f"projects/{project}"],
+        "filter": _FILTER.format(project, vm),
+        "orderBy": "timestamp asc",
+        "pageSize": _PAGE,
+    }
+    while True:
+        try:
+            page = google.ask(_LIST, body)
+        except Forbidden as error:
+            raise _refused(error, project) from None
+        # A page may be empty and still have one after it, while Google searches on.
+        yield from page.get("entries", ())
+        if not page.get("nextPageToken"):
+            return
+        body["pageToken"] = page["nextPageToken"]
+
+
+def _refused(error: Forbidden, project: str) -> TpustackError:
+    if says_disabled(error):
+        enable = f"`gcloud services enable {_API} --project {project}`"
+        return TpustackError(f"the Cloud Logging API is disabled in {project}: {enable} enables it")
+    return TpustackError(
+        f"you may not read the logs of {project}: ask for roles/logging.viewer there (permission "
+        f"logging.logEntries.list). Google's answer: {error}"
+    )

@@ -29,7 +29,7 @@ from tpu_training.cluster.cloud_tpu import CloudTpuApi
 from tpu_training.cluster.google import BucketObject
 from tpustack.ci.forges import forge_of
 from tpustack.cloud.google import Google
-from tpustack.jobs.vertex.submit import _BOOT
+from tpustack.jobs.vertex import _BOOT
 
 # Google warns of credentials from elsewhere, as those here are.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -191,7 +191,7 @@ def test_a_regions_host_is_that_of_a_region(region: str) -> None:
 REVIEWED = {
     "infra/hosts.py": "a region that matches a pattern",
     "training/tpu_training/cluster/google.py": "the machine's environment; no token",
-    "tpustack/dashboard/guard.py": "the names of this machine, to compare with",
+    "tpustack/dashboard/server.py": "the names of this machine, to compare with",
     "tpustack/dashboard/server.py": "a line that is printed",
 }
 _HOST = re.compile(r"https?://[^/?#]*\{")
@@ -244,7 +244,7 @@ SENDERS = {
     "infra/startup/agent/jobs/transport.py",
     "training/tpu_training/cluster/google.py",
     "tpustack/ci/forges.py",
-    "tpustack/jobs/vertex/submit.py",
+    "tpustack/jobs/vertex.py",
 }
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tpu_training.errors.catalog import KnownError, known_errors
 from tpustack.cloud.google import NotFound
-from tpustack.logs import stack as stack_logs
+from tpustack.logs import serial as stack_logs
 from tpustack.logs.diagnosis import diagnose
 
 from .conftest import REPOSITORY, Run
@@ -266,7 +266,7 @@ def test_a_stack_is_looked_into(change: dict[str, dict[str, Any]], expected: lis
         "instances/vm": {"status": "RUNNING"},
         "serialPort": {"contents": "training finished\n", "next": "18"},
     }
-    texts = stack_logs.texts(FakeGoogle(healthy | change), OUTPUTS)  # type: ignore[arg-type]
+    texts = stack_logs.stack_texts(FakeGoogle(healthy | change), OUTPUTS)  # type: ignore[arg-type]
     diagnoses = [diagnose(source, text) for source, text in texts]
     assert [found.known.id for one in diagnoses for found in one.findings] == expected
     assert not any(one.unknown for one in diagnoses)
@@ -290,7 +290,7 @@ BEGINS = "startup-script: tpu-stack: starting the job train\n"
 )
 def test_what_has_resolved_itself_is_no_finding(serial: str, expected: list[str]) -> None:
     google = FakeGoogle({"serialPort": {"contents": serial, "next": str(len(serial))}})
-    *_, (_, text) = stack_logs.texts(google, OUTPUTS)  # type: ignore[arg-type]
+    *_, (_, text) = stack_logs.stack_texts(google, OUTPUTS)  # type: ignore[arg-type]
     assert ids(text) == expected
 
 
@@ -311,13 +311,13 @@ def test_the_trainers_last_word_comes_first(said: str, what: str, tmp_path: Path
 def test_a_tpu_is_looked_up_in_all_zones_in_which_it_may_be() -> None:
     google = FakeGoogle({"us-central1-f/nodes/tpu": {"state": "READY"}})
     zones = {"tpu_zones": ["us-central1-b", "us-central1-c", "us-central1-f"]}
-    (_, text), *_ = stack_logs.texts(google, OUTPUTS | zones)  # type: ignore[arg-type]
+    (_, text), *_ = stack_logs.stack_texts(google, OUTPUTS | zones)  # type: ignore[arg-type]
     assert text == "the TPU tpu in us-central1-f is READY"
-    (_, text), *_ = stack_logs.texts(FakeGoogle({}), OUTPUTS | zones)  # type: ignore[arg-type]
+    (_, text), *_ = stack_logs.stack_texts(FakeGoogle({}), OUTPUTS | zones)  # type: ignore[arg-type]
     assert ids(text) == ["tpu-missing"]
 
 
 def test_what_google_refuses_is_a_finding_too() -> None:
-    texts = list(stack_logs.texts(FakeGoogle({}), OUTPUTS))  # type: ignore[arg-type]
+    texts = list(stack_logs.stack_texts(FakeGoogle({}), OUTPUTS))  # type: ignore[arg-type]
     assert ids(texts[0][1]) == ["tpu-missing"]
     assert diagnose("vm", texts[1][1]).unknown

@@ -15,7 +15,7 @@ from tpu_training.goodput.ledger import PARTS
 from tpustack.cloud.google import NotFound
 from tpustack.engine import deployed
 from tpustack.errors import TpustackError
-from tpustack.logs import bucket, follow
+from tpustack.logs import follow
 
 from .conftest import Run
 
@@ -63,7 +63,7 @@ class Google:
 
 def test_steps_come_from_the_ledger_and_the_end_from_the_mark() -> None:
     google = Google()
-    lines = bucket.lines(google, URL, sleep=lambda _: None)  # type: ignore[arg-type]
+    lines = follow.bucket_lines(google, URL, sleep=lambda _: None)  # type: ignore[arg-type]
     assert next(lines) is None
     google.write(60)
     assert [next(lines), next(lines)] == ["start 1: step 60", None]
@@ -80,7 +80,7 @@ def test_after_silence_it_says_how_to_read_what_the_tpu_vm_writes(
     google = Google()
     monkeypatch.setattr(follow, "Google", lambda: google)
     monkeypatch.setattr(follow, "SILENCE", -1.0)
-    monkeypatch.setattr(bucket, "lines", lambda *_: iter([None]))
+    monkeypatch.setattr(follow, "bucket_lines", lambda *_: iter([None]))
     shown = Console(file=io.StringIO(), width=400)
     with pytest.raises(TpustackError, match="ended before the training did"):
         follow.follow(shown, OUTPUTS, advice="Look there", on_tpu=True)

@@ -22,7 +22,7 @@ from tpu_training.goodput.ledger import FINISHED, PARTS, Entry
 from tpustack.cloud import google
 from tpustack.cloud.google import Google
 from tpustack.engine import deployed
-from tpustack.jobs import place
+from tpustack.jobs import queue as place
 from tpustack.stacks.files import load
 
 HOUR = 3600.0
@@ -173,7 +173,7 @@ def test_a_job_of_the_queue_is_told_by_its_name_with_why_its_tries_ended(
     project: Path, run: Run, bucket: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A killed trainer can't write that its TPU was preempted; the queue knows."""
-    monkeypatch.setattr(place, "google", lambda: Google(bucket.session))
+    monkeypatch.setattr(place, "Google", lambda: Google(bucket.session))
     monkeypatch.setattr(place, "_of_stack", lambda *_, **__: "a-bucket")
     queue = place.open_queue("dev", None)
     clock = bucket.local_cloud.cloud.clock

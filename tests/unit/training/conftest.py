@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tpu_training.compile.lean import import_tensorflow
+from tpu_training.compile.programs import import_tensorflow
 from tpu_training.data.convert.conversion import convert
 from tpu_training.data.convert.source import Options
 

@@ -7,21 +7,21 @@ from functools import partial
 from typing import Any
 
 from tpu_training.commands.arguments import Command, add_command
-from tpu_training.commands.compile_job import (
+from tpu_training.commands.compile import (
     Job,
     Problems,
     add_compile_arguments,
     build_compile_job,
     checked,
+    compiler,
     find_tpus,
     lacking,
 )
-from tpu_training.commands.compile_run import Bar, compiler
-from tpu_training.compile.job_programs import JobPrograms
+from tpu_training.compile.programs import JobPrograms
 from tpu_training.compile.result import Compiled
-from tpu_training.compile.run import Session
+from tpu_training.compile.search import Advice, advise
+from tpu_training.compile.session import Session
 from tpu_training.compile.tpus import Tpu
-from tpu_training.compile.tune import Advice, advise
 
 
 def add(modes: Any) -> None:

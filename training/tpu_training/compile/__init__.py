@@ -4,9 +4,9 @@ Other programs read what was found by `cached`, which neither compiles nor loads
 """
 
 from tpu_training.compile.answer import Answer
-from tpu_training.compile.cached import cached, cached_job
-from tpu_training.compile.manifests import read_manifest
-from tpu_training.compile.misfit import largest_batch, misfit
+from tpu_training.compile.request import read_manifest
+from tpu_training.compile.session import cached, cached_job
+from tpu_training.compile.table import largest_batch, misfit
 from tpu_training.data.manifest import Manifest
 
 __all__ = ["Answer", "Manifest", "cached", "cached_job", "largest_batch", "misfit", "read_manifest"]

@@ -4,10 +4,16 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from tpu_training.compile.bounds import bound, epoch, estimated_seconds, is_below_bound
-from tpu_training.compile.result import Compiled, Costs
-from tpu_training.compile.search import Largest
-from tpu_training.compile.tpus import Price, Tpu, tpus
+from tpu_training.compile.result import Compiled, Costs, Largest
+from tpu_training.compile.tpus import (
+    Price,
+    Tpu,
+    bound,
+    epoch,
+    estimated_seconds,
+    is_below_bound,
+    tpus,
+)
 
 # What stands behind a figure: arithmetic that holds for every program with these counts, the
 # compiler's word on its own program, the compiler's cost model.

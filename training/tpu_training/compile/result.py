@@ -36,8 +36,8 @@ class Program:
         hlo: A serialized HloModuleProto for the format "hlo"; StableHLO as MLIR bytecode or text
             for "mlir".
         replicas: The number of cores that run it together, each with its own data.
-        arguments: In the order of the entry computation's parameters. Empty where nobody knows
-            what they are: then all of them are "other".
+        arguments: In the order of the entry computation's parameters. Empty where they are not
+            known: then all of them are "other".
         sources: "FILE:LINE" by operation name (HLO's op_name). TensorFlow's HLO needs it: there
             each operation comes from TensorFlow's own framework/ops.py.
         partitions: The number of cores among which each replica is divided, as JAX does; the
@@ -86,7 +86,7 @@ class Buffer:
         shape: As in HLO with its layout, "bf16[128,56,56,256]{0,3,2,1:T(8,128)(2,1)}".
         what: The argument's name, or the instruction's.
         op: The framework's name of the operation, "resnet/block1/conv2d"; "" where there is none.
-        where: "FILE:LINE" of the user's code, or "" where nobody knows.
+        where: "FILE:LINE" of the user's code, or "" where it is not known.
     """
 
     bytes: int
@@ -124,7 +124,7 @@ class Costs:
         flops: Floating-point operations of matrix multiplications and convolutions, a
             multiplication and an addition counted as two, counted from the optimized program's
             shapes. Loop bodies count as often as they run where the compiler knows.
-        hbm_bytes: Operands and results of the optimized program that lie in HBM, tiles included.
+        hbm_bytes: Operands and results of the optimized program that are in HBM, tiles included.
         padding_bytes: The part of `hbm_bytes` that is padding of tiles.
         padding: The causes of `padding_bytes`, greatest first.
         collective_bytes: Operands of all-reduce and its kin, each counted once.
@@ -197,6 +197,19 @@ class Compiled:
     def fits(self) -> bool:
         """Whether the compiler accepts the program."""
         return self.error is None
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The largest numbers of examples that a replica can process at a time; 0 if not even one.
+
+    Attributes:
+        fits: The largest that the compiler accepts.
+        plain: The largest for which it computes nothing twice.
+    """
+
+    fits: int
+    plain: int
 
 
 @dataclass(frozen=True)

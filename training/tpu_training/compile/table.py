@@ -1,18 +1,13 @@
 """Answers as text: one TPU type in full, or several side by side."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator, Sequence
 
 from tpu_training.compile.answer import Answer
-from tpu_training.compile.bounds import (
-    Bound,
-    Epoch,
-    bound,
-    epoch,
-    estimated_seconds,
-    is_below_bound,
-)
 from tpu_training.compile.result import Buffer, Compiled, Costs
+from tpu_training.compile.tpus import Bound, Epoch, bound, epoch, estimated_seconds, is_below_bound
 
 _WIDTH = 12
 _HEADS = (
@@ -26,7 +21,16 @@ LEGEND = (
 )
 
 
-def memory_lines(answer: Answer) -> Iterator[str]:
+def answer_lines(answer: Answer, examples: int | None) -> Iterator[str]:
+    """Yield all that is known of a step, and of an epoch if its number of `examples` is known."""
+    yield from _memory_lines(answer)
+    yield from _step_lines(answer, examples)
+    yield from _evaluation_lines(answer)
+    yield from _largest_lines(answer)
+    yield from _estimate_lines(answer)
+
+
+def _memory_lines(answer: Answer) -> Iterator[str]:
     """Yield whether the step fits, what uses the memory, and the largest buffers."""
     if answer.part_batch_size:
         parts = f", in {answer.accumulation} parts" if answer.accumulation > 1 else ""
@@ -45,7 +49,7 @@ def memory_lines(answer: Answer) -> Iterator[str]:
         yield _row("", _buffer(buffer))
 
 
-def step_lines(answer: Answer, examples: int | None) -> Iterator[str]:
+def _step_lines(answer: Answer, examples: int | None) -> Iterator[str]:
     """Yield what a step takes at least, why, and what an epoch costs at least."""
     costs = answer.train.costs
     if costs is None:
@@ -66,13 +70,13 @@ def step_lines(answer: Answer, examples: int | None) -> Iterator[str]:
         yield from _epoch(answer, least, examples)
 
 
-def evaluation_lines(answer: Answer) -> Iterator[str]:
+def _evaluation_lines(answer: Answer) -> Iterator[str]:
     """Yield whether the evaluation fits."""
     if answer.evaluation is not None:
         yield from _need("evaluation", answer.evaluation)
 
 
-def largest_lines(answer: Answer) -> Iterator[str]:
+def _largest_lines(answer: Answer) -> Iterator[str]:
     """Yield the largest batches."""
     if answer.largest is None:
         return
@@ -84,7 +88,7 @@ def largest_lines(answer: Answer) -> Iterator[str]:
     yield _row("", f"batch of {plain:,} without computing anything twice")
 
 
-def estimate_lines(answer: Answer) -> Iterator[str]:
+def _estimate_lines(answer: Answer) -> Iterator[str]:
     """Yield the compiler's estimate."""
     seconds = estimated_seconds(answer.train, answer.facts)
     if seconds is not None:
@@ -93,7 +97,7 @@ def estimate_lines(answer: Answer) -> Iterator[str]:
             rate = f", {answer.global_batch_size / seconds:,.0f} examples/s"
         yield _row("estimate", f"{milliseconds(seconds)} a step{rate} (the compiler's cost model)")
     if is_below_bound(answer.train, answer.facts):
-        yield _row("", "below the bound: it counts no copies from HBM that run beside computations")
+        yield _row("", "below the bound: it counts no copies from HBM that overlap computations")
 
 
 def comparison_lines(answers: Sequence[Answer], examples: int | None) -> Iterator[str]:
@@ -208,3 +212,40 @@ def _row(title: str, text: str) -> str:
 
 def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def misfit(answer: Answer) -> str | None:
+    """Return one sentence on what does not fit and the cure; None if everything fits."""
+    if answer.fits:
+        return None
+    train = not answer.train.fits
+    refused = answer.train if train or answer.evaluation is None else answer.evaluation
+    what = f"a step of batch {answer.global_batch_size:,}" if train else "the evaluation"
+    return f"{what} does not fit {answer.tpu}: {_shortage(refused)}. {_cure(answer, train)}"
+
+
+def largest_batch(answer: Answer) -> str | None:
+    """Return a sentence on the largest batch that fits; None if it was not searched."""
+    if answer.largest is None:
+        return None
+    if not answer.largest.fits:
+        return f"Not even one example a replica fits {answer.tpu}"
+    fits, plain = answer.whole(answer.largest.fits), answer.whole(answer.largest.plain)
+    return (
+        f"The largest --global_batch_size that fits {answer.tpu} is {fits}, or {plain} without "
+        "computing anything twice"
+    )
+
+
+def _shortage(refused: Compiled) -> str:
+    return (
+        f"a replica has {size(refused.limit_bytes)} and it needs {size(refused.needed_bytes)} "
+        f"(compiled, {refused.compiler})"
+    )
+
+
+def _cure(answer: Answer, train: bool) -> str:
+    if not train:
+        return "Lower --evaluation_batch_size"
+    known = largest_batch(answer)
+    return f"{known}; or raise --gradient_accumulation" if known else "Lower --global_batch_size"

@@ -23,7 +23,7 @@ from tpu_training.cluster.machine import (
     leave_tpu_alone,
     use_tpu_here,
 )
-from tpu_training.compile.lean import import_tensorflow
+from tpu_training.compile.programs import import_tensorflow
 from tpu_training.data.buckets import set_up_buckets
 from tpu_training.data.convert.sources.split_files import find_splits, holds
 from tpu_training.data.function import is_function

@@ -23,8 +23,8 @@ from localcloud.core import projects
 from localcloud.testing import Client
 from tpustack.cloud.google import Google
 from tpustack.dashboard.app import Application
-from tpustack.dashboard.guard import Guard
 from tpustack.dashboard.places import Place
+from tpustack.dashboard.server import Guard
 from tpustack.engine.events import Change
 
 BUCKET, TOKEN, PORT = "a-bucket", "the-token", 8000

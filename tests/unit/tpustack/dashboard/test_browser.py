@@ -24,8 +24,7 @@ from localcloud.testing import Client
 from tests.browser import Page, browsing, find_browser
 from tests.unit.tpustack.dashboard.conftest import TOKEN, Write, a_stack, engine, make_tpu
 from tpustack.cloud.google import Google
-from tpustack.dashboard.app import Application
-from tpustack.dashboard.export import write as export
+from tpustack.dashboard.app import Application, export
 from tpustack.dashboard.places import Place
 from tpustack.engine.events import Change
 
@@ -201,7 +200,7 @@ def test_an_export_is_shown_by_any_web_server(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tpustack.dashboard.export.Google", lambda: google)
+    monkeypatch.setattr("tpustack.dashboard.app.Google", lambda: google)
     export([place], tmp_path)
     with served(tmp_path) as url:
         browser.open(url)

@@ -17,11 +17,9 @@ from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Run
 from tests.unit.tpustack.dashboard.conftest import ZONE, a_stack, make_tpu
 from tpustack.cloud.google import Google
-from tpustack.dashboard.export import taken, write
-from tpustack.dashboard.feed import feed
+from tpustack.dashboard.app import export, feed, take_snapshot
 from tpustack.dashboard.places import Place, places
-from tpustack.dashboard.sources import Source, sources
-from tpustack.dashboard.tpus import of_zone
+from tpustack.dashboard.sources import Source, sources, tpus_of_zone
 from tpustack.errors import TpustackError, UsageError
 
 
@@ -76,7 +74,7 @@ def test_a_preempted_tpu_and_one_that_is_not_there_say_so(client: Client, google
     project = projects.DEFAULT_PROJECT
     make_tpu(client, "a")
     wanted = {"a": a_stack("dev"), "b": a_stack("prod")}
-    before = of_zone(google, (project, ZONE), wanted)
+    before = tpus_of_zone(google, (project, ZONE), wanted)
     assert [(row["name"], row["place"], row["state"]) for row in before] == [
         ("a", "dev", "READY"),
         ("b", "prod", "ABSENT"),
@@ -84,11 +82,11 @@ def test_a_preempted_tpu_and_one_that_is_not_there_say_so(client: Client, google
     elsewhere = "us-central1-c"
     make_tpu(client, "m", elsewhere)
     moved = a_stack("moved", queued={"fallbackZones": ["us-central1-a", elsewhere]})
-    (row,) = of_zone(google, (project, ZONE), {"m": moved})
+    (row,) = tpus_of_zone(google, (project, ZONE), {"m": moved})
     assert (row["zone"], row["state"]) == (elsewhere, "READY")
     for preempt in preemptions(client.local_cloud.cloud, "a"):
         preempt()
-    assert of_zone(google, (project, ZONE), wanted)[0]["state"] == "PREEMPTED"
+    assert tpus_of_zone(google, (project, ZONE), wanted)[0]["state"] == "PREEMPTED"
 
 
 def test_all_stacks_are_shown_when_none_is_named_and_a_wrong_file_hides_no_other(
@@ -128,9 +126,9 @@ def test_a_wrong_option_ends_the_command_with_one_message(
 def test_an_export_is_whole_and_has_neither_logs_nor_variables(
     queue: Queue, google: Google, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tpustack.dashboard.export.Google", lambda: google)
+    monkeypatch.setattr("tpustack.dashboard.app.Google", lambda: google)
     queue.store.write("jobs/runs/logs/0001/000000000000000", b"what it wrote")
-    index = write([place], tmp_path / "site")
+    index = export([place], tmp_path / "site")
     assert 'content="snapshot.json"' in index.read_text(encoding="utf-8")
     assert {"main.js", "style.css"} <= {path.name for path in index.parent.iterdir()}
     text = (index.parent / "snapshot.json").read_text(encoding="utf-8")
@@ -142,16 +140,16 @@ def test_an_export_is_whole_and_has_neither_logs_nor_variables(
 
 def test_an_export_of_nothing_that_can_be_read_is_refused(google: Google) -> None:
     with pytest.raises(TpustackError, match="there is no bucket gs://nowhere"):
-        taken([Place("nowhere", "nowhere")], google)
+        take_snapshot([Place("nowhere", "nowhere")], google)
 
 
 def test_an_export_into_what_is_no_folder_is_one_message(
     queue: Queue, google: Google, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tpustack.dashboard.export.Google", lambda: google)
+    monkeypatch.setattr("tpustack.dashboard.app.Google", lambda: google)
     (tmp_path / "file").write_text("")
     with pytest.raises(TpustackError, match="it can't be written"):
-        write([place], tmp_path / "file" / "site")
+        export([place], tmp_path / "file" / "site")
 
 
 def test_a_source_tells_any_failure_and_goes_on() -> None:

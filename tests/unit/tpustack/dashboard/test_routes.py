@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import Outcome
 from tests.unit.tpustack.dashboard.conftest import BUCKET, Write, asset, lines
-from tpustack.dashboard.assets import assets
+from tpustack.dashboard.app import assets
 
 JOBS = f"/api/places/{BUCKET}/jobs"
 

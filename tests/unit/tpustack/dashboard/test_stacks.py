@@ -11,9 +11,9 @@ from infra.catalog import Catalog
 from tests.unit.tpustack.dashboard.conftest import PORT, TOKEN, a_stack, engine
 from tpustack.cloud.google import Google
 from tpustack.dashboard.app import Application
-from tpustack.dashboard.guard import Guard
 from tpustack.dashboard.places import Place
-from tpustack.dashboard.stacks import stack
+from tpustack.dashboard.server import Guard
+from tpustack.dashboard.sources import stack
 from tpustack.engine.events import Change
 from tpustack.errors import TpustackError
 

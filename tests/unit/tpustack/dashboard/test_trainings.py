@@ -19,10 +19,8 @@ from tests.unit.tpustack.dashboard.conftest import BUCKET
 from tpu_training.goodput.account import Segment
 from tpu_training.goodput.ledger import PARTS, Entry, File, read
 from tpustack.cloud.google import Google
-from tpustack.dashboard.curves import thinned
-from tpustack.dashboard.event_file import points
 from tpustack.dashboard.places import Place
-from tpustack.dashboard.trainings import Trainings, by_day, training
+from tpustack.dashboard.trainings import Trainings, by_day, points, thinned, training
 
 DAY = 86400.0
 NOON = 20_000 * DAY + DAY / 2

@@ -50,7 +50,8 @@ def client(cloud: LocalCloud) -> Client:
 
 @pytest.fixture
 def queue(client: Client, monkeypatch: pytest.MonkeyPatch) -> Queue:
-    monkeypatch.setattr("tpustack.jobs.place.Google", lambda: Google(client.session))
+    for module in ("queue", "vertex"):
+        monkeypatch.setattr(f"tpustack.jobs.{module}.Google", lambda: Google(client.session))
     return Queue(Store(BUCKET, Google(client.session).exchange), print)
 
 

@@ -15,7 +15,7 @@ from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Run
 from tpustack.cloud.google import Google
 from tpustack.jobs import command
-from tpustack.jobs.waiting import log
+from tpustack.jobs.job import job_log
 
 
 def started(job: Job) -> Job:
@@ -101,7 +101,7 @@ def test_a_log_comes_byte_by_byte_over_all_tries(queue: Queue) -> None:
     pieces = [(1, 0, b"a\xff\n"), (1, 3, b"b" * 1_000_000), (2, 0, b"\nlast")]
     for number, offset, data in reversed(pieces):
         queue.store.write(layout.piece("one", number, offset), data, generation=0)
-    assert b"".join(log(queue, "one")) == b"".join(data for _, _, data in pieces)
+    assert b"".join(job_log(queue, "one")) == b"".join(data for _, _, data in pieces)
 
 
 def test_a_log_as_json_has_an_object_for_each_line(job: Run, queue: Queue) -> None:
@@ -158,7 +158,7 @@ def test_every_command_says_what_a_bucket_without_permission_or_without_a_stack_
     assert gone.code == 2
     assert "there is no bucket gs://no-such-bucket: the stack is down" in gone.err
     nobody = client.as_member("user:eve@example.com")
-    monkeypatch.setattr("tpustack.jobs.place.Google", lambda: Google(nobody.session))
+    monkeypatch.setattr("tpustack.jobs.queue.Google", lambda: Google(nobody.session))
     denied = run("job", *verb.split(), "--bucket", "gs://a-bucket")
     assert denied.code == 1
     assert "ask for roles/storage.objectUser on it" in denied.err
@@ -172,6 +172,6 @@ def test_a_log_of_bytes_and_of_a_line_of_a_megabyte_is_whole_in_both_forms(
     for offset in range(0, len(text), 400_000):
         piece = layout.piece("bad", 1, offset)
         filled.store.write(piece, text[offset : offset + 400_000])
-    assert b"".join(log(filled, "bad")) == text
-    lines = [json.loads(line)["line"] for line in command._as_lines(log(filled, "bad"))]
+    assert b"".join(job_log(filled, "bad")) == text
+    lines = [json.loads(line)["line"] for line in command._as_lines(job_log(filled, "bad"))]
     assert lines == ["\\xff\x00", "x" * (1 << 20), "end"]

@@ -18,7 +18,7 @@ from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.tpustack.conftest import Done, Run
 from tests.unit.tpustack.jobs.conftest import API, BUCKET, EMAIL, JOBS, PROJECT
 from tpustack.cloud.google import Google
-from tpustack.jobs.sweep.record import Sweep
+from tpustack.jobs.sweep import Sweep
 
 PLACE = {
     "project": PROJECT,
@@ -174,7 +174,7 @@ def test_a_sweep_on_vertex_ai_runs_as_the_stack_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     pytest.importorskip("optuna")
-    from tpustack.jobs.sweep.driver import Driver
+    from tpustack.jobs.sweep import Driver
 
     image = "python:3.11"
     forged = {**PLACE, "image": image, "account": "mighty@prod.iam.gserviceaccount.com"}

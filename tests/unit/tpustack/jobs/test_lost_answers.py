@@ -19,11 +19,11 @@ from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.tpustack.conftest import Run
 from tests.unit.tpustack.jobs.conftest import JOBS
 from tests.unit.tpustack.jobs.test_hostile_bucket import PLACE
-from tpustack.jobs import waiting
-from tpustack.jobs.stop import stop
-from tpustack.jobs.submit import submit
-from tpustack.jobs.vertex import follow
-from tpustack.jobs.vertex.submit import hand_over
+from tpustack.jobs import job as waiting
+from tpustack.jobs import vertex
+from tpustack.jobs.job import stop_job
+from tpustack.jobs.submission import submit
+from tpustack.jobs.vertex import start
 
 CREATE = "*.customJobs.create"
 SUBMIT = ("submit", "--on", "vertex", "--stack", "dev", "--command", "true", "--name", "one")
@@ -34,7 +34,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Lets eleven minutes pass for who looks at jobs."""
 
     def passed() -> None:
-        monkeypatch.setattr(follow, "time", SimpleNamespace(time=lambda: time.time() + 660))
+        monkeypatch.setattr(vertex, "time", SimpleNamespace(time=lambda: time.time() + 660))
 
     return passed
 
@@ -49,7 +49,7 @@ def test_a_job_whose_answer_was_lost_runs_and_gets_its_name_with_the_next_look(
     assert done.code == 1
     assert "it is not known whether Vertex AI has the job one" in done.err
     (made,) = client.get(JOBS)["customJobs"]
-    assert waiting.read(queue, "one").custom_job == made["name"]
+    assert waiting.read_job(queue, "one").custom_job == made["name"]
     again = run("job", *SUBMIT)
     assert "the same job is there already: one" in again.err
     assert len(client.get(JOBS)["customJobs"]) == 1
@@ -61,9 +61,9 @@ def test_a_job_that_vertex_ai_never_had_ends_with_the_reason(
 ) -> None:  # fmt: skip
     cloud.cloud.faults.add(Fault(CREATE, status=503, count=1))
     assert run("job", *SUBMIT).code == 1
-    assert waiting.read(queue, "one").state == QUEUED
+    assert waiting.read_job(queue, "one").state == QUEUED
     later()
-    found = waiting.read(queue, "one")
+    found = waiting.read_job(queue, "one")
     assert (found.state, found.code) == ("failed", 1)
     assert "ended before Vertex AI had it" in found.reason
 
@@ -74,8 +74,8 @@ def test_a_job_that_runs_is_not_ended_for_what_vertex_ai_does_not_show(
     job = submit(queue, Spec("true", vertex=PLACE), "one", None)
     later()
     queue.change("one", lambda it: it.started("42", "m", "vertex", 1.0))
-    assert follow.refreshed(queue, job).state == "running"
-    assert waiting.read(queue, "one").state == "running"
+    assert vertex.refreshed(queue, job).state == "running"
+    assert waiting.read_job(queue, "one").state == "running"
 
 
 class Killed(BaseException):
@@ -103,12 +103,12 @@ def killed_at(client: Client, number: int, *, before: bool, other: Callable[[], 
 
 def look(queue: Queue) -> None:
     if queue.read("one"):
-        waiting.read(queue, "one")
+        waiting.read_job(queue, "one")
 
 
 def end(queue: Queue) -> None:
     if queue.read("one"):
-        stop(queue, "one")
+        stop_job(queue, "one")
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
@@ -124,9 +124,9 @@ def test_a_submission_that_is_killed_leaves_one_custom_job_or_none_and_a_job_tha
 
     google = Google(killed_at(client, number, before=before, other=lambda: other(queue)))
     mine = Queue(Store(queue.store.bucket, google.exchange), print)
-    monkeypatch.setattr("tpustack.jobs.vertex.submit.google", lambda: google)
+    monkeypatch.setattr("tpustack.jobs.vertex.Google", lambda: google)
     with contextlib.suppress(Killed):
-        hand_over(mine, submit(mine, Spec("true", vertex=PLACE), "one", None), PLACE)
+        start(mine, submit(mine, Spec("true", vertex=PLACE), "one", None), PLACE)
     later()
     job = queue.read("one")
     made = client.get(JOBS).get("customJobs", [])
@@ -134,7 +134,7 @@ def test_a_submission_that_is_killed_leaves_one_custom_job_or_none_and_a_job_tha
     if job is None:
         assert made == []
         return
-    job = waiting.read(queue, "one")
+    job = waiting.read_job(queue, "one")
     # What was stopped before is over; its container, if it gets one, finds that out and ends.
     assert job.is_over or [one["name"] for one in made] == [job.custom_job]
     if other is look and made:

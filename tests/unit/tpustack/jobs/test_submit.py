@@ -18,7 +18,7 @@ from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Run
 from tpustack.cloud.google import Google
 from tpustack.errors import UsageError
-from tpustack.jobs.pack import pack
+from tpustack.jobs.source import pack
 
 
 def only(queue: Queue) -> Job:
@@ -306,7 +306,7 @@ def test_a_bucket_without_permission_says_which_role_is_missing(
     job: Run, queue: Queue, monkeypatch: pytest.MonkeyPatch, client: Client
 ) -> None:
     nobody = client.as_member("user:eve@example.com")
-    monkeypatch.setattr("tpustack.jobs.place.Google", lambda: Google(nobody.session))
+    monkeypatch.setattr("tpustack.jobs.queue.Google", lambda: Google(nobody.session))
     done = job("submit", "-c", "true")
     assert done.code == 1
     assert "you may not use gs://a-bucket: ask for roles/storage.objectUser" in done.err

@@ -168,7 +168,8 @@ def test_who_has_the_bucket_alone_reads_the_job(
     assert submit("--command", "true", "--name", "one").code == 0
     grant(client, "user:ada@x.org", "roles/storage.objectViewer")
     ada = Client(cloud, "user:ada@x.org")
-    monkeypatch.setattr("tpustack.jobs.place.Google", lambda: Google(ada.session))
+    for module in ("queue", "vertex"):
+        monkeypatch.setattr(f"tpustack.jobs.{module}.Google", lambda: Google(ada.session))
     assert "one: queued" in job("show", "one").out
 
 
@@ -224,7 +225,8 @@ def test_a_network_that_is_not_peered_is_refused_where_one_may_look(
     binding = {"role": "roles/iam.serviceAccountUser", "members": ["user:ada@x.org"]}
     client.post(f"{email}:setIamPolicy", {"policy": {"bindings": [binding]}})
     ada = Client(cloud, "user:ada@x.org")
-    monkeypatch.setattr("tpustack.jobs.place.Google", lambda: Google(ada.session))
+    for module in ("queue", "vertex"):
+        monkeypatch.setattr(f"tpustack.jobs.{module}.Google", lambda: Google(ada.session))
     assert submit("--command", "true", "--name", "one").code == 0
 
 
@@ -311,7 +313,8 @@ def test_who_may_not_submit_is_told_which_role_is_missing(
     token = cloud.cloud.token(Principal("user:ada@x.org"))
     ada.session.headers["Authorization"] = f"Bearer {token}"
     ada.session.hooks = credentials.session(Given(token="unused")).hooks
-    monkeypatch.setattr("tpustack.jobs.place.Google", lambda: Google(ada.session))
+    for module in ("queue", "vertex"):
+        monkeypatch.setattr(f"tpustack.jobs.{module}.Google", lambda: Google(ada.session))
     done = submit("--command", "true", "--name", "one")
     assert says in done.err
     assert queue.summaries() == {}

@@ -13,8 +13,9 @@ from infra.checks.context import Context
 from infra.names import names_of
 from infra.settings.parse import parse
 from tpustack.cloud.google import Forbidden, Google, NotFound
-from tpustack.live import offered, quota
-from tpustack.live.finding import Asked, Finding, Question
+from tpustack.live import zone
+from tpustack.live import zone as quota
+from tpustack.live.project import Finding, Question, Target
 
 B, C, F = "us-central1-b", "us-central1-c", "us-central1-f"
 RUNTIME = "tpu-vm-tf-2.16.1-pod-se"
@@ -63,7 +64,7 @@ def ask(question: Question, google: Zones) -> list[Finding]:
     }
     settings = parse(config, "night")
     context = Context("night", Path(), Catalog(), names_of(settings, "night"))
-    return list(question(Asked(cast(Google, google), settings, context)))
+    return list(question(Target(cast(Google, google), settings, context)))
 
 
 def states(findings: list[Finding]) -> list[str]:
@@ -86,7 +87,7 @@ def test_a_zone_without_quota_is_a_warning_while_another_has_some(
 ) -> None:
     found = ask(quota.tpu, Zones(*quotas))
     (bad,) = [finding for finding in found if finding.state != "ok"]
-    said = f"{METRIC} is 0 in {zone}, 8 needed: pulumi up goes on to another zone"
+    said = f"{METRIC} is 0 in {zone}, 8 needed: pulumi up tries another zone"
     assert (bad.state, bad.said) == ("warning", said)
     setting = "zone" if zone == B else "tpu.queued.fallbackZones"
     assert bad.cure.startswith("Ask for more at https://console.cloud.google.com/iam-admin/quotas")
@@ -108,7 +109,7 @@ def test_what_stands_in_a_zone_takes_quota_of_that_zone_alone() -> None:
 def test_a_zone_that_google_does_not_know_hides_nothing_of_the_others() -> None:
     nowhere = Zones(8, 8, 8, bare=C)
     assert states(ask(quota.tpu, nowhere)) == ["ok"] * 3
-    for question in (offered.accelerator_type, offered.software):
+    for question in (zone.accelerator_type, zone.software):
         found = ask(question, nowhere)
         assert states(found) == ["ok", "wrong", "ok"]
         assert found[1].said == f"{C} offers no TPUs"
@@ -131,7 +132,7 @@ def test_an_ai_zone_that_google_hides_has_a_cure_of_its_own() -> None:
     }
     settings = parse(config, "night")
     context = Context("night", Path(), Catalog(), names_of(settings, "night"))
-    asked = Asked(cast(Google, Hidden()), settings, context)
-    [finding] = offered.accelerator_type(asked)
+    asked = Target(cast(Google, Hidden()), settings, context)
+    [finding] = zone.accelerator_type(asked)
     assert finding.said == "us-central1-ai1a offers no TPUs"
     assert "preview-features update ai-zones-visibility" in finding.cure

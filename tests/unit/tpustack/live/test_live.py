@@ -17,7 +17,7 @@ from localcloud.testing import Client
 from tpustack.cloud import google
 from tpustack.errors import TpustackError
 from tpustack.live.check import QUESTIONS
-from tpustack.live.names import account
+from tpustack.live.project import account
 
 from ..conftest import Run
 from .conftest import APIS, TPU, Live

@@ -13,8 +13,8 @@ from infra.checks.context import Context
 from infra.names import names_of
 from infra.settings.parse import parse
 from tpustack.cloud.google import Google
-from tpustack.live import quota
-from tpustack.live.finding import Asked, Finding
+from tpustack.live import zone
+from tpustack.live.project import Finding, Target
 
 
 class Metrics:
@@ -43,7 +43,7 @@ def found(google: Metrics, tpu: str, capacity: str, slices: int = 1) -> Finding:
     }
     settings = parse(config, "night")
     context = Context("night", Path(), Catalog(), names_of(settings, "night"))
-    (finding,) = quota.tpu(Asked(cast(Google, google), settings, context))
+    (finding,) = zone.tpu(Target(cast(Google, google), settings, context))
     return finding
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tpu_training.compile import apart
+from tpu_training.compile import programs
 from tpu_training.compile.result import Program
 from tpu_training.errors import InputError, LoweringError, ParamsError, TrainingError
 
@@ -23,12 +23,12 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="libtpu exists f
 
 @pytest.fixture(autouse=True)
 def tensorflow_does_not_run_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apart, "_tensorflow_runs", lambda: False)
-    monkeypatch.setattr(apart, "import_tensorflow", lambda: None)
+    monkeypatch.setattr(programs, "_tensorflow_runs", lambda: False)
+    monkeypatch.setattr(programs, "import_tensorflow", lambda: None)
 
 
 def test_a_program_comes_from_another_process_that_is_gone_then() -> None:
-    made = apart.make_apart(lambda: Program("train", str(os.getpid()).encode(), "hlo"))
+    made = programs.make_in_child(lambda: Program("train", str(os.getpid()).encode(), "hlo"))
     assert int(made.hlo) != os.getpid()
     assert multiprocessing.active_children() == []
 
@@ -45,11 +45,11 @@ def test_the_first_process_loads_tensorflow_alone_and_later_ones_share_it(
     def make() -> Program:
         return Program("train", str(loaded_in[0]).encode(), "hlo")
 
-    monkeypatch.setattr(apart, "import_tensorflow", load)
-    monkeypatch.setattr(apart, "_made", itertools.count())
-    assert int(apart.make_apart(make).hlo) != os.getpid()
+    monkeypatch.setattr(programs, "import_tensorflow", load)
+    monkeypatch.setattr(programs, "_made", itertools.count())
+    assert int(programs.make_in_child(make).hlo) != os.getpid()
     assert loaded_in == []
-    assert [int(apart.make_apart(make).hlo) for _ in range(2)] == [os.getpid()] * 2
+    assert [int(programs.make_in_child(make).hlo) for _ in range(2)] == [os.getpid()] * 2
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_an_error_comes_back_as_what_a_user_can_act_on(
         raise raised
 
     with pytest.raises(expected) as caught:
-        apart.make_apart(fail)
+        programs.make_in_child(fail)
     assert type(caught.value) is expected
     assert str(raised) in str(caught.value)
 
@@ -80,20 +80,20 @@ def test_a_process_that_is_killed_is_an_error_that_says_so() -> None:
         raise AssertionError
 
     with pytest.raises(TrainingError, match="exit code -9 while it made the program"):
-        apart.make_apart(die)
+        programs.make_in_child(die)
 
 
 def test_it_ends_with_a_command_that_is_killed(tmp_path: Path) -> None:
     number = tmp_path / "number"
     code = f"""
 import os, pathlib, time
-from tpu_training.compile import apart
-apart._tensorflow_runs = lambda: False
-apart.import_tensorflow = lambda: None
+from tpu_training.compile import programs
+programs._tensorflow_runs = lambda: False
+programs.import_tensorflow = lambda: None
 def make():
     pathlib.Path({str(number)!r}).write_text(str(os.getpid()))
     time.sleep(600)
-apart.make_apart(make)
+programs.make_in_child(make)
 """
     with subprocess.Popen([sys.executable, "-c", code]) as command:
         while not number.exists() or not number.read_text():
@@ -117,6 +117,6 @@ def runs(status: Path) -> bool:
 def test_where_tensorflow_runs_already_its_threads_stay_with_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(apart, "_tensorflow_runs", lambda: True)
-    made = apart.make_apart(lambda: Program("train", str(os.getpid()).encode(), "hlo"))
+    monkeypatch.setattr(programs, "_tensorflow_runs", lambda: True)
+    made = programs.make_in_child(lambda: Program("train", str(os.getpid()).encode(), "hlo"))
     assert int(made.hlo) == os.getpid()

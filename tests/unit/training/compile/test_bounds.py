@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tpu_training.compile.bounds import COMPUTE, LINKS, MEMORY, bound, epoch, estimated_seconds
-from tpu_training.compile.result import Compiled, Costs, Estimate, Topology
-from tpu_training.compile.search import Largest, search
-from tpu_training.compile.tpus import tpus, unknown_tpu
+from tpu_training.compile.result import Compiled, Costs, Estimate, Largest, Topology
+from tpu_training.compile.search import search
+from tpu_training.compile.tpus import (
+    COMPUTE,
+    LINKS,
+    MEMORY,
+    bound,
+    epoch,
+    estimated_seconds,
+    tpus,
+    unknown_tpu,
+)
 
 NOTHING = Costs(0, 0, 0, (), 0, 0)
 

@@ -16,12 +16,11 @@ from typing import Any
 import pytest
 
 from tpu_training.__main__ import main
-from tpu_training.commands import compile, compile_run, tune
-from tpu_training.compile import cache, cached
-from tpu_training.compile.libtpu.install import Libtpu
-from tpu_training.compile.problems import free_gib, machine_problems, memory_problems
-from tpu_training.compile.program.specs import described_data
-from tpu_training.compile.request import request
+from tpu_training.commands import compile, tune
+from tpu_training.compile import session
+from tpu_training.compile import session as cached
+from tpu_training.compile.compiler import Libtpu, free_gib, machine_problems, memory_problems
+from tpu_training.compile.request import described_data, request
 from tpu_training.compile.result import (
     Buffer,
     Compiled,
@@ -91,8 +90,8 @@ def compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Compiler:
     compiler = Compiler()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(compile_run, "compiler", lambda: compiler)
-    monkeypatch.setattr(compile_run, "JobPrograms", Programs)
+    monkeypatch.setattr(compile, "compiler", lambda: compiler)
+    monkeypatch.setattr(compile, "JobPrograms", Programs)
     for module in (compile, tune):
         monkeypatch.setattr(module, "lacking", lambda **_: [])
     monkeypatch.setattr(tune, "compiler", lambda: compiler)
@@ -298,7 +297,7 @@ def test_a_quick_answer_does_not_replace_a_full_one(capsys: pytest.CaptureFixtur
 def test_reading_the_cache_loads_no_tensorflow() -> None:
     code = (
         "import sys; from tpu_training.compile import cached; "
-        "from tpu_training.compile.program.specs import described_data; "
+        "from tpu_training.compile.request import described_data; "
         "cached('v3-8', 'resnet', {}, described_data('32x32x3', 10)); "
         "assert not {'tensorflow', 'numpy'} & set(sys.modules)"
     )
@@ -329,14 +328,14 @@ def test_a_damaged_entry_is_set_aside_with_one_line_and_compiled_again(
 ) -> None:
     arguments = (*RESNET, "--tpu=v3-8", *BATCHES, "--quick")
     run(capsys, *arguments)
-    for entry in cache.folder().glob("*.json"):
+    for entry in session.cache_folder().glob("*.json"):
         entry.write_text(content)
     code, out, _ = run(capsys, *arguments)
     assert code == 0
     assert "fits" in out
     assert len(compiler.asked) == 2
     lines = [line for line in caplog.messages if "aside" in line]
-    assert len(lines) == len(list(cache.folder().glob("*.damaged"))) == 2
+    assert len(lines) == len(list(session.cache_folder().glob("*.damaged"))) == 2
     assert all("\n" not in line for line in lines)
 
 
@@ -353,15 +352,15 @@ def test_a_folder_that_cannot_be_written_costs_no_answer(
 def test_writers_at_the_same_time_leave_a_whole_entry_and_no_other_file() -> None:
     def write(needed: int) -> None:
         for _ in range(100):
-            cache.save("key", Compiled("p", Topology("a", "b"), "c", needed, 9, (), ()))
+            session.save_entry("key", Compiled("p", Topology("a", "b"), "c", needed, 9, (), ()))
 
     writers = [threading.Thread(target=write, args=(number,)) for number in (1, 2)]
     for writer in writers:
         writer.start()
     while any(writer.is_alive() for writer in writers):
-        found = cache.load("key", Compiled)
+        found = session.load_entry("key", Compiled)
         assert found is None or found.needed_bytes in (1, 2)
-    assert [path.name for path in cache.folder().iterdir()] == ["key.json"]
+    assert [path.name for path in session.cache_folder().iterdir()] == ["key.json"]
 
 
 @pytest.mark.parametrize(
@@ -513,9 +512,9 @@ def test_a_libtpu_that_cannot_read_this_tensorflows_programs_is_named(
     libtpu: str, tensorflow: str | None, old: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = Libtpu(Path("libtpu.so"), libtpu)
-    monkeypatch.setattr("tpu_training.compile.problems.find_libtpu", lambda: here)
+    monkeypatch.setattr("tpu_training.compile.compiler.find_libtpu", lambda: here)
     monkeypatch.setattr(
-        "tpu_training.compile.problems.versions", lambda: {"tensorflow": tensorflow}
+        "tpu_training.compile.compiler.versions", lambda: {"tensorflow": tensorflow}
     )
     problems = list(machine_problems())
     assert bool(problems) == old

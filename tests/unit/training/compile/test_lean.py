@@ -23,7 +23,7 @@ except ImportError:
     sklearn = None
 """
 LIBRARY = "print('loaded')"
-LEAN = "from tpu_training.compile.lean import import_tensorflow; import_tensorflow(); "
+LEAN = "from tpu_training.compile.programs import import_tensorflow; import_tensorflow(); "
 
 
 def run(tmp_path: Path, code: str) -> str:

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 import tpu_training
-from tpu_training.compile.program.programs import train_program
-from tpu_training.compile.program.sources import line_of
-from tpu_training.compile.program.specs import described_data
+from tpu_training.compile.lowering import train_program
+from tpu_training.compile.refusals import line_of
+from tpu_training.compile.request import described_data
 from tpu_training.errors import LoweringError
 from tpu_training.models.params import Params
 from tpu_training.models.registry import load_model

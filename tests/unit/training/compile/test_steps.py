@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tensorflow.compiler.xla.service import hlo_pb2
 
-from tpu_training.compile.program.collectives import can_reduce
-from tpu_training.compile.program.programs import evaluation_program, train_program
-from tpu_training.compile.program.specs import described_data
+from tpu_training.compile.lowering import can_reduce, evaluation_program, train_program
+from tpu_training.compile.request import described_data
 from tpu_training.errors import InputError
 from tpu_training.models.params import Params, build_params
 from tpu_training.models.registry import load_model

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tpu_training.compile.cached import cached_job
-from tpu_training.compile.libtpu.compiler import compile_program
-from tpu_training.compile.run import topology_of
+from tpu_training.compile.compiler import compile_program
+from tpu_training.compile.session import cached_job, topology_of
 from tpu_training.compile.tpus import tpus
 from tpu_training.data.manifest import RAW, TOKENS, Manifest, Split, stored_spec
 from tpu_training.models.registry import load_model
@@ -42,7 +41,7 @@ NUMBERED = Manifest("numbers", stored_spec(RAW, (8, 8, 1), 3, targets=NUMBERS), 
     ],
 )
 def test_a_step_compiles(model: str, task: str, kind: str, data: Manifest) -> None:
-    from tpu_training.compile.program.programs import evaluation_program, train_program
+    from tpu_training.compile.lowering import evaluation_program, train_program
 
     make = {"train": train_program, "evaluate": evaluation_program}[kind]
     definition = with_task(load_model(model), task)
@@ -59,7 +58,7 @@ def test_a_task_has_an_answer_of_its_own_in_the_cache(
     config = tmp_path / "c.yaml"
     config.write_text("model: bert\ntask: masked_lm\n")
     asked: list[str] = []
-    monkeypatch.setattr("tpu_training.compile.cache.load", lambda key, _: asked.append(key))
+    monkeypatch.setattr("tpu_training.compile.session.load_entry", lambda key, _: asked.append(key))
     for arguments in (
         ["--model=bert"],
         ["--model=bert", "--task=masked_lm"],

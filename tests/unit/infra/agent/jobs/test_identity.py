@@ -24,7 +24,7 @@ from infra.startup.agent.jobs.supervisor import Supervisor
 from localcloud.core import enablement
 from tests.unit.infra.agent.jobs.conftest import BUCKET, EMAIL, PROJECT, ZONE, Site, submitted
 from tests.unit.infra.agent.jobs.memory import Bucket, Clock, MemoryStore
-from tpustack.jobs.waiting import log
+from tpustack.jobs.job import job_log
 
 JOBS = f"tpu-job@{PROJECT}.iam.gserviceaccount.com"
 # What a hostile job tries, and what it came to: a line of an HTTP status for each.
@@ -116,7 +116,7 @@ def test_a_job_does_its_own_work_and_nothing_of_the_machine(site: Site, tmp_path
     submitted(site, "hostile", f"python {program}; echo made >$ARTIFACTS_DIR/a.txt")
     site.boot(account=JOBS)
     site.ends("hostile", "succeeded")
-    said = b"".join(log(site.queue, "hostile")).decode()
+    said = b"".join(job_log(site.queue, "hostile")).decode()
     assert json.loads(said.splitlines()[-1]) == {
         "who": JOBS,
         "its own": [200, 200, 200],

@@ -20,8 +20,8 @@ from localcloud.core import projects
 from localcloud.testing import Client
 from tests.unit.infra.agent.jobs.test_managed import ENVIRONMENT, WHERE, Running
 from tpustack.cloud.google import Google
-from tpustack.jobs.submit import submit
-from tpustack.jobs.sweep.record import Record
+from tpustack.jobs.submission import submit
+from tpustack.jobs.sweep import Record
 
 Other = Callable[[], None]
 

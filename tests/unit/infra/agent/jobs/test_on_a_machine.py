@@ -10,13 +10,13 @@ import pytest
 
 from tests.unit.infra.agent.jobs.conftest import Site, submitted, until
 from tests.unit.infra.agent.jobs.hook import Hook
-from tpustack.jobs.waiting import log
+from tpustack.jobs.job import job_log
 
 pytestmark = pytest.mark.server
 
 
 def written(site: Site, name: str) -> bytes:
-    return b"".join(log(site.queue, name))
+    return b"".join(job_log(site.queue, name))
 
 
 def test_a_job_runs_with_its_variables_and_leaves_log_artifacts_and_exit_code(site: Site) -> None:

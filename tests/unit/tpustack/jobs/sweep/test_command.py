@@ -11,8 +11,8 @@ import pytest
 
 from infra.startup.agent.jobs.queue import Queue
 from tests.unit.tpustack.conftest import Run
-from tpustack.jobs.sweep import driver
-from tpustack.jobs.sweep.trainer import command_of
+from tpustack.jobs import sweep
+from tpustack.jobs.sweep_command import command_of
 from tpustack.stacks.files import load
 
 from .machine import Machine
@@ -26,7 +26,7 @@ RATE = ("--param", "rate=1e-4..1e-1:log")
 @pytest.fixture
 def machine(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     """One that runs what the bucket's queue has, as long as the test takes."""
-    monkeypatch.setattr(driver, "_PAUSE", 0.05)
+    monkeypatch.setattr(sweep, "_PAUSE", 0.05)
     made, over = Machine(queue), threading.Event()
 
     def run() -> None:

@@ -15,10 +15,8 @@ from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import STOPPED, Job, Outcome, Spec
 from tests.unit.infra.agent.jobs.memory import Bucket, Clock, Killed, MemoryStore
 from tpustack.errors import TpustackError, UsageError
-from tpustack.jobs.sweep import tuner
-from tpustack.jobs.sweep.driver import Driver
-from tpustack.jobs.sweep.record import COMPLETE, FAILED, PRUNED, Record, Sweep, Trial
-from tpustack.jobs.sweep.space import Value
+from tpustack.jobs import sweep as tuner
+from tpustack.jobs.sweep import COMPLETE, FAILED, PRUNED, Driver, Record, Sweep, Trial, Value
 
 from .machine import Machine, loss
 
@@ -170,7 +168,7 @@ def test_of_two_commands_one_gives_way(queue: Queue) -> None:
     first = begun(queue)
     second = resumed(queue)
     first.step()
-    with pytest.raises(TpustackError, match="another command goes on with the sweep s"):
+    with pytest.raises(TpustackError, match="another command continues the sweep s"):
         second.step()
     assert len(queue.summaries()) == 2
 

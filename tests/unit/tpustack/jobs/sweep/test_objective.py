@@ -10,7 +10,7 @@ import pytest
 from infra.startup.agent.jobs import layout
 from infra.startup.agent.jobs.queue import Queue
 from tests.unit.infra.agent.jobs.memory import Bucket, Clock, MemoryStore
-from tpustack.jobs.sweep.objective import Reports
+from tpustack.jobs.sweep import Reports
 
 
 @pytest.fixture

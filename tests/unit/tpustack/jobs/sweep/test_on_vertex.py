@@ -18,9 +18,8 @@ from localcloud.testing import Client
 from tests.unit.localcloud.fake_machines import FakeMachines
 from tests.unit.tpustack.conftest import Run
 from tests.unit.tpustack.jobs.conftest import BUCKET, EMAIL, JOBS, stack
-from tpustack.jobs.sweep import driver
-from tpustack.jobs.sweep.driver import Driver
-from tpustack.jobs.sweep.record import FAILED, PRUNED, Record, Sweep, Trial
+from tpustack.jobs import sweep
+from tpustack.jobs.sweep import FAILED, PRUNED, Driver, Record, Sweep, Trial
 
 from .test_driver import SWEEP
 
@@ -43,7 +42,7 @@ def containers(
     queue: Queue, machines: FakeMachines, deployed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
     """Containers whose jobs succeed as soon as they are there."""
-    monkeypatch.setattr(driver, "_PAUSE", 0.05)
+    monkeypatch.setattr(sweep, "_PAUSE", 0.05)
     over = threading.Event()
 
     def run() -> None:
@@ -102,7 +101,7 @@ def test_a_trial_that_vertex_ai_never_ran_fails_with_its_reason(
     zones = {f"us-central1-{letter}": ["*"] for letter in "abcf"}
     cloud.cloud.store.put("setting", "stockout", zones)
     made = submitted(queue)
-    for _ in range(driver._ASK_EVERY):
+    for _ in range(sweep._ASK_EVERY):
         made.step()
     (trial,) = made.sweep.trials
     assert trial.state == FAILED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tpustack.errors import UsageError
-from tpustack.jobs.sweep.space import Parameter, Value, command_with, space_of
+from tpustack.jobs.sweep import Parameter, Value, command_with, space_of
 
 
 def test_a_parameter_is_a_range_or_a_choice() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tpu_training.compile.libtpu.dump import Dump
-from tpu_training.compile.libtpu.hlo.module import Module, parse_module
+from tpu_training.compile.hlo import Module, parse_module
+from tpu_training.compile.report import Dump
 from tpu_training.compile.result import Argument, Program
 
 RECORDED = Path(__file__).parent / "recorded"

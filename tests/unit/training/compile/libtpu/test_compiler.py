@@ -18,8 +18,9 @@ from typing import cast
 import pytest
 
 from tests.unit.training.compile.libtpu.conftest import WEIGHTS
-from tpu_training.compile.libtpu import compile_program, compiler, limits, process
-from tpu_training.compile.libtpu.pjrt import Compiler, PjrtError
+from tpu_training.compile import compiler, pjrt
+from tpu_training.compile.compiler import compile_program
+from tpu_training.compile.pjrt import Compiler, PjrtError
 from tpu_training.compile.result import Compiled, Program, Progress, Topology
 from tpu_training.errors import TrainingError
 
@@ -106,9 +107,9 @@ def test_a_library_that_does_not_say_the_limit_does_so_in_an_error() -> None:
         def compile(self, code: bytes, format: str, options: bytes) -> int:
             raise PjrtError("Ran out of memory in memory space hbm. Used 256.00G of 15.48G hbm.")
 
-    assert limits.hbm_limit(cast("Compiler", Refusing())) == int(15.48 * 2**30)
-    answer = compile_program(Program("too large", limits._TOO_LARGE, "mlir"), V3)
-    assert limits.limit_in(str(answer.error)) == pytest.approx(answer.limit_bytes, rel=1e-3)
+    assert pjrt.hbm_limit(cast("Compiler", Refusing())) == int(15.48 * 2**30)
+    answer = compile_program(Program("too large", pjrt._TOO_LARGE, "mlir"), V3)
+    assert pjrt.limit_in(str(answer.error)) == pytest.approx(answer.limit_bytes, rel=1e-3)
 
 
 def program(body: str, name: str = "own.mlir") -> Program:
@@ -151,6 +152,7 @@ def test_a_tpu_that_does_not_exist_is_refused(step: Program) -> None:
         compile_program(step, Topology("v9-8", "v9:2x2x1"))
 
 
+TICKS = compiler.ticks
 Ticks = Callable[["subprocess.Popen[bytes]", float], Iterator[float]]
 
 
@@ -167,7 +169,7 @@ def test_the_end_of_the_compiler_is_an_error_not_the_end_of_the_command(
 ) -> None:
     def kill(child: subprocess.Popen[bytes], limit: float) -> Iterator[float]:
         child.send_signal(number)
-        yield from process.ticks(child, limit)
+        yield from TICKS(child, limit)
 
     with_ticks(monkeypatch, kill)
     with pytest.raises(TrainingError, match=said):
@@ -191,7 +193,7 @@ def test_ctrl_c_ends_the_compiler(step: Program) -> None:
 STOPPED = """
 import os, signal, sys, time
 from pathlib import Path
-from tpu_training.compile.libtpu import compiler
+from tpu_training.compile import compiler
 from tpu_training.compile.result import Program, Topology
 
 def stop(child, limit):
@@ -243,11 +245,11 @@ def test_a_lock_file_of_libtpu_goes_unless_it_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Program
 ) -> None:
     lock = tmp_path / "libtpu_lockfile"
-    monkeypatch.setattr(process, "_LOCK_FILE", lock)
+    monkeypatch.setattr(compiler, "_LOCK_FILE", lock)
 
     def with_lock(child: subprocess.Popen[bytes], limit: float) -> Iterator[float]:
         lock.touch()
-        yield from process.ticks(child, limit)
+        yield from TICKS(child, limit)
 
     with_ticks(monkeypatch, with_lock)
     compile_program(step, V3)

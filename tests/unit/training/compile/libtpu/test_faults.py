@@ -11,9 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tpu_training.compile import versions
-from tpu_training.compile.libtpu import faults
-from tpu_training.compile.libtpu.install import Libtpu, find_libtpu
+from tpu_training.compile import compiler, request
+from tpu_training.compile.compiler import Libtpu, find_libtpu
 from tpu_training.compile.result import Program, Topology
 from tpu_training.errors import EXIT_WRONG_INPUT, InputError
 
@@ -41,7 +40,7 @@ def test_a_nightly_libtpu_is_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     monkeypatch.setattr("sys.platform", "linux")
-    monkeypatch.setattr(versions, "version", version)
+    monkeypatch.setattr(request, "version", version)
     assert find_libtpu() == Libtpu(tmp_path / "libtpu.so", "0.1.dev20261101")
 
 
@@ -64,7 +63,7 @@ def test_a_libtpu_older_than_tensorflow_says_to_upgrade_it() -> None:
         "(4294967297 vs. 2147483647) int32_t unique_id was requested but unique_id was written "
         "as a 64-bit integer: 4294967297\n*** SIGABRT received ***\n"
     )
-    error = faults.crashed(LIBTPU, PROGRAM, -signal.SIGABRT, log)
+    error = compiler.crashed(LIBTPU, PROGRAM, -signal.SIGABRT, log)
     assert error.exit_code == EXIT_WRONG_INPUT
     assert "pip install --upgrade libtpu" in str(error)
     assert "Check failed: unique_id_ < INT32_MAX (4294967297 vs. 2147483647)" in str(error)
@@ -72,14 +71,14 @@ def test_a_libtpu_older_than_tensorflow_says_to_upgrade_it() -> None:
 
 def test_a_crash_names_the_signal_and_the_reason() -> None:
     log = "F0000 00:00:1795339671.8 259 a.cc:1] Check failed: x > 0\n*** trace\n"
-    error = faults.crashed(LIBTPU, PROGRAM, -signal.SIGABRT, log)
+    error = compiler.crashed(LIBTPU, PROGRAM, -signal.SIGABRT, log)
     assert str(error).startswith(
         "libtpu 0.0.21 crashed on 'train': it ended by SIGABRT [Check failed: x > 0]"
     )
 
 
 def test_a_killed_compiler_says_that_memory_may_be_short() -> None:
-    error = faults.crashed(LIBTPU, PROGRAM, -signal.SIGKILL, "")
+    error = compiler.crashed(LIBTPU, PROGRAM, -signal.SIGKILL, "")
     assert "killed (SIGKILL)" in str(error)
     assert "when memory runs out" in str(error)
 
@@ -95,7 +94,7 @@ def test_a_killed_compiler_says_that_memory_may_be_short() -> None:
 def test_what_the_compiler_refuses_is_the_users_to_change(
     answer: dict[str, object], said: str
 ) -> None:
-    error = faults.refused(answer, PROGRAM, V3)
+    error = compiler.refused(answer, PROGRAM, V3)
     assert error.exit_code == EXIT_WRONG_INPUT
     with pytest.raises(InputError, match=said):
         raise error

@@ -8,8 +8,8 @@ from typing import Literal
 import pytest
 
 from tests.unit.training.compile.libtpu.conftest import RECORDED
-from tpu_training.compile.libtpu.files import read_program
-from tpu_training.compile.libtpu.options import compile_options
+from tpu_training.compile.pjrt import compile_options
+from tpu_training.compile.programs import read_program
 from tpu_training.errors import InputError
 
 

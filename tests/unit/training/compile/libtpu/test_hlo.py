@@ -7,12 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tpu_training.compile.libtpu.hlo.execution import executed, trip_count
-from tpu_training.compile.libtpu.hlo.flops import _multiples, flops_of
-from tpu_training.compile.libtpu.hlo.module import Module, Operand, parse_module
-from tpu_training.compile.libtpu.hlo.origin import Origins
-from tpu_training.compile.libtpu.hlo.shapes import parse_shapes
-from tpu_training.compile.libtpu.hlo.traffic import moved
+from tpu_training.compile.costs import _multiples, executed, flops_of, moved, trip_count
+from tpu_training.compile.hlo import Module, Operand, Origins, parse_module, parse_shapes
 
 
 # Sizes in memory as libtpu's buffer assignment names them for these very shapes.

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.training.compile.libtpu.conftest import FEATURES, RECORDED, WEIGHTS
-from tpu_training.compile.libtpu.buffers import parse_allocations
-from tpu_training.compile.libtpu.dump import Dump
-from tpu_training.compile.libtpu.limits import is_out_of_memory, limit_in
-from tpu_training.compile.libtpu.report import read_estimate, read_report
+from tpu_training.compile.pjrt import is_out_of_memory, limit_in
+from tpu_training.compile.report import Dump, parse_allocations, read_estimate, read_report
 from tpu_training.compile.result import Compiled, Costs, Program, Topology
 
 V3 = Topology("v3-8", "v3:2x2x1")

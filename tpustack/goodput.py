@@ -1,0 +1,205 @@
+"""The goodput of a job for people: the files of its ledger, its cost, and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from infra.cost.table import dollars
+from tpustack.inert import line
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from infra.cost.estimate import Estimate
+    from tpu_training.goodput.account import Account
+    from tpu_training.goodput.ledger import File
+    from tpustack.cloud.google import Google
+
+
+_OBJECTS = "https://storage.googleapis.com/storage/v1/b/{}/o"
+_SCHEME = "gs://"
+_AT_ONCE = 8
+
+
+def files_of(model_dir: str, google: Google | None = None) -> Iterator[File]:
+    """Yield the files of the ledger in a model directory. Raises TpustackError.
+
+    Args:
+        model_dir: here or gs://…
+        google: a client to use; by default a new one.
+    """
+    where = model_dir.rstrip("/")
+    yield from _objects(where, google) if where.startswith(_SCHEME) else _paths(where)
+
+
+def _paths(where: str) -> Iterator[File]:
+    from tpu_training.goodput.ledger import ASIDE, FOLDER, File
+
+    folder = Path(where, FOLDER)
+    for path in sorted(folder.glob(f"*{ASIDE}")):
+        yield File(str(path), "")
+    for path in sorted(folder.glob("*.json")):
+        yield File(str(path), path.read_text(encoding="utf-8", errors="replace"))
+
+
+def _objects(where: str, google: Google | None) -> Iterator[File]:
+    """Yield the files with the time at which the bucket says that they were written."""
+    from tpu_training.goodput.ledger import ASIDE, FOLDER, File
+    from tpustack.cloud.google import Google
+
+    google = google or Google()
+    bucket, _, folder = where.removeprefix(_SCHEME).partition("/")
+    objects = _OBJECTS.format(quote(bucket, safe=""))
+
+    def fetch(item: dict[str, Any]) -> File:
+        if item["name"].endswith(ASIDE):
+            return File(f"{_SCHEME}{bucket}/{item['name']}", "")
+        text = google.text(f"{objects}/{quote(item['name'], safe='')}", {"alt": "media"})
+        return File(f"{_SCHEME}{bucket}/{item['name']}", text, _seconds(item["updated"]))
+
+    # A job that was preempted often has hundreds.
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        found = google.pages(objects, "items", {"prefix": f"{folder}/{FOLDER}/"})
+        kinds = (".json", ASIDE)
+        # TensorFlow's own marks of folders are objects, too.
+        yield from threads.map(fetch, (item for item in found if item["name"].endswith(kinds)))
+
+
+def _seconds(timestamp: str) -> float:
+    # Python 3.10 does not read Z.
+    return datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp()
+
+
+# Without a TPU, only the other machines cost money.
+_WITHOUT_TPU = ("queued", "provisioning", "recovering", "stopped")
+_SECONDS_PER_HOUR = 3600
+_PLACES_OF_A_STEP = 6
+
+
+@dataclass(frozen=True)
+class Money:
+    """US dollars of a job's wall time.
+
+    Attributes:
+        hour: What the whole stack costs in an hour.
+        states: What each state has cost.
+        step: What a step that counts has cost, with all that did not count; None without any.
+        complete: Whether the price of every part is known; if not, all of it is too little.
+    """
+
+    hour: Decimal
+    states: dict[str, Decimal]
+    step: Decimal | None
+    complete: bool
+
+    @property
+    def total(self) -> Decimal:
+        """All of it."""
+        return sum(self.states.values(), Decimal(0))
+
+    def __str__(self) -> str:
+        """Format it for people."""
+        most = "" if self.complete else "at least "
+        step = f", {most}{dollars(self.step, _PLACES_OF_A_STEP)} a step" if self.step else ""
+        return f"{most}{dollars(self.total)} at {dollars(self.hour, 4)} an hour{step}"
+
+    def to_dict(self) -> dict[str, object]:
+        """Return all of it for JSON."""
+        return {
+            "hour": f"{self.hour:f}",
+            "total": f"{self.total:f}",
+            "step": None if self.step is None else f"{self.step:f}",
+            "states": {state: f"{amount:f}" for state, amount in self.states.items()},
+            "complete": self.complete,
+        }
+
+
+def money_of(total: Account, estimate: Estimate) -> Money:
+    """Price a job's account by the stack's estimate as it is set now."""
+    hour = estimate.configured
+    tpu = sum(
+        (
+            line.configured.amount
+            for line in estimate.lines
+            if line.part == "TPU" and line.configured
+        ),
+        Decimal(0),
+    )
+    states = {
+        state: _cents(hour.hour - tpu if state in _WITHOUT_TPU else hour.hour, seconds)
+        for state, seconds in total.seconds.items()
+    }
+    whole = sum(states.values(), Decimal(0))
+    step = whole / total.steps if total.steps else None
+    return Money(hour.hour, states, step and step.quantize(Decimal("1e-9")), hour.complete)
+
+
+def _cents(hour: Decimal, seconds: float) -> Decimal:
+    return (hour * Decimal(f"{seconds:.3f}") / _SECONDS_PER_HOUR).quantize(Decimal("1e-6"))
+
+
+# The least wall time that is shown in a unit, the unit's seconds and its name.
+_UNITS = ((7200.0, 3600, "hours"), (0.0, 60, "minutes"))
+
+
+def states_table(total: Account, money: Money | None) -> Table:
+    """Return where the wall time went."""
+    from rich.table import Table
+
+    from tpu_training.goodput.account import STATES
+
+    columns = ["part", *(["cost"] if money else []), "what it is"]
+    table = Table("state", _unit(total)[1], *columns)
+    rows = [(name, total.seconds[name], meaning) for name, meaning in STATES]
+    for name, seconds, meaning in [*rows, ("", total.wall, "wall time")]:
+        amount = (money.states[name] if name else money.total) if money else None
+        cost = [] if amount is None else [dollars(amount)]
+        table.add_row(name, _spent(seconds, total), _part(seconds, total.wall), *cost, meaning)
+    return table
+
+
+def causes_table(total: Account) -> Table:
+    """Return what took the time that is not goodput."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("badput by cause", _unit(total)[1], "part")
+    for cause, seconds in total.causes.items():
+        table.add_row(Text(line(cause)), _spent(seconds, total), _part(seconds, total.wall))
+    return table
+
+
+def machines_table(total: Account) -> Table | None:
+    """Return what each TPU and each machine did; None if there is only one."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("TPU or machine", f"{_unit(total)[1]} by state")
+    for tpu, states in total.tpus.items():
+        table.add_row(Text(line(tpu)), Text(line(_states_text(states, total))))
+    for machine, seconds in total.machines.items():
+        table.add_row(Text(line(machine) or "not named"), f"training {_spent(seconds, total)}")
+    return table if total.tpus or len(total.machines) > 1 else None
+
+
+def _states_text(seconds: Mapping[str, float], total: Account) -> str:
+    return ", ".join(f"{state} {_spent(spent, total)}" for state, spent in seconds.items())
+
+
+def _unit(total: Account) -> tuple[int, str]:
+    return next((size, name) for least, size, name in _UNITS if total.wall >= least)
+
+
+def _spent(seconds: float, total: Account) -> str:
+    return f"{seconds / _unit(total)[0]:.2f}"
+
+
+def _part(seconds: float, wall: float) -> str:
+    return f"{seconds / wall if wall else 0.0:.1%}"

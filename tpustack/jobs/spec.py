@@ -1,0 +1,245 @@
+"""What a job is to be: the options of the commands that make jobs, and their checks.
+
+Every problem is reported at once, before anything is uploaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from infra.startup.agent.jobs.layout import NAME
+from infra.startup.agent.jobs.record import FRAMEWORKS, Spec
+from tpustack import options
+from tpustack.errors import TpustackError, UsageError
+from tpustack.jobs.queue import explained, open_queue
+from tpustack.jobs.source import Source, secret_in, source_of
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_LONGEST_SPAN = 365 * 86400.0
+_LONGEST_TEXT = 256 << 10
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|d)")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PYTHON = re.compile(r"python(3(\.\d+)?)?")
+_OPTION_WITH_FILE = re.compile(r"-(r|c|e)\b|--(requirement|constraint|editable)\b")
+
+
+class Span(click.ParamType[float]):
+    """A duration in seconds, written like 90s, 30m, 2h or 1d."""
+
+    name = "duration"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the seconds. Fails the command, exit code 2, for anything else."""
+        found = _SPAN.fullmatch(str(value))
+        seconds = float(found[1]) * _SECONDS[found[2]] if found else 0.0
+        if not 0 < seconds <= _LONGEST_SPAN:
+            self.fail(f"{value!r} is no duration. Write it like 90s, 30m or 2h", param)
+        return seconds
+
+
+def queue_options(command: _F) -> _F:
+    """Declare `--stack` and `--bucket`, one of which names the queue."""
+    bucket = click.option("--bucket", help="The queue of this bucket: gs://BUCKET.")
+    return options.stack("The queue of this stack.")(bucket(command))
+
+
+def job_argument(command: _F) -> _F:
+    """Declare the argument JOB, a job's name."""
+    return click.argument("job", shell_complete=_job_names)(command)
+
+
+def _job_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Offer the jobs of the queue that the options before name."""
+    try:
+        queue = open_queue(ctx.params.get("stack"), ctx.params.get("bucket"))
+        with explained(queue):
+            return sorted(name for name in queue.summaries() if name.startswith(incomplete))
+    except TpustackError:
+        return []
+
+
+IMAGE = click.option("--image", help="On vertex: the container; by default the framework's.")
+_BUDGET = click.IntRange(0, 1000)
+_FILE = click.Path(path_type=Path)
+_OPTIONS = (
+    click.option("--command", "-c", help='What bash runs, such as "python main.py".'),
+    click.option("--dir", "folder", type=_FILE, help="Take this folder along."),
+    click.option("--wheel", type=_FILE, help="Install this wheel."),
+    click.option("--git", help="Take a commit along: URL@REF. Fetched here, with your rights."),
+    click.option("--env", multiple=True, metavar="NAME=VALUE", help="A variable; repeatable."),
+    click.option("--requirements", type=_FILE, help="Install this; with hashes, only these."),
+    click.option(
+        "--framework",
+        type=click.Choice(FRAMEWORKS),
+        default="none",
+        help="Whose variables to set; tensorflow: with the machine's TensorFlow and trainer.",
+    ),
+    click.option("--priority", type=click.IntRange(-1000, 1000), default=0, help="Higher first."),
+    click.option("--after", multiple=True, metavar="JOB", help="Run once JOB has succeeded."),
+    click.option("--timeout", type=Span(), help="End a try after so long, such as 2h."),
+    click.option("--failures", type=_BUDGET, default=0, help="Starts after failures (0)."),
+    click.option("--preemptions", type=_BUDGET, default=10, help="Starts after preemptions (10)."),
+    click.option("--on", type=click.Choice(("stack", "vertex")), default="stack", help="Runs it."),
+    click.option("--tpu", help="On vertex: the TPU's type; by default the stack's."),
+    IMAGE,
+    click.option("--spot", is_flag=True, help="On vertex: a spot TPU, which Google may take away."),
+)
+
+
+def job_options(command: _F) -> _F:
+    """Declare the options whose values `JobOptions` takes."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """The values of the options."""
+
+    command: str | None
+    folder: Path | None
+    wheel: Path | None
+    git: str | None
+    env: tuple[str, ...]
+    requirements: Path | None
+    framework: str
+    priority: int
+    after: tuple[str, ...]
+    timeout: float | None
+    failures: int
+    preemptions: int
+    on: str
+    tpu: str | None
+    image: str | None
+    spot: bool
+
+    @property
+    def on_vertex(self) -> bool:
+        """Whether Vertex AI runs the job."""
+        return self.on == "vertex"
+
+    @contextlib.contextmanager
+    def checked(self, name: str | None) -> Iterator[tuple[Spec, Source]]:
+        """Yield what to run, and what it brings along, which exists within the block only.
+
+        Raises:
+            UsageError: with every problem.
+            TpustackError: git fails.
+        """
+        if self.command is None:
+            raise UsageError('--command: (not given). Give one like "python main.py"')
+        with source_of(self.folder, self.wheel, self.git) as source:
+            problems = [
+                *_name_problems(name),
+                *_env_problems(self.env),
+                *_requirements_problems(self.requirements),
+                *_command_problems(self.command, source),
+            ]
+            if problems:
+                raise UsageError("\n".join(problems))
+            yield self._spec(self.command, source), source
+
+    def _spec(self, command: str, source: Source) -> Spec:
+        return Spec(
+            command=command,
+            kind=source.kind,
+            archive=source.archive.sha256 if source.archive else "",
+            source=source.origin,
+            env=dict(pair.split("=", 1) for pair in self.env),
+            requirements=self.requirements.read_text("utf-8") if self.requirements else "",
+            framework=self.framework,
+            priority=self.priority,
+            after=self.after,
+            timeout=self.timeout,
+            failures=self.failures,
+            preemptions=self.preemptions,
+        )
+
+
+def _name_problems(name: str | None) -> Iterator[str]:
+    if name is not None and not NAME.fullmatch(name):
+        yield (
+            f"--name: {name!r} is no job name (at most 63 lower-case letters, digits, hyphens, "
+            "dots, underscores; a letter or digit first and last). Use one like mnist-1"
+        )
+
+
+def _env_problems(pairs: tuple[str, ...]) -> Iterator[str]:
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not _VARIABLE.fullmatch(name):
+            yield f"--env: {pair!r} is no variable. Write it like NAME=VALUE"
+        elif why := secret_in(value.encode()):
+            yield (
+                f"--env: the value of {name} must not go into the bucket: {why}. Let the job get "
+                "it from Secret Manager"
+            )
+
+
+def _requirements_problems(path: Path | None) -> Iterator[str]:
+    if path is None:
+        return
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        yield f"--requirements: {path} can't be read: {getattr(error, 'strerror', error)}"
+        return
+    if len(text) > _LONGEST_TEXT:
+        yield f"--requirements: {path} is longer than {_LONGEST_TEXT >> 10} KiB"
+    if why := secret_in(text.encode()):
+        yield f"--requirements: {path} must not go into the bucket: {why}"
+    for number, line in enumerate(text.splitlines(), 1):
+        if _OPTION_WITH_FILE.match(line.strip()):
+            yield (
+                f"--requirements: line {number} of {path} names another file, which the machine "
+                "does not have. Write its lines into this one, or lock it"
+            )
+
+
+def _command_problems(command: str, source: Source) -> Iterator[str]:
+    if not command.strip():
+        yield '--command: it is empty. Give one like "python main.py"'
+        return
+    if why := secret_in(command.encode()):
+        yield (
+            f"--command: it must not go into the bucket: {why}. Let the job get it from Secret "
+            "Manager"
+        )
+    try:
+        words = shlex.split(command, comments=True)
+    except ValueError as error:
+        yield f"--command: bash can't read {command!r}: {str(error).lower()}"
+        return
+    names = source.archive.names if source.archive and source.kind == "folder" else frozenset()
+    for file in _files_run(words):
+        if file not in names:
+            brings = f"{source.origin} has no such file" if names else "the job brings no files"
+            yield (
+                f"--command: it runs {file}, but {brings}. Give the folder that has it by --dir "
+                "(is it ignored?)"
+            )
+
+
+def _files_run(words: list[str]) -> Iterator[str]:
+    """Yield the files of the job's own folder that a simple command runs."""
+    while words and re.fullmatch(r"[A-Za-z_]\w*=.*", words[0]):
+        words = words[1:]
+    if not words:
+        return
+    if words[0].startswith("./"):
+        yield words[0][2:]
+    if _PYTHON.fullmatch(words[0]):
+        scripts = [word for word in words[1:2] if not word.startswith("-")]
+        yield from (word.removeprefix("./") for word in scripts if not word.startswith("/"))

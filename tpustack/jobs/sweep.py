@@ -1,0 +1,599 @@
+"""A sweep: the same job with other parameters, each trial a job of the queue.
+
+`sweeps/NAME.json` in the first queue's bucket is the sweep's record. A trial is written there
+before its job is submitted, so that a command that continues the sweep submits what is missing and
+nothing twice. `step` of the driver reads what trials report, asks Optuna for poor ones and for new
+parameters, and submits them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+import re
+import shlex
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from infra.startup.agent.jobs import layout
+from infra.startup.agent.jobs.queue import Queue
+from infra.startup.agent.jobs.record import QUEUED, SUCCEEDED, Job, Spec
+from infra.startup.agent.jobs.store import Conflict, Store
+from infra.startup.agent.versioned import Unreadable, dump, load
+from tpustack.errors import TpustackError, UsageError
+from tpustack.jobs import vertex
+from tpustack.jobs.job import stop_job
+from tpustack.jobs.submission import submit
+
+if TYPE_CHECKING:
+    import optuna
+
+
+Value = float | int | str
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_INTEGER = re.compile(r"[-+]?\d+")
+_LOG = ":log"
+_LIKE = "Write it like learning_rate=1e-4..1e-1:log, batch=16..256 or optimizer=adam,lamb"
+# More digits say nothing of a parameter, and make commands hard to read.
+_DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter: its range, or its choices.
+
+    Attributes:
+        is_log: whether the range is one of orders of magnitude.
+    """
+
+    name: str
+    low: float | int = 0
+    high: float | int = 0
+    is_log: bool = False
+    choices: tuple[str, ...] = ()
+
+    def at(self, place: float) -> Value:
+        """Return the value at a place of the range, from 0 to 1 (exclusive)."""
+        if self.choices:
+            return self.choices[int(place * len(self.choices))]
+        # Each integer has an equal share, also the last.
+        end = self.high + 1 if isinstance(self.high, int) else self.high
+        if self.is_log:
+            value = self.low * (end / self.low) ** place
+        else:
+            value = self.low + (end - self.low) * place
+        return min(int(value), self.high) if isinstance(self.low, int) else self.rounded(value)
+
+    def has(self, value: Value) -> bool:
+        """Return whether a value is one of it."""
+        if self.choices or isinstance(value, str):
+            return value in self.choices
+        return self.low <= value <= self.high
+
+    def rounded(self, value: Value) -> Value:
+        """Return a value as commands have it, still within the range."""
+        if not isinstance(value, float):
+            return value
+        return min(max(float(f"{value:.{_DIGITS}g}"), self.low), self.high)
+
+
+def space_of(texts: Iterable[str]) -> tuple[Parameter, ...]:
+    """Return what `--param` names. Raises UsageError with everything that is wrong."""
+    found: dict[str, Parameter] = {}
+    problems: list[str] = []
+    for text in texts:
+        try:
+            parameter = _parse(text)
+            if parameter.name in found:
+                raise ValueError("it is given twice")
+            found[parameter.name] = parameter
+        except ValueError as error:
+            problems.append(f"--param: {text!r}: {error}")
+    if problems:
+        raise UsageError("\n".join(problems))
+    return tuple(found.values())
+
+
+def command_with(command: str, values: Mapping[str, Value]) -> str:
+    """Return a command with {NAME} replaced, and `--NAME=VALUE` behind it for the others."""
+    behind = []
+    for name, value in values.items():
+        word = shlex.quote(str(value))
+        # ${NAME} is a variable of the shell.
+        parts = re.split(rf"(?<!\$)\{{{name}\}}", command)
+        command = word.join(parts)
+        if len(parts) == 1:
+            behind.append(f"--{name}={word}")
+    return " ".join([command, *behind])
+
+
+def _parse(text: str) -> Parameter:
+    name, equals, rest = text.partition("=")
+    if not equals or not _NAME.fullmatch(name):
+        raise ValueError(f"it names no parameter. {_LIKE}")
+    is_log = rest.endswith(_LOG)
+    low, dots, high = rest.removesuffix(_LOG).partition("..")
+    if dots:
+        return _range(name, low, high, is_log=is_log)
+    choices = tuple(rest.split(","))
+    if is_log or len(choices) < 2 or not all(choices) or len(set(choices)) < len(choices):
+        raise ValueError(f"it is neither a range nor a list of different words. {_LIKE}")
+    return Parameter(name, choices=choices)
+
+
+def _range(name: str, low: str, high: str, *, is_log: bool) -> Parameter:
+    number = int if _INTEGER.fullmatch(low) and _INTEGER.fullmatch(high) else float
+    try:
+        ends = (number(low), number(high))
+    except ValueError:
+        raise ValueError(f"its ends are no numbers. {_LIKE}") from None
+    if not all(map(math.isfinite, ends)) or ends[0] >= ends[1]:
+        raise ValueError("its first end must be less than its second")
+    if is_log and ends[0] <= 0:
+        raise ValueError("a range with :log begins above 0")
+    return Parameter(name, *ends, is_log=is_log)
+
+
+OPEN, COMPLETE, PRUNED, FAILED = "open", "complete", "pruned", "failed"
+Goal = Literal["minimize", "maximize"]
+MINIMIZE: Goal = "minimize"
+MAXIMIZE: Goal = "maximize"
+
+
+def job_of(sweep: str, number: int) -> str:
+    """Return the name of a trial's job."""
+    return f"{sweep}-{number:03}"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One job of a sweep.
+
+    Attributes:
+        number: from 0 on.
+        bucket: whose queue has it.
+        job: its name there.
+        params: what it was started with.
+        reports: the metric by step, as far as it was read.
+        value: the metric at its end.
+        why: for people, why it failed.
+    """
+
+    number: int
+    bucket: str
+    job: str
+    params: dict[str, Value]
+    state: str = OPEN
+    reports: tuple[tuple[int, float], ...] = ()
+    value: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep.
+
+    Attributes:
+        params: as `--param` has them.
+        spec: of each job, before its parameters go into the command.
+        wanted: how many trials.
+        parallel: how many of them are in each queue at a time.
+        buckets: whose queues run trials; the first has this record.
+        places: where Vertex AI runs the trials of each bucket; empty if the stacks run them.
+    """
+
+    name: str
+    params: tuple[str, ...]
+    spec: Spec
+    metric: str
+    goal: Goal
+    pruner: str
+    wanted: int
+    parallel: int
+    seed: int
+    buckets: tuple[str, ...]
+    trials: tuple[Trial, ...] = ()
+    places: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    @property
+    def best(self) -> Trial | None:
+        """The best of the trials that are complete."""
+        sign = 1 if self.goal == MINIMIZE else -1
+        complete = [one for one in self.trials if one.state == COMPLETE]
+        done = [(sign * one.value, one) for one in complete if one.value is not None]
+        return min(done, key=lambda pair: pair[0])[1] if done else None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do."""
+        return len(self.trials) >= self.wanted and not self.open_ones()
+
+    def open_ones(self, bucket: str | None = None) -> list[Trial]:
+        """Return the trials that have not ended, all or those of one bucket."""
+        return [one for one in self.trials if one.state == OPEN and bucket in (None, one.bucket)]
+
+    def having(self, trial: Trial) -> Sweep:
+        """Return the sweep with a trial that is new or has changed."""
+        others = [one for one in self.trials if one.number != trial.number]
+        trials = sorted([*others, trial], key=lambda one: one.number)
+        return replace(self, trials=tuple(trials))
+
+    def document(self) -> dict[str, Any]:
+        """Return it for programs."""
+        best = self.best
+        return {**asdict(self), "best": best.number if best else None}
+
+
+class Record:
+    """A sweep's record in a bucket; it notices if another command writes it."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store, self._path = store, f"sweeps/{name}.json"
+        self._name, self._generation = name, 0
+
+    def read(self) -> Sweep:
+        """Return the sweep. Raises UsageError if there is none, or StoreError."""
+        found = self._store.read(self._path)
+        if found is None:
+            raise UsageError(f"there is no sweep {self._name} in gs://{self._store.bucket}")
+        self._generation = found[1]
+        return _parse_record(found[0], self._name, self._path)
+
+    def write(self, sweep: Sweep) -> None:
+        """Write it. Raises TpustackError if it was changed since; UsageError if it is not new."""
+        data = dump(sweep)
+        try:
+            self._generation = self._store.write(self._path, data, generation=self._generation)
+        except Conflict:
+            if not self._generation:
+                raise UsageError(
+                    f"--name: there is a sweep {self._name} already. `tpustack job sweep --resume "
+                    f"{self._name}` continues it; another --name begins a new one"
+                ) from None
+            raise TpustackError(
+                f"another command continues the sweep {self._name}: this one ends"
+            ) from None
+
+
+def _parse_record(data: bytes, name: str, path: str) -> Sweep:
+    """Return the sweep of that name, checked: others may write its record."""
+    try:
+        sweep = load(Sweep, data)
+        space = space_of(sweep.params)
+        wrong = {"name": sweep.name != name, "buckets": not sweep.buckets}
+        for number, one in enumerate(sweep.trials):
+            wrong[f"trials[{number}]"] = not (
+                (one.number, one.job) == (number, job_of(name, number))
+                and one.bucket in sweep.buckets
+                and one.state in (OPEN, COMPLETE, PRUNED, FAILED)
+                and one.params.keys() == {each.name for each in space}
+                and all(each.has(one.params[each.name]) for each in space)
+            )
+        if found := [field for field, is_wrong in wrong.items() if is_wrong]:
+            raise Unreadable(f"no sweep has such a {', '.join(found)}")
+    except (Unreadable, UsageError) as error:
+        raise TpustackError(f"{path} is no record of a sweep: {error}") from None
+    return sweep
+
+
+# A longer line is no report.
+_LONGEST = 64 << 10
+_STEP = re.compile(rb"\bstep=(\d+)")
+
+
+class Reports:
+    """The metric of one job by step, from what the job wrote into the bucket.
+
+    A running job reports in its log: by a line that is a JSON object with the metric and perhaps
+    `step`, or by one with `step=` and `METRIC=` in it, as the trainer writes them. Once it is over,
+    `metrics.json` in MODEL_DIR counts first, which the trainer writes.
+    """
+
+    def __init__(self, queue: Queue, job: str, metric: str) -> None:
+        self._queue, self._job, self._metric = queue, job, metric
+        self._word = re.compile(rb"\b" + re.escape(metric.encode()) + rb"=([-+.\w]+)")
+        self._behind, self._rest = "", b""
+        self._values: dict[int, float] = {}
+
+    def read(self) -> tuple[tuple[int, float], ...]:
+        """Return step and metric, as far as the bucket has them. Raises StoreError."""
+        for item in self._queue.store.items(layout.logs(self._job), behind=self._behind):
+            found = self._queue.store.read(item.path)
+            self._behind = item.path
+            *lines, rest = (self._rest + (found[0] if found else b"")).split(b"\n")
+            self._rest = rest[-_LONGEST:]
+            for line in lines:
+                self._add(line)
+        return tuple(sorted(self._values.items()))
+
+    def final(self) -> float | None:
+        """Return the metric at the end of the job; None if it never wrote one."""
+        kept = self._queue.store.read(f"{layout.folder(self._job)}model/metrics.json")
+        value = _number(_object(kept[0]).get(self._metric)) if kept else None
+        if value is not None:
+            return value
+        reports = self.read()
+        if self._rest:
+            self._add(self._rest)
+            reports = tuple(sorted(self._values.items()))
+        return reports[-1][1] if reports else None
+
+    def _add(self, line: bytes) -> None:
+        if len(line) >= _LONGEST or self._metric.encode() not in line:
+            return
+        content = _object(line)
+        value, step = _number(content.get(self._metric)), _number(content.get("step"))
+        if value is None and (word := self._word.search(line)) and (at := _STEP.search(line)):
+            value, step = _number(word[1].decode(errors="replace")), float(at[1])
+        if value is not None:
+            following = max(self._values, default=0) + 1
+            # The sweep's record takes no larger one.
+            known = step is not None and abs(step) <= 2**52
+            self._values[int(step) if known and step is not None else following] = value
+
+
+def _object(text: bytes) -> dict[str, object]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _number(value: object) -> float | None:
+    """Return a number, also one that is written as text; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+_SPREAD = 10
+"""How many trials are spread evenly before results decide: as many as TPESampler draws first."""
+PRUNERS = ("median", "hyperband", "none")
+
+
+def require_optuna() -> None:
+    """Raise UsageError unless Optuna is installed."""
+    try:
+        import optuna
+    except ImportError:
+        raise UsageError(
+            "`tpustack job sweep` needs Optuna, which is not installed: `pip install optuna`, or "
+            "this package with its extra `sweep`"
+        ) from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+def next_params(sweep: Sweep) -> dict[str, Value]:
+    """Return the parameters of the next trial."""
+    space = space_of(sweep.params)
+    # Parameters follow from the record alone: the study is recreated from it each time.
+    number = len(sweep.trials)
+    if number < _SPREAD:
+        places = _places(sweep.seed, number, len(space))
+        return {one.name: one.at(place) for one, place in zip(space, places, strict=True)}
+    asked = _study(sweep, sweep.seed + number).ask(_distributions(space)).params
+    return {one.name: one.rounded(asked[one.name]) for one in space}
+
+
+def is_poor(sweep: Sweep, trial: Trial) -> bool:
+    """Return whether the pruner would end a trial now."""
+    import optuna
+
+    if not trial.reports:
+        return False
+    study = _study(sweep, sweep.seed)
+    index = [one.number for one in sweep.trials].index(trial.number)
+    return optuna.trial.Trial(study, study.trials[index]._trial_id).should_prune()
+
+
+def _places(seed: int, number: int, parameters: int) -> list[float]:
+    """Return where in each parameter's range, from 0 to 1, an early trial lies.
+
+    Trials are points of an additive recurrence: any few after one another are spread evenly over
+    all parameters together (Roberts 2018, "The Unreasonable Effectiveness of Quasirandom
+    Sequences"). A sampler with a seed of its own for each trial would draw first numbers, which
+    lie close together. The seed shifts all points.
+    """
+    ratio = 2.0
+    for _ in range(60):  # Converges to the root of x^(n+1) = x + 1.
+        ratio = (1 + ratio) ** (1 / (parameters + 1))
+    shifts = random.Random(seed)
+    return [(shifts.random() + number * ratio ** -(index + 1)) % 1 for index in range(parameters)]
+
+
+def _study(sweep: Sweep, seed: int) -> optuna.Study:
+    import optuna
+
+    study = optuna.create_study(
+        study_name=sweep.name,
+        direction=sweep.goal,
+        sampler=optuna.samplers.TPESampler(seed=seed, constant_liar=True),
+        pruner=_pruner(sweep.pruner),
+    )
+    distributions = _distributions(space_of(sweep.params))
+    states = optuna.trial.TrialState
+    names = {OPEN: states.RUNNING, COMPLETE: states.COMPLETE, PRUNED: states.PRUNED}
+    for one in sweep.trials:
+        study.add_trial(
+            optuna.trial.create_trial(
+                state=names.get(one.state, states.FAIL),
+                params=one.params,
+                distributions=distributions,
+                intermediate_values=dict(one.reports),
+                value=one.value if one.state not in (OPEN, FAILED) else None,
+            )
+        )
+    return study
+
+
+def _pruner(name: str) -> optuna.pruners.BasePruner:
+    from optuna import pruners
+
+    if name == "hyperband":
+        return pruners.HyperbandPruner()
+    return pruners.MedianPruner() if name == "median" else pruners.NopPruner()
+
+
+def _distributions(space: tuple[Parameter, ...]) -> dict[str, Any]:
+    from optuna import distributions
+
+    return {one.name: _distribution(one, distributions) for one in space}
+
+
+def _distribution(one: Parameter, kinds: Any) -> Any:
+    if one.choices:
+        return kinds.CategoricalDistribution(one.choices)
+    kind = kinds.IntDistribution if isinstance(one.low, int) else kinds.FloatDistribution
+    return kind(one.low, one.high, log=one.is_log)
+
+
+_PAUSE = 2.0
+# Vertex AI is asked less often than the bucket.
+_ASK_EVERY = 10
+# Reports of a trial that are kept in the record.
+_MOST_REPORTS = 200
+
+
+class Driver:
+    """Drives one sweep.
+
+    Args:
+        sweep: as its record has it.
+        record: where it is written.
+        queues: those of its buckets, by their names.
+        say: gets a line about each thing that happens.
+    """
+
+    def __init__(
+        self,
+        sweep: Sweep,
+        record: Record,
+        queues: Mapping[str, Queue],
+        say: Callable[[str], None],
+    ) -> None:
+        self.sweep = sweep
+        self._record, self._queues, self._say = record, queues, say
+        self._reports: dict[int, Reports] = {}
+        self._begun: set[int] = set()
+        self._steps = itertools.count()
+
+    def run(self, sleep: Callable[[float], None] = time.sleep) -> None:
+        """Run until every trial has ended. Raises StoreError or TpustackError."""
+        for trial in self.sweep.trials:
+            queue = self._queues[trial.bucket]
+            # The command that pruned it may have ended before it stopped the job.
+            if trial.state == PRUNED and (job := queue.read(trial.job)) and not job.is_over:
+                stop_job(queue, trial.job)
+        while True:
+            self.step()
+            if self.sweep.is_over:
+                return
+            sleep(_PAUSE)
+
+    def step(self) -> None:
+        """Read the trials, prune poor ones, submit new ones."""
+        before, asks = self.sweep, next(self._steps) % _ASK_EVERY == 0
+        poor = [trial for trial in before.open_ones() if self._look(trial, asks=asks)]
+        for bucket in before.buckets:
+            self._fill(bucket)
+        if self.sweep != before:
+            self._record.write(self.sweep)
+        # The record is written before anything else is done.
+        for trial in poor:
+            stop_job(self._queues[trial.bucket], trial.job)
+        for trial in self.sweep.open_ones():
+            self._submit(trial)
+
+    def _look(self, trial: Trial, *, asks: bool) -> bool:
+        """Read a trial's reports and end; return whether it is now pruned."""
+        queue = self._queues[trial.bucket]
+        job = queue.read(trial.job)
+        if job is None:
+            return False
+        job = vertex.refreshed(queue, job) if asks and trial.number in self._begun else job
+        reports = self._reports_of(trial)
+        known = replace(trial, reports=_thinned(reports.read()))
+        if job.is_over:
+            self._set(_ended(known, job, reports.final(), self.sweep.metric))
+            return False
+        self._set(known)
+        if known.reports == trial.reports or not is_poor(self.sweep, known):
+            return False
+        step, value = known.reports[-1]
+        self._set(replace(known, state=PRUNED, value=value))
+        self._say(f"trial {trial.number} is ended early: {value:g} at step {step}")
+        return True
+
+    def _fill(self, bucket: str) -> None:
+        """Add trials until the queue has `parallel` of them."""
+        while (
+            len(self.sweep.trials) < self.sweep.wanted
+            and len(self.sweep.open_ones(bucket)) < self.sweep.parallel
+        ):
+            number = len(self.sweep.trials)
+            params = next_params(self.sweep)
+            self._set(Trial(number, bucket, job_of(self.sweep.name, number), params))
+
+    def _submit(self, trial: Trial) -> None:
+        if trial.number in self._begun:
+            return
+        queue = self._queues[trial.bucket]
+        known = queue.read(trial.job)
+        job = known or submit(queue, self._spec(trial), trial.job, None)
+        if place := self._place(trial):
+            # The command that submitted it may have ended before Vertex AI had it, or answered.
+            job = vertex.refreshed(queue, job, math.inf) if known else job
+            if job.state == QUEUED and not job.custom_job:
+                vertex.start(queue, job, place)
+        self._begun.add(trial.number)
+        if known is None:
+            shown = ", ".join(f"{name}={value}" for name, value in trial.params.items())
+            self._say(f"trial {trial.number} is submitted as {trial.job}: {shown}")
+
+    def _spec(self, trial: Trial) -> Spec:
+        command = command_with(self.sweep.spec.command, trial.params)
+        return replace(self.sweep.spec, command=command, vertex=self._place(trial))
+
+    def _place(self, trial: Trial) -> dict[str, str]:
+        return self.sweep.places.get(trial.bucket, {})
+
+    def _reports_of(self, trial: Trial) -> Reports:
+        queue = self._queues[trial.bucket]
+        made = Reports(queue, trial.job, self.sweep.metric)
+        return self._reports.setdefault(trial.number, made)
+
+    def _set(self, trial: Trial) -> None:
+        self.sweep = self.sweep.having(trial)
+        if trial.state in (COMPLETE, FAILED):
+            outcome = f"{trial.value:g}" if trial.value is not None else trial.why
+            self._say(f"trial {trial.number} is {trial.state}: {outcome}")
+
+
+def _ended(trial: Trial, job: Job, value: float | None, metric: str) -> Trial:
+    if job.state != SUCCEEDED:
+        why = f"its job is {job.state}" + (f" ({job.reason})" if job.reason else "")
+        return replace(trial, state=FAILED, why=why)
+    if value is None or not math.isfinite(value):
+        why = f"it wrote no {metric}" if value is None else f"its {metric} is {value}"
+        return replace(trial, state=FAILED, why=why)
+    return replace(trial, state=COMPLETE, value=value)
+
+
+def _thinned(reports: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
+    """Return finite reports, at most _MOST_REPORTS of them.
+
+    What is kept of a longer trial is also kept of a shorter one: pruners compare equal steps.
+    """
+    finite = tuple(one for one in reports if math.isfinite(one[1]))
+    every = 1
+    while len(finite) // every > _MOST_REPORTS:
+        every *= 2
+    return finite[every - 1 :: every]

@@ -1,0 +1,411 @@
+"""Jobs that Vertex AI runs, as custom jobs on TPUs of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from infra.hosts import vertex_root
+from infra.names import JOB_ID_LABEL, JOB_LABEL
+from infra.startup.agent.bundle import program
+from infra.startup.agent.jobs import layout
+from infra.startup.agent.jobs.queue import Queue
+from infra.startup.agent.jobs.record import FAILED, QUEUED, STOPPED, SUCCEEDED, TIMED_OUT, Job, Spec
+from infra.startup.agent.jobs.store import StoreError, message
+from tpustack.cloud.google import Forbidden, Google, NotFound
+from tpustack.errors import TpustackError, UsageError
+from tpustack.jobs.source import Archive
+from tpustack.jobs.spec import JobOptions
+from tpustack.jobs.submission import upload
+
+if TYPE_CHECKING:
+    from infra.catalog.vertex import ManagedTpu
+
+
+SPOT = "SPOT"
+"""What the API calls the strategy of --spot."""
+
+
+def place_of(stack: str | None, options: JobOptions) -> dict[str, str]:
+    """Return a job's place on Vertex AI; empty for a job that the stack's machine runs.
+
+    Raises:
+        UsageError: with every problem.
+    """
+    if options.on_vertex:
+        queued = bool(options.after or options.priority)
+        tpu, image = options.tpu, options.image
+        return _place(str(stack), options.framework, tpu, image, spot=options.spot, queued=queued)
+    given = {"--tpu": options.tpu, "--image": options.image, "--spot": options.spot or None}
+    if wrong := [name for name, value in given.items() if value is not None]:
+        raise UsageError(f"{', '.join(wrong)}: only with --on vertex, which takes them")
+    return {}
+
+
+def place_again(stack: str | None, image: str | None, spec: Spec) -> dict[str, str]:
+    """Return where Vertex AI runs a job once more: on the TPU that its record names.
+
+    All else comes from the stack's settings and `image`. Raises UsageError as `place_of` does.
+    """
+    had = spec.vertex
+    if not had:
+        return {}
+    spot, queued = had.get("strategy") == SPOT, bool(spec.after or spec.priority)
+    place = _place(str(stack), spec.framework, had.get("tpu"), image, spot=spot, queued=queued)
+    if image is None and place["image"] != had.get("image"):
+        raise UsageError(
+            f"--image: the record names the container {had.get('image')!r}, which others may have "
+            f"put there; the stack's is {place['image']}. Give it by --image if it is yours"
+        )
+    return place
+
+
+def _place(
+    stack: str, framework: str, tpu: str | None, image: str | None, *, spot: bool, queued: bool
+) -> dict[str, str]:
+    from infra.catalog.vertex import managed_tpus, plain_image
+    from infra.names import names_of
+    from tpustack.stacks.files import load
+
+    settings = load(stack)
+    vertex = settings.jobs.vertex
+    kind = tpu or settings.tpu.accelerator_type
+    found = managed_tpus().get(kind)
+    own = found.tensorflow if found and framework == "tensorflow" else plain_image()
+    image = image or own
+    if problems := list(_problems(kind, image, framework, spot=spot, queued=queued)):
+        raise UsageError("\n".join(problems))
+    network = (vertex.network if vertex else None) or ""
+    if network:
+        _require_peered(network)
+    names = names_of(settings, stack)
+    return {
+        "project": settings.project,
+        "region": (vertex.region if vertex else None) or settings.region,
+        "tpu": kind,
+        "image": str(image),
+        "account": names.email_of(names.managed_account, settings.project),
+        "network": network,
+        **({"strategy": SPOT} if spot else {}),
+        **({"hosts": str(found.hosts)} if found and found.hosts > 1 else {}),
+    }
+
+
+def _problems(
+    kind: str, image: str | None, framework: str, *, spot: bool, queued: bool
+) -> Iterator[str]:
+    from infra.catalog.vertex import managed_tpus, why_not_offered, why_not_spot
+
+    if queued:
+        yield "--after and --priority: not with --on vertex, which starts each job on its own"
+    found = managed_tpus().get(kind)
+    if found is None:
+        yield (
+            f"--tpu: Vertex AI runs no job of ours on {kind}: {why_not_offered(kind)}. Give one of "
+            f"{', '.join(managed_tpus())}"
+        )
+        return
+    if image is None:
+        yield (
+            f"--image: Google has no container with {framework} for {kind} on Vertex AI. Give one "
+            "that has python3 and the framework"
+        )
+    if spot and (why := why_not_spot(found)):
+        yield f"--spot: Vertex AI gives no spot {kind}: {why}. Leave it out, or give another --tpu"
+
+
+def _require_peered(network: str) -> None:
+    """Raise UsageError for a network that Vertex AI can't use; who may not look asks Vertex AI."""
+    from tpustack.live.project import CURE, why_not_peered
+
+    try:
+        why = why_not_peered(Google(), network)
+    except Forbidden:
+        return
+    if why:
+        raise UsageError(f"jobs.vertex.network: {why}, so that no job starts there. {CURE}")
+
+
+# The container first runs the agent, by its digest, as the account that the job runs as.
+_BOOT = """import hashlib, json, os, sys, tempfile, urllib.request
+bucket, digest, job = sys.argv[1:]
+def read(url, **headers):
+    request = urllib.request.Request(url)
+    request.unredirected_hdrs.update(headers)
+    return urllib.request.urlopen(request, timeout=60).read()
+account = "http://metadata.google.internal/computeMetadata/v1/instance/service-accounts/default"
+token = json.loads(read(account + "/token", **{"Metadata-Flavor": "Google"}))["access_token"]
+archive = "https://storage.googleapis.com/storage/v1/b/%s/o/archives%%2F%s?alt=media"
+program = read(archive % (bucket, digest), Authorization="Bearer " + token)
+if hashlib.sha256(program).hexdigest() != digest:
+    sys.exit("the agent in the bucket is not what was uploaded")
+path = os.path.join(tempfile.mkdtemp(), "agent.py")
+with open(path, "wb") as file:
+    file.write(program)
+os.execv(sys.executable, [sys.executable, path, "managed", bucket, job])
+"""
+_LONGEST_LABEL = 63
+
+
+def start(queue: Queue, job: Job, where: Mapping[str, str]) -> Job:
+    """Have Vertex AI run a queued job at a place, as a custom job with one container; return it.
+
+    Raises:
+        TpustackError: Vertex AI refuses it, and its record is withdrawn; or its answer is lost, and
+            the record stays.
+        StoreError: the bucket refuses.
+    """
+    jobs = CustomJobs(Google(), where["project"], where["region"])
+    tpu = _tpu(where["tpu"])
+    quota = tpu.spot_quota if where.get("strategy") == SPOT else tpu.quota
+    try:
+        name = jobs.create(custom_job(job, where, queue.store.bucket, _upload_agent(queue)), quota)
+    except Unanswered as error:
+        raise TpustackError(
+            f"it is not known whether Vertex AI has the job {job.name}: {error}. `tpustack job "
+            f"show {job.name}` tells within ten minutes"
+        ) from None
+    except (TpustackError, StoreError):
+        _withdraw(queue, job)
+        raise
+    named = queue.change(job.name, lambda one: dataclasses.replace(one, custom_job=name))
+    if named is None or (named.is_over and not named.tries):
+        # It was stopped before Vertex AI had it.
+        jobs.cancel({"name": name})
+    return named or job
+
+
+def custom_job(job: Job, where: Mapping[str, str], bucket: str, agent: str) -> dict[str, Any]:
+    """Return a job as Vertex AI takes it; `agent` is the agent's SHA-256 in the bucket."""
+    container = {
+        "imageUri": where["image"],
+        "command": ["python3", "-c", _BOOT],
+        "args": [bucket, agent, job.name],
+    }
+    pool = {
+        "machineSpec": dict(_tpu(where["tpu"]).machine),
+        "replicaCount": "1",
+        "containerSpec": container,
+    }
+    spec: dict[str, Any] = {
+        "workerPoolSpecs": [pool],
+        "serviceAccount": where["account"],
+        "baseOutputDirectory": {"outputUriPrefix": f"gs://{bucket}/{layout.folder(job.name)}"},
+        "scheduling": {
+            "disableRetries": job.spec.preemptions == 0,
+            **({"strategy": where["strategy"]} if "strategy" in where else {}),
+        },
+    }
+    if where.get("network"):
+        spec["network"] = where["network"]
+    label = job.name.replace(".", "-")[:_LONGEST_LABEL]
+    labels = {JOB_LABEL: label, JOB_ID_LABEL: job.id}
+    return {"displayName": job.name, "jobSpec": spec, "labels": labels}
+
+
+def _tpu(name: str) -> ManagedTpu:
+    # Slow to load; only jobs on Vertex AI need it.
+    from infra.catalog.vertex import managed_tpus
+
+    return managed_tpus()[name]
+
+
+def _upload_agent(queue: Queue) -> str:
+    """Upload the agent unless the bucket has it; return its digest."""
+    content = program().encode()
+    digest = hashlib.sha256(content).hexdigest()
+    upload(queue, Archive(io.BytesIO(content), len(content), digest, frozenset()))
+    return digest
+
+
+def _withdraw(queue: Queue, job: Job) -> None:
+    """Delete the record of a job that Vertex AI refused."""
+    found = queue.store.look(layout.record(job.name))
+    if found is not None:
+        queue.store.delete(layout.record(job.name), found.generation)
+
+
+_ENDED = {
+    "JOB_STATE_SUCCEEDED": SUCCEEDED,
+    "JOB_STATE_FAILED": FAILED,
+    "JOB_STATE_CANCELLED": STOPPED,
+    "JOB_STATE_EXPIRED": TIMED_OUT,
+}
+# Seconds after its submission until which a job may still reach Vertex AI; usually it takes a few.
+_PATIENCE = 600.0
+_NEVER = "the command that submitted it ended before Vertex AI had it"
+
+
+def refreshed(queue: Queue, job: Job, patience: float = _PATIENCE) -> Job:
+    """Return a job with what Vertex AI knows beyond its record: that it never ran, or was killed.
+
+    If the answer to its submission was lost, the job gets the name of its custom job; if Vertex AI
+    does not have it after `patience` seconds, it ends.
+
+    Raises:
+        StoreError: the bucket refuses.
+        TpustackError: Vertex AI refuses, or its record names no place there.
+    """
+    if job.is_over or not job.spec.vertex:
+        return job
+    found = custom_jobs(queue, job)
+    custom = found[0] if found else {}
+    state = _ENDED.get(str(custom.get("state")))
+    is_late = found == [] and time.time() > job.submitted + patience
+
+    def update(now: Job) -> Job:
+        if now.is_over:
+            return now
+        named = dataclasses.replace(now, custom_job=now.custom_job or str(custom.get("name", "")))
+        if state is not None:
+            return named.over(state, time.time(), _reason(custom, job))
+        if is_late and now.state == QUEUED and not now.custom_job:
+            return named.over(FAILED, time.time(), _NEVER)
+        return named
+
+    return queue.change(job.name, update) or job
+
+
+def custom_jobs(queue: Queue, job: Job) -> list[dict[str, Any]] | None:
+    """Return the custom jobs of a job; None if the caller may not look.
+
+    The record says where to look, and others may write it. So a custom job counts only if its own
+    ID and output folder are those of this job in this bucket.
+
+    Raises:
+        TpustackError: Vertex AI refuses, or the job's record names no place there.
+    """
+    found = _jobs(job).called(job.name)
+    folder = f"gs://{queue.store.bucket}/{layout.folder(job.name)}"
+    return found and [
+        one
+        for one in found
+        if one.get("labels", {}).get(JOB_ID_LABEL) == job.id
+        and one["jobSpec"].get("baseOutputDirectory") == {"outputUriPrefix": folder}
+    ]
+
+
+def cancel(queue: Queue, job: Job) -> None:
+    """Cancel a job on Vertex AI that has not started, or that was told to stop before.
+
+    A running container reads in the job's record that it must end, and keeps what it has.
+
+    Raises:
+        TpustackError: Vertex AI refuses.
+    """
+    if job.spec.vertex and not job.is_over and (job.state == QUEUED or job.stop):
+        for one in custom_jobs(queue, job) or ():
+            _jobs(job).cancel(one)
+
+
+def _jobs(job: Job) -> CustomJobs:
+    where = job.spec.vertex
+    return CustomJobs(Google(), where.get("project", ""), where.get("region", ""))
+
+
+def _reason(custom: dict[str, Any], job: Job) -> str:
+    if custom.get("state") == "JOB_STATE_CANCELLED":
+        return "it was cancelled on Vertex AI"
+    if error := custom.get("error"):
+        return f"Vertex AI: {why_failed(error, job.spec.vertex['region'])}"
+    return ""
+
+
+_API = "aiplatform.googleapis.com"
+_TOO_MANY = 429
+
+
+class Unanswered(TpustackError):
+    """Vertex AI may have the job: its answer was lost."""
+
+
+class CustomJobs:
+    """The custom jobs of a region, by REST. Raises TpustackError for a name that is no region."""
+
+    def __init__(self, google: Google, project: str, region: str) -> None:
+        self._google, self._project, self._region = google, project, region
+        try:
+            root = vertex_root(region)
+        except ValueError as error:
+            raise TpustackError(f"there are no custom jobs: {error}") from None
+        self._parent = f"{root}/projects/{quote(project, safe=':')}/locations/{region}/customJobs"
+
+    def create(self, body: dict[str, Any], quota: str) -> str:
+        """Create a job; return its name. Raises Unanswered, or TpustackError with a cure."""
+        account = str(body["jobSpec"].get("serviceAccount", ""))
+        headers = {"Content-Type": "application/json"}
+        data = json.dumps(body).encode()
+        try:
+            status, _, content = self._google.exchange("POST", self._parent, headers, data)
+        except TpustackError as error:
+            raise Unanswered(str(error)) from None
+        if status >= 500:
+            raise Unanswered(f"Vertex AI answers {status}: {message(content)}")
+        if status >= 400:
+            said = message(content).strip().rstrip(".")
+            raise TpustackError(
+                f"Vertex AI does not take the job: {self._cure(status, said, account, quota)}. "
+                f"Google's answer: {said}. Nothing was queued"
+            )
+        return str(json.loads(content)["name"])
+
+    def called(self, title: str) -> list[dict[str, Any]] | None:
+        """Return the jobs with a display name; None if the caller may not look."""
+        try:
+            query = {"filter": f'display_name="{title}"'}
+            return list(self._google.pages(self._parent, "customJobs", query))
+        except (Forbidden, NotFound):
+            return None
+
+    def cancel(self, job: Mapping[str, Any]) -> None:
+        """Cancel a job that Vertex AI has returned. Raises TpustackError."""
+        number = str(job["name"]).rpartition("/")[2]
+        self._google.post(f"{self._parent}/{number}:cancel", {}, {})
+
+    def _cure(self, status: int, said: str, account: str, quota: str) -> str:
+        """Return the cure of a refusal, by its status and Google's words."""
+        if status == _TOO_MANY:
+            return (
+                f"the project {self._project} has no quota left for its TPU in {self._region}. Ask "
+                f"for {_API}/{quota} on the page IAM & Admin > Quotas, or wait for other jobs"
+            )
+        if status == 403 and "disabled" in said:
+            return f"{_API} is disabled in {self._project}. `pulumi up` with jobs.vertex enables it"
+        if status == 403 and "to use project" in said:
+            return (
+                f"your calls may not count for {self._project}. Ask for "
+                "roles/serviceusage.serviceUsageConsumer there"
+            )
+        if status == 403 and "act as" in said:
+            return (
+                f"you may not run jobs as {account}. Ask for roles/iam.serviceAccountUser on it: "
+                "jobs.vertex.submitters gives it"
+            )
+        if status == 403:
+            return (
+                f"you may not make custom jobs in {self._project}. Ask for roles/aiplatform.user: "
+                "jobs.vertex.submitters gives it"
+            )
+        if "does not exist" in said and account in said:
+            return f"there is no account {account}. `pulumi up` makes it"
+        if status == 400 and self._region in said:
+            return f"{self._region} may have no such TPU. Set jobs.vertex.region, or give --tpu"
+        return f"HTTP status {status}"
+
+
+def why_failed(error: dict[str, Any], region: str) -> str:
+    """Return why a job failed on Vertex AI, with its cure where one is known."""
+    said = str(error.get("message", "it does not say why"))
+    if "nsufficient" in said:
+        return f"{said} (no capacity: another region by jobs.vertex.region, or later)"
+    if "mage" in said and ("pull" in said or "ound" in said):
+        return f"{said} (--image: one that Vertex AI's service agent may read)"
+    if "quota" in said:
+        return f"{said} (ask for more in {region} on the page IAM & Admin > Quotas)"
+    return said

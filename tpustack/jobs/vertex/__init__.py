@@ -1,1 +1,0 @@
-"""Managed training: jobs that Vertex AI runs on TPUs of its own, as custom jobs."""

@@ -1,1 +1,0 @@
-"""Reference texts: the catalog, the settings and the known errors."""

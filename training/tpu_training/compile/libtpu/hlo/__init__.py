@@ -1,1 +1,0 @@
-"""Read optimized HLO as text, the form in which the TPU compiler dumps it."""

@@ -1,0 +1,397 @@
+"""A job's training and evaluation steps as programs for a TPU's compiler.
+
+Each step is traced as one replica of a TPU runs it, and lowered to HLO by TensorFlow itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal, NamedTuple
+
+import tensorflow as tf
+from tensorflow.compiler.xla.service import hlo_pb2
+
+from tpu_training.cluster.cluster import Cluster
+from tpu_training.compile.refusals import (
+    Sources,
+    not_lowered,
+    refused,
+    refused_by_tpus,
+    untraceable,
+)
+from tpu_training.compile.result import Argument, ArgumentKind, Program
+from tpu_training.data.manifest import Manifest
+from tpu_training.errors import TrainingError
+from tpu_training.loop.evaluation import create_replica_evaluation
+from tpu_training.loop.optimizers import Optimizer
+from tpu_training.loop.state import TrainState, create_train_state, total_steps
+from tpu_training.loop.step import Replica, Tensors, create_replica_step, create_step_sums
+from tpu_training.models.model import variable_paths
+from tpu_training.models.params import Params
+from tpu_training.models.registry import ModelDefinition
+
+
+def train_program(
+    definition: ModelDefinition, params: Params, manifest: Manifest, replicas: int
+) -> Program:
+    """Return the training step of one of `replicas` cores.
+
+    On TensorFlow 2.12, which can't compile a sum over cores, it is the step of one core alone, on
+    its share of the batch: then the program's `replicas` is 1.
+
+    Raises:
+        LoweringError: With everything in the step that a TPU does not take.
+        InputError: The batch does not divide, or the model refuses the data or the parameters.
+    """
+    return lower(trace_training(definition, params, manifest, replicas))
+
+
+def evaluation_program(
+    definition: ModelDefinition, params: Params, manifest: Manifest, replicas: int
+) -> Program:
+    """Return the evaluation of one batch on one of `replicas` cores.
+
+    Raises:
+        LoweringError: With everything in the step that a TPU does not take.
+        InputError: The batch does not divide, or the model refuses the data or the parameters.
+    """
+    return lower(trace_evaluation(definition, params, manifest, replicas))
+
+
+@dataclass(frozen=True)
+class Step:
+    """A traced step of one replica.
+
+    Attributes:
+        name: What it does.
+        replicas: How many of them take it together: 1 where TensorFlow can't compile their sum.
+        state: The variables that it reads and changes.
+        function: The tf.function.
+        concrete: Its trace.
+        specs: Its arguments: the replica's number, then its share of a batch.
+    """
+
+    name: Literal["train", "evaluate"]
+    replicas: int
+    state: TrainState
+    function: Any
+    concrete: Any
+    specs: tuple[tf.TensorSpec, ...]
+
+
+def trace_training(
+    definition: ModelDefinition, params: Params, manifest: Manifest, replicas: int
+) -> Step:
+    """Trace the training step of one of `replicas` replicas.
+
+    Raises:
+        InputError: The batch does not divide, or the model refuses the data or the parameters.
+    """
+    share = params.part_batch_size(replicas) * params.gradient_accumulation
+    state = _create_state(definition, params, manifest)
+    sums = create_step_sums(state)
+    summed = replicas if can_reduce() else 1
+
+    def step(number: tf.Tensor, *batch: tf.Tensor) -> None:
+        replica = Replica(number, replicas, lambda values: sum_over(summed, number, values))
+        create_replica_step(params, state, sums, lambda: replica)(*batch)
+
+    return _trace("train", step, summed, state, _batch(manifest, params, share))
+
+
+def trace_evaluation(
+    definition: ModelDefinition, params: Params, manifest: Manifest, replicas: int
+) -> Step:
+    """Trace the evaluation of one replica's share of a batch.
+
+    Raises:
+        InputError: The batch does not divide, or the model refuses the data or the parameters.
+    """
+    share = params.replica_batch_size(replicas, "evaluation_batch_size")
+    state = _create_state(definition, params, manifest)
+    evaluate = create_replica_evaluation(params, state)
+
+    def step(number: tf.Tensor, *batch: tf.Tensor) -> Sequence[tf.Tensor]:
+        return evaluate(*batch)
+
+    weights = tf.TensorSpec((share,), tf.float32, "weights")
+    batch = (*_batch(manifest, params, share), weights)
+    return _trace("evaluate", step, replicas, state, batch)
+
+
+def _create_state(definition: ModelDefinition, params: Params, manifest: Manifest) -> TrainState:
+    """Create the variables as on a TPU, in this process and without a strategy."""
+    cluster = Cluster(tf.distribute.get_strategy(), "", None, has_tpu=True)
+    return create_train_state(cluster, definition, params, manifest, total_steps(params, manifest))
+
+
+def _batch(manifest: Manifest, params: Params, share: int) -> tuple[tf.TensorSpec, ...]:
+    """Return features and labels of `share` examples."""
+    spec = manifest.input_spec(params.image_size)
+    return (
+        tf.TensorSpec((share, *spec.shape), spec.dtype, "features"),
+        tf.TensorSpec((share, *spec.target_shape), spec.target_dtype, "labels"),
+    )
+
+
+def _trace(
+    name: Literal["train", "evaluate"],
+    step: Callable[..., Any],
+    replicas: int,
+    state: TrainState,
+    batch: Sequence[tf.TensorSpec],
+) -> Step:
+    specs = (tf.TensorSpec((), tf.int32, "replica"), *batch)
+    function = tf.function(step, jit_compile=True, autograph=False)
+    try:
+        concrete = function.get_concrete_function(*specs)
+    except TrainingError:
+        raise
+    except Exception as error:  # Whatever the user's code may raise.
+        raise untraceable(name, error) from error
+    return Step(name, replicas, state, function, concrete, specs)
+
+
+def lower(step: Step) -> Program:
+    """Return `step` as a program for a TPU's compiler.
+
+    Raises:
+        LoweringError: The step can't run on a TPU.
+    """
+    graph = step.concrete.graph
+    try:
+        hlo = hlo_of(step.function, step.specs)
+    except ERRORS as error:
+        raise not_lowered(step.name, graph, error) from error
+    if found := refused_by_tpus(graph):
+        raise refused(step.name, found)
+    module = hlo_pb2.HloModuleProto.FromString(hlo)
+    use_default_generator(module)
+    _name_lines(module, Sources(graph))
+    arguments = arguments_of(step, module)
+    return Program(step.name, module.SerializeToString(), "hlo", step.replicas, arguments)
+
+
+def _name_lines(module: Any, sources: Sources) -> None:
+    """Write the user's line into each instruction; TensorFlow 2.19 writes one of its own."""
+    for computation in module.computations:
+        for instruction in computation.instructions:
+            file, _, line = sources.where(instruction.metadata.op_name).rpartition(":")
+            instruction.metadata.source_file = file
+            instruction.metadata.source_line = int(line or 0)
+
+
+_STAGE = "hlo_serialized"
+# TensorFlow's errors of what it can't compile.
+ERRORS = (tf.errors.OpError, ValueError, NotImplementedError)
+
+
+def hlo_of(function: Any, specs: Sequence[tf.TensorSpec]) -> bytes:
+    """Return the serialized HloModuleProto of a tf.function for arguments like `specs`.
+
+    The CPU stands in for the TPU, whose kernels TensorFlow's packages lack; see kernels.py.
+    """
+    generate = function.experimental_get_compiler_ir(*specs)
+    if "platform_name" in inspect.signature(generate).parameters:
+        hlo: bytes = generate(stage=_STAGE, platform_name="CPU")
+    else:
+        hlo = generate(stage=_STAGE, device_name="/device:CPU:0")
+    return hlo
+
+
+# A TPU's own sum over replicas, CrossReplicaSum, has a kernel on TPUs only. The collectives that
+# every TensorFlow has become the same all-reduce in HLO.
+
+
+@functools.cache
+def can_reduce() -> bool:
+    """Return whether this TensorFlow can compile a sum over replicas.
+
+    2.12 says: "CollectiveAssignGroupV2 is unsupported in the legacy TF2XLA bridge".
+    """
+    number, value = (tf.TensorSpec((), dtype) for dtype in (tf.int32, tf.float32))
+    trial = tf.function(lambda number, value: sum_over(2, number, [value]), jit_compile=True)
+    try:
+        hlo_of(trial, (number, value))
+    except ERRORS:
+        return False
+    return True
+
+
+def sum_over(replicas: int, number: tf.Tensor, values: Tensors) -> Tensors:
+    """Sum each of `values` over `replicas` replicas, of which this one is `number`."""
+    if replicas == 1:
+        return values
+    group = tf.raw_ops.CollectiveAssignGroupV2(
+        group_assignment=[list(range(replicas))], device_index=number, base_key=1
+    )
+    return [
+        tf.raw_ops.CollectiveReduceV2(
+            input=value,
+            group_size=group.group_size,
+            group_key=group.group_key,
+            instance_key=instance,
+            ordering_token=[],
+            merge_op="Add",
+            final_op="Id",
+        )
+        for instance, value in enumerate(values)
+    ]
+
+
+# TensorFlow picks the generator of random numbers by the platform that it compiles for: Philox on
+# CPUs, the platform's own on TPUs (tensorflow/compiler/tf2xla/kernels/random_ops_util.cc,
+# `DefaultRngAlgForDeviceType`). Compiled for a TPU, Philox takes many times the work and memory.
+_OPCODE = "rng-bit-generator"
+# Of xla_data.proto's RandomAlgorithm; Philox' state has one word more than the default's.
+_DEFAULT, _PHILOX = 0, 2
+_PHILOX_WORDS, _DEFAULT_WORDS = 3, 2
+
+
+def use_default_generator(module: Any) -> int:
+    """Replace Philox in an HloModuleProto by the platform's generator; return how many."""
+    numbers = _Numbers(module)
+    return sum(_repair(computation, numbers) for computation in module.computations)
+
+
+class _Numbers:
+    """Numbers for new instructions, unique in their module.
+
+    Later versions have the computation's number in the upper half.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self._last: dict[int, int] = {}
+        for computation in module.computations:
+            for instruction in computation.instructions:
+                half = instruction.id >> 32
+                self._last[half] = max(self._last.get(half, 0), instruction.id)
+
+    def like(self, number: int) -> int:
+        """Return a new number for the computation of instruction `number`."""
+        self._last[number >> 32] += 1
+        return self._last[number >> 32]
+
+
+def _repair(computation: Any, numbers: _Numbers) -> int:
+    instructions = []
+    generators = set()
+    by_id = {instruction.id: instruction for instruction in computation.instructions}
+    for instruction in computation.instructions:
+        if instruction.opcode == _OPCODE and instruction.rng_algorithm == _PHILOX:
+            state = by_id[instruction.operand_ids[0]]
+            instructions.append(_shortened(state, _DEFAULT_WORDS, numbers))
+            instruction.operand_ids[0] = instructions[-1].id
+            instruction.rng_algorithm = _DEFAULT
+            instruction.shape.tuple_shapes[0].dimensions[0] = _DEFAULT_WORDS
+            generators.add(instruction.id)
+        if _is_new_state(instruction, generators):
+            instructions += _lengthened(instruction, numbers)
+        instructions.append(instruction)
+    del computation.instructions[:]
+    computation.instructions.extend(instructions)
+    return len(generators)
+
+
+def _is_new_state(instruction: Any, generators: set[int]) -> bool:
+    return (
+        instruction.opcode == "get-tuple-element"
+        and instruction.tuple_index == 0
+        and instruction.operand_ids[0] in generators
+    )
+
+
+def _shortened(words: Any, count: int, numbers: _Numbers) -> Any:
+    """Return a slice of the first `count` words of the instruction `words`."""
+    number = numbers.like(words.id)
+    short = type(words)(id=number, name=f"slice.{number}", opcode="slice")
+    short.operand_ids.append(words.id)
+    short.shape.CopyFrom(words.shape)
+    short.shape.dimensions[0] = count
+    short.slice_dimensions.add(start=0, limit=count, stride=1)
+    return short
+
+
+def _lengthened(state: Any, numbers: _Numbers) -> list[Any]:
+    """Make the new `state` as long as Philox' again; return the instructions it is made of."""
+    element = type(state)()
+    element.CopyFrom(state)
+    element.id = numbers.like(state.id)
+    element.name = f"get-tuple-element.{element.id}"
+    element.shape.dimensions[0] = _DEFAULT_WORDS
+    rest = _shortened(element, _PHILOX_WORDS - _DEFAULT_WORDS, numbers)
+    state.opcode = "concatenate"
+    state.tuple_index = 0
+    state.dimensions.append(0)
+    state.operand_ids[:] = [element.id, rest.id]
+    return [element, rest]
+
+
+class _Input(NamedTuple):
+    """An input of a traced function: one of its arguments or a variable."""
+
+    name: str
+    kind: ArgumentKind
+    shape: tuple[int, ...]
+    dtype: tf.DType
+
+
+def arguments_of(step: Step, module: Any) -> tuple[Argument, ...]:
+    """Return the parameters of the HloModuleProto `module`, which was made from `step`."""
+    left = _inputs(step)
+    return tuple(_match(shape, left) for shape in module.host_program_shape.parameters)
+
+
+def _match(shape: Any, left: Iterator[_Input]) -> Argument:
+    """Take the next input of this shape: constants among them have become part of the program."""
+    sizes = tuple(shape.dimensions)
+    for name, kind, its, dtype in left:
+        if its == sizes:
+            return Argument(name, kind, prod(sizes) * dtype.size)
+    return Argument("", "other", 0)
+
+
+def _inputs(step: Step) -> Iterator[_Input]:
+    for spec in step.specs:
+        kind: ArgumentKind = "input" if spec.shape.rank else "other"
+        yield _Input(spec.name, kind, tuple(spec.shape), spec.dtype)
+    variables = {id(variable.handle): variable for variable in step.concrete.variables}
+    names, kinds = _names(step), _kinds(step)
+    for captured in step.concrete.captured_inputs:
+        variable = variables.get(id(captured))
+        if variable is None:
+            yield _Input("a constant", "other", tuple(captured.shape), captured.dtype)
+            continue
+        name = names.get(id(variable), variable.name.partition(":")[0])
+        kind = kinds.get(id(variable), "statistics")
+        yield _Input(name, kind, tuple(variable.shape), variable.dtype)
+
+
+def _kinds(step: Step) -> Mapping[int, ArgumentKind]:
+    # An optimizer knows the weights that it changes, too.
+    return {
+        **{id(variable): "optimizer" for variable in step.state.optimizer.variables},
+        **{id(variable): "weights" for variable in step.state.model.trainable_variables},
+        **{id(shadow): "optimizer" for shadow in _shadows(step).values()},
+        id(step.state.step): "other",
+    }
+
+
+def _names(step: Step) -> dict[int, str]:
+    names = {id(variable): path for path, variable in variable_paths(step.state.model)}
+    optimizer: Optimizer = step.state.optimizer
+    for variable, slots in zip(step.state.variables, optimizer.slots, strict=True):
+        of = names.get(id(variable), variable.name)
+        for slot in slots:
+            names[id(slot)] = f"{slot.name.partition(':')[0]} of {of}"
+    for path, shadow in _shadows(step).items():
+        names[id(shadow)] = f"average of {path}"
+    return names
+
+
+def _shadows(step: Step) -> Mapping[str, tf.Variable]:
+    return step.state.average.shadows if step.state.average else {}

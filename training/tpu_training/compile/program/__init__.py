@@ -1,1 +1,0 @@
-"""The trainer's real training and evaluation steps as programs for Google's TPU compiler."""

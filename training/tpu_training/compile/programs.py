@@ -1,0 +1,284 @@
+"""The programs to compile: a job's steps, or a file of another framework.
+
+TensorFlow makes a job's steps in a process of its own, which returns its memory when it ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import itertools
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Literal
+
+from tpu_training import errors
+from tpu_training.compile.result import Program
+from tpu_training.data.manifest import Manifest
+from tpu_training.errors import InputError, TrainingError
+from tpu_training.models.params import Params
+from tpu_training.models.registry import ModelDefinition
+from tpu_training.monitoring.terminal import native_output_hidden
+
+
+@dataclass(frozen=True)
+class JobPrograms:
+    """The training step and the evaluation of a job."""
+
+    model: ModelDefinition
+    params: Params
+    manifest: Manifest
+    # The last step, which several TPU types with as many replicas share.
+    _made: dict[tuple[int, int], Program] = field(default_factory=dict, repr=False)
+
+    def train(self, replicas: int, part: int) -> Program:
+        """Return the step in which a replica processes `part` examples at a time."""
+        if (replicas, part) not in self._made:
+            self._made.clear()
+            self._made[replicas, part] = self._make(replicas, part)
+        return self._made[replicas, part]
+
+    def evaluation(self, replicas: int) -> Program:
+        """Return the step of the evaluation."""
+        return make_in_child(lambda: self._lower("evaluate", self.params, replicas))
+
+    def _make(self, replicas: int, part: int) -> Program:
+        batch = part * self.params.gradient_accumulation * replicas
+        params = dataclasses.replace(self.params, global_batch_size=batch)
+        return make_in_child(lambda: self._lower("train", params, replicas))
+
+    def _lower(self, step: str, params: Params, replicas: int) -> Program:
+        from tpu_training.compile.lowering import evaluation_program, train_program
+
+        make = train_program if step == "train" else evaluation_program
+        return make(self.model, params, self.manifest, replicas)
+
+
+# Of linux/prctl.h.
+_PR_SET_PDEATHSIG = 1
+# Counts what this process made.
+_made = itertools.count()
+
+
+def make_in_child(make: Callable[[], Program]) -> Program:
+    """Return what `make` returns in a copy of this process.
+
+    Each trace of a model leaves some hundred MB behind, and the compiler needs memory as well. The
+    first child imports TensorFlow for itself, and frees it when it ends: often there is no second
+    one. Later ones find TensorFlow in this process. Output of TensorFlow or a user's model is
+    hidden: standard output may be a JSON document. If TensorFlow runs in this process already (a
+    user's model file computed something while it was imported), a copy would lack its threads, so
+    `make` runs here.
+
+    Raises:
+        TrainingError: What `make` raised, or that it ended the process.
+    """
+    if _tensorflow_runs():
+        with native_output_hidden():
+            return make()
+    if next(_made):
+        import_tensorflow()
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send, args=(make, sender), daemon=True)
+    process.start()
+    sender.close()
+    try:
+        answer = receiver.recv()
+    except EOFError:
+        process.join()
+        raise TrainingError(
+            f"TensorFlow ended with exit code {process.exitcode} while it made the program to "
+            "compile; --debug shows its last words"
+        ) from None
+    finally:
+        process.kill()
+        process.join()
+    if isinstance(answer, Program):
+        return answer
+    raise _error(*answer)
+
+
+def _send(make: Callable[[], Program], sender: Connection[object, object]) -> None:
+    _end_with_parent()
+    try:
+        with native_output_hidden():
+            import_tensorflow()
+            sender.send(make())
+    except Exception as error:
+        if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") < "2":
+            traceback.print_exc()  # With --debug.
+        sender.send(_described(error))
+
+
+def _end_with_parent() -> None:
+    """Let the parent alone answer Ctrl-C, and the kernel end this process with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _described(error: Exception) -> tuple[str, str]:
+    """Return an error's kind and text: not every exception can be sent."""
+    if not isinstance(error, TrainingError):
+        from tpu_training.errors.catalog import translate
+
+        error = translate(error)
+    kind = InputError if isinstance(error, errors.ParamsError) else type(error)
+    return kind.__name__, str(error)
+
+
+def _error(kind: str, text: str) -> TrainingError:
+    error: TrainingError = getattr(errors, kind)(text)
+    return error
+
+
+def _tensorflow_runs() -> bool:
+    eager = sys.modules.get("tensorflow.python.eager.context")
+    context = getattr(eager, "_context", None)
+    return bool(getattr(context, "_initialized", False))
+
+
+# TensorFlow and Keras import these where they are installed and do without them elsewhere; no step
+# needs them. With all of them the import takes 4.7 s and without 1.9. Who asks for them: Keras'
+# sklearn_wrapper, visualization and data adapters, and TensorFlow's gce_cluster_resolver.
+_OPTIONAL = ("googleapiclient", "matplotlib", "pandas", "scipy", "sklearn")
+
+
+def import_tensorflow() -> None:
+    """Import TensorFlow without the libraries that it merely looks for.
+
+    What is loaded already stays as it is: a user's model may need the libraries.
+    """
+    if "tensorflow" in sys.modules:
+        return
+    with hidden(_OPTIONAL):
+        import tensorflow  # noqa: F401
+
+
+@contextmanager
+def hidden(names: tuple[str, ...]) -> Iterator[None]:
+    """Let imports of libraries called `names` fail within the block, as if not installed."""
+    ours = [name for name in names if name not in sys.modules]
+    # The import system takes None for a module that is known to be missing.
+    sys.modules.update(dict.fromkeys(ours))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for name in ours:
+            del sys.modules[name]
+
+
+_MLIR_BYTECODE = b"ML\xefR"
+_MLIR_TEXT = re.compile(rb"\s*(//|#|module\b|\"builtin\.module\"|func\.func\b|!)")
+_COUNT = re.compile(rb"mhlo\.num_(replicas|partitions) = (\d+)")
+# What bytecode has of a program that is divided among cores, of JAX' two partitioners.
+_DIVIDED = re.compile(rb"sdy\.sharding|mhlo\.sharding|manual_computation")
+_PAGE = "see training/docs/compile-frameworks.md"
+
+
+def read_program(file: str | Path, format: Literal["hlo", "mlir"]) -> Program:
+    """Return the program in a file: a serialized HloModuleProto or HloProto, or StableHLO.
+
+    It runs on as many cores as StableHLO's text says, else on one.
+
+    Raises:
+        InputError: The file is not readable or something else.
+    """
+    path = Path(file)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        flag = "hlo" if format == "hlo" else "stablehlo"
+        raise InputError(f"--{flag}={file}: can't be read ({error.strerror or error})") from error
+    if format == "hlo":
+        return Program(path.name, _module_proto(content, file), "hlo")
+    _check_mlir(content, file)
+    counts = {name: int(count) for name, count in _COUNT.findall(content)}
+    replicas, partitions = (counts.get(name, 1) for name in (b"replicas", b"partitions"))
+    return Program(path.name, content, "mlir", replicas, partitions=partitions)
+
+
+def _check_mlir(content: bytes, file: str | Path) -> None:
+    """Refuse what is no MLIR, and bytecode for a number of cores that it says in no clear form."""
+    if content.startswith(_MLIR_BYTECODE):
+        if _DIVIDED.search(content):
+            raise InputError(
+                f"--stablehlo={file} is divided among cores, and its bytecode does not say how "
+                f"many: write it as text, as by `exported.mlir_module()`; {_PAGE}"
+            )
+    elif not _MLIR_TEXT.match(content):
+        raise InputError(
+            f"--stablehlo={file} is neither MLIR's text nor its bytecode; {_PAGE}"
+            + (" (HLO is for --hlo)" if _is_hlo(content) else "")
+        )
+
+
+def _module_proto(content: bytes, file: str | Path) -> bytes:
+    """Return the HloModuleProto that a file holds, as it is or inside an HloProto.
+
+    XLA's own dumps (xla_dump_hlo_as_proto) are HloProtos. The first field of a module is its
+    name, that of an HloProto is the module.
+    """
+    if content.startswith(_MLIR_BYTECODE) or _MLIR_TEXT.match(content):
+        raise InputError(f"--hlo={file} is MLIR: give it as --stablehlo={file}")
+    if content.lstrip().startswith(b"HloModule"):
+        raise InputError(
+            f"--hlo={file} is HLO as text, which the compiler does not read: write the serialized "
+            f"HloModuleProto; {_PAGE}"
+        )
+    if not _is_hlo(content):
+        raise InputError(f"--hlo={file} is no serialized HloModuleProto; {_PAGE}")
+    first = next((value for number, value in _fields(content) if number == 1), b"")
+    return first if _is_hlo(first) else content
+
+
+def _is_hlo(content: bytes) -> bool:
+    """Whether bytes are a protocol buffer with the fields that modules have, or an HloProto."""
+    try:
+        numbers = {number for number, _ in _fields(content)}
+    except (IndexError, ValueError):
+        return False
+    # name and computations of a module, or hlo_module of an HloProto (xla/service/hlo.proto).
+    return {1, 3} <= numbers or numbers == {1}
+
+
+def _fields(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield number and content of a protocol buffer's fields; of numbers no content.
+
+    Raises:
+        ValueError, IndexError: It is not a protocol buffer.
+    """
+    place = 0
+    while place < len(content):
+        tag, place = _varint(content, place)
+        kind, size = tag & 7, {1: 8, 5: 4}.get(tag & 7)
+        if kind == 2:
+            size, place = _varint(content, place)
+        elif kind == 0:
+            _, end = _varint(content, place)
+            size = end - place
+        if size is None or not tag >> 3 or place + size > len(content):
+            raise ValueError("no protocol buffer")
+        yield tag >> 3, content[place : place + size] if kind == 2 else b""
+        place += size
+
+
+def _varint(content: bytes, place: int) -> tuple[int, int]:
+    """Return a number and the place behind it."""
+    value, shift = 0, 0
+    while True:
+        byte = content[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, place
