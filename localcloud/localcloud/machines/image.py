@@ -10,9 +10,19 @@ from pathlib import Path
 from types import MappingProxyType
 
 _ROOT = Path(__file__).parents[2]
-_COMMANDS = ("systemd-run", "systemctl", "journalctl", "shutdown", "poweroff", "halt", "reboot")
+_COMMANDS = ("systemd-run", "systemctl", "shutdown", "poweroff", "halt", "reboot")
 # Programs of the host that would act on the host instead of the machine.
-_ABSENT = ("apt", "apt-get", "dpkg", "docker", "snap", "service", "tune2fs", "update-rc.d")
+_ABSENT = (
+    "apt",
+    "apt-get",
+    "dpkg",
+    "docker",
+    "journalctl",
+    "service",
+    "snap",
+    "tune2fs",
+    "update-rc.d",
+)
 # Those that would keep its users apart, of which it has one.
 _IN_VAIN = {
     "chown": "echo 'chown: a local machine has one user' >&2",
@@ -51,10 +61,8 @@ class Image:
         """HOME, and the working directory of its processes."""
         self.run = folder / "run"
         self.bin = folder / "bin"
-        self.units = self.root / "etc" / "systemd" / "system"
-        self.enabled = folder / "enabled"
         self.serial = folder / "serial.log"
-        for part in (self.root / "tmp", self.run, self.bin, self.units):
+        for part in (self.root / "tmp", self.run, self.bin):
             part.mkdir(parents=True, exist_ok=True)
         self._install(host)
         for name, script in programs.items():
@@ -81,7 +89,6 @@ class Image:
             "TMPDIR": str(self.root / "tmp"),
             "XDG_RUNTIME_DIR": str(self.run),
             "PATH": f"{self.bin}:{os.environ.get('PATH', os.defpath)}",
-            "SYSTEMD_UNIT_PATH": str(self.units),
             "LOCALCLOUD_MACHINE": str(self.folder),
             "GCE_METADATA_HOST": network,
             "GCE_METADATA_IP": network,
@@ -100,9 +107,9 @@ class Image:
             self._program(name, script)
         self._program("hostname", f"echo {shlex.quote(host)}")
         for name in _COMMANDS:
-            call = f"from localcloud.machines.guest.command import main; main({name!r}, argv)"
+            call = f"from localcloud.machines.guest import command; command({name!r}, argv)"
             self._program(name, python_call(call))
-        runner = "from localcloud.machines.guest.script_runner import main; main(argv)"
+        runner = "from localcloud.machines.guest import run_scripts; run_scripts(argv)"
         self._program("google_metadata_script_runner", python_call(runner))
         for name in _ABSENT:
             said = f"{name}: not part of a local machine"
@@ -131,6 +138,6 @@ def supervisor_command() -> list[str]:
     """Return the command line of a machine's first process."""
     program = (
         f"import sys; sys.path.insert(0, {str(_ROOT)!r}); "
-        "from localcloud.machines.supervisor.__main__ import main; main()"
+        "from localcloud.machines.supervisor import main; main()"
     )
     return [sys.executable, "-S", "-c", program]

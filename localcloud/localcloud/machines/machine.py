@@ -17,8 +17,8 @@ from localcloud.core.cloud import Cloud
 from localcloud.core.machines import MachineSpec
 from localcloud.machines.image import Image, supervisor_command
 from localcloud.machines.metadata.server import MetadataServer
-from localcloud.machines.supervisor.processes import descendants, kill_all, marked
-from localcloud.machines.supervisor.sockets import PORTS
+from localcloud.machines.processes import descendants, kill_all, marked
+from localcloud.machines.unit import PORTS
 from localcloud.server.listener import Answer, Listener
 
 log = logging.getLogger(__name__)
@@ -132,7 +132,6 @@ class Machine:
             "root": str(self.image.root),
             "run": str(self.image.run),
             "bin": str(self.image.bin),
-            "enabled": str(self.image.enabled),
             "serial": str(self.image.serial),
             "environment": self.image.environment(self.port, network.bundle),
             "daemons": spec.daemons,

@@ -17,13 +17,13 @@ from localcloud.core.errors import ApiError, failed_precondition
 from localcloud.core.machines import MachineSpec
 from localcloud.core.store import Record
 from localcloud.core.tokens import CLOUD_PLATFORM
-from localcloud.machines import guest
+from localcloud.machines import tpu_worker
 from localcloud.services.compute.links import last
 from localcloud.services.tpu import addresses, catalog, ports
 from localcloud.services.tpu.api import NODE, project_of, zone_of
 from localcloud.services.tpu.capacity import preemptible
 
-_WORKER = Path(guest.__file__).parent / "tpu_worker.py"
+_WORKER = Path(tpu_worker.__file__)
 # Seconds from a host's boot until its worker must serve; TensorFlow takes one or two to load.
 _PATIENCE = 60.0
 _STEP = 0.02

@@ -1,15 +1,15 @@
-"""Google's `google_metadata_script_runner`: runs the scripts that the metadata server names.
+"""Programs of a machine's image: `systemctl` and its like, and Google's start-up script runner.
 
-It prints what Google's guest agent prints, so that the serial port reads the same.
+They start without `site` and import late what few of them need, since scripts call them often.
 """
 
 from __future__ import annotations
 
 import contextlib
-import http.client
+import json
 import os
-import subprocess
-import tempfile
+import socket
+import sys
 from pathlib import Path
 from urllib.parse import quote
 
@@ -18,8 +18,36 @@ _SUCCESS = "exit status 0"
 _STORAGE = "https://storage.googleapis.com/storage/v1/b/{bucket}/o/{object}?alt=media"
 
 
-def main(arguments: list[str]) -> int:
-    """Run the scripts of one kind, `startup` or `shutdown`, one after the other."""
+def command(program: str, arguments: list[str]) -> int:
+    """Send a command to the machine's supervisor, print its answer, return its exit code."""
+    request = {
+        "program": program,
+        "arguments": arguments,
+        "path": os.environ.get("PATH", ""),
+        "cwd": os.getcwd(),
+    }
+    # The relative name keeps the socket's address short enough for every system.
+    os.chdir(os.path.join(os.environ["LOCALCLOUD_MACHINE"], "run"))
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect("control")
+        connection.sendall(json.dumps(request).encode() + b"\n")
+        received = b""
+        while data := connection.recv(1 << 16):
+            received += data
+    if not received:
+        print(f"{program}: the machine is going down", file=sys.stderr)
+        return 1
+    answer = json.loads(received)
+    sys.stdout.write(answer["out"])
+    sys.stderr.write(answer["err"])
+    return int(answer["code"])
+
+
+def run_scripts(arguments: list[str]) -> int:
+    """Run the metadata's scripts of one kind, `startup` or `shutdown`, one after the other.
+
+    It prints what Google's guest agent prints, so that the serial port reads the same.
+    """
     kind = arguments[0]
     _say(f"Starting {kind} scripts (version local).")
     found = 0
@@ -46,6 +74,9 @@ def main(arguments: list[str]) -> int:
 
 def _run(key: str, script: str) -> str:
     """Run a script's text; how it ended, as Go's os/exec words it."""
+    import subprocess
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="metadata-scripts") as folder:
         path = Path(folder, key)
         path.write_text(script, encoding="utf-8")
@@ -62,6 +93,8 @@ def _run(key: str, script: str) -> str:
 
 
 def _metadata(path: str) -> str | None:
+    import http.client
+
     connection = http.client.HTTPConnection(os.environ["GCE_METADATA_HOST"], timeout=30)
     with contextlib.closing(connection):
         headers = {"Metadata-Flavor": "Google"}
@@ -73,7 +106,6 @@ def _metadata(path: str) -> str | None:
 
 def _download(url: str) -> str:
     # Imported late: only scripts from a URL need an HTTPS client, and it loads slowly.
-    import json
     import urllib.request
 
     request = urllib.request.Request(url)
