@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from localcloud.core import data
-from localcloud.core.discovery import Document, Json
+from localcloud.core.call import Json
+from localcloud.core.discovery import Document
 from localcloud.core.fields import camel
 
 Translate = Callable[[str, list[str], Any], Any]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from localcloud.core.discovery import Document, Json
+from localcloud.core.call import Json
+from localcloud.core.discovery import Document
 
 _INTEGER_FORMATS = {"int32": 32, "uint32": 32, "int64": 64, "uint64": 64}
 
