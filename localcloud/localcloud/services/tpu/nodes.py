@@ -11,8 +11,10 @@ from localcloud.core.operations import Work, effect
 from localcloud.core.store import Record
 from localcloud.services.compute import usage
 from localcloud.services.compute.links import url_of
+from localcloud.services.paging import page
 from localcloud.services.tpu import addresses, capacity, checks, hosts, operations
 from localcloud.services.tpu.api import NODE, NODES, bad_state, load, node_name, place, zone_of
+from localcloud.services.tpu.views import node_view
 
 served: Hook[[Cloud], None] = Hook()
 """Runs when the hosts of a node serve."""
@@ -92,6 +94,27 @@ def create(cloud: Cloud, name: str) -> Record:
         cloud.store.delete(NODE, name)
         raise
     return _with_run_limit(cloud, serve(cloud, record))
+
+
+def _view(cloud: Cloud, call: Call, record: Record) -> Json:
+    if record["state"] == "READY":
+        record["networkEndpoints"] = hosts.endpoints(cloud, record)
+    return node_view(record, call.method.version)
+
+
+@NODES.method("get")
+def get_node(cloud: Cloud, call: Call) -> Json:
+    """Describe a node."""
+    return _view(cloud, call, load(cloud, NODE, node_name(call, cloud)))
+
+
+@NODES.method("list")
+def list_nodes(cloud: Cloud, call: Call) -> Json:
+    """List the nodes of a zone, or of all zones for the location `-`."""
+    everywhere = call.params["locationsId"] == "-"
+    prefix = f"projects/{call.project}/locations/" if everywhere else f"{place(call)}/nodes/"
+    records = [record for _, record in cloud.store.items(NODE, prefix)]
+    return page(call, "nodes", [_view(cloud, call, record) for record in records])
 
 
 @NODES.method("delete")

@@ -9,13 +9,10 @@ from __future__ import annotations
 from ipaddress import IPv4Network
 from typing import Any
 
-from localcloud.core.call import Call, Json
-from localcloud.core.cloud import Cloud
+from localcloud.core.call import Json
 from localcloud.core.discovery import document
 from localcloud.core.store import Record
-from localcloud.services.paging import page
-from localcloud.services.tpu import catalog, hosts
-from localcloud.services.tpu.api import NODE, NODES, load, node_name, place
+from localcloud.services.tpu import catalog
 
 _NEWER_THAN_V1 = {"V2": "V2_ALPHA1"}
 
@@ -87,24 +84,3 @@ def _fitted(value: Any, version: str, spec: Json) -> Any:
     if spec.get("type") == "array":
         return [_fitted(item, version, spec["items"]) for item in value]
     return value
-
-
-def _view(cloud: Cloud, call: Call, record: Record) -> Json:
-    if record["state"] == "READY":
-        record["networkEndpoints"] = hosts.endpoints(cloud, record)
-    return node_view(record, call.method.version)
-
-
-@NODES.method("get")
-def get_node(cloud: Cloud, call: Call) -> Json:
-    """Describe a node."""
-    return _view(cloud, call, load(cloud, NODE, node_name(call, cloud)))
-
-
-@NODES.method("list")
-def list_nodes(cloud: Cloud, call: Call) -> Json:
-    """List the nodes of a zone, or of all zones for the location `-`."""
-    everywhere = call.params["locationsId"] == "-"
-    prefix = f"projects/{call.project}/locations/" if everywhere else f"{place(call)}/nodes/"
-    records = [record for _, record in cloud.store.items(NODE, prefix)]
-    return page(call, "nodes", [_view(cloud, call, record) for record in records])
