@@ -7,13 +7,12 @@ from pathlib import Path
 from localcloud.admin.api import Admin
 from localcloud.core import projects
 from localcloud.core.clock import Clock
-from localcloud.core.cloud import DEVELOPER, Cloud, Latency
+from localcloud.core.cloud import DEVELOPER, Cloud, Latency, cloud_started
 from localcloud.core.dispatch import Dispatcher
-from localcloud.core.hooks import cloud_started
 from localcloud.machines.machine import Network
 from localcloud.machines.machines import Machines
 from localcloud.server.authority import Authority
-from localcloud.server.listener import Listener
+from localcloud.server.proxy import Listener
 from localcloud.services import all_apis
 
 

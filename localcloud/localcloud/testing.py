@@ -7,9 +7,8 @@ from typing import Any
 import requests
 
 from localcloud.app import LocalCloud
-from localcloud.core.call import Json
+from localcloud.core.call import CLOUD_PLATFORM, Json, Principal
 from localcloud.core.cloud import DEVELOPER
-from localcloud.core.tokens import CLOUD_PLATFORM, Principal
 
 
 class UnexpectedStatus(AssertionError):

@@ -16,10 +16,9 @@ from functools import partial
 from pathlib import Path
 
 from localcloud.admin import settings
-from localcloud.core.call import Json
+from localcloud.core.call import TOKENS, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
-from localcloud.core.tokens import TOKENS
 from localcloud.services.compute.instances import power
 from localcloud.services.storage import records, versions
 from localcloud.services.tpu import hosts, nodes

@@ -14,7 +14,7 @@ from localcloud.services.networkmanagement import machines, trace
 from localcloud.services.networkmanagement.ends import PROTOCOLS, WITH_PORTS
 from localcloud.services.networkmanagement.machines import Machine
 from localcloud.services.networkmanagement.packets import Packet, Place
-from localcloud.services.tpu import ports
+from localcloud.services.tpu import hosts
 
 
 def answer(cloud: Cloud, source: str, destination: str, protocol: str) -> Json:
@@ -60,7 +60,7 @@ def _destination(known: list[Machine], name: str, port: int | None) -> tuple[Pla
     for machine in known:
         if machine.served == (name, port):
             # What the API reports here is where Google's TPUs listen at the standard port.
-            return Place.of(machine), ports.STANDARD
+            return Place.of(machine), hosts.STANDARD
     return _place(known, name), port
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from localcloud.core.access import CUSTOM_ROLE
-from localcloud.core.accounts import ACCOUNT
+from localcloud.core.access import ACCOUNT, CUSTOM_ROLE
 from localcloud.core.cloud import Cloud
-from localcloud.services.aiplatform.api import JOB
+from localcloud.services.aiplatform import JOB
 from localcloud.services.billing.api import BUDGET
 from localcloud.services.compute.api import STORE as COMPUTE
-from localcloud.services.iam.federation import POOL, PROVIDER
-from localcloud.services.kms.api import VERSION as KEY_VERSION
+from localcloud.services.federation import POOL, PROVIDER
+from localcloud.services.kms import VERSION as KEY_VERSION
 from localcloud.services.monitoring.channels import CHANNEL, POLICY
 from localcloud.services.pubsub.topics import TOPIC
 from localcloud.services.secretmanager.secrets import SECRET

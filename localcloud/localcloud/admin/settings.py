@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from localcloud.core.call import Json
+from localcloud.core.call import TOKENS, Json
 from localcloud.core.cloud import SETTING, Cloud
 from localcloud.core.errors import invalid
-from localcloud.core.tokens import TOKENS
-from localcloud.services.aiplatform import pools as training_pools
+from localcloud.services import aiplatform as training_pools
 from localcloud.services.compute import catalog as compute_catalog
-from localcloud.services.sts.exchange import ISSUERS
+from localcloud.services.federation import ISSUERS
 from localcloud.services.tpu import catalog as tpu_catalog
 
 Check = Callable[[Json], "list[str]"]
@@ -78,7 +77,7 @@ def _limits(value: Json) -> list[str]:
         for accelerator in tpu_catalog.accelerators().values()
         for preemptible in (False, True)
     }
-    known |= training_pools.metrics()
+    known |= training_pools.quota_metrics()
     return [
         f"{metric!r} is no TPU quota, those are {', '.join(sorted(known))}"
         for metric in value

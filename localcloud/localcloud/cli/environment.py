@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from localcloud.cli.client import Commands, ask, typed
-from localcloud.server import trust
+from localcloud.server import authority
 
 _LOCAL = "127.0.0.1,localhost,::1"
 
@@ -59,9 +59,9 @@ def of(
     """
     file = str(_write_credentials(home, credentials))
     tls = home / "tls"
-    bundle = trust.write(tls, (tls / "ca.pem").read_bytes(), environment)
+    bundle = authority.write_bundle(tls, (tls / "ca.pem").read_bytes(), environment)
     about = credentials["access_token"], file, credentials["project"]
-    return _pointing(port, *about) | _trusting(str(bundle)) | trust.kept(environment)
+    return _pointing(port, *about) | _trusting(str(bundle)) | authority.kept_variables(environment)
 
 
 def _pointing(port: int, token: str, file: str, project: str) -> dict[str, str]:
@@ -88,13 +88,13 @@ def _pointing(port: int, token: str, file: str, project: str) -> dict[str, str]:
 
 def _trusting(bundle: str) -> dict[str, str]:
     """Return the variables that name the authorities, to every client in its own way."""
-    return dict.fromkeys([*trust.VARIABLES, trust.OURS], bundle)
+    return dict.fromkeys([*authority.BUNDLE_VARIABLES, authority.OWN_BUNDLE], bundle)
 
 
 def _taken_back(environment: Mapping[str, str]) -> list[str]:
     """Return the lines that unset everything and give the user's own authorities back."""
-    users = trust.users(environment)
-    names = [*_pointing(0, "", "", ""), *_trusting(""), *trust.kept(environment)]
+    users = authority.users_variables(environment)
+    names = [*_pointing(0, "", "", ""), *_trusting(""), *authority.kept_variables(environment)]
     return [_set(name, users[name]) if name in users else f"unset {name}" for name in names]
 
 

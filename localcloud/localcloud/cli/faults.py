@@ -13,7 +13,7 @@ from pathlib import Path
 from localcloud.cli.client import CommandError, Commands, ask
 from localcloud.cli.scenarios.parse import ScenarioError, read
 from localcloud.cli.scenarios.run import Run
-from localcloud.core.faults import Fault
+from localcloud.core.cloud import Fault
 
 
 def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from localcloud.cli import lock
 from localcloud.cli.client import CommandError, Commands, ask, run_file, running
 from localcloud.core.cloud import NotOwnError, own
-from localcloud.server import peer
+from localcloud.server import proxy
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 60.0
@@ -103,7 +103,7 @@ def _who_gets_in() -> str:
     """Return what holds on a machine with several users, and what does not."""
     others = (
         "other users of this machine are kept out, except from TPU workers"
-        if peer.is_known()
+        if proxy.knows_users()
         else "other users of this machine get in: this system does not say whose a connection is"
     )
     users = "its machines run as you, whatever users they name"

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
-from localcloud.core import conditions, data, enablement, projects
-from localcloud.core.call import Call
+from localcloud import data
+from localcloud.core import conditions, projects
+from localcloud.core.call import ANONYMOUS, CLOUD_PLATFORM, Call, Principal
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, error_info
-from localcloud.core.permissions import known
-from localcloud.core.store import POLICY as POLICY
-from localcloud.core.store import Record
-from localcloud.core.tokens import ANONYMOUS, CLOUD_PLATFORM, Principal
+from localcloud.core.store import POLICY, Record
 
 CUSTOM_ROLE = "role"
 QUOTA_PROJECT = "X-Goog-User-Project"
@@ -79,7 +79,7 @@ def allowed(
     attributes: Mapping[str, Any] | None = None,
 ) -> bool:
     """Return what `has` returns, and note that a call depended on it."""
-    if permission not in known():
+    if permission not in known_permissions():
         raise LookupError(f"{permission} is no permission of Google's")
     granted = has(cloud, principal, permission, resources, attributes)
     with cloud.store.locked():
@@ -231,13 +231,13 @@ def _clients_project(call: Call, service: str) -> str:
 def require_service(cloud: Cloud, project: str, service: str) -> None:
     """Raise the 403 that Google answers when `service` is not enabled in `project`."""
     # "-" stands for any project where a resource's name is unique without it.
-    if not service or project in ("", "-") or enablement.enabled(cloud, project, service):
+    if not service or project in ("", "-") or projects.is_service_enabled(cloud, project, service):
         return
     record = projects.find(cloud, project)
     if record is None:
         raise _no_project(project, service)
     number = record["projectNumber"]
-    title = enablement.catalog().get(service, {}).get("title", service)
+    title = projects.known_services().get(service, {}).get("title", service)
     url = f"https://console.developers.google.com/apis/api/{service}/overview?project={number}"
     raise ApiError(
         403,
@@ -270,3 +270,93 @@ def _no_project(project: str, service: str) -> ApiError:
         f"Permission denied on resource project {project}.",
         details=[error_info("CONSUMER_INVALID", consumer=f"projects/{project}", service=service)],
     )
+
+
+# --- Which permissions Google has, as far as data/permissions.yaml knows them.
+
+log = logging.getLogger(__name__)
+_PROJECT_SERVICE = "resourcemanager"
+
+
+@lru_cache(maxsize=1)
+def known_permissions() -> frozenset[str]:
+    """Return the permissions of the resource types that are known in full."""
+    types: dict[str, list[str]] = data.load("permissions")["types"]
+    return frozenset(f"{kind}.{verb}" for kind, verbs in types.items() for verb in verbs)
+
+
+def is_testable(name: str, service: str = _PROJECT_SERVICE) -> bool:
+    """Return whether Google has a permission that can count on a service's resource.
+
+    A project takes those of all services. That others take their own alone is our own word.
+    """
+    above = data.load("permissions")["above"].get(service, ())
+    if any(fnmatchcase(name, pattern) for pattern in above):
+        return False
+    return (service == _PROJECT_SERVICE or name.startswith(f"{service}.")) and _permission_exists(
+        name
+    )
+
+
+def _permission_exists(name: str) -> bool:
+    """Return whether Google has a permission; where only its resource type is known, say so."""
+    if name in known_permissions():
+        return True
+    facts = data.load("permissions")
+    # Some are in the name of an API: iam.googleapis.com/workloadIdentityPools.get.
+    service, _, rest = name.partition("/" if "/" in name else ".")
+    kind, _, verb = rest.partition(".")
+    there = service in facts["services"] or kind in facts["others"].get(service, ())
+    taken = there and kind.isalnum() and verb.isalnum()
+    if taken:
+        log.warning("%s is taken for a permission of Google's: the local cloud can't tell", name)
+    return taken
+
+
+# --- Looks service accounts up by e-mail address and checks who may use them.
+
+ACCOUNT = "service-account"
+"""The store's kind of accounts, by their full name `projects/p/serviceAccounts/EMAIL`."""
+_OWN_DOMAIN = ".iam.gserviceaccount.com"
+# The accounts that Google makes carry the project's number: Compute Engine's default account, and
+# those as which its services act.
+_GOOGLES = re.compile(
+    r"(\d+)-compute@developer\.gserviceaccount\.com|service-(\d+)@[-a-z0-9]+\.iam\.gserviceaccount\.com"
+)
+
+
+def find_account(cloud: Cloud, email: str) -> tuple[str, Record] | None:
+    """Return the full name and record of an account, or None."""
+    googles = _GOOGLES.fullmatch(email)
+    if googles:
+        project = projects.identifier(cloud, googles.group(1) or googles.group(2))
+    else:
+        project = email.partition("@")[2].removesuffix(_OWN_DOMAIN)
+    key = f"projects/{project}/serviceAccounts/{email}"
+    record = cloud.store.get(ACCOUNT, key)
+    return (key, record) if record is not None and is_account_visible(cloud, record) else None
+
+
+def is_account_visible(cloud: Cloud, record: Record) -> bool:
+    """Return whether Google finds the account, which it does only a while after its creation."""
+    return bool(record.get("_visible", 0.0) <= cloud.clock.now())
+
+
+def is_service_agent(email: str) -> bool:
+    """Return whether a service of Google's acts as the account; those are shown in no list."""
+    return email.startswith("service-") and _GOOGLES.fullmatch(email) is not None
+
+
+def may_act_as(cloud: Cloud, call: Call, email: str) -> bool:
+    """Return whether the caller may attach the account to a machine of the project in the path."""
+    project = f"projects/{call.project}"
+    resources = [f"{project}/serviceAccounts/{email}", project]
+    return allowed(cloud, call.principal, "iam.serviceAccounts.actAs", resources)
+
+
+def account_problem(cloud: Cloud, email: str) -> str:
+    """Return why the account can't be used; empty when it can."""
+    found = find_account(cloud, email)
+    if found is None:
+        return f"the service account '{email}' does not exist"
+    return f"the service account '{email}' is disabled" if found[1].get("disabled") else ""

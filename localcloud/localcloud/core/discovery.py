@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from localcloud.core import data
+from localcloud import data
 
 Json = dict[str, Any]
 # What descriptions say of fields that a caller may send and Google does not look at.

@@ -11,14 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from localcloud.core.cloud import Cloud
-from localcloud.core.hooks import machine_powered_off
-from localcloud.core.machines import MachineSpec, SerialLog
+from localcloud.core import projects
+from localcloud.core.cloud import Cloud, MachineSpec, SerialLog, machine_powered_off
 from localcloud.core.store import Record
-from localcloud.machines import serial_logs
+from localcloud.machines import metadata
 from localcloud.machines.machine import Machine, Network
-from localcloud.machines.metadata import guest_attributes
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +50,7 @@ class Machines:
             self._halt(spec.key, self.grace("stop"))
             record = self._record(spec.key) or {"folder": _folder_name(spec), "port": 0}
             folder = self._cloud.folder("machines", record["folder"])
-            begins = serial_logs.boot(self._cloud, folder)
+            begins = boot_moment(self._cloud, folder)
             told = partial(self._in_background, spec.key)
             machine = Machine(self._cloud, spec, folder, self._network, record["port"], told)
             self._running[spec.key] = machine
@@ -81,13 +80,13 @@ class Machines:
             self._halt(key, self.grace("stop"))
             record = self._record(key)
             if record is not None:
-                serial_logs.keep(self._cloud, record, self._folder(record))
+                keep_serial_log(self._cloud, record, self._folder(record))
                 if keep_disk:
                     (self._folder(record) / "serial.log").unlink(missing_ok=True)
                 else:
                     shutil.rmtree(self._folder(record), ignore_errors=True)
                 self._cloud.store.delete(MACHINE, key)
-                guest_attributes.forget(self._cloud, key)
+                metadata.forget_guest_attributes(self._cloud, key)
         with self._lock:
             self._locks.pop(key, None)
 
@@ -126,11 +125,11 @@ class Machines:
         """Return what VMs of a project have sent to Cloud Logging, also those that are gone."""
         found = self._cloud.store.items(MACHINE, f"projects/{project}/zones/")
         there = [
-            serial_logs.of(record, self._folder(record))
+            serial_log(record, self._folder(record))
             for _, record in found
-            if serial_logs.wanted(self._cloud, record)
+            if is_logged(self._cloud, record)
         ]
-        return serial_logs.kept(self._cloud, project) + there
+        return kept_serial_logs(self._cloud, project) + there
 
     def running(self, key: str) -> bool:
         """Return whether the machine is on."""
@@ -151,7 +150,7 @@ class Machines:
 
     def guest_attributes(self, key: str) -> dict[str, str]:
         """Return what the guest has written, by `namespace/key`."""
-        return guest_attributes.all_of(self._cloud, key)
+        return metadata.guest_attributes(self._cloud, key)
 
     def processes(self) -> list[int]:
         """Return the processes of all machines."""
@@ -249,3 +248,78 @@ def _digest(text: str) -> str:
 
 def _tuples(spec: Record) -> Record:
     return spec | {name: tuple(spec[name]) for name in ("scopes", "tags")}
+
+
+# --- Serial ports that also go to Cloud Logging, which keeps them when the VM is gone.
+#
+# Source: "View serial port output", cloud.google.com/compute/docs/troubleshooting/
+# viewing-serial-port-output: metadata of the VM or else of its project, for 30 days.
+
+RETENTION = 30 * 86400.0
+"""Seconds for which Cloud Logging keeps an entry."""
+KEPT = "serial-log"
+"""The store's kind of logs whose VM is gone, by the VM's path and its number."""
+SERIAL = "serial.log"
+_SWITCH = "serial-port-logging-enable"
+
+
+def boot_moment(cloud: Cloud, folder: Path) -> tuple[int, float]:
+    """Return where the output of a boot that is about to begin will be, and when it begins."""
+    path = folder / SERIAL
+    return (path.stat().st_size if path.exists() else 0), cloud.clock.now()
+
+
+def is_logged(cloud: Cloud, machine: Record) -> bool:
+    """Return whether metadata asks for it; the host of a TPU has no port that could be asked for.
+
+    The local cloud looks when it is asked, not when a line is written.
+    """
+    spec = machine["spec"]
+    common = projects.common_metadata(cloud, spec["project"])
+    metadata = {item["key"]: item.get("value", "") for item in common} | spec["attributes"]
+    return "/instances/" in spec["key"] and metadata.get(_SWITCH, "").upper() == "TRUE"
+
+
+def serial_log(machine: Record, folder: Path) -> SerialLog:
+    """Return the log of a machine that is there."""
+    return _log(machine["spec"], machine.get("boots", []), folder / SERIAL)
+
+
+def keep_serial_log(cloud: Cloud, machine: Record, folder: Path) -> None:
+    """Keep the log of a machine that is about to be deleted, if it is wanted."""
+    _forget_old(cloud)
+    source, spec = folder / SERIAL, machine["spec"]
+    if not is_logged(cloud, machine) or not source.exists():
+        return
+    source.replace(_kept_path(cloud, spec["number"]))
+    record = {name: spec[name] for name in ("project", "zone", "name", "number")}
+    record |= {"boots": machine.get("boots", []), "ended": cloud.clock.now()}
+    cloud.store.put(KEPT, f"{spec['key']}/{spec['number']}", record)
+
+
+def kept_serial_logs(cloud: Cloud, project: str) -> list[SerialLog]:
+    """Return the logs of a project's machines that are gone."""
+    found = cloud.store.items(KEPT, f"projects/{project}/")
+    return [_log(gone, gone["boots"], _kept_path(cloud, gone["number"])) for _, gone in found]
+
+
+def _forget_old(cloud: Cloud) -> None:
+    for key, gone in cloud.store.items(KEPT):
+        if gone["ended"] < cloud.clock.now() - RETENTION:
+            _kept_path(cloud, gone["number"]).unlink(missing_ok=True)
+            cloud.store.delete(KEPT, key)
+
+
+def _log(machine: Record, boots: list[Any], path: Path) -> SerialLog:
+    return SerialLog(
+        project=machine["project"],
+        zone=machine["zone"],
+        name=machine["name"],
+        number=machine["number"],
+        boots=tuple((begin, when) for begin, when in boots),
+        output=path.read_bytes() if path.exists() else b"",
+    )
+
+
+def _kept_path(cloud: Cloud, number: int) -> Path:
+    return cloud.folder("serial-logs") / f"{number}.log"

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generat
 
 from localcloud.admin import settings
 from localcloud.app import LocalCloud
-from localcloud.core import enablement, projects
+from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
 from localcloud.testing import Client, session
 from tests.unit.bootstrap.conftest import Resources, of
@@ -69,7 +69,7 @@ READS = {*OPEN, "prod-preview"}
 def owner(tmp_path: Path) -> Iterator[Client]:
     local_cloud = LocalCloud(tmp_path / "cloud", clock=VirtualClock())
     local_cloud.start()
-    enablement.enable(local_cloud.cloud, PROJECT, APIS)
+    projects.enable_services(local_cloud.cloud, PROJECT, APIS)
     yield Client(local_cloud)
     local_cloud.stop()
 

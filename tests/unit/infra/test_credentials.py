@@ -17,10 +17,10 @@ from infra.queued.api import TpuApi
 from infra.rest import Api, ApiError, ApiResourceProvider
 from localcloud.admin import settings
 from localcloud.app import LocalCloud
-from localcloud.core import enablement
+from localcloud.core import projects
+from localcloud.core.call import Principal
 from localcloud.core.cloud import DEVELOPER
 from localcloud.core.projects import DEFAULT_PROJECT
-from localcloud.core.tokens import Principal
 from localcloud.services.oauth2 import refresh_token
 from localcloud.testing import Client
 
@@ -150,7 +150,7 @@ def test_a_persons_calls_count_for_the_project_that_they_are_about_where_google_
 ) -> None:
     """Reports disagree whether Vertex AI asks; organization policies always do."""
     for api in ("orgpolicy.googleapis.com", "aiplatform.googleapis.com"):
-        enablement.enable(cloud.cloud, DEFAULT_PROJECT, [api])
+        projects.enable_services(cloud.cloud, DEFAULT_PROJECT, [api])
     settings.change(cloud.cloud, "vertex-quota-project", {"on": asks})
     token = cloud.cloud.token(Principal(DEVELOPER))
     said = Given(token=token) if kind == "token" else Given(key=json.dumps(key_of(cloud)))

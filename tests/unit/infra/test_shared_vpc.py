@@ -15,7 +15,7 @@ import pytest
 from infra.settings.parse import parse
 from localcloud.admin.reach import answer
 from localcloud.app import LocalCloud
-from localcloud.core import enablement, projects
+from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import DEVELOPER
 from localcloud.testing import Client, UnexpectedStatus
@@ -58,7 +58,9 @@ def local(tmp_path: Path) -> Iterator[LocalCloud]:
     for project in (SERVICE, HOST):
         projects.ensure(local.cloud, project, owner=DEVELOPER)
         apis = ("tpu", "compute", "storage", "iam", "cloudresourcemanager")
-        enablement.enable(local.cloud, project, tuple(f"{api}.googleapis.com" for api in apis))
+        projects.enable_services(
+            local.cloud, project, tuple(f"{api}.googleapis.com" for api in apis)
+        )
     api = Client(local)
     network = f"projects/{HOST}/global/networks/lent"
     made = {"name": "lent", "autoCreateSubnetworks": False}

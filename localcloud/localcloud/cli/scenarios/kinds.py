@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from localcloud.admin import settings
-from localcloud.core.faults import Fault
+from localcloud.core.cloud import Fault
 
 Ask = Callable[[str, str, dict[str, Any]], dict[str, Any]]
 """(verb, name, what to send) -> the emulator's answer; raises CommandError."""

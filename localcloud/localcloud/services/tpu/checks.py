@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
+from ipaddress import IPv4Network
 
-from localcloud.core import access, accounts, projects
-from localcloud.core.call import Call, Json
+from localcloud.core import access, projects
+from localcloud.core.call import CLOUD_PLATFORM, Call, Json, Principal, is_scope
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
-from localcloud.core.tokens import CLOUD_PLATFORM, Principal, is_scope
+from localcloud.services.compute import disks as compute_disks
 from localcloud.services.compute.api import STORE
-from localcloud.services.compute.links import path_from, url_of
-from localcloud.services.compute.networks import require_network
+from localcloud.services.compute.links import last, path_from, url_of
+from localcloud.services.compute.networks import require_network, subnets
 from localcloud.services.compute.projects import default_service_account
+from localcloud.services.compute.resources import load
 from localcloud.services.compute.subnetworks import ranges, require_subnetwork
+from localcloud.services.compute.usage import holders, in_use
 from localcloud.services.tpu import catalog
-from localcloud.services.tpu.api import NODE
-from localcloud.services.tpu.locations import network_agent
+from localcloud.services.tpu.api import NODE, network_agent, project_of
+from localcloud.services.tpu.catalog import Accelerator
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL = re.compile(r"[a-z][-_a-z0-9]{0,62}")
@@ -175,10 +178,10 @@ def service_account(cloud: Cloud, call: Call, sent: Json) -> Json:
         ApiError: 400 when the account does not exist, 403 when the caller may not act as it.
     """
     email = sent.get("email") or default_service_account(call.project)
-    problem = accounts.problem(cloud, email)
+    problem = access.account_problem(cloud, email)
     if problem:
         raise invalid(f'Cloud TPU received an invalid service account, "{email}": {problem}.')
-    if not accounts.may_act_as(cloud, call, email):
+    if not access.may_act_as(cloud, call, email):
         raise ApiError(
             403,
             f"The user does not have permission to act as service account '{email}': "
@@ -218,3 +221,172 @@ def scheduling(config: Json) -> Json:
     if len(tiers) > 1:
         raise invalid(f"Only one of {' and '.join(tiers)} may be set in scheduling_config.")
     return config
+
+
+# --- The address range of a classic node, which Google puts into a network of its own and peers.
+
+# Source: cloud.google.com/tpu/docs/internal-ip-blocks, "Manual IP address configuration".
+_PRIVATE = [IPv4Network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")]
+_AUTOMATIC = IPv4Network("10.240.0.0/12")
+
+
+def accepted_range(cloud: Cloud, accelerator: Accelerator, network: str, wanted: str) -> str:
+    """Return the range that a new node gets.
+
+    Args:
+        cloud: the cloud.
+        accelerator: the node's type, which says how large the range must be.
+        network: path of the network that it is peered with.
+        wanted: in CIDR notation, or an address alone, or empty.
+
+    Raises:
+        ApiError: 400 for a range that is malformed, too small, not private, or taken.
+    """
+    taken = _taken_ranges(cloud, network)
+    if not wanted:
+        for candidate in _AUTOMATIC.subnets(new_prefix=accelerator.prefix):
+            if not any(candidate.overlaps(other) for other, _ in taken):
+                return str(candidate)
+        raise ApiError(400, f"Network '{network}' has no free range for the node.")
+    block = _parse_range(wanted, accelerator)
+    if block.prefixlen > accelerator.prefix:
+        raise invalid(
+            f'Cloud TPU received an invalid CIDR block, "{wanted}": {accelerator.name} needs a '
+            f"range of at least /{accelerator.prefix}."
+        )
+    if not any(block.subnet_of(private) for private in _PRIVATE):
+        raise invalid(
+            f'Cloud TPU received an invalid CIDR block, "{wanted}": it must be within '
+            f"{', '.join(map(str, _PRIVATE))}."
+        )
+    for other, holder in taken:
+        if block.overlaps(other):
+            raise invalid(
+                f'Cloud TPU received an invalid CIDR block, "{wanted}": it conflicts with '
+                f"{other} of {holder}."
+            )
+    return str(block)
+
+
+def _parse_range(text: str, accelerator: Accelerator) -> IPv4Network:
+    try:
+        return IPv4Network(text if "/" in text else f"{text}/{accelerator.prefix}")
+    except ValueError as error:
+        raise invalid(f'Cloud TPU received an invalid CIDR block, "{text}": {error}.') from None
+
+
+def _taken_ranges(cloud: Cloud, network: str) -> list[tuple[IPv4Network, str]]:
+    found = [
+        (block, f"subnetwork '{subnet['name']}'")
+        for subnet in subnets(cloud, network)
+        for block in ranges(subnet)
+    ]
+    found += [
+        (IPv4Network(node["cidrBlock"]), f"TPU node '{node['name']}'")
+        for _, node in cloud.store.items(NODE, f"projects/{project_of(network)}/")
+        if node.get("cidrBlock") and node["_network"] == network
+    ]
+    return found
+
+
+# --- The data disks of a TPU VM: all of its hosts get the same ones.
+#
+# Source: cloud.google.com/tpu/docs/attach-durable-block-storage (kinds and numbers of disks, and that
+# more than one host may only read).
+
+_WRITE = "READ_WRITE"
+# Disks of these kinds attach to a single machine, unless their access mode says otherwise.
+_UNSHARED = ("hyperdisk-balanced", "hyperdisk-ml")
+
+
+def accepted_disks(
+    cloud: Cloud,
+    call: Call,
+    zone: str,
+    accelerator: Accelerator,
+    sent: list[Json],
+    *,
+    slices: int = 1,
+    node: str = "",
+) -> list[Json]:
+    """Return the data disks as a node has them.
+
+    Args:
+        cloud: the cloud.
+        call: names the project.
+        zone: of the node.
+        accelerator: the node's type.
+        sent: the request's `dataDisks`.
+        slices: how many nodes get them.
+        node: full name of a node that has some of them already.
+
+    Raises:
+        ApiError: 404 for a disk that does not exist, 400 for one that the node cannot have.
+    """
+    if len(sent) > accelerator.disk_count:
+        raise invalid(
+            f"{accelerator.name} takes at most {accelerator.disk_count} data disks a host, got "
+            f"{len(sent)}."
+        )
+    paths = [
+        compute_disks.require_disk(cloud, call.project, disk.get("sourceDisk", "")) for disk in sent
+    ]
+    machines = accelerator.hosts * slices
+    for path, disk in zip(paths, sent, strict=True):
+        if f"/zones/{zone}/" not in path:
+            raise invalid(f"Disk '{path}' is not in zone {zone}.")
+        if paths.count(path) > 1:
+            raise invalid(f"Disk '{path}' is given more than once.")
+        _require_disk_kind(load(cloud, path), path, accelerator)
+        if disk.get("mode", _WRITE) == _WRITE and machines > 1:
+            raise invalid(
+                f"Disk '{path}' cannot be attached in READ_WRITE mode: there are {machines} TPU "
+                "workers, and only one may write. Use READ_ONLY."
+            )
+        _require_free_disk(cloud, path, disk, machines, node)
+    return [{"mode": _WRITE} | disk for disk in sent]
+
+
+def _require_disk_kind(record: Json, path: str, accelerator: Accelerator) -> None:
+    kind = last(record["type"])
+    if kind not in accelerator.disks:
+        raise invalid(
+            f"Disk '{path}' is a {kind}; {accelerator.name} takes {', '.join(accelerator.disks)}."
+        )
+
+
+def _require_free_disk(cloud: Cloud, path: str, disk: Json, machines: int, node: str) -> None:
+    record = load(cloud, path)
+    others = [user for user in holders(cloud, path) if user != node]
+    if disk.get("mode", _WRITE) == _WRITE and others:
+        raise in_use(path, others[0])
+    for other in others:
+        if _writes(cloud, other, path):
+            raise in_use(path, other)
+    shared = machines > 1 or bool(others)
+    if (
+        shared
+        and last(record["type"]) in _UNSHARED
+        and record.get("accessMode") != "READ_ONLY_MANY"
+    ):
+        raise invalid(
+            f"Disk '{path}' can be attached to one machine only: its access mode is "
+            f"{record.get('accessMode', 'READ_WRITE_SINGLE')}, not READ_ONLY_MANY."
+        )
+
+
+def _writes(cloud: Cloud, user: str, path: str) -> bool:
+    """Return whether a node or an instance may write to a disk that it has."""
+    node = cloud.store.get(NODE, user)
+    if node is not None:
+        return any(
+            disk.get("mode", _WRITE) == _WRITE
+            for disk in node.get("dataDisks", [])
+            if last(disk["sourceDisk"]) == last(path)
+        )
+    instance = cloud.store.get(STORE, user) or {}
+    return any(
+        disk["mode"] == _WRITE
+        for disk in instance.get("disks", [])
+        if disk.get("source") == url_of(path)
+    )

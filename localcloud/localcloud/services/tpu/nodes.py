@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from localcloud.core.call import Call, Json
+from localcloud.core import projects
+from localcloud.core.call import Call, Json, page
 from localcloud.core.clock import rfc3339
-from localcloud.core.cloud import Cloud
-from localcloud.core.errors import ApiError
-from localcloud.core.hooks import Hook, cloud_started, machine_powered_off
-from localcloud.core.operations import Work, effect
-from localcloud.core.store import Record
+from localcloud.core.cloud import Cloud, Hook, cloud_started, machine_powered_off
+from localcloud.core.errors import ApiError, invalid
+from localcloud.core.store import Record, Work, effect
 from localcloud.services.compute import usage
+from localcloud.services.compute.api import STORE
 from localcloud.services.compute.links import url_of
-from localcloud.services.paging import page
-from localcloud.services.tpu import addresses, capacity, checks, hosts, operations
-from localcloud.services.tpu.api import NODE, NODES, bad_state, load, node_name, place, zone_of
-from localcloud.services.tpu.views import node_view
+from localcloud.services.compute.networks import require_network
+from localcloud.services.compute.resources import identity
+from localcloud.services.tpu import api, capacity, catalog, checks, hosts
+from localcloud.services.tpu.api import (
+    NODE,
+    NODES,
+    bad_state,
+    load,
+    node_name,
+    node_view,
+    place,
+    service_identity,
+    zone_of,
+)
 
 served: Hook[[Cloud], None] = Hook()
 """Runs when the hosts of a node serve."""
@@ -134,7 +144,7 @@ def delete(cloud: Cloud, name: str) -> None:
     record = cloud.store.get(NODE, name)
     if record is not None:
         hosts.remove(cloud, record)
-        addresses.release(cloud, record)
+        hosts.release_addresses(cloud, record)
         cloud.store.delete(NODE, name)
         deleted.run(cloud, record)
 
@@ -270,7 +280,7 @@ def load_present(cloud: Cloud, name: str) -> Record:
 def _start(cloud: Cloud, call: Call, verb: str, name: str) -> Json:
     step = "start" if verb == "reimage" else verb
     work = Work(f"tpu.node.{verb}", {"name": name}, cloud.seconds(f"tpu.{step}"))
-    return operations.start(cloud, call, work, verb=verb, target=name)
+    return api.start_operation(cloud, call, work, verb=verb, target=name)
 
 
 @usage.finders
@@ -286,3 +296,93 @@ def _went_off(cloud: Cloud, key: str) -> None:
     if record is not None and record["state"] == "READY":
         hosts.halt(cloud, record)
         set_state(cloud, name, "STOPPED")
+
+
+# --- Version 1: classic TPU nodes; TPU VMs are seen, stopped and deleted here too.
+
+_V1 = ("v1",)
+
+
+@NODES.method("create", versions=_V1)
+def create_classic_node(cloud: Cloud, call: Call) -> Json:
+    """Create a classic node."""
+    name = new_name(cloud, call)
+    capacity.require_nodes_allowed(cloud)
+    accelerator = checks.accelerator(zone_of(name), call.body)
+    checks.require_common(call.body)
+    _require_version(call.body.get("tensorflowVersion", ""))
+    with cloud.store.locked():
+        return begin_create(cloud, call, name, _classic_record(cloud, call, accelerator))
+
+
+@NODES.method("reimage", versions=_V1)
+def reimage_node(cloud: Cloud, call: Call) -> Json:
+    """Install another TensorFlow version on a classic node."""
+    name = node_name(call, cloud)
+    version = call.body.get("tensorflowVersion", "")
+    if "tensorflowVersion" not in load(cloud, NODE, name):
+        raise invalid(f"'{name}' is a TPU VM; only TPU nodes can be reimaged.")
+    _require_version(version)
+    states = ("READY", "STOPPED")
+    return begin(cloud, call, "reimage", states, "REIMAGING", tensorflowVersion=version)
+
+
+def _classic_record(cloud: Cloud, call: Call, accelerator: catalog.Accelerator) -> Record:
+    body = call.body
+    project = call.project
+    network = require_network(cloud, project, checks.by_id(cloud, body.get("network", "")))
+    if not body.get("useServiceNetworking") and network.split("/")[1] != project:
+        raise invalid("A Shared VPC's network needs use_service_networking.")
+    record: Record = {
+        "description": body.get("description"),
+        "labels": body.get("labels"),
+        "acceleratorType": accelerator.name,
+        "acceleratorConfig": {"type": accelerator.type, "topology": accelerator.topology},
+        "tensorflowVersion": body["tensorflowVersion"],
+        "network": network.replace(f"projects/{project}/", f"projects/{projects.number(project)}/"),
+        "serviceAccount": service_identity(project),
+        "schedulingConfig": checks.scheduling(body.get("schedulingConfig") or {}) or None,
+        "useServiceNetworking": body.get("useServiceNetworking") or None,
+        "apiVersion": "V1",
+        "_network": network,
+        "_uses": [url_of(network)],
+    }
+    if record["useServiceNetworking"]:
+        if body.get("cidrBlock"):
+            raise invalid("cidr_block and use_service_networking exclude each other.")
+    else:
+        wanted = body.get("cidrBlock", "")
+        record["cidrBlock"] = checks.accepted_range(cloud, accelerator, network, wanted)
+    return {key: value for key, value in record.items() if value is not None}
+
+
+def _require_version(version: str) -> None:
+    if version not in catalog.tensorflow_versions():
+        raise invalid(
+            f'Cloud TPU received an invalid TensorFlowVersion, "{version}". Accepted values are '
+            f"{', '.join(catalog.tensorflow_versions())}."
+        )
+
+
+# --- On request (setting `tpu-firewall`) Cloud TPU makes a rule in a TPU VM's network, and leaves it.
+#
+# Google's service agents for TPUs may change firewall rules (roles/cloudtpu.serviceAgent and
+# roles/tpu.xpnAgent); whether they do in a network of the project, nobody here has seen.
+
+_FIREWALL_RULE = {"priority": 1000, "direction": "INGRESS", "disabled": False}
+_FIREWALL_RULE |= {
+    "sourceRanges": ["10.0.0.0/8"],
+    "allowed": [{"IPProtocol": "tcp", "ports": ["8470"]}],
+}
+
+
+@served
+def _add_rule(cloud: Cloud) -> None:
+    if not cloud.setting("tpu-firewall").get("on"):
+        return
+    for _, node in cloud.store.items(NODE):
+        project, _, network = node["_network"].partition("/global/networks/")
+        name = f"tpu-{network}"[:63].rstrip("-")
+        path = f"{project}/global/firewalls/{name}"
+        rule = identity(cloud, "compute#firewall", path, name) | _FIREWALL_RULE
+        cloud.store.put(STORE, path, rule | {"network": url_of(node["_network"])})

@@ -20,7 +20,7 @@ import trustme
 
 from localcloud.app import LocalCloud
 from localcloud.cli import environment, main
-from localcloud.server import trust
+from localcloud.server import authority
 from localcloud.server.authority import Authority
 
 CREDENTIALS = {"project": "tpu-stack-local", "access_token": "t", "refresh_token": "r"}
@@ -148,7 +148,7 @@ def test_unset_gives_the_users_own_back(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for name in trust.VARIABLES:
+    for name in authority.BUNDLE_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     for name, value in shell(local_cloud, {"SSL_CERT_FILE": str(company.authority)}).items():
         monkeypatch.setenv(name, value)
@@ -156,7 +156,9 @@ def test_unset_gives_the_users_own_back(
         main.main(["env", "--unset"])
     lines = capsys.readouterr().out.splitlines()
     assert f"export SSL_CERT_FILE={company.authority}" in lines
-    assert {"unset CURL_CA_BUNDLE", "unset HTTPS_PROXY", f"unset {trust.OURS}"} <= set(lines)
+    assert {"unset CURL_CA_BUNDLE", "unset HTTPS_PROXY", f"unset {authority.OWN_BUNDLE}"} <= set(
+        lines
+    )
 
 
 def test_machines_trust_what_the_clouds_own_user_does(

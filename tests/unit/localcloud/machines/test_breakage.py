@@ -10,10 +10,10 @@ import pytest
 
 from localcloud.admin import breakage
 from localcloud.app import LocalCloud
+from localcloud.core.call import CLOUD_PLATFORM, Principal
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError
-from localcloud.core.tokens import CLOUD_PLATFORM, Principal
-from localcloud.machines.metadata import tokens
+from localcloud.machines import metadata
 from localcloud.testing import Client
 from tests.unit.localcloud.machines.conftest import Guest, spec, until
 
@@ -96,13 +96,13 @@ def test_expired_tokens_are_those_that_a_machine_has_got_by_now(
         caller.session.headers["Authorization"] = f"Bearer {token}"
         return caller.get(f"{BUCKET}/none", status=status)
 
-    old = tokens.access_token(cloud, machine, [])["access_token"]
+    old = metadata.access_token(cloud, machine, [])["access_token"]
     elsewhere = cloud.token(Principal(f"serviceAccount:{email}"))
     ask(old, 404)
     breakage.expire_tokens(cloud, "m")
     assert ask(old, 401)["error"]["details"][0]["reason"] == "ACCESS_TOKEN_EXPIRED"
     ask(elsewhere, 404)
-    ask(tokens.access_token(cloud, machine, [])["access_token"], 404)
+    ask(metadata.access_token(cloud, machine, [])["access_token"], 404)
 
 
 def test_objects_are_found_and_deleted_by_a_pattern(local_cloud: LocalCloud) -> None:

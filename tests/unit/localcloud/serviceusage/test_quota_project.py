@@ -8,8 +8,8 @@ import pytest
 
 from localcloud.admin import settings
 from localcloud.core import projects
+from localcloud.core.call import Principal
 from localcloud.core.cloud import DEVELOPER, Cloud
-from localcloud.core.tokens import Principal
 from localcloud.testing import Client
 
 OURS, OTHERS = projects.DEFAULT_PROJECT, "other-project"

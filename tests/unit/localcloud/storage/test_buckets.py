@@ -3,10 +3,11 @@ from __future__ import annotations
 import pytest
 
 from localcloud.admin import resources
-from localcloud.core import access, projects
+from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
 from localcloud.core.cloud import Cloud
 from localcloud.core.projects import DEFAULT_PROJECT
+from localcloud.core.store import POLICY
 from localcloud.testing import Client
 from tests.unit.localcloud.storage.conftest import HOST, Bucket
 
@@ -165,7 +166,7 @@ def test_nothing_of_a_deleted_bucket_stays_behind(api: Client, cloud: Cloud) -> 
     left = cloud.store.counts()
     assert not [kind for kind in left if "object" in kind or kind in ("bucket", "upload")]
     assert not [path for path in (cloud.home / "objects").rglob("*") if path.is_file()]
-    assert cloud.store.get(access.POLICY, f"buckets/{bucket.name}") is None
+    assert cloud.store.get(POLICY, f"buckets/{bucket.name}") is None
 
 
 def test_buckets_are_listed_by_project_in_pages(api: Client, cloud: Cloud) -> None:

@@ -15,10 +15,10 @@ import pytest
 
 from localcloud.app import LocalCloud
 from localcloud.cli import environment
-from localcloud.core import enablement
+from localcloud.core import projects
+from localcloud.core.call import CLOUD_PLATFORM, Principal
 from localcloud.core.clock import Clock
 from localcloud.core.cloud import DEVELOPER
-from localcloud.core.tokens import CLOUD_PLATFORM, Principal
 from localcloud.services.oauth2 import refresh_token
 from localcloud.services.tpu import nodes
 from localcloud.testing import Client, machine
@@ -208,7 +208,7 @@ def test_a_tpu_serves_again_at_its_endpoint_after_a_restart(tmp_path: Path) -> N
     home = tmp_path / "home"
     first = LocalCloud(home)
     first.start()
-    enablement.enable(first.cloud, "tpu-stack-local", ("tpu.googleapis.com",))
+    projects.enable_services(first.cloud, "tpu-stack-local", ("tpu.googleapis.com",))
     body = {"acceleratorType": "v2-8", "runtimeVersion": "tpu-vm-tf-2.17.0-pod-pjrt"}
     Client(first).post(f"{V2}/nodes", body, nodeId="t")
     port = Client(first).get(f"{V2}/nodes/t")["networkEndpoints"][0]["port"]

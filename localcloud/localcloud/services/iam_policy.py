@@ -7,13 +7,12 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 
-from localcloud.core import access, accounts, conditions, permissions
-from localcloud.core.call import Call, Json
+from localcloud.core import access, conditions
+from localcloud.core.call import Call, Json, Principal, same_bytes
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid
-from localcloud.core.fields import same_bytes
 from localcloud.core.registry import Collection
-from localcloud.core.tokens import Principal
+from localcloud.core.store import POLICY
 
 KINDS = ("user", "serviceAccount", "group", "domain", "principal", "principalSet", "deleted")
 _CONDITIONAL = 3
@@ -81,7 +80,7 @@ def _put(cloud: Cloud, resource: str, bindings: list[Json]) -> Json:
         return known
     version = _CONDITIONAL if any(map(condition_of, merged)) else 1
     written = {"version": version, "etag": etag(cloud), "bindings": merged}
-    cloud.store.put(access.POLICY, resource, written)
+    cloud.store.put(POLICY, resource, written)
     return written
 
 
@@ -90,7 +89,7 @@ def granted(
 ) -> Json:
     """Return which permissions the caller has on one of `resources`, which are of a service."""
     for name in wanted:
-        if not permissions.counts(name, service):
+        if not access.is_testable(name, service):
             raise invalid(f"Permission {name} is not valid for this resource.")
     have = [name for name in wanted if access.has(cloud, principal, name, resources)]
     return {"permissions": have} if have else {}
@@ -201,9 +200,9 @@ def _grants(bindings: list[Json]) -> set[tuple[str, str, object]]:
 def add_account(cloud: Cloud, project: str, email: str, role: str, **fields: str) -> None:
     """Make an account that Google gives to a project, once, with its role."""
     name = f"projects/{project}/serviceAccounts/{email}"
-    if cloud.store.get(accounts.ACCOUNT, name) is None:
+    if cloud.store.get(access.ACCOUNT, name) is None:
         record = {"name": name, "projectId": project, "email": email, **fields}
-        cloud.store.put(accounts.ACCOUNT, name, record)
+        cloud.store.put(access.ACCOUNT, name, record)
         grant(cloud, f"projects/{project}", role, f"serviceAccount:{email}")
 
 
@@ -218,12 +217,12 @@ def recall_member(cloud: Cloud, member: str, unique_id: str) -> None:
 
 
 def _rename(cloud: Cloud, member: str, renamed: str) -> None:
-    for resource, policy in cloud.store.items(access.POLICY):
+    for resource, policy in cloud.store.items(POLICY):
         for binding in policy.get("bindings", []):
             if member in binding["members"]:
                 names = [renamed if name == member else name for name in binding["members"]]
                 binding["members"] = names
-                cloud.store.put(access.POLICY, resource, policy)
+                cloud.store.put(POLICY, resource, policy)
 
 
 def check(
@@ -274,7 +273,7 @@ def _exists(cloud: Cloud, email: str) -> bool:
     if _AGENT.match(email):
         # The accounts in whose name Google's services act are Google's own.
         return True
-    return accounts.find(cloud, email) is not None
+    return access.find_account(cloud, email) is not None
 
 
 def _merged(bindings: list[Json]) -> list[Json]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-_FOLDER = Path(__file__).parent.parent / "data"
+_FOLDER = Path(__file__).parent
 
 
 @cache

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from localcloud.core.call import Call, Json, Response
+import re
+
+from localcloud.core.call import CLOUD_PLATFORM, Call, Json, Principal, Response
 from localcloud.core.cloud import DEVELOPER, Cloud
-from localcloud.core.errors import ApiError
+from localcloud.core.discovery import source
+from localcloud.core.errors import ApiError, invalid
 from localcloud.core.registry import Api
-from localcloud.core.tokens import CLOUD_PLATFORM, Principal
 
 API = Api("oauth2", ("v2",), hosts=("www.googleapis.com",), gated=False)
 _TOKEN_HOSTS = ("oauth2.googleapis.com", "www.googleapis.com", "accounts.google.com")
@@ -115,3 +117,33 @@ def _answer(body: Json, status: int = 200) -> Response:
     response = Response.of_json(body, status)
     response.headers["Cache-Control"] = "no-store"
     return response
+
+
+# --- Discovery documents, for clients that fetch them; TPU_API_DISCOVERY_URL lets TensorFlow do so.
+
+DISCOVERY = Api("discovery", ("v1",), hosts=("www.googleapis.com",), gated=False)
+_HOSTS = tuple(
+    f"{api}.googleapis.com"
+    for api in ("cloudresourcemanager", "compute", "iam", "serviceusage", "storage", "tpu")
+)
+
+
+def _document(api: str, version: str) -> Response:
+    if not re.fullmatch(r"\w+", api) or not re.fullmatch(r"\w+", version):
+        raise invalid(f"'{api}' '{version}' is no API's name and version")
+    path = source(api, version)
+    if not path.exists():
+        raise ApiError(404, f"Discovery document not found for API service: {api}, {version}")
+    return Response(200, path.read_bytes(), {"Content-Type": "application/json; charset=UTF-8"})
+
+
+@DISCOVERY.method("apis.getRest")
+def get_rest(cloud: Cloud, call: Call) -> Response:
+    """Answer an API's document from the old central address."""
+    return _document(call.params["api"], call.params["version"])
+
+
+@DISCOVERY.raw("GET", r"/\$discovery/rest", like="apis.getRest", hosts=_HOSTS)
+def get_own(cloud: Cloud, call: Call) -> Response:
+    """Answer an API's document from its own host."""
+    return _document(call.request.host.partition(".")[0], call.arg("version"))
