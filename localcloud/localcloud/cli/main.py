@@ -43,6 +43,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (lifecycle, environment, logs, faults, forward, permissions, reach):
-        module.add_commands(commands, common)
+    lifecycle.add_commands(commands, common)
+    environment.add_commands(commands, common)
+    logs.add_commands(commands, common)
+    faults.add_commands(commands, common)
+    forward.add_commands(commands, common)
+    permissions.add_commands(commands, common)
+    reach.add_commands(commands, common)
     return parser
