@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from localcloud.admin.api import Admin
+from localcloud.admin import Admin
 from localcloud.core import projects
 from localcloud.core.clock import Clock
 from localcloud.core.cloud import DEVELOPER, Cloud, Latency, cloud_started

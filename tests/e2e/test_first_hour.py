@@ -18,7 +18,7 @@ import pytest
 from infra.catalog import Catalog
 from infra.deployer import permissions_of
 from infra.settings.stack_file import load_stack_file
-from localcloud.admin.resources import names, soft_deleted_bytes
+from localcloud.admin import resource_names, soft_deleted_bytes
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.call import Principal
@@ -112,7 +112,7 @@ def make_deployer(cloud: LocalCloud) -> None:
 
 
 def made_in(cloud: LocalCloud) -> dict[str, list[str]]:
-    return names(cloud.cloud)
+    return resource_names(cloud.cloud)
 
 
 def trained(life: Life) -> float:

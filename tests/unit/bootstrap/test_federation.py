@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
 
-from localcloud.admin import settings
+from localcloud import settings
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.clock import VirtualClock

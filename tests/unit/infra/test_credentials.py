@@ -15,7 +15,7 @@ from infra.credentials import Given, given, of_program, session
 from infra.managed_jobs import CustomJobsApi
 from infra.queued.api import TpuApi
 from infra.rest import Api, ApiError, ApiResourceProvider
-from localcloud.admin import settings
+from localcloud import settings
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.call import Principal

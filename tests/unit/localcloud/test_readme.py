@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from localcloud.cli import environment
-from localcloud.cli.main import main
+from localcloud import cli
+from localcloud.cli import main
 
 ROOT = Path(__file__).parents[3] / "localcloud"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -39,7 +39,7 @@ def test_the_map_names_every_package() -> None:
 
 def test_every_variable_of_env_is_listed() -> None:
     listed = set(re.findall(r"`([A-Za-z0-9_]+)`", README.partition("### Variables")[2]))
-    assert {*environment._pointing(0, "", "", ""), *environment._trusting("")} <= listed
+    assert {*cli._pointing(0, "", "", ""), *cli._trusting("")} <= listed
 
 
 def test_resumable_upload_is_in_the_map() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import click
 import pytest
 
-from localcloud.cli import main as localcloud
+from localcloud import cli as localcloud
 from tpu_training.commands.cli import parse
 from tpu_training.errors import InputError
 from tpustack.__main__ import cli

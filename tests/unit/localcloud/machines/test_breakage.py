@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from localcloud.admin import breakage
+from localcloud import breakage
 from localcloud.app import LocalCloud
 from localcloud.core.call import CLOUD_PLATFORM, Principal
 from localcloud.core.cloud import Cloud

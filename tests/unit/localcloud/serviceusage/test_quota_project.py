@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from localcloud.admin import settings
+from localcloud import settings
 from localcloud.core import projects
 from localcloud.core.call import Principal
 from localcloud.core.cloud import DEVELOPER, Cloud

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from localcloud.admin import settings
+from localcloud import settings
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.clock import VirtualClock

@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from localcloud import cli
 from localcloud.app import LocalCloud
-from localcloud.cli import environment
 from localcloud.core import projects
 from localcloud.core.call import CLOUD_PLATFORM, Principal
 from localcloud.core.clock import Clock
@@ -78,7 +78,7 @@ def run_client(local_cloud: LocalCloud, name: str) -> str:
         "PATH": os.environ["PATH"],
         "HOME": os.environ.get("HOME", "/"),
         "TF_CPP_MIN_LOG_LEVEL": "2",
-        **environment.of(cloud.home, local_cloud.listener.port, credentials, {}),
+        **cli.variables_of(cloud.home, local_cloud.listener.port, credentials, {}),
     }
     done = subprocess.run(
         [sys.executable, "-c", _CLIENT, name],

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from localcloud.cli.scenarios.kinds import KINDS
-from localcloud.cli.scenarios.parse import read
+from localcloud.scenario import KINDS, read
 from tpustack.chaos import place, soak
 from tpustack.project import root
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from infra.startup.agent.jobs.queue import Queue
-from localcloud.admin.breakage import preemptions
+from localcloud.breakage import preemptions
 from localcloud.core import projects
 from localcloud.testing import Client
 from tests.unit.tpustack.conftest import Run

@@ -12,7 +12,7 @@ from infra import credentials
 from infra.credentials import Given
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import Job
-from localcloud.admin import settings
+from localcloud import settings
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.call import Principal

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
-from localcloud.admin import settings
+from localcloud import settings
 from localcloud.core.call import TOKENS, Json
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, invalid

@@ -1,24 +1,38 @@
-"""Serves the command line's requests, under /_local/v1/ on the emulator's own port.
-
-Every call must carry the header `Local-Cloud` with a key that is made of the secret in the home
-folder: other users of the machine, web pages in a browser and the cloud's own machines lack it.
-"""
+"""The emulator's own API: it looks into the cloud and breaks it on purpose."""
 
 from __future__ import annotations
 
 import hmac
 import json
 import os
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import fields
 
-from localcloud.admin import breakage, reach, resources, settings, shell_metadata
+from localcloud import breakage, reach, settings
 from localcloud.core import projects
+from localcloud.core.access import ACCOUNT, CUSTOM_ROLE
 from localcloud.core.call import CLOUD_PLATFORM, Json, Principal, Request, Response
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import DEVELOPER, Cloud, Fault
 from localcloud.core.errors import ApiError, invalid
+from localcloud.services.aiplatform import JOB
+from localcloud.services.billing.api import BUDGET
+from localcloud.services.compute.api import STORE as COMPUTE
+from localcloud.services.federation import POOL, PROVIDER
+from localcloud.services.kms import VERSION as KEY_VERSION
+from localcloud.services.monitoring.channels import CHANNEL, POLICY
 from localcloud.services.oauth2 import SCOPES, refresh_token
+from localcloud.services.pubsub.topics import TOPIC
+from localcloud.services.secretmanager.secrets import SECRET
+from localcloud.services.storage.records import BUCKET, DELETED_BUCKET, deleted_kind, live_kind
+from localcloud.services.tpu import catalog
+from localcloud.services.tpu.api import NODE, QUEUED, zone_of
+
+# --- Serves the command line's requests, under /_local/v1/ on the emulator's own port.
+#
+# Every call must carry the header `Local-Cloud` with a key that is made of the secret in the home
+# folder: other users of the machine, web pages in a browser and the cloud's own machines lack it.
 
 _ROOT = "/_local/v1/"
 # Long enough for a working day and the evening after it.
@@ -36,8 +50,8 @@ class Admin:
 
     def answer(self, request: Request) -> Response:
         """Return the response to a request that came straight to the emulator's port."""
-        if request.path.startswith(shell_metadata.ROOT):
-            return shell_metadata.answer(self._cloud, request)
+        if request.path.startswith(SHELL_ROOT):
+            return answer_shell(self._cloud, request)
         try:
             body = self._answer(request)
         except ApiError as error:
@@ -92,8 +106,8 @@ class Admin:
             "project": projects.DEFAULT_PROJECT,
             "home": str(self._cloud.home),
             "latency": self._cloud.latency_profile,
-            "resources": resources.counts(self._cloud),
-            "softDeletedBytes": resources.soft_deleted_bytes(self._cloud),
+            "resources": resource_counts(self._cloud),
+            "softDeletedBytes": soft_deleted_bytes(self._cloud),
             "machines": {
                 key: {
                     "running": self._cloud.machines.running(key),
@@ -199,3 +213,116 @@ class Admin:
     def _unset(self, sent: Json) -> Json:
         settings.forget(self._cloud, sent["name"], sent["part"])
         return {}
+
+
+# --- A metadata server for shells, as far as TensorFlow asks one: where does the caller run?
+#
+# `TPUClusterResolver(NAME)` takes project and zone from the metadata server of the VM that it runs
+# on. A shell of the local cloud runs on none, and gets the zone of the newest TPU.
+
+SHELL_ROOT = "/computeMetadata/v1/"
+_FLAVOR = "Metadata-Flavor"
+
+
+def answer_shell(cloud: Cloud, request: Request) -> Response:
+    """Return the value at the request's path, in plain text."""
+    headers = {_FLAVOR: "Google", "Content-Type": "application/text"}
+    if request.headers.get(_FLAVOR) != "Google":
+        return Response(403, f"missing required header: {_FLAVOR}:Google\n".encode(), headers)
+    value = _shell_values(cloud).get(request.path.removeprefix(SHELL_ROOT))
+    if value is None:
+        return Response(404, b"a shell has no such metadata\n", headers)
+    return Response(200, value.encode(), headers)
+
+
+def _shell_values(cloud: Cloud) -> dict[str, str]:
+    project = projects.DEFAULT_PROJECT
+    number = projects.number(project)
+    return {
+        "instance/maintenance-event": "NONE",
+        "instance/zone": f"projects/{number}/zones/{_shell_zone(cloud)}",
+        "project/numeric-project-id": number,
+        "project/project-id": project,
+    }
+
+
+def _shell_zone(cloud: Cloud) -> str:
+    nodes = [record for _, record in cloud.store.items(NODE)]
+    newest = max(nodes, key=lambda record: int(record["id"]), default=None)
+    return zone_of(newest["name"]) if newest else catalog.zones()[0]
+
+
+# --- What users have made in the cloud, counted by kind.
+
+_BY_KIND = {
+    BUCKET: "buckets",
+    BUDGET: "budgets",
+    CHANNEL: "notification channels",
+    POLICY: "alerting policies",
+    TOPIC: "topics",
+    SECRET: "secrets",
+    NODE: "tpu nodes",
+    QUEUED: "tpu queued resources",
+}
+# Deleted ones can be brought back for a while.
+_KEPT_FOR_A_WHILE = {
+    CUSTOM_ROLE: "roles",
+    POOL: "identity pools",
+    PROVIDER: "identity providers",
+}
+_OWN_ACCOUNTS = ".iam.gserviceaccount.com"
+
+
+def resource_names(cloud: Cloud) -> dict[str, list[str]]:
+    """Return full names by kind; what Google itself makes with a project or an API is left out."""
+    found: dict[str, list[str]] = {}
+    for kind, shown in _BY_KIND.items():
+        for key in cloud.store.keys(kind):
+            found.setdefault(shown, []).append(key)
+    for bucket in cloud.store.keys(BUCKET):
+        for key in cloud.store.keys(live_kind(bucket)):
+            found.setdefault("objects", []).append(f"{bucket}/{key}")
+    for key in cloud.store.keys(ACCOUNT):
+        if not _is_googles(key):
+            found.setdefault("service accounts", []).append(key)
+    for kind, shown in _KEPT_FOR_A_WHILE.items():
+        for key, record in cloud.store.items(kind):
+            if record.get("state") != "DELETED" and not record.get("deleted"):
+                found.setdefault(shown, []).append(key)
+    for key, version in cloud.store.items(KEY_VERSION):
+        # Rings and keys can't be deleted, not even on Google: what costs is a version in use.
+        if version["state"] in ("ENABLED", "DISABLED"):
+            found.setdefault("kms key versions", []).append(key)
+    for key, job in cloud.store.items(JOB):
+        # One that has ended stays in the list, and costs nothing.
+        if "endTime" not in job:
+            found.setdefault("custom jobs", []).append(key)
+    for key in cloud.store.keys(COMPUTE):
+        if not _comes_with_compute(key):
+            found.setdefault(key.split("/")[-2], []).append(key)
+    return dict(sorted(found.items()))
+
+
+def resource_counts(cloud: Cloud) -> dict[str, int]:
+    """Return how many resources of each kind there are; kinds without any are left out."""
+    return dict(Counter({kind: len(keys) for kind, keys in resource_names(cloud).items()}))
+
+
+def soft_deleted_bytes(cloud: Cloud) -> int:
+    """Return how much Google still bills of what was deleted or replaced."""
+    buckets = [*cloud.store.keys(BUCKET), *cloud.store.keys(DELETED_BUCKET)]
+    kept = (record for bucket in buckets for _, record in cloud.store.items(deleted_kind(bucket)))
+    return sum(record["size"] for record in kept)
+
+
+def _is_googles(key: str) -> bool:
+    _, project, _, email = key.split("/")
+    return not email.endswith(f"@{project}{_OWN_ACCOUNTS}")
+
+
+def _comes_with_compute(key: str) -> bool:
+    *_, kind, name = key.split("/")
+    if kind in ("networks", "subnetworks"):
+        return name == "default"
+    # A network's routes come and go with it.
+    return kind == "routes" or (kind == "firewalls" and name.startswith("default-allow-"))

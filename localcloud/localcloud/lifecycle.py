@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
+import http.client
 import json
 import logging
 import os
@@ -15,10 +17,9 @@ import threading
 import time
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from typing import IO, Any, TypeAlias
 
-from localcloud.cli import lock
-from localcloud.cli.client import CommandError, Commands, ask, run_file, running
-from localcloud.core.cloud import NotOwnError, own
+from localcloud.core.cloud import NotOwnError, admin_key, own
 from localcloud.server import proxy
 
 _START_SECONDS = 60.0
@@ -39,7 +40,7 @@ _STATE = (
 )
 
 
-def add_commands(commands: Commands, common: argparse.ArgumentParser) -> None:
+def add_lifecycle(commands: Commands, common: argparse.ArgumentParser) -> None:
     """Declare the commands."""
     start = commands.add_parser("start", parents=[common], help="start it, in the background")
     start.add_argument(
@@ -113,7 +114,7 @@ def _who_gets_in() -> str:
 def _wait_until_up(home: Path, process: subprocess.Popen[bytes], offset: int) -> dict[str, int]:
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
-        if process.poll() is not None and lock.holder(home) is None:
+        if process.poll() is not None and lock_holder(home) is None:
             said = (home / "localcloud.log").read_bytes()[offset:].decode(errors="replace")
             last = said.strip().splitlines()[-1] if said.strip() else "it said nothing"
             raise CommandError(f"the local cloud ended at once: {last.removeprefix('error: ')}")
@@ -131,7 +132,7 @@ def _wait_until_up(home: Path, process: subprocess.Popen[bytes], offset: int) ->
 def _serve(options: argparse.Namespace) -> int:
     from localcloud.app import LocalCloud
 
-    held = lock.take(options.home)
+    held = take_lock(options.home)
     _log_to(options.home)
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -204,7 +205,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _stop(options: argparse.Namespace) -> int:
-    pid = lock.holder(options.home)
+    pid = lock_holder(options.home)
     if pid is None:
         print("the local cloud is not running")
         return 0
@@ -259,3 +260,113 @@ def _alive(pid: int) -> bool:
         # A zombie has ended, though nobody has collected its exit code.
         return stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
     return not stat.parent.parent.joinpath("self").exists()
+
+
+# --- Talks to the running emulator.
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+class CommandError(Exception):
+    """A command that fails with one message."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def typed() -> str:
+    """Return the command as somebody types it; `tpustack local` passes its own name on."""
+    return os.environ.get("LOCALCLOUD_PROG") or "python -m localcloud"
+
+
+def run_file(home: Path) -> Path:
+    """Return the file in which a running emulator leaves its process id and port."""
+    return home / "run.json"
+
+
+def running(home: Path) -> dict[str, int] | None:
+    """Return process id and port of the emulator that runs on `home`, or None."""
+    try:
+        known: dict[str, int] = json.loads(run_file(home).read_text(encoding="utf-8"))
+        os.kill(known["pid"], 0)
+        # The process id may belong to another process by now; the answer on the port decides.
+        status = _request(home, known["port"], "GET", "status", {})
+    except (OSError, ValueError, KeyError, http.client.HTTPException, CommandError):
+        return None
+    # The next emulator may have the same port before it says so in its run file.
+    answers = status["home"], status["pid"]
+    return known if answers == (str(home), known["pid"]) else None
+
+
+def ask(home: Path, verb: str, name: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Call the emulator's own API.
+
+    Raises:
+        CommandError: with its message, or that it does not run (exit code 3).
+    """
+    known = running(home)
+    if known is None:
+        raise CommandError(
+            f"the local cloud of {home} is not running; start it with `{typed()} start`",
+            exit_code=3,
+        )
+    return _request(home, known["port"], verb, name, body or {})
+
+
+def _request(home: Path, port: int, verb: str, name: str, body: dict[str, Any]) -> dict[str, Any]:
+    key = admin_key((home / "secret").read_bytes())
+    headers = {"Local-Cloud": key, "Content-Type": "application/json"}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request(verb, f"/_local/v1/{name}", json.dumps(body), headers)
+        response = connection.getresponse()
+        answer: dict[str, Any] = json.loads(response.read())
+    finally:
+        connection.close()
+    if response.status >= 400:
+        code = 2 if response.status in (400, 404) else 1
+        raise CommandError(answer["error"]["message"], code)
+    return answer
+
+
+# --- A lock on the home folder: one emulator at a time, however the last one ended.
+
+
+def take_lock(home: Path) -> IO[str]:
+    """Hold the home's lock until the file is closed or the process ends.
+
+    Raises:
+        CommandError: when another emulator holds it.
+    """
+    file = _try_lock(home)
+    if file is None:
+        raise CommandError(f"another local cloud runs on {home}")
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
+def lock_holder(home: Path) -> int | None:
+    """Return the process id of the emulator that runs on `home`, even if it hangs."""
+    path = home / "lock"
+    if not path.exists():
+        return None
+    file = _try_lock(home)
+    if file is not None:
+        file.close()
+        return None
+    with contextlib.suppress(ValueError):
+        return int(path.read_text(encoding="ascii"))
+    return None
+
+
+def _try_lock(home: Path) -> IO[str] | None:
+    file = (home / "lock").open("a", encoding="ascii")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file
