@@ -1,8 +1,7 @@
-"""The command line."""
+"""The command line: `localcloud`, `python -m localcloud` and `tpustack local`."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shlex
@@ -10,90 +9,81 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
+
 from localcloud import __version__, lifecycle
 from localcloud.core.cloud import Fault
-from localcloud.lifecycle import CommandError, Commands, ask, typed
+from localcloud.lifecycle import CommandError, ask, command_name, home_option
 from localcloud.scenario import Run, ScenarioError, read
 from localcloud.server import authority
 
-# --- `python -m localcloud start|status|stop|reset|env|logs|faults|forward|permissions|reach`.
+_LOCAL = "127.0.0.1,localhost,::1"
+_LOGS = {"cloud": "localcloud.log", "requests": "requests.log"}
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def _json_object(ctx: click.Context, param: click.Parameter, value: str) -> dict[str, Any]:
+    try:
+        found = json.loads(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise click.BadParameter(f"{value!r} is not a JSON object")
+    return found
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=f'Point this shell\'s clients at it: eval "$({command_name()} env)"',
+)
+@click.version_option(__version__, message="%(version)s")
+def cli() -> None:
+    """Google Cloud on localhost, with VMs and TPUs that really run."""
+
+
+for _command in lifecycle.COMMANDS:
+    cli.add_command(_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 1 failure, 2 wrong input, 3 not running."""
-    options = _parser().parse_args(arguments)
-    options.home = options.home.expanduser().absolute()
+    name = os.environ.get("LOCALCLOUD_PROG") or "localcloud"
     try:
-        code: int = options.run(options)
-    except CommandError as error:
-        print(f"error: {error}", file=sys.stderr)
+        code: int | None = cli.main(arguments, prog_name=name, standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
         return error.exit_code
-    except KeyboardInterrupt:
+    except click.Abort:
         return 130
-    except BrokenPipeError:
-        # The reader, such as `head`, has seen enough.
-        sys.stderr.close()
-        return 0
-    return code
+    return code or 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    common = argparse.ArgumentParser(add_help=False)
-    home = Path(os.environ.get("LOCALCLOUD_HOME", ".localcloud"))
-    text = "folder of its state (default: $LOCALCLOUD_HOME, or .localcloud here)"
-    common.add_argument("--home", type=Path, default=home, help=text)
-    parser = argparse.ArgumentParser(
-        prog=os.environ.get("LOCALCLOUD_PROG") or "localcloud",
-        description="Google Cloud on localhost, with VMs and TPUs that really run.",
-        epilog=f'Point this shell\'s clients at it: eval "$({typed()} env)"',
-    )
-    parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    lifecycle.add_lifecycle(commands, common)
-    add_environment(commands, common)
-    add_logs(commands, common)
-    add_faults(commands, common)
-    add_forward(commands, common)
-    add_permissions(commands, common)
-    add_reach(commands, common)
-    return parser
-
-
-# --- `env`: the variables that lead Google's clients to the local cloud.
-
-_LOCAL = "127.0.0.1,localhost,::1"
-
-
-def add_environment(commands: Commands, common: argparse.ArgumentParser) -> None:
-    """Declare the command."""
-    env = commands.add_parser("env", parents=[common], help="print what a shell needs")
-    how = env.add_mutually_exclusive_group()
-    how.add_argument("--json", action="store_true", help="as JSON")
-    how.add_argument("--unset", action="store_true", help="unset them again")
-    env.set_defaults(run=_env)
-
-
-def _env(options: argparse.Namespace) -> int:
-    if options.unset:
-        print("\n".join(_taken_back(os.environ)))
-        return 0
-    found = variables(options.home)
-    if options.json:
+@cli.command()
+@home_option
+@json_option
+@click.option("--unset", is_flag=True, help="Unset them again.")
+def env(home: Path, as_json: bool, unset: bool) -> None:
+    """Print the variables that a shell needs."""
+    if as_json and unset:
+        raise click.UsageError("--json and --unset exclude each other")
+    if unset:
+        print("\n".join(_unset_lines(os.environ)))
+        return
+    found = variables(home)
+    if as_json:
         print(json.dumps(found, indent=2))
-    else:
-        print("\n".join(_export(name, value) for name, value in found.items()))
-        back = f'eval "$({typed()} env --unset)" takes that back'
-        print(f"for this shell: {', '.join(found)}; {back}", file=sys.stderr)
-    return 0
+        return
+    print("\n".join(_export(name, value) for name, value in found.items()))
+    back = f'eval "$({command_name()} env --unset)" takes that back'
+    print(f"for this shell: {', '.join(found)}; {back}", file=sys.stderr)
 
 
 def variables(home: Path) -> dict[str, str]:
-    """Return the variables by name; the files that they point at are written beside the state."""
+    """Return the variables by name; the files that they name are written next to the state."""
     port = ask(home, "GET", "status")["port"]
     return variables_of(home, port, ask(home, "GET", "credentials"), os.environ)
 
@@ -113,7 +103,8 @@ def variables_of(
     tls = home / "tls"
     bundle = authority.write_bundle(tls, (tls / "ca.pem").read_bytes(), environment)
     about = credentials["access_token"], file, credentials["project"]
-    return _pointing(port, *about) | _trusting(str(bundle)) | authority.kept_variables(environment)
+    kept = authority.kept_variables(environment)
+    return _pointing(port, *about) | _trusting(str(bundle)) | kept
 
 
 def _pointing(port: int, token: str, file: str, project: str) -> dict[str, str]:
@@ -143,10 +134,11 @@ def _trusting(bundle: str) -> dict[str, str]:
     return dict.fromkeys([*authority.BUNDLE_VARIABLES, authority.OWN_BUNDLE], bundle)
 
 
-def _taken_back(environment: Mapping[str, str]) -> list[str]:
+def _unset_lines(environment: Mapping[str, str]) -> list[str]:
     """Return the lines that unset everything and give the user's own authorities back."""
     users = authority.users_variables(environment)
-    names = [*_pointing(0, "", "", ""), *_trusting(""), *authority.kept_variables(environment)]
+    kept = authority.kept_variables(environment)
+    names = [*_pointing(0, "", "", ""), *_trusting(""), *kept]
     return [_export(name, users[name]) if name in users else f"unset {name}" for name in names]
 
 
@@ -169,37 +161,25 @@ def _write_credentials(home: Path, credentials: dict[str, Any]) -> Path:
     return path
 
 
-# --- `logs`: the emulator's log, its requests, or a machine's serial port.
+@cli.command()
+@home_option
+@click.argument("source", default="cloud")
+@click.option("-f", "--follow", is_flag=True, help="Follow until Ctrl-C.")
+def logs(home: Path, source: str, follow: bool) -> None:
+    """Print the emulator's log (SOURCE: cloud), its requests, or a machine's serial port.
 
-_FILES = {"cloud": "localcloud.log", "requests": "requests.log"}
-
-
-def add_logs(commands: Commands, common: argparse.ArgumentParser) -> None:
-    """Declare the command."""
-    logs = commands.add_parser("logs", parents=[common], help="its log, or a machine's serial port")
-    logs.add_argument(
-        "source",
-        nargs="?",
-        default="cloud",
-        help="cloud, requests, or the name of a VM or TPU (default: cloud)",
-    )
-    logs.add_argument("--follow", "-f", action="store_true", help="follow until Ctrl-C")
-    logs.set_defaults(run=_logs)
-
-
-def _logs(options: argparse.Namespace) -> int:
-    file = _FILES.get(options.source)
-    pieces = _file(options.home / file) if file else _serial(options.home, options.source)
-    for piece in pieces:
+    SOURCE is `cloud` (the default), `requests`, or the name of a VM or TPU.
+    """
+    file = _LOGS.get(source)
+    for piece in _pieces(home / file) if file else _serial(home, source):
         print(piece, end="", flush=True)
         if not piece:
-            if not options.follow:
+            if not follow:
                 break
             time.sleep(0.3)
-    return 0
 
 
-def _file(path: Path) -> Iterator[str]:
+def _pieces(path: Path) -> Iterator[str]:
     path.touch()
     with path.open(encoding="utf-8", errors="replace") as file:
         while True:
@@ -214,90 +194,61 @@ def _serial(home: Path, machine: str) -> Iterator[str]:
         yield answer["contents"]
 
 
-# --- `forward`: sets the cloud's clock ahead, for what Google does after hours.
+@cli.command(context_settings={"ignore_unknown_options": True})
+@home_option
+@click.argument("seconds", type=float)
+def forward(home: Path, seconds: float) -> None:
+    """Set the cloud's clock ahead by SECONDS, until it stops.
+
+    What is due by then happens now; tokens grow older, too.
+    """
+    print(ask(home, "POST", "forward", {"seconds": seconds})["now"])
 
 
-def add_forward(commands: Commands, common: argparse.ArgumentParser) -> None:
-    """Declare the command."""
-    command = commands.add_parser(
-        "forward",
-        parents=[common],
-        help="set the cloud's clock ahead, until it stops: what is due by then happens now",
-    )
-    command.add_argument("seconds", type=float, help="more than 0; tokens grow older, too")
-    command.set_defaults(run=_forward)
+@cli.command()
+@home_option
+@json_option
+@click.argument("member", required=False)
+@click.option("--clear", is_flag=True, help="Forget them afterwards.")
+def permissions(home: Path, member: str | None, as_json: bool, clear: bool) -> None:
+    """Show which permissions calls have asked for since the start: what a least role needs.
 
-
-def _forward(options: argparse.Namespace) -> int:
-    print(ask(options.home, "POST", "forward", {"seconds": options.seconds})["now"])
-    return 0
-
-
-# --- `permissions`: those that somebody's calls asked for, which a least role must hold.
-
-
-def add_permissions(commands: Commands, common: argparse.ArgumentParser) -> None:
-    """Declare the command."""
-    command = commands.add_parser(
-        "permissions",
-        parents=[common],
-        help="show what calls asked of IAM since the start",
-    )
-    command.add_argument(
-        "member", nargs="?", help="such as user:… or serviceAccount:… (default: everybody)"
-    )
-    command.add_argument("--json", action="store_true", help="by member, true where it was granted")
-    command.add_argument("--clear", action="store_true", help="forget them afterwards")
-    command.set_defaults(run=_permissions)
-
-
-def _permissions(options: argparse.Namespace) -> int:
-    asked = ask(options.home, "GET", "permissions")
-    if options.clear:
-        ask(options.home, "DELETE", "permissions")
-    if options.member:
-        asked = {options.member: asked.get(options.member, {})}
-    if options.json:
+    MEMBER is such as user:… or serviceAccount:…; all are shown without one.
+    """
+    asked = ask(home, "GET", "permissions")
+    if clear:
+        ask(home, "DELETE", "permissions")
+    if member:
+        asked = {member: asked.get(member, {})}
+    if as_json:
         print(json.dumps(asked, indent=2, sort_keys=True))
-        return 0
-    for member, permissions in sorted(asked.items()):
-        print(member)
-        for permission, granted in sorted(permissions.items()):
-            print(f"  {permission}{'' if granted else '  (refused)'}")
-    return 0
+        return
+    for one, names in sorted(asked.items()):
+        print(one)
+        for name, granted in sorted(names.items()):
+            print(f"  {name}{'' if granted else '  (refused)'}")
 
 
-# --- `reach`: whether a machine reaches another at a port, and which route and rules decide.
+@cli.command()
+@home_option
+@json_option
+@click.argument("source")
+@click.argument("destination")
+@click.option("--protocol", default="tcp", show_default=True, help="tcp, udp, icmp, …")
+def reach(home: Path, as_json: bool, source: str, destination: str, protocol: str) -> int:
+    """Say whether SOURCE reaches DESTINATION, and by which route and rules.
 
-_UNREACHABLE = 1
-
-
-def add_reach(commands: Commands, common: argparse.ArgumentParser) -> None:
-    """Declare the command."""
-    command = commands.add_parser(
-        "reach",
-        parents=[common],
-        help="say whether a machine reaches another, and by which rule",
-        description="Exit code 0: it does; 1: it does not.",
-    )
-    command.add_argument("source", help="VM, TPU, TPU/HOST or an address")
-    command.add_argument("destination", help="the same with :PORT, such as my-tpu/1:8470")
-    command.add_argument("--protocol", default="tcp", help="tcp, udp, icmp, … (default: tcp)")
-    command.add_argument(
-        "--json", action="store_true", help="as ReachabilityDetails of Google's Connectivity Tests"
-    )
-    command.set_defaults(run=_reach)
-
-
-def _reach(options: argparse.Namespace) -> int:
-    asked = {name: getattr(options, name) for name in ("source", "destination", "protocol")}
-    answer = ask(options.home, "POST", "reach", asked)
+    SOURCE is a VM, a TPU, TPU/HOST or an address; DESTINATION the same with :PORT, such as
+    my-tpu/1:8470. Exit code 0: it does; 1: it does not.
+    """
+    asked = {"source": source, "destination": destination, "protocol": protocol}
+    answer = ask(home, "POST", "reach", asked)
     details = answer["reachabilityDetails"]
-    print(json.dumps(details, indent=2) if options.json else _told(answer))
-    return 0 if details["result"] == "REACHABLE" else _UNREACHABLE
+    print(json.dumps(details, indent=2) if as_json else _reach_lines(answer))
+    return 0 if details["result"] == "REACHABLE" else 1
 
 
-def _told(answer: dict[str, Any]) -> str:
+def _reach_lines(answer: dict[str, Any]) -> str:
     details = answer["reachabilityDetails"]
     word = {"REACHABLE": "reaches", "UNREACHABLE": "does not reach"}
     port = f" {answer['port']}" if answer["port"] else ""
@@ -306,10 +257,10 @@ def _told(answer: dict[str, Any]) -> str:
         f"{answer['destination']} by {answer['protocol']}{port}"
     )
     steps = details["traces"][0]["steps"]
-    return "\n".join([head, *(f"  {line}" for line in map(_line, steps) if line)])
+    return "\n".join([head, *(f"  {line}" for line in map(_reach_line, steps) if line)])
 
 
-def _line(step: dict[str, Any]) -> str:
+def _reach_line(step: dict[str, Any]) -> str:
     if "firewall" in step:
         rule = step["firewall"]
         by = f"rule {rule['displayName']}" if "uri" in rule else "the implied rule"
@@ -327,133 +278,161 @@ def _line(step: dict[str, Any]) -> str:
     return "forward into Google's own network" if "forward" in step else ""
 
 
-# --- `faults`: what goes wrong on request.
+@cli.group()
+def faults() -> None:
+    """Make calls fail, preempt machines, or run out of capacity."""
 
 
-def add_faults(commands: Commands, common: argparse.ArgumentParser) -> None:
-    """Declare the commands."""
-    faults = commands.add_parser("faults", help="make calls fail, preempt, or run out of capacity")
-    kinds = faults.add_subparsers(dest="kind", required=True, metavar="WHAT")
-    kinds.add_parser("list", parents=[common], help="what is in force").set_defaults(run=_list)
-    kinds.add_parser("clear", parents=[common], help="lift everything").set_defaults(run=_clear)
-    add = kinds.add_parser("add", parents=[common], help="make calls fail, hang or be slow")
-    add.add_argument("method", help="pattern over methods, such as storage.objects.*")
-    add.add_argument("--resource", default="*", help="pattern over request paths (default: all)")
-    add.add_argument(
-        "--status", type=int, default=503, help="0: none, only slow or lost (default: 503)"
-    )
-    add.add_argument("--message", default="", help="the error's message")
-    add.add_argument("--delay", type=float, default=0.0, help="seconds to hold the call back")
-    add.add_argument("--count", type=int, default=0, help="how many calls it hits (default: all)")
-    add.add_argument("--skip", type=int, default=0, help="how many calls pass first")
-    add.add_argument("--probability", type=float, default=1.0, help="0 to 1 (default: 1)")
-    add.add_argument("--carried-out", action="store_true", help="the call takes effect first")
-    add.set_defaults(run=_add)
-    preempt = kinds.add_parser("preempt", parents=[common], help="take a TPU or a spot VM away")
-    preempt.add_argument("name", help="of the TPU or VM")
-    preempt.add_argument("--after", type=float, default=0.0, help="seconds from now")
-    preempt.set_defaults(run=_preempt)
-    stockout = kinds.add_parser("stockout", parents=[common], help="a zone has no TPU of a type")
-    stockout.add_argument("zone", help="* for all")
-    stockout.add_argument("types", nargs="+", help="such as v2-8; * for all; none to lift it")
-    stockout.set_defaults(run=_stockout)
-    quota = kinds.add_parser("quota", parents=[common], help="limit a TPU quota")
-    quota.add_argument("metric", help="such as TPUV2sPerProjectPerZoneForTPUAPI")
-    quota.add_argument("limit", type=int)
-    quota.set_defaults(run=_quota)
-    _add_machine_faults(kinds, common)
-    run = kinds.add_parser("run", parents=[common], help="play a scenario, a YAML file, to its end")
-    run.add_argument("file", type=Path)
-    run.add_argument("--check", action="store_true", help="only read it")
-    run.add_argument("--json", action="store_true", help="a JSON object for each happening")
-    run.set_defaults(run=_run)
-    put = kinds.add_parser("set", parents=[common], help="an option, for what nobody has seen yet")
-    put.add_argument("name", help="such as deny-tpu-nodes")
-    put.add_argument("value", type=json.loads, help="""a JSON object, such as '{"on": false}'""")
-    put.set_defaults(run=lambda options: _set(options, options.name, options.value))
+@faults.command("list")
+@home_option
+def list_faults(home: Path) -> None:
+    """Print what is in force."""
+    settings = ask(home, "GET", "status")["settings"]
+    print(json.dumps({"calls": ask(home, "GET", "faults"), **settings}, indent=2))
 
 
-def _add_machine_faults(kinds: Commands, common: argparse.ArgumentParser) -> None:
-    """Declare what can be broken at once, by a name in which * stands for any text."""
-    broken = {
-        "dead": "a TPU is dead, and the API says READY",
-        "hang": "a VM or TPU stands still; --off lets it go on",
-        "full-disk": "what runs on a VM can write no file; --off: it can again",
-        "kill": "kill processes of a VM",
-        "expire-tokens": "a VM's or TPU's tokens have expired; new ones are good",
-        "delete-objects": "delete objects of a bucket",
-    }
-    for what, text in broken.items():
-        parser = kinds.add_parser(what, parents=[common], help=text)
-        if what == "delete-objects":
-            parser.add_argument("name", help="BUCKET/NAME")
-        else:
-            parser.add_argument("name", help="of the VM or TPU")
-        if what in ("hang", "full-disk"):
-            parser.add_argument("--off", dest="on", action="store_false", help="lift it")
-        if what == "kill":
-            parser.add_argument("process", help="regular expression over command lines")
-        parser.set_defaults(run=_break, what=what)
+@faults.command()
+@home_option
+def clear(home: Path) -> None:
+    """Lift everything."""
+    ask(home, "DELETE", "faults")
 
 
-def _break(options: argparse.Namespace) -> int:
-    names = ("what", "name", "on", "process")
-    sent = {name: getattr(options, name) for name in names if hasattr(options, name)}
-    ask(options.home, "POST", "break", sent)
-    return 0
+@faults.command()
+@home_option
+@click.argument("method")
+@click.option("--resource", default="*", help="Pattern over request paths (default: all).")
+@click.option("--status", type=int, default=503, help="0: none, only slow or lost (default: 503).")
+@click.option("--message", default="", help="The error's message.")
+@click.option("--delay", type=float, default=0.0, help="Seconds to hold the call back.")
+@click.option("--count", type=int, default=0, help="How many calls it hits (default: all).")
+@click.option("--skip", type=int, default=0, help="How many calls pass first.")
+@click.option("--probability", type=float, default=1.0, help="0 to 1 (default: 1).")
+@click.option("--carried-out", is_flag=True, help="The call takes effect first.")
+def add(home: Path, **fault: Any) -> None:
+    """Make calls of METHOD, a pattern such as storage.objects.*, fail, hang or be slow."""
+    print(ask(home, "POST", "faults", vars(Fault(**fault)))["id"])
 
 
-def _run(options: argparse.Namespace) -> int:
-    """Play a scenario; exit code 1 when something of it failed or never had its moment."""
+@faults.command()
+@home_option
+@click.argument("name")
+@click.option("--after", type=float, default=0.0, help="Seconds from now.")
+def preempt(home: Path, name: str, after: float) -> None:
+    """Take the TPU or spot VM called NAME away."""
+    ask(home, "POST", "preempt", {"name": name, "after": after})
+
+
+@faults.command()
+@home_option
+@click.argument("zone")
+@click.argument("types", nargs=-1, required=True)
+def stockout(home: Path, zone: str, types: tuple[str, ...]) -> None:
+    """Let ZONE (* for all) have no TPU of TYPES, such as v2-8; * for all, none to lift it."""
+    listed = [] if types == ("none",) else list(types)
+    _set(home, "stockout", {zone: listed})
+
+
+@faults.command()
+@home_option
+@click.argument("metric")
+@click.argument("limit", type=int)
+def quota(home: Path, metric: str, limit: int) -> None:
+    """Limit the TPU quota METRIC, such as TPUV2sPerProjectPerZoneForTPUAPI."""
+    _set(home, "quota", {metric: limit})
+
+
+@faults.command("set")
+@home_option
+@click.argument("name")
+@click.argument("value", callback=_json_object)
+def set_option(home: Path, name: str, value: dict[str, Any]) -> None:
+    """Set an option, for what nobody has seen on Google yet.
+
+    NAME is such as deny-tpu-nodes, VALUE a JSON object such as '{"on": false}'.
+    """
+    _set(home, name, value)
+
+
+def _set(home: Path, name: str, value: dict[str, Any]) -> None:
+    ask(home, "POST", "setting", {"name": name, "value": value})
+
+
+@faults.command()
+@home_option
+@click.argument("name")
+def dead(home: Path, name: str) -> None:
+    """Let the TPU called NAME be dead while the API says READY."""
+    _break(home, "dead", name)
+
+
+@faults.command()
+@home_option
+@click.argument("name")
+@click.option("--off", is_flag=True, help="Lift it.")
+def hang(home: Path, name: str, off: bool) -> None:
+    """Let the VM or TPU called NAME stand still."""
+    _break(home, "hang", name, on=not off)
+
+
+@faults.command()
+@home_option
+@click.argument("name")
+@click.option("--off", is_flag=True, help="Lift it.")
+def full_disk(home: Path, name: str, off: bool) -> None:
+    """Let processes on the VM called NAME write no file."""
+    _break(home, "full-disk", name, on=not off)
+
+
+@faults.command()
+@home_option
+@click.argument("name")
+@click.argument("process")
+def kill(home: Path, name: str, process: str) -> None:
+    """Kill processes of the VM called NAME whose command line matches the expression PROCESS."""
+    _break(home, "kill", name, process=process)
+
+
+@faults.command()
+@home_option
+@click.argument("name")
+def expire_tokens(home: Path, name: str) -> None:
+    """Let the tokens of the VM or TPU called NAME be expired; new ones are good."""
+    _break(home, "expire-tokens", name)
+
+
+@faults.command()
+@home_option
+@click.argument("name", metavar="BUCKET/NAME")
+def delete_objects(home: Path, name: str) -> None:
+    """Delete objects of a bucket."""
+    _break(home, "delete-objects", name)
+
+
+def _break(home: Path, what: str, name: str, **more: Any) -> None:
+    ask(home, "POST", "break", {"what": what, "name": name, **more})
+
+
+@faults.command()
+@home_option
+@json_option
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--check", is_flag=True, help="Only read it.")
+def run(home: Path, as_json: bool, file: Path, check: bool) -> int:
+    """Play the scenario FILE to its end; exit code 1 if an event failed or never happened."""
     try:
-        events = read(options.file)
+        events = read(file)
     except ScenarioError as error:
         raise CommandError(str(error), 2) from None
-    if options.check:
-        print(f"{options.file}: {len(events)} events")
+    if check:
+        print(f"{file}: {len(events)} events")
         return 0
 
     def tell(seconds: float, what: str, text: str) -> None:
-        said = json.dumps({"seconds": seconds, "what": what, "event": text})
-        print(said if options.json else f"{seconds:8.2f} s  {what:8}{text}", flush=True)
+        line = json.dumps({"seconds": seconds, "what": what, "event": text})
+        print(line if as_json else f"{seconds:8.2f} s  {what:8}{text}", flush=True)
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    playing = Run(events, partial(ask, options.home), time, tell)
+    playing = Run(events, partial(ask, home), time, tell)
     playing.play()
     return 1 if playing.failed else 0
-
-
-def _list(options: argparse.Namespace) -> int:
-    settings = ask(options.home, "GET", "status")["settings"]
-    print(json.dumps({"calls": ask(options.home, "GET", "faults"), **settings}, indent=2))
-    return 0
-
-
-def _clear(options: argparse.Namespace) -> int:
-    ask(options.home, "DELETE", "faults")
-    return 0
-
-
-def _add(options: argparse.Namespace) -> int:
-    fault = {field.name: getattr(options, field.name) for field in fields(Fault)}
-    print(ask(options.home, "POST", "faults", fault)["id"])
-    return 0
-
-
-def _preempt(options: argparse.Namespace) -> int:
-    ask(options.home, "POST", "preempt", {"name": options.name, "after": options.after})
-    return 0
-
-
-def _stockout(options: argparse.Namespace) -> int:
-    types = [] if options.types == ["none"] else options.types
-    return _set(options, "stockout", {options.zone: types})
-
-
-def _quota(options: argparse.Namespace) -> int:
-    return _set(options, "quota", {options.metric: options.limit})
-
-
-def _set(options: argparse.Namespace, name: str, value: dict[str, object]) -> int:
-    ask(options.home, "POST", "setting", {"name": name, "value": value})
-    return 0

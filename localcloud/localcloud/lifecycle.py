@@ -1,8 +1,10 @@
-"""`start`, `status`, `stop` and `reset`."""
+"""The emulator as a process: how it starts, runs, answers its command line and stops.
+
+The commands `start`, `status`, `stop` and `reset` are here, and what all commands need.
+"""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import fcntl
 import http.client
@@ -17,9 +19,11 @@ import threading
 import time
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, Any
 
-from localcloud.core.cloud import NotOwnError, admin_key, own
+import click
+
+from localcloud.core.cloud import Latency, NotOwnError, admin_key, own
 from localcloud.server import proxy
 
 _START_SECONDS = 60.0
@@ -40,243 +44,34 @@ _STATE = (
 )
 
 
-def add_lifecycle(commands: Commands, common: argparse.ArgumentParser) -> None:
-    """Declare the commands."""
-    start = commands.add_parser("start", parents=[common], help="start it, in the background")
-    start.add_argument(
-        "--port", type=int, default=None, help="0 for any free one (default: the last one, or any)"
-    )
-    start.add_argument(
-        "--latency",
-        choices=("none", "real"),
-        default="none",
-        help="real: operations take as long as Google's (default: none)",
-    )
-    start.add_argument("--foreground", action="store_true", help="run here until Ctrl-C")
-    start.add_argument("--starter", type=int, default=None, help=argparse.SUPPRESS)
-    start.set_defaults(run=_start)
-    status = commands.add_parser("status", parents=[common], help="show what it holds and runs")
-    status.add_argument("--json", action="store_true", help="as JSON")
-    status.set_defaults(run=_status)
-    stop = commands.add_parser("stop", parents=[common], help="stop it and its machines")
-    stop.set_defaults(run=_stop)
-    reset = commands.add_parser("reset", parents=[common], help="stop it and forget everything")
-    reset.set_defaults(run=_reset)
-
-
-def _start(options: argparse.Namespace) -> int:
-    known = running(options.home)
-    if known:
-        print(f"the local cloud already listens on 127.0.0.1:{known['port']}")
-        return 0
-    if options.port is not None and not 0 <= options.port < 65536:
-        raise CommandError(f"--port {options.port}: a port is 0 to 65535", exit_code=2)
-    os.umask(_OWN_FILES)
-    try:
-        own(options.home)
-    except OSError as error:
-        raise CommandError(f"--home {options.home}: {error.strerror}", exit_code=2) from None
-    except NotOwnError as error:
-        raise CommandError(f"--home {error}", exit_code=2) from None
-    if options.foreground:
-        return _serve(options)
-    command = [sys.executable, "-m", "localcloud", "start", "--foreground"]
-    command += ["--home", str(options.home), "--latency", options.latency]
-    command += ["--starter", str(os.getpid())]
-    if options.port is not None:
-        command += ["--port", str(options.port)]
-    with (options.home / "localcloud.log").open("ab") as log:
-        offset = log.tell()
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        known = _wait_until_up(options.home, process, offset)
-    except BaseException:
-        process.terminate()
-        raise
-    print(f"the local cloud listens on 127.0.0.1:{known['port']}")
-    print(_who_gets_in())
-    return 0
-
-
-def _who_gets_in() -> str:
-    """Return what holds on a machine with several users, and what does not."""
-    others = (
-        "other users of this machine are kept out, except from TPU workers"
-        if proxy.knows_users()
-        else "other users of this machine get in: this system does not say whose a connection is"
-    )
-    users = "its machines run as you, whatever users they name"
-    return f"{others}; {users}, and what runs there may read your files"
-
-
-def _wait_until_up(home: Path, process: subprocess.Popen[bytes], offset: int) -> dict[str, int]:
-    deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline:
-        if process.poll() is not None and lock_holder(home) is None:
-            said = (home / "localcloud.log").read_bytes()[offset:].decode(errors="replace")
-            last = said.strip().splitlines()[-1] if said.strip() else "it said nothing"
-            raise CommandError(f"the local cloud ended at once: {last.removeprefix('error: ')}")
-        known = running(home)
-        if known:
-            if known["pid"] != process.pid:
-                # Another start was faster; this one must not wait for the lock.
-                process.terminate()
-                process.wait()
-            return known
-        time.sleep(0.05)
-    raise CommandError(f"the local cloud did not answer within {_START_SECONDS:.0f} s")
-
-
-def _serve(options: argparse.Namespace) -> int:
-    from localcloud.app import LocalCloud
-
-    held = take_lock(options.home)
-    _log_to(options.home)
-    stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: stopped.set())
-    port = _last_port(options.home) if options.port is None else options.port
-    try:
-        cloud = LocalCloud(options.home, port=port, latency=options.latency)
-    except OSError as error:
-        if options.port is not None:
-            raise CommandError(f"cannot listen on --port {port}: {error.strerror}") from None
-        cloud = LocalCloud(options.home, latency=options.latency)
-    if options.starter not in (None, os.getppid()):
-        # Whoever started it was killed, and may have looked in vain for something to stop.
-        raise CommandError("the command that started it has ended")
-    cloud.start()
-    known = {"pid": os.getpid(), "port": cloud.listener.port}
-    # Written at once: other commands may read it at any moment.
-    part = run_file(options.home).with_suffix(".part")
-    part.write_text(json.dumps(known), encoding="utf-8")
-    part.replace(run_file(options.home))
-    print(f"the local cloud listens on 127.0.0.1:{cloud.listener.port}", flush=True)
-    print(_who_gets_in(), flush=True)
-    stopped.wait()
-    cloud.stop()
-    held.close()
-    return 0
-
-
-def _last_port(home: Path) -> int:
-    # The same port again, so that a shell's environment outlives a restart.
-    try:
-        return int(json.loads(run_file(home).read_text(encoding="utf-8"))["port"])
-    except (OSError, ValueError, KeyError):
-        return 0
-
-
-def _log_to(home: Path) -> None:
-    plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    requests = RotatingFileHandler(home / "requests.log", maxBytes=_LOG_BYTES, backupCount=1)
-    requests.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    logger = logging.getLogger("localcloud.requests")
-    logger.addHandler(requests)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    problems = logging.StreamHandler(sys.stderr)
-    problems.setFormatter(plain)
-    logging.basicConfig(level=logging.INFO, handlers=[problems])
-
-
-def _status(options: argparse.Namespace) -> int:
-    if running(options.home) is None:
-        print("the local cloud is not running", file=sys.stderr)
-        return _NOT_RUNNING
-    status = ask(options.home, "GET", "status")
-    if options.json:
-        print(json.dumps(status, indent=2))
-        return 0
-    print(f"listens on    127.0.0.1:{status['port']} (pid {status['pid']})")
-    print(f"state         {status['home']}")
-    print(f"project       {status['project']}")
-    print(f"latency       {status['latency']}")
-    resources = ", ".join(f"{count} {kind}" for kind, count in status["resources"].items())
-    print(f"resources     {resources or 'none'}")
-    print(f"faults        {status['faults']}")
-    print(f"bad calls     {status['problems']} (see `logs`)")
-    for key, machine in status["machines"].items():
-        pids = ", ".join(str(pid) for pid in machine["pids"])
-        print(f"machine       {key}: {f'running (pids {pids})' if machine['running'] else 'off'}")
-    return 0
-
-
-def _stop(options: argparse.Namespace) -> int:
-    pid = lock_holder(options.home)
-    if pid is None:
-        print("the local cloud is not running")
-        return 0
-    processes = {pid}
-    if running(options.home):
-        processes |= {*ask(options.home, "GET", "status")["processes"]}
-    os.kill(pid, signal.SIGTERM)
-    if not _ended(processes, _STOP_SECONDS):
-        # It hangs; killing it ends its machines too.
-        os.kill(pid, signal.SIGKILL)
-        if not _ended(processes, _KILL_SECONDS):
-            left = ", ".join(str(pid) for pid in sorted(processes) if _alive(pid))
-            raise CommandError(f"these processes do not end: {left}")
-    print("the local cloud is stopped")
-    return 0
-
-
-def _ended(processes: set[int], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while any(map(_alive, processes)):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
-
-def _reset(options: argparse.Namespace) -> int:
-    _stop(options)
-    # Remove only what the emulator made: the folder may be the user's own. Keys and certificates
-    # stay, so that shells keep a valid environment.
-    for name in _STATE:
-        path = options.home / name
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-    print("everything is forgotten")
-    return 0
-
-
-def _alive(pid: int) -> bool:
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    stat = Path(f"/proc/{pid}/stat")
-    with contextlib.suppress(OSError):
-        # A zombie has ended, though nobody has collected its exit code.
-        return stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
-    return not stat.parent.parent.joinpath("self").exists()
-
-
-# --- Talks to the running emulator.
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-
-
-class CommandError(Exception):
+class CommandError(click.ClickException):
     """A command that fails with one message."""
 
     def __init__(self, message: str, exit_code: int = 1) -> None:
         super().__init__(message)
-        self.exit_code = exit_code
+        self.exit_code = exit_code  # type: ignore[misc]
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the message on standard error."""
+        click.echo(f"error: {self.message}", file=file, err=True)
 
 
-def typed() -> str:
-    """Return the command as somebody types it; `tpustack local` passes its own name on."""
+def _absolute(ctx: click.Context, param: click.Parameter, home: Path) -> Path:
+    return home.expanduser().absolute()
+
+
+home_option = click.option(
+    "--home",
+    type=click.Path(path_type=Path),
+    default=".localcloud",
+    envvar="LOCALCLOUD_HOME",
+    callback=_absolute,
+    help="Folder of its state (default: $LOCALCLOUD_HOME, or .localcloud here).",
+)
+
+
+def command_name() -> str:
+    """Return the command as people type it; `tpustack local` passes its own name."""
     return os.environ.get("LOCALCLOUD_PROG") or "python -m localcloud"
 
 
@@ -308,7 +103,7 @@ def ask(home: Path, verb: str, name: str, body: dict[str, Any] | None = None) ->
     known = running(home)
     if known is None:
         raise CommandError(
-            f"the local cloud of {home} is not running; start it with `{typed()} start`",
+            f"the local cloud of {home} is not running; start it with `{command_name()} start`",
             exit_code=3,
         )
     return _request(home, known["port"], verb, name, body or {})
@@ -330,7 +125,229 @@ def _request(home: Path, port: int, verb: str, name: str, body: dict[str, Any]) 
     return answer
 
 
-# --- A lock on the home folder: one emulator at a time, however the last one ended.
+@click.command()
+@home_option
+@click.option("--port", type=int, help="0 for any free one (default: the last one, or any).")
+@click.option(
+    "--latency",
+    type=click.Choice(["none", "real"]),
+    default="none",
+    help="real: operations take as long as Google's (default: none).",
+)
+@click.option("--foreground", is_flag=True, help="Run here until Ctrl-C.")
+@click.option("--starter", type=int, hidden=True)
+def start(
+    home: Path, port: int | None, latency: Latency, foreground: bool, starter: int | None
+) -> None:
+    """Start it, in the background."""
+    known = running(home)
+    if known:
+        print(f"the local cloud already listens on 127.0.0.1:{known['port']}")
+        return
+    if port is not None and not 0 <= port < 65536:
+        raise CommandError(f"--port {port}: a port is 0 to 65535", exit_code=2)
+    os.umask(_OWN_FILES)
+    try:
+        own(home)
+    except OSError as error:
+        raise CommandError(f"--home {home}: {error.strerror}", exit_code=2) from None
+    except NotOwnError as error:
+        raise CommandError(f"--home {error}", exit_code=2) from None
+    if foreground:
+        _serve(home, port, latency, starter)
+        return
+    command = [sys.executable, "-m", "localcloud", "start", "--foreground"]
+    command += ["--home", str(home), "--latency", latency]
+    command += ["--starter", str(os.getpid())]
+    if port is not None:
+        command += ["--port", str(port)]
+    with (home / "localcloud.log").open("ab") as log:
+        offset = log.tell()
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        known = _wait_until_up(home, process, offset)
+    except BaseException:
+        process.terminate()
+        raise
+    print(f"the local cloud listens on 127.0.0.1:{known['port']}")
+    print(_who_gets_in())
+
+
+def _who_gets_in() -> str:
+    """Return what holds on a machine with several users, and what does not."""
+    others = (
+        "other users of this machine are kept out, except from TPU workers"
+        if proxy.knows_users()
+        else "other users of this machine get in: this system does not say whose a connection is"
+    )
+    users = "its machines run as you, whatever users they name"
+    return f"{others}; {users}, and what runs there may read your files"
+
+
+def _wait_until_up(home: Path, process: subprocess.Popen[bytes], offset: int) -> dict[str, int]:
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None and lock_holder(home) is None:
+            said = (home / "localcloud.log").read_bytes()[offset:].decode(errors="replace")
+            last = said.strip().splitlines()[-1] if said.strip() else "it said nothing"
+            raise CommandError(f"the local cloud ended at once: {last.removeprefix('error: ')}")
+        known = running(home)
+        if known:
+            if known["pid"] != process.pid:
+                # Another start was faster; this one must not wait for the lock.
+                process.terminate()
+                process.wait()
+            return known
+        time.sleep(0.05)
+    raise CommandError(f"the local cloud did not answer within {_START_SECONDS:.0f} s")
+
+
+def _serve(home: Path, port: int | None, latency: Latency, starter: int | None) -> None:
+    from localcloud.app import LocalCloud
+
+    held = take_lock(home)
+    _log_to(home)
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: stopped.set())
+    try:
+        cloud = LocalCloud(home, port=_last_port(home) if port is None else port, latency=latency)
+    except OSError as error:
+        if port is not None:
+            raise CommandError(f"cannot listen on --port {port}: {error.strerror}") from None
+        cloud = LocalCloud(home, latency=latency)
+    if starter not in (None, os.getppid()):
+        # The process that started it was killed, and may have found nothing to stop.
+        raise CommandError("the command that started it has ended")
+    cloud.start()
+    known = {"pid": os.getpid(), "port": cloud.listener.port}
+    # Replaced in one step: other commands may read it at any moment.
+    part = run_file(home).with_suffix(".part")
+    part.write_text(json.dumps(known), encoding="utf-8")
+    part.replace(run_file(home))
+    print(f"the local cloud listens on 127.0.0.1:{cloud.listener.port}", flush=True)
+    print(_who_gets_in(), flush=True)
+    stopped.wait()
+    cloud.stop()
+    held.close()
+
+
+def _last_port(home: Path) -> int:
+    # The same port again, so that a shell's environment outlives a restart.
+    try:
+        return int(json.loads(run_file(home).read_text(encoding="utf-8"))["port"])
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
+def _log_to(home: Path) -> None:
+    plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    requests = RotatingFileHandler(home / "requests.log", maxBytes=_LOG_BYTES, backupCount=1)
+    requests.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logger = logging.getLogger("localcloud.requests")
+    logger.addHandler(requests)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    problems = logging.StreamHandler(sys.stderr)
+    problems.setFormatter(plain)
+    logging.basicConfig(level=logging.INFO, handlers=[problems])
+
+
+@click.command()
+@home_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def status(home: Path, as_json: bool) -> int:
+    """Show what it holds and runs."""
+    if running(home) is None:
+        print("the local cloud is not running", file=sys.stderr)
+        return _NOT_RUNNING
+    found = ask(home, "GET", "status")
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return 0
+    print(f"listens on    127.0.0.1:{found['port']} (pid {found['pid']})")
+    print(f"state         {found['home']}")
+    print(f"project       {found['project']}")
+    print(f"latency       {found['latency']}")
+    resources = ", ".join(f"{count} {kind}" for kind, count in found["resources"].items())
+    print(f"resources     {resources or 'none'}")
+    print(f"faults        {found['faults']}")
+    print(f"bad calls     {found['problems']} (see `logs`)")
+    for key, machine in found["machines"].items():
+        pids = ", ".join(str(pid) for pid in machine["pids"])
+        print(f"machine       {key}: {f'running (pids {pids})' if machine['running'] else 'off'}")
+    return 0
+
+
+@click.command()
+@home_option
+def stop(home: Path) -> None:
+    """Stop it and its machines."""
+    _stop(home)
+
+
+def _stop(home: Path) -> None:
+    pid = lock_holder(home)
+    if pid is None:
+        print("the local cloud is not running")
+        return
+    processes = {pid}
+    if running(home):
+        processes |= {*ask(home, "GET", "status")["processes"]}
+    os.kill(pid, signal.SIGTERM)
+    if not _ended(processes, _STOP_SECONDS):
+        # It hangs; killing it ends its machines too.
+        os.kill(pid, signal.SIGKILL)
+        if not _ended(processes, _KILL_SECONDS):
+            left = ", ".join(str(pid) for pid in sorted(processes) if _alive(pid))
+            raise CommandError(f"these processes do not end: {left}")
+    print("the local cloud is stopped")
+
+
+def _ended(processes: set[int], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while any(map(_alive, processes)):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@click.command()
+@home_option
+def reset(home: Path) -> None:
+    """Stop it and forget everything."""
+    _stop(home)
+    # Remove only what the emulator made: the folder may be the user's own. Keys and certificates
+    # stay, so that shells keep a valid environment.
+    for name in _STATE:
+        path = home / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    print("everything is forgotten")
+
+
+COMMANDS = (start, status, stop, reset)
+
+
+def _alive(pid: int) -> bool:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    stat = Path(f"/proc/{pid}/stat")
+    with contextlib.suppress(OSError):
+        # A zombie has ended, though nobody has collected its exit code.
+        return stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+    return not stat.parent.parent.joinpath("self").exists()
 
 
 def take_lock(home: Path) -> IO[str]:

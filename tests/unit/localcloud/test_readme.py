@@ -49,7 +49,5 @@ def test_resumable_upload_is_in_the_map() -> None:
 @pytest.mark.parametrize("line", sorted(set(re.findall(r"^    localcloud (.+)$", README, re.M))))
 def test_a_command_of_the_readme_is_one(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = shlex.split(line, comments=True)
-    with pytest.raises(SystemExit) as ended:
-        main([*words, "--help"])
-    assert ended.value.code == 0
-    assert "usage: localcloud" in capsys.readouterr().out
+    assert main([*words, "--help"]) == 0
+    assert "Usage: localcloud" in capsys.readouterr().out
