@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import fields
 
-from localcloud import breakage, reach, settings
+from localcloud import faults, reach
 from localcloud.core import projects
 from localcloud.core.access import ACCOUNT, CUSTOM_ROLE
 from localcloud.core.call import CLOUD_PLATFORM, Json, Principal, Request, Response
@@ -117,7 +117,7 @@ class Admin:
             },
             "processes": sorted(self._cloud.machines.processes()),
             "faults": len(self._cloud.faults.items()),
-            "settings": settings.all_of(self._cloud),
+            "settings": faults.all_settings(self._cloud),
             "problems": self._problems(),
         }
 
@@ -141,7 +141,7 @@ class Admin:
 
     def _machine(self, name: str) -> str:
         keys = self._cloud.store.keys("machine")
-        found = breakage.named(self._cloud, name)
+        found = faults.machines_named(self._cloud, name)
         if not found:
             known = ", ".join(keys) or "none"
             raise ApiError(404, f"no machine is called {name}; there are: {known}")
@@ -161,7 +161,7 @@ class Admin:
 
     def _clear_faults(self, sent: Json) -> Json:
         self._cloud.faults.clear()
-        settings.clear(self._cloud)
+        faults.clear_settings(self._cloud)
         return {}
 
     def _permissions(self, sent: Json) -> Json:
@@ -178,18 +178,18 @@ class Admin:
         return {}
 
     def _break(self, sent: Json) -> Json:
-        breakable = breakage.handlers(self._cloud)
+        breakable = faults.handlers(self._cloud)
         if sent["what"] not in breakable:
             raise invalid(f"{sent['what']!r} can't be broken; {', '.join(breakable)} can")
         breakable[sent["what"]](sent)
         return {}
 
     def _objects(self, sent: Json) -> Json:
-        return {"objects": breakage.objects(self._cloud, sent["name"])}
+        return {"objects": faults.objects(self._cloud, sent["name"])}
 
     def _preempt(self, sent: Json) -> Json:
         delay = float(sent.get("after", 0))
-        for action in breakage.preemptions(self._cloud, sent["name"]):
+        for action in faults.preemptions(self._cloud, sent["name"]):
             if delay:
                 self._cloud.clock.at(self._cloud.clock.now() + delay, action)
             else:
@@ -207,11 +207,11 @@ class Admin:
         return reach.answer(self._cloud, sent["source"], sent["destination"], sent["protocol"])
 
     def _set(self, sent: Json) -> Json:
-        settings.change(self._cloud, sent["name"], sent["value"])
+        faults.change_setting(self._cloud, sent["name"], sent["value"])
         return {}
 
     def _unset(self, sent: Json) -> Json:
-        settings.forget(self._cloud, sent["name"], sent["part"])
+        faults.forget_setting(self._cloud, sent["name"], sent["part"])
         return {}
 
 

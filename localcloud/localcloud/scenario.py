@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import yaml
 
-from localcloud import settings
+from localcloud import faults
 from localcloud.core.cloud import Fault
 from localcloud.lifecycle import CommandError
 
@@ -274,7 +274,7 @@ def _put_kill(ask: Ask, value: Any) -> Lift:
 
 def _check_stockout(value: Any) -> list[str]:
     found = _fields(value, {"zone": str, "types": list}, {"zone", "types"})
-    return found or settings.problems("stockout", {value["zone"]: value["types"]})
+    return found or faults.setting_problems("stockout", {value["zone"]: value["types"]})
 
 
 def _put_stockout(ask: Ask, value: Any) -> Lift:
@@ -283,7 +283,7 @@ def _put_stockout(ask: Ask, value: Any) -> Lift:
 
 def _check_quota(value: Any) -> list[str]:
     found = _fields(value, {"metric": str, "limit": int}, {"metric", "limit"})
-    return found or settings.problems("quota", {value["metric"]: value["limit"]})
+    return found or faults.setting_problems("quota", {value["metric"]: value["limit"]})
 
 
 def _put_quota(ask: Ask, value: Any) -> Lift:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
 
-from localcloud import settings
+from localcloud import faults
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.clock import VirtualClock
@@ -128,7 +128,7 @@ def _declare(owner: Client, resources: Resources, issuer: RSAPrivateKey) -> None
     owner.post(POOLS, {}, workloadIdentityPoolId="pool")
     for name, provider in of(resources, "WorkloadIdentityPoolProvider").items():
         issuers = {provider["oidc"]["issuerUri"]: keys}
-        settings.change(owner.local_cloud.cloud, "oidc-issuers", issuers)
+        faults.change_setting(owner.local_cloud.cloud, "oidc-issuers", issuers)
         fields = ("oidc", "attributeMapping", "attributeCondition")
         body = {field: provider[field] for field in fields}
         owner.post(f"{POOLS}/pool/providers", body, workloadIdentityPoolProviderId=name)

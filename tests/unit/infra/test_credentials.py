@@ -15,7 +15,7 @@ from infra.credentials import Given, given, of_program, session
 from infra.managed_jobs import CustomJobsApi
 from infra.queued.api import TpuApi
 from infra.rest import Api, ApiError, ApiResourceProvider
-from localcloud import settings
+from localcloud import faults
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.call import Principal
@@ -151,7 +151,7 @@ def test_a_persons_calls_count_for_the_project_that_they_are_about_where_google_
     """Reports disagree whether Vertex AI asks; organization policies always do."""
     for api in ("orgpolicy.googleapis.com", "aiplatform.googleapis.com"):
         projects.enable_services(cloud.cloud, DEFAULT_PROJECT, [api])
-    settings.change(cloud.cloud, "vertex-quota-project", {"on": asks})
+    faults.change_setting(cloud.cloud, "vertex-quota-project", {"on": asks})
     token = cloud.cloud.token(Principal(DEVELOPER))
     said = Given(token=token) if kind == "token" else Given(key=json.dumps(key_of(cloud)))
     policies = f"https://orgpolicy.googleapis.com/v2/projects/{DEFAULT_PROJECT}/policies"

@@ -20,7 +20,7 @@ from bench.rows.dashboard import serving
 from infra.names import names_of
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import Job, Spec
-from localcloud.breakage import preemptions
+from localcloud.faults import preemptions
 from localcloud.testing import Client
 from tests.unit.tpustack.dashboard.conftest import TOKEN, Write, a_stack, engine, make_tpu
 from tpustack.cloud.google import Google

@@ -12,7 +12,7 @@ from infra import credentials
 from infra.credentials import Given
 from infra.startup.agent.jobs.queue import Queue
 from infra.startup.agent.jobs.record import Job
-from localcloud import settings
+from localcloud import faults
 from localcloud.app import LocalCloud
 from localcloud.core import projects
 from localcloud.core.call import Principal
@@ -305,7 +305,7 @@ def test_who_may_not_submit_is_told_which_role_is_missing(
     asks: bool, says: str, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     grant(client, "user:ada@x.org", *roles)
-    settings.change(cloud.cloud, "vertex-quota-project", {"on": asks})
+    faults.change_setting(cloud.cloud, "vertex-quota-project", {"on": asks})
     ada = Client(cloud, "user:ada@x.org")
     # As gcloud gives it.
     token = cloud.cloud.token(Principal("user:ada@x.org"))
