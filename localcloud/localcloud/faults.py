@@ -33,8 +33,7 @@ _HOSTS = "/hosts/"
 def preemptions(cloud: Cloud, name: str) -> list[Callable[[], object]]:
     """Return what takes TPUs and running VMs of that name away, TPUs before VMs.
 
-    Raises:
-        ApiError: 400 when it is off, 404 when nothing is called so.
+    Raises ApiError: 400 when it is off, 404 when nothing is called so.
     """
     tpus = [key for key in cloud.store.keys(NODE) if _called(key, name)]
     if tpus:
@@ -61,8 +60,7 @@ def hang(cloud: Cloud, name: str, on: bool) -> None:
 def kill(cloud: Cloud, name: str, pattern: str) -> None:
     """Kill the processes of machines whose command line the regular expression finds.
 
-    Raises:
-        ApiError: 400 when none runs there.
+    Raises ApiError: 400 when none runs there.
     """
     keys = _machines(cloud, name)
     found = [pid for key in keys for pid in cloud.machines.guests(key) if _runs(pid, pattern)]
@@ -88,11 +86,7 @@ def objects(cloud: Cloud, pattern: str) -> list[str]:
 
 
 def delete_objects(cloud: Cloud, pattern: str) -> None:
-    """Delete live objects, as somebody does who must not.
-
-    Raises:
-        ApiError: 400 when none fits.
-    """
+    """Delete live objects, as somebody does who must not; 400 when none fits."""
     with cloud.store.locked():
         found = _versions(cloud, pattern)
         for version in found:
@@ -186,8 +180,7 @@ def all_settings(cloud: Cloud) -> dict[str, Json]:
 def change_setting(cloud: Cloud, name: str, value: Json) -> None:
     """Change the parts of a setting that `value` names.
 
-    Raises:
-        ApiError: 400 naming all that is wrong with the name or value.
+    Raises ApiError: 400 naming all that is wrong with the name or value.
     """
     if name not in _CHECKS:
         raise invalid(f"unknown setting {name}; there are {', '.join(sorted(_CHECKS))}")

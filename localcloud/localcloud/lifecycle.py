@@ -97,8 +97,7 @@ def running(home: Path) -> dict[str, int] | None:
 def ask(home: Path, verb: str, name: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     """Call the emulator's own API.
 
-    Raises:
-        CommandError: with its message, or that it does not run (exit code 3).
+    Raises CommandError: with its message, or that it does not run (exit code 3).
     """
     known = running(home)
     if known is None:
@@ -353,8 +352,7 @@ def _alive(pid: int) -> bool:
 def take_lock(home: Path) -> IO[str]:
     """Hold the home's lock until the file is closed or the process ends.
 
-    Raises:
-        CommandError: when another emulator holds it.
+    Raises CommandError: when another emulator holds it.
     """
     file = _try_lock(home)
     if file is None:

@@ -21,7 +21,6 @@ def answer(cloud: Cloud, source: str, destination: str, protocol: str) -> Json:
     """Return both ends as people call them, and the API's ReachabilityDetails.
 
     Args:
-        cloud: the cloud.
         source: name of a VM, of a TPU (its host 0), `TPU/HOST`, or an address.
         destination: the same with `:PORT`, and `grpc://` before it or not.
         protocol: such as `tcp`.

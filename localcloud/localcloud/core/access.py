@@ -97,7 +97,6 @@ def has(
     """Return whether a policy on one of `resources` grants `permission` to `principal`.
 
     Args:
-        cloud: the cloud.
         principal: who calls.
         permission: what the call takes.
         resources: what is accessed, and what it is in: whose policies count.

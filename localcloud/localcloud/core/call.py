@@ -23,11 +23,7 @@ Json = dict[str, Any]
 
 
 def parse_json(text: bytes) -> Json:
-    """Return the JSON object in a body; an empty one for an empty body.
-
-    Raises:
-        ApiError: 400 when it is none.
-    """
+    """Return the JSON object in a body; an empty one for an empty body; 400 when it is none."""
     if not text.strip():
         return {}
     try:
@@ -45,8 +41,7 @@ class Stream(Protocol):
     def read(self, size: int = -1, /) -> bytes:
         """Return up to `size` bytes, all for a negative one; nothing at the end.
 
-        Raises:
-            ConnectionError: when the client closed before the end.
+        Raises ConnectionError: when the client closed before the end.
         """
 
 
@@ -125,8 +120,7 @@ class Call:
     def number(self, name: str) -> int | None:
         """Return an integer query parameter, or None when it was not sent.
 
-        Raises:
-            ApiError: 400 when it is no integer.
+        Raises ApiError: 400 when it is no integer.
         """
         value = self.arg(name)
         if not value:
@@ -294,8 +288,7 @@ class Tokens:
     ) -> Principal:
         """Return the principal of `token`; a machine's from before `since` has expired.
 
-        Raises:
-            ApiError: 401 when the token is not the emulator's, was altered or has expired.
+        Raises ApiError: 401 when the token is not the emulator's, was altered or has expired.
         """
         claims = self.claims(token, now=now)
         if claims.get("i", 0.0) < (since or {}).get(claims.get("h", ""), 0.0):

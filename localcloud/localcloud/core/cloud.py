@@ -239,9 +239,7 @@ class Faults:
     def inject(self, method: str, path: str, *, carried_out: bool = False) -> None:
         """Let the first fault that fits hit this call, or the answer to a call carried out.
 
-        Raises:
-            ApiError: with the fault's status.
-            AnswerLost: when there is to be no answer.
+        Raises ApiError: with the fault's status. AnswerLost: when there is to be no answer.
         """
         fault = self._take(method, path, carried_out)
         if fault is None:
@@ -379,8 +377,7 @@ class Machines(Protocol):
     def port(self, key: str) -> int:
         """Return the port of a running machine's own listener: its metadata server and proxy.
 
-        Raises:
-            KeyError: when the machine is off.
+        Raises KeyError: when the machine is off.
         """
 
     def address(self, key: str, port: int) -> tuple[str, int] | None:

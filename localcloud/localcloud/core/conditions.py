@@ -60,11 +60,7 @@ def resource(accessed: str) -> dict[str, Any]:
 
 
 def check(expression: str, names: Collection[str]) -> None:
-    """Refuse an expression that `evaluate` does not understand with these names.
-
-    Raises:
-        ApiError: 501.
-    """
+    """Refuse an expression that `evaluate` does not understand with these names; 501."""
     tree = _parsed(expression)
     macros = [node.func for node in _walk(tree) if isinstance(node, ast.Call) and _is_has(node)]
     used = {each.id for each in _walk(tree) if isinstance(each, ast.Name) and each not in macros}

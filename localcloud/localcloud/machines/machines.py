@@ -138,8 +138,7 @@ class Machines:
     def port(self, key: str) -> int:
         """Return the port of a running machine's own listener: its metadata server and proxy.
 
-        Raises:
-            KeyError: when the machine is off.
+        Raises KeyError: when the machine is off.
         """
         return self._running[key].port
 

@@ -191,7 +191,6 @@ def access_token(cloud: Cloud, spec: MachineSpec, wanted: list[str]) -> dict[str
     """Return the token endpoint's answer.
 
     Args:
-        cloud: the cloud.
         spec: the machine that asks.
         wanted: scopes to narrow the token to; all of the machine's when empty.
 
@@ -239,11 +238,7 @@ def guest_attributes(cloud: Cloud, key: str) -> dict[str, str]:
 
 
 def put_guest_attribute(cloud: Cloud, key: str, name: str, value: bytes) -> None:
-    """Write the attribute `namespace/key`.
-
-    Raises:
-        ApiError: 400 for a name or a value that Google refuses.
-    """
+    """Write the attribute `namespace/key`; 400 for a name or a value that Google refuses."""
     parts = name.split("/")
     if len(parts) != 2 or not all(_ATTRIBUTE_NAME.fullmatch(part) for part in parts):
         raise ApiError(400, f"guest attribute '{name}' is not of the form namespace/key")
@@ -255,11 +250,7 @@ def put_guest_attribute(cloud: Cloud, key: str, name: str, value: bytes) -> None
 
 
 def delete_guest_attribute(cloud: Cloud, key: str, name: str) -> None:
-    """Delete the attribute `namespace/key`.
-
-    Raises:
-        ApiError: 404 when there is none.
-    """
+    """Delete the attribute `namespace/key`; 404 when there is none."""
     with cloud.store.locked():
         record = cloud.store.get(_GUEST_ATTRIBUTES, key) or {}
         if record.pop(name, None) is None:
@@ -317,11 +308,7 @@ def build_tree(cloud: Cloud, spec: MachineSpec, *, preempted: bool) -> Tree:
 
 
 def find_entry(tree: Any, path: str) -> Any:
-    """Return the entry at `path` (kebab-case, as callers write it).
-
-    Raises:
-        KeyError: when there is none.
-    """
+    """Return the entry at `path` (kebab-case, as callers write it); KeyError when there is none."""
     node = tree
     verbatim = False
     for part in path.strip("/").split("/"):

@@ -140,8 +140,7 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a unit's process, in a session of its own and with the unit's socket if it has one.
 
-    Raises:
-        OSError: if there is no such program.
+    Raises OSError: if there is no such program.
     """
 
     def prepare() -> None:

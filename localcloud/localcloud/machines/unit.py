@@ -55,8 +55,7 @@ class UnitSpec:
     def assign(self, assignment: str) -> None:
         """Set a property, as in `systemd-run --property=NAME=VALUE`.
 
-        Raises:
-            UnitError: for an unknown property or value.
+        Raises UnitError: for an unknown property or value.
         """
         name, separator, value = assignment.partition("=")
         if not separator:
@@ -394,8 +393,7 @@ class Socket:
 def port_of(assignment: str) -> int:
     """Return the port in a socket unit's `ListenStream=PORT`.
 
-    Raises:
-        UnitError: for every other property, and for addresses that are not a port alone.
+    Raises UnitError: for every other property, and for addresses that are not a port alone.
     """
     name, _, value = assignment.partition("=")
     if name != "ListenStream" or not value.isdigit() or not 0 < int(value) <= _HIGHEST_PORT:

@@ -81,8 +81,7 @@ class Http2:
     def serve(self) -> None:
         """Answer requests until the client goes away or says nothing for long.
 
-        Raises:
-            ConnectionError: when the client breaks off, or is to get no answer.
+        Raises ConnectionError: when the client breaks off, or is to get no answer.
         """
         with self._bell, self._ringer, selectors.DefaultSelector() as selector:
             selector.register(self._socket, selectors.EVENT_READ)
@@ -198,8 +197,7 @@ _MISSING = (
 def answer(host: str, headers: Headers, body: bytes, apis: Answer) -> Reply:
     """Return the reply to a request that came by HTTP/2; `apis` answers REST calls.
 
-    Raises:
-        ConnectionError: when there is to be no answer.
+    Raises ConnectionError: when there is to be no answer.
     """
     if not headers.get("content-type", "").startswith(_TYPE):
         return Reply([(":status", "415")], b"", [])
@@ -376,8 +374,7 @@ def _class_of(type_: Any) -> Any:
 def request_of(rpc: Rpc, sent: bytes, host: str, headers: Headers) -> Request:
     """Return the REST call that a message stands for.
 
-    Raises:
-        ApiError: 400 when the bytes are no such message or no rule's path fits it.
+    Raises ApiError: 400 when the bytes are no such message or no rule's path fits it.
     """
     message = rpc.request()
     try:
@@ -401,11 +398,7 @@ def request_of(rpc: Rpc, sent: bytes, host: str, headers: Headers) -> Request:
 
 
 def message_of(rpc: Rpc, response: Response) -> bytes:
-    """Return the message in a response.
-
-    Raises:
-        ApiError: the error, when the response is one.
-    """
+    """Return the message in a response; ApiError the error, when the response is one."""
     body = response.body if isinstance(response.body, bytes) else b"".join(response.body)
     told = json.loads(body or b"{}")
     if response.status >= 400:

@@ -403,22 +403,14 @@ class Egress:
         self._proxies = {kind: proxy for kind, proxy in proxies.items() if proxy not in own}
 
     def tunnel(self, host: str, port: int) -> socket.socket:
-        """Return a connection to a host's port.
-
-        Raises:
-            OSError: when it can't be reached.
-        """
+        """Return a connection to a host's port; OSError when it can't be reached."""
         proxy = self._proxy("https", host)
         if proxy is None:
             return socket.create_connection((host, port), timeout=_CONNECT_SECONDS)
         return _through(proxy, host, port)
 
     def fetch(self, request: Request, url: str) -> Response:
-        """Return the answer of a plain HTTP server.
-
-        Raises:
-            OSError: when it can't be reached.
-        """
+        """Return the answer of a plain HTTP server; OSError when it can't be reached."""
         target = urlsplit(url)
         host = target.hostname or ""
         proxy = self._proxy("http", host)

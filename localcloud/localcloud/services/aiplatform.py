@@ -32,8 +32,7 @@ JOB = "custom-job"
 def place(call: Call) -> str:
     """Return the location in the path, which a region's own host serves alone.
 
-    Raises:
-        ApiError: 400 for another host than the region's.
+    Raises ApiError: 400 for another host than the region's.
     """
     region = call.params["locationsId"]
     if region not in _REGIONS or call.request.host != f"{region}-{_SERVICE}":
@@ -260,11 +259,7 @@ poweroff
 
 
 def _require_supported(spec: Json) -> None:
-    """Refuse what is no container, or what the local cloud does not run.
-
-    Raises:
-        ApiError: 400 or 501.
-    """
+    """Refuse what is no container, or what the local cloud does not run; 400 or 501."""
     for field in ("persistentResourceId", "tensorboard", "pscInterfaceConfig", "experiment"):
         if spec.get(field):
             raise ApiError(501, f"the local cloud has no {field} for custom jobs")
@@ -440,8 +435,7 @@ class Pool:
 def pool_of(spec: Json) -> Pool:
     """Return the TPU of a job's only worker pool.
 
-    Raises:
-        ApiError: 400 for what is no TPU of Vertex AI's, 501 for machines without one.
+    Raises ApiError: 400 for what is no TPU of Vertex AI's, 501 for machines without one.
     """
     pools = spec.get("workerPoolSpecs", [])
     if not pools:
@@ -493,8 +487,7 @@ def _of_topology(machine: Json, name: str, *, spot: bool) -> Pool:
 def _require_pool(cloud: Cloud, project: str, region: str, pool: Pool) -> None:
     """Refuse a pool that the region lacks or the quota does not allow.
 
-    Raises:
-        ApiError: 400, or 429 naming the quota.
+    Raises ApiError: 400, or 429 naming the quota.
     """
     if not _zones(region, pool):
         raise invalid(

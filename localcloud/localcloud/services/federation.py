@@ -46,8 +46,7 @@ _PROVIDER_KEPT = (*_KEPT, "oidc", "attributeMapping", "attributeCondition")
 def key_of(call: Call) -> str:
     """Return the key of the pool or provider in the path.
 
-    Raises:
-        ApiError: 400 for a location other than `global`, where all pools are.
+    Raises ApiError: 400 for a location other than `global`, where all pools are.
     """
     if call.params["locationsId"] != "global":
         raise invalid(f"Location {call.params['locationsId']} must be 'global'.")

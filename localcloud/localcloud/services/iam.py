@@ -60,11 +60,7 @@ _KEYS = Collection(
 
 
 def load_account(cloud: Cloud, call: Call) -> tuple[str, Record]:
-    """Return the account that the path names.
-
-    Raises:
-        ApiError: 404 when there is none.
-    """
+    """Return the account that the path names; 404 when there is none."""
     key = account_key(cloud, call)
     record = cloud.store.get(ACCOUNT, key)
     if record is not None and access.is_account_visible(cloud, record):

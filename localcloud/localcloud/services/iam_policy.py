@@ -141,8 +141,7 @@ def require_modified(
 ) -> None:
     """Refuse a change of a policy that the caller's own grant, with its condition, leaves out.
 
-    Raises:
-        ApiError: 403.
+    Raises ApiError (403).
     """
     modified = sorted({role for role, _, _ in _grants(known) ^ _grants(bindings)})
     attributes = {conditions.MODIFIED_GRANTS: modified}
@@ -234,7 +233,6 @@ def check(
     """Refuse a binding with a role, member or account that does not exist.
 
     Args:
-        cloud: the cloud.
         binding: with `role` and `members`.
         kinds: what a member may begin with.
         attributes: what its condition may read.

@@ -39,8 +39,7 @@ _WIDE = ("global", "us", "europe", "eur3", "eur4", "nam3", "asia")
 def location(call: Call) -> str:
     """Return the location in the path, `projects/p/locations/l`.
 
-    Raises:
-        ApiError: 404, as Google answers for a location without KMS.
+    Raises ApiError: 404, as Google answers for a location without KMS.
     """
     place = call.params["locationsId"]
     if place not in catalog.regions() and place not in _WIDE:
@@ -88,11 +87,7 @@ VERSIONS = Collection(
 
 
 def check_id(parameter: str, value: str) -> None:
-    """Refuse an id that no key ring or key can have.
-
-    Raises:
-        ApiError: 400.
-    """
+    """Refuse an id that no key ring or key can have; 400."""
     if not _ID.fullmatch(value):
         raise invalid(f"{parameter} {value!r} does not match [a-zA-Z0-9_-]{{1,63}}.")
 
@@ -296,8 +291,7 @@ def _rotated(cloud: Cloud, key: Record) -> Record:
 def _load_version(cloud: Cloud, name: str) -> Record:
     """Return the version as it stands now: one whose time has come is destroyed, its secret gone.
 
-    Raises:
-        ApiError: 404 when there is none.
+    Raises ApiError: 404 when there is none.
     """
     with cloud.store.locked():
         record = load(cloud, VERSION, name)
@@ -390,8 +384,7 @@ DECRYPT = "cloudkms.cryptoKeyVersions.useToDecrypt"
 def primary(cloud: Cloud, key: str) -> Record:
     """Return the version that encrypts.
 
-    Raises:
-        ApiError: 404 for a key that is not there, 400 when it has no enabled primary version.
+    Raises ApiError: 404 for a key that is not there, 400 when it has no enabled primary version.
     """
     record = _rotated(cloud, load(cloud, KEY, key))
     if "_primary" not in record:
@@ -405,11 +398,7 @@ def primary(cloud: Cloud, key: str) -> Record:
 
 
 def enabled(cloud: Cloud, version: str) -> Record:
-    """Return a version that can be used.
-
-    Raises:
-        ApiError: 400 when it is disabled or destroyed.
-    """
+    """Return a version that can be used; 400 when it is disabled or destroyed."""
     record = _load_version(cloud, version)
     if record["state"] != "ENABLED":
         raise failed_precondition(f"{version} is not enabled, current state is: {record['state']}.")

@@ -161,7 +161,6 @@ def start_operation(cloud: Cloud, call: Call, work: Work, *, verb: str, target: 
     """Begin an operation and answer it.
 
     Args:
-        cloud: the cloud.
         call: the call that asks for it.
         work: what it does; the effect returns the resource's record, or None.
         verb: such as `create`.

@@ -37,11 +37,7 @@ def require_nodes_allowed(cloud: Cloud) -> None:
 
 
 def require_quota(cloud: Cloud, project: str, zone: str, wanted: list[Record]) -> None:
-    """Refuse nodes that would exceed a quota.
-
-    Raises:
-        ApiError: 429 naming the quota.
-    """
+    """Refuse nodes that would exceed a quota; 429 naming the quota."""
     limits = cloud.setting("quota")
     needed: dict[str, int] = {}
     for record in wanted:
@@ -61,11 +57,7 @@ def in_stock(cloud: Cloud, zone: str, accelerator: str) -> bool:
 
 
 def require_stock(cloud: Cloud, record: Record) -> None:
-    """Refuse a slice that finds no room.
-
-    Raises:
-        ApiError: 429 (code 8 in an operation) naming the zone.
-    """
+    """Refuse a slice that finds no room; 429 (code 8 in an operation) naming the zone."""
     zone = zone_of(record["name"])
     if not in_stock(cloud, zone, record["acceleratorType"]):
         raise stocked_out(zone)

@@ -56,8 +56,7 @@ def require_name(name: str, what: str) -> None:
 def accelerator(zone: str, body: Json) -> catalog.Accelerator:
     """Return the TPU type that a new node asks for, by `acceleratorType` or `acceleratorConfig`.
 
-    Raises:
-        ApiError: 400 for both, or a type that the zone does not have.
+    Raises ApiError: 400 for both, or a type that the zone does not have.
     """
     here = catalog.in_zone(zone)
     config = body.get("acceleratorConfig")
@@ -146,7 +145,6 @@ def require_room(cloud: Cloud, subnet: str, hosts: int) -> None:
     """Refuse hosts for which a subnetwork has no addresses left.
 
     Args:
-        cloud: the cloud.
         subnet: path of the subnetwork.
         hosts: how many addresses are wanted.
 
@@ -174,8 +172,7 @@ def require_room(cloud: Cloud, subnet: str, hosts: int) -> None:
 def service_account(cloud: Cloud, call: Call, sent: Json) -> Json:
     """Return the account and scopes of a TPU VM.
 
-    Raises:
-        ApiError: 400 when the account does not exist, 403 when the caller may not act as it.
+    Raises ApiError: 400 when the account does not exist, 403 when the caller may not act as it.
     """
     email = sent.get("email") or default_service_account(call.project)
     problem = access.account_problem(cloud, email)
@@ -234,7 +231,6 @@ def accepted_range(cloud: Cloud, accelerator: Accelerator, network: str, wanted:
     """Return the range that a new node gets.
 
     Args:
-        cloud: the cloud.
         accelerator: the node's type, which says how large the range must be.
         network: path of the network that it is peered with.
         wanted: in CIDR notation, or an address alone, or empty.
@@ -312,7 +308,6 @@ def accepted_disks(
     """Return the data disks as a node has them.
 
     Args:
-        cloud: the cloud.
         call: names the project.
         zone: of the node.
         accelerator: the node's type.

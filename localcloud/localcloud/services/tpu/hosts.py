@@ -35,8 +35,7 @@ _AT_ONCE = 16
 def require_tensorflow(record: Record) -> None:
     """Refuse a node whose hosts serve gRPC where TensorFlow, which serves it, is not installed.
 
-    Raises:
-        ApiError: 400 naming the extra that brings it.
+    Raises ApiError: 400 naming the extra that brings it.
     """
     if serves(record) and find_spec("tensorflow") is None:
         raise failed_precondition(
@@ -49,8 +48,7 @@ def require_tensorflow(record: Record) -> None:
 def boot(cloud: Cloud, record: Record) -> list[Record]:
     """Boot all hosts of a node, wait until they serve, and return their endpoints.
 
-    Raises:
-        ApiError: 500 when a worker does not come up.
+    Raises ApiError: 500 when a worker does not come up.
     """
     chosen = _reserve_ports(cloud, record)
     for index in range(_count(record)):
@@ -335,8 +333,7 @@ _FIRST = 2
 def _reserve_addresses(cloud: Cloud, record: Record, count: int) -> list[str]:
     """Return the addresses of a node's hosts: those that it has, or new ones.
 
-    Raises:
-        ApiError: 400 when its subnetwork has no more.
+    Raises ApiError: 400 when its subnetwork has no more.
     """
     if "_addresses" in record:
         known: list[str] = record["_addresses"]

@@ -78,7 +78,6 @@ def begin(
     """Start what a call does with a node.
 
     Args:
-        cloud: the cloud.
         call: names the node.
         verb: of the effect and of the operation, such as `stop`.
         states: those in which the node may be.
@@ -196,7 +195,6 @@ def preempt(cloud: Cloud, name: str, *, state: str = "PREEMPTED") -> None:
     """Take a node away as Google does: it stays, useless, until somebody deletes it.
 
     Args:
-        cloud: the cloud.
         name: the node's full name.
         state: `PREEMPTED`, or `TERMINATED`, which Google's API also shows.
 

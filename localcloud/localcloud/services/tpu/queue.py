@@ -441,8 +441,7 @@ _FLEX_TIERS = ("spot", "guaranteed", "bestEffort")
 def _run_seconds(request: Json) -> float | None:
     """Return how long a request's TPUs run at most; None for ever.
 
-    Raises:
-        ApiError: 400 when it is no request for flex-start, or one without a right duration.
+    Raises ApiError: 400 when it is no request for flex-start, or one without a right duration.
     """
     asked = request.get("runDuration", {}).get("maxRunDuration", "")
     if request.get("provisioningModel") != "FLEX_START":
