@@ -29,15 +29,29 @@ from localcloud.services.storage.records import BUCKET, DELETED_BUCKET, deleted_
 from localcloud.services.tpu import catalog
 from localcloud.services.tpu.api import NODE, QUEUED, zone_of
 
-# --- Serves the command line's requests, under /_local/v1/ on the emulator's own port.
-#
-# Every call must carry the header `Local-Cloud` with a key that is made of the secret in the home
-# folder: other users of the machine, web pages in a browser and the cloud's own machines lack it.
-
 _ROOT = "/_local/v1/"
 # Long enough for a working day and the evening after it.
 _TOKEN_LIFETIME = 24 * 3600.0
 _FARTHEST = 366 * 24 * 3600.0
+SHELL_ROOT = "/computeMetadata/v1/"
+_FLAVOR = "Metadata-Flavor"
+_BY_KIND = {
+    BUCKET: "buckets",
+    BUDGET: "budgets",
+    CHANNEL: "notification channels",
+    POLICY: "alerting policies",
+    TOPIC: "topics",
+    SECRET: "secrets",
+    NODE: "tpu nodes",
+    QUEUED: "tpu queued resources",
+}
+# Deleted ones can be brought back for a while.
+_KEPT_FOR_A_WHILE = {
+    CUSTOM_ROLE: "roles",
+    POOL: "identity pools",
+    PROVIDER: "identity providers",
+}
+_OWN_ACCOUNTS = ".iam.gserviceaccount.com"
 
 
 class Admin:
@@ -215,15 +229,6 @@ class Admin:
         return {}
 
 
-# --- A metadata server for shells, as far as TensorFlow asks one: where does the caller run?
-#
-# `TPUClusterResolver(NAME)` takes project and zone from the metadata server of the VM that it runs
-# on. A shell of the local cloud runs on none, and gets the zone of the newest TPU.
-
-SHELL_ROOT = "/computeMetadata/v1/"
-_FLAVOR = "Metadata-Flavor"
-
-
 def answer_shell(cloud: Cloud, request: Request) -> Response:
     """Return the value at the request's path, in plain text."""
     headers = {_FLAVOR: "Google", "Content-Type": "application/text"}
@@ -250,27 +255,6 @@ def _shell_zone(cloud: Cloud) -> str:
     nodes = [record for _, record in cloud.store.items(NODE)]
     newest = max(nodes, key=lambda record: int(record["id"]), default=None)
     return zone_of(newest["name"]) if newest else catalog.zones()[0]
-
-
-# --- What users have made in the cloud, counted by kind.
-
-_BY_KIND = {
-    BUCKET: "buckets",
-    BUDGET: "budgets",
-    CHANNEL: "notification channels",
-    POLICY: "alerting policies",
-    TOPIC: "topics",
-    SECRET: "secrets",
-    NODE: "tpu nodes",
-    QUEUED: "tpu queued resources",
-}
-# Deleted ones can be brought back for a while.
-_KEPT_FOR_A_WHILE = {
-    CUSTOM_ROLE: "roles",
-    POOL: "identity pools",
-    PROVIDER: "identity providers",
-}
-_OWN_ACCOUNTS = ".iam.gserviceaccount.com"
 
 
 def resource_names(cloud: Cloud) -> dict[str, list[str]]:

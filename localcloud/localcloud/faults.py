@@ -28,6 +28,7 @@ from localcloud.services.tpu import hosts, nodes
 from localcloud.services.tpu.api import NODE
 
 _HOSTS = "/hosts/"
+Check = Callable[[Json], "list[str]"]
 
 
 def preemptions(cloud: Cloud, name: str) -> list[Callable[[], object]]:
@@ -163,13 +164,6 @@ def _signal(pids: list[int], number: int) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
-
-
-# --- The switches for scarcity and refusal, checked before they are stored.
-#
-# A setting is a record of the store's kind `setting`, read by the modules that it concerns.
-
-Check = Callable[[Json], "list[str]"]
 
 
 def all_settings(cloud: Cloud) -> dict[str, Json]:

@@ -18,13 +18,20 @@ from localcloud import faults
 from localcloud.core.cloud import Fault
 from localcloud.lifecycle import CommandError
 
-# --- Read a scenario file and check all of it before anything happens.
-
 LATEST = 7 * 24 * 3600.0
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 # As in Compose files: such keys are for other programs that read the file.
 _OTHERS = "x-"
 _TIMES = ("at", "when", "after", "for")
+Ask = Callable[[str, str, dict[str, Any]], dict[str, Any]]
+"""(verb, name, what to send) -> the emulator's answer; raises CommandError."""
+Lift = Callable[[], object]
+"""Ends what was put in force."""
+_TYPES = {"str": str, "int": int, "float": float, "bool": bool}
+_FAULT = {field.name: _TYPES[str(field.type)] for field in fields(Fault)}
+_LOOK = 0.25
+# So long an event waits for what it is to break: a machine that boots, a program that comes back.
+_PATIENCE = 60.0
 
 
 class ScenarioError(Exception):
@@ -174,14 +181,6 @@ def _unknown_kind(name: str) -> str:
     return f"unknown fault {name!r}{hint}. Known: {', '.join(KINDS)}"
 
 
-# --- The faults that a scenario's event can have: what each is told, and how it is put in force.
-
-Ask = Callable[[str, str, dict[str, Any]], dict[str, Any]]
-"""(verb, name, what to send) -> the emulator's answer; raises CommandError."""
-Lift = Callable[[], object]
-"""Ends what was put in force."""
-
-
 @dataclass(frozen=True)
 class Kind:
     """One kind of fault.
@@ -228,10 +227,6 @@ def _fields(value: Any, wanted: dict[str, type], least: set[str]) -> list[str]:
         if type(value[name]) not in good:
             found.append(f"{name}: {value[name]!r} is no {wanted[name].__name__}")
     return sorted(found)
-
-
-_TYPES = {"str": str, "int": int, "float": float, "bool": bool}
-_FAULT = {field.name: _TYPES[str(field.type)] for field in fields(Fault)}
 
 
 def _check_error(value: Any) -> list[str]:
@@ -314,13 +309,6 @@ KINDS = {
     "clock": Kind(_check_seconds, _put_clock),
     "delete-objects": Kind(_check_text, partial(_break, what="delete-objects")),
 }
-
-
-# --- Play a scenario: wait for each event's moment, put it in force, lift it when its time is over.
-
-_LOOK = 0.25
-# So long an event waits for what it is to break: a machine that boots, a program that comes back.
-_PATIENCE = 60.0
 
 
 class Time(Protocol):

@@ -30,6 +30,16 @@ _PROJECT_ROLES = {
     "projectEditor": "roles/editor",
     "projectViewer": "roles/viewer",
 }
+log = logging.getLogger(__name__)
+_PROJECT_SERVICE = "resourcemanager"
+ACCOUNT = "service-account"
+"""The store's kind of accounts, by their full name `projects/p/serviceAccounts/EMAIL`."""
+_OWN_DOMAIN = ".iam.gserviceaccount.com"
+# The accounts that Google makes carry the project's number: Compute Engine's default account, and
+# those as which its services act.
+_GOOGLES = re.compile(
+    r"(\d+)-compute@developer\.gserviceaccount\.com|service-(\d+)@[-a-z0-9]+\.iam\.gserviceaccount\.com"
+)
 
 
 def predefined_roles() -> dict[str, list[str]]:
@@ -271,12 +281,6 @@ def _no_project(project: str, service: str) -> ApiError:
     )
 
 
-# --- Which permissions Google has, as far as data/permissions.yaml knows them.
-
-log = logging.getLogger(__name__)
-_PROJECT_SERVICE = "resourcemanager"
-
-
 @lru_cache(maxsize=1)
 def known_permissions() -> frozenset[str]:
     """Return the permissions of the resource types that are known in full."""
@@ -310,18 +314,6 @@ def _permission_exists(name: str) -> bool:
     if taken:
         log.warning("%s is taken for a permission of Google's: the local cloud can't tell", name)
     return taken
-
-
-# --- Looks service accounts up by e-mail address and checks who may use them.
-
-ACCOUNT = "service-account"
-"""The store's kind of accounts, by their full name `projects/p/serviceAccounts/EMAIL`."""
-_OWN_DOMAIN = ".iam.gserviceaccount.com"
-# The accounts that Google makes carry the project's number: Compute Engine's default account, and
-# those as which its services act.
-_GOOGLES = re.compile(
-    r"(\d+)-compute@developer\.gserviceaccount\.com|service-(\d+)@[-a-z0-9]+\.iam\.gserviceaccount\.com"
-)
 
 
 def find_account(cloud: Cloud, email: str) -> tuple[str, Record] | None:

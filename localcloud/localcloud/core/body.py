@@ -14,6 +14,10 @@ from localcloud.core.discovery import Document, document
 from localcloud.core.errors import ApiError
 
 _INTEGER_FORMATS = {"int32": 32, "uint32": 32, "int64": 64, "uint64": 64}
+Translate = Callable[[str, list[str], Any], Any]
+NUMBERS = "enum-encoding=int"
+"""In the parameter `$alt`: the caller wants enums as numbers."""
+_CALL: ContextVar[Call | None] = ContextVar("call", default=None)
 
 
 def schema_problems(document: Document, schema: str, value: object) -> list[str]:
@@ -98,17 +102,6 @@ def _is_integer(value: object, format_: str) -> bool:
     return abs(2 * int(value) + 1) < 1 << bits
 
 
-# --- The forms of JSON that Google's APIs take and give besides the usual one.
-#
-# By the JSON mapping of protocol buffers (protobuf.dev/programming-guides/json, 2026-11-24) a field
-# may be written as in the .proto file, and an enum as its number. Google's clients for REST also
-# send what the path names, and ask for numbers with `$alt=json;enum-encoding=int`.
-
-Translate = Callable[[str, list[str], Any], Any]
-NUMBERS = "enum-encoding=int"
-"""In the parameter `$alt`: the caller wants enums as numbers."""
-
-
 def usual_form(document: Document, schema: str, body: Json, bound: Collection[str]) -> Json:
     """Return a request's body in the usual form, without the fields that its path binds."""
     if schema.endswith("Request"):  # The whole message, not only the resource in it.
@@ -167,12 +160,8 @@ def _to_number(at: str, names: list[str], value: Any) -> Any:
     return _numbers(at).get(value, names.index(value)) if value in names else value
 
 
-# --- Which fields of a request's body were read: one that nothing reads is not taken in silence.
-#
-# A handler reads a field by its name, or all of them by copying, storing or comparing the whole. What
-# it would keep so without doing it is in data/refused-fields.yaml, and counts as not read.
-
-_CALL: ContextVar[Call | None] = ContextVar("call", default=None)
+# A handler reads a field by its name, or all of them by copying, storing or comparing the whole.
+# What it would keep without acting on it is in data/refused-fields.yaml, and counts as not read.
 
 
 class _Tracked(dict[str, Any]):

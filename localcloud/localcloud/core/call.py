@@ -20,6 +20,22 @@ if TYPE_CHECKING:
 
 
 Json = dict[str, Any]
+_URL_SAFE = str.maketrans("+/", "-_")
+Mask = dict[str, "Mask"]
+CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
+_SCOPES = "https://www.googleapis.com/auth/"
+# A scope that is no URL of that form.
+_MAIL = "https://mail.google.com/"
+_TOKEN_PREFIX = "ya29.local-"
+_EXPECTED = (
+    "Expected OAuth 2 access token, login cookie or other valid authentication credential. See "
+    "https://developers.google.com/identity/sign-in/web/devconsole-project."
+)
+TOKENS = "tokens"
+"""The setting that says, by machine, since when its tokens must be; older ones have expired."""
+INVALID = f"Request had invalid authentication credentials. {_EXPECTED}"
+MISSING = f"Request is missing required authentication credential. {_EXPECTED}"
+_LARGEST_PAGE = 1000
 
 
 def parse_json(text: bytes) -> Json:
@@ -144,12 +160,6 @@ class Call:
         return ""
 
 
-# --- What every Google API does with fields: partial responses (`fields`), bytes as base64.
-
-_URL_SAFE = str.maketrans("+/", "-_")
-Mask = dict[str, "Mask"]
-
-
 def same_bytes(one: str | None, other: str | None) -> bool:
     """Return whether two values of a field of the format `byte` are the same.
 
@@ -208,23 +218,6 @@ def _mask_item(text: str, mask: Mask) -> str:
         below.update(inner)
         return rest[1:]
     return rest
-
-
-# --- OAuth access tokens, signed so that they need no table and outlive a restart.
-
-CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
-_SCOPES = "https://www.googleapis.com/auth/"
-# A scope that is no URL of that form.
-_MAIL = "https://mail.google.com/"
-_TOKEN_PREFIX = "ya29.local-"
-_EXPECTED = (
-    "Expected OAuth 2 access token, login cookie or other valid authentication credential. See "
-    "https://developers.google.com/identity/sign-in/web/devconsole-project."
-)
-TOKENS = "tokens"
-"""The setting that says, by machine, since when its tokens must be; older ones have expired."""
-INVALID = f"Request had invalid authentication credentials. {_EXPECTED}"
-MISSING = f"Request is missing required authentication credential. {_EXPECTED}"
 
 
 def is_scope(text: str) -> bool:
@@ -315,11 +308,6 @@ class Tokens:
 def unauthenticated(message: str, reason: str = "CREDENTIALS_MISSING") -> ApiError:
     """Return a 401 with a reason of google.api.ErrorReason."""
     return ApiError(401, message, details=[error_info(reason)])
-
-
-# --- Pages of lists.
-
-_LARGEST_PAGE = 1000
 
 
 def page(call: Call, field: str, items: list[Json], *, size: int = 100) -> Json:

@@ -28,6 +28,9 @@ SETTING = "setting"
 """The store's kind of settings, by name."""
 _SECRET = "secret"
 _OTHERS = 0o077
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+_FAULT = "fault"
 
 
 class NotOwnError(Exception):
@@ -120,12 +123,6 @@ def _secret(path: Path) -> bytes:
     return path.read_bytes()
 
 
-# --- Hooks: functions that one module calls without knowing which others have registered them.
-
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
-
-
 class Hook(Generic[Arguments, Result]):
     """The functions to call at some event, in the order in which they were registered."""
 
@@ -148,11 +145,6 @@ service_enabled: defaultdict[str, Hook[[Cloud, str], None]] = defaultdict(Hook)
 """By API: runs when a project, given by its id, has enabled it."""
 machine_powered_off: Hook[[Cloud, str], None] = Hook()
 """Runs when a machine, given by its key, has gone off by itself."""
-
-
-# --- Faults on request: calls that fail, hang or are slow, and answers that are lost.
-
-_FAULT = "fault"
 
 
 class AnswerLost(ConnectionError):
@@ -271,9 +263,6 @@ class Faults:
                     self._store.put(_FAULT, key, record | {"count": fault.count - 1})
                 return fault
         return None
-
-
-# --- The description of a machine, and the interface to those that run machines.
 
 
 @dataclass(frozen=True)

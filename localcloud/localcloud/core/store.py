@@ -22,6 +22,12 @@ from localcloud.core.errors import ApiError
 Record = dict[str, Any]
 POLICY = "policy"
 """The kind of IAM policies; the key is the full name of the resource they are set on."""
+log = logging.getLogger(__name__)
+Effect = Callable[..., "Record | None"]
+_EFFECTS: dict[str, Effect] = {}
+_OPERATION = "operation"
+EMPTY: Json = {"@type": "type.googleapis.com/google.protobuf.Empty"}
+"""The response of an operation that leaves nothing to show."""
 
 
 class Store:
@@ -118,18 +124,6 @@ class Store:
         """Close the database."""
         with self._lock:
             self._db.close()
-
-
-# --- Long-running operations: each has an effect, now or later, and a record of its state.
-#
-# An effect is a function registered by name, so that one that is still to come survives a restart
-# of the emulator: the store holds its name and arguments.
-
-log = logging.getLogger(__name__)
-
-Effect = Callable[..., "Record | None"]
-_EFFECTS: dict[str, Effect] = {}
-_OPERATION = "operation"
 
 
 def effect(name: str) -> Callable[[Effect], Effect]:
@@ -247,12 +241,6 @@ class Operations:
         record["done"] = True
         record["finished"] = self._clock.now()
         self._store.put(_OPERATION, key, record)
-
-
-# --- Operations as google.longrunning.Operation shows them.
-
-EMPTY: Json = {"@type": "type.googleapis.com/google.protobuf.Empty"}
-"""The response of an operation that leaves nothing to show."""
 
 
 def show_operation(

@@ -26,6 +26,39 @@ from localcloud.server.proxy import Answer, Listener
 log = logging.getLogger(__name__)
 # Seconds beyond the grace for killing and collecting all processes.
 _MARGIN = 15.0
+_ROOT = Path(__file__).parents[2]
+_COMMANDS = ("systemd-run", "systemctl", "shutdown", "poweroff", "halt", "reboot")
+# Programs of the host that would act on the host instead of the machine.
+_ABSENT = (
+    "apt",
+    "apt-get",
+    "dpkg",
+    "docker",
+    "journalctl",
+    "service",
+    "snap",
+    "tune2fs",
+    "update-rc.d",
+)
+# Those that would keep its users apart, of which it has one.
+_IN_VAIN = {
+    "chown": "echo 'chown: a local machine has one user' >&2",
+    "useradd": "echo 'useradd: a local machine has one user' >&2",
+    "usermod": ":",
+    "nft": "echo 'nft: a local machine has no packet filter' >&2",
+    "setpriv": 'while [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"',
+}
+_KEPT = ("LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+_PROXY_VARIABLES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
+_CA_VARIABLES = (
+    "SSL_CERT_FILE",
+    "CURL_CA_BUNDLE",
+    "REQUESTS_CA_BUNDLE",
+    "HTTPLIB2_CA_CERTS",
+    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+    "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE",
+    "PIP_CERT",
+)
 
 
 @dataclass(frozen=True)
@@ -177,43 +210,6 @@ def _not_none(pipe: IO[bytes] | None) -> IO[bytes]:
     if pipe is None:
         raise RuntimeError("the process has no pipe")
     return pipe
-
-
-# --- What a local machine is made of: its folder, the programs of its image, its environment.
-
-_ROOT = Path(__file__).parents[2]
-_COMMANDS = ("systemd-run", "systemctl", "shutdown", "poweroff", "halt", "reboot")
-# Programs of the host that would act on the host instead of the machine.
-_ABSENT = (
-    "apt",
-    "apt-get",
-    "dpkg",
-    "docker",
-    "journalctl",
-    "service",
-    "snap",
-    "tune2fs",
-    "update-rc.d",
-)
-# Those that would keep its users apart, of which it has one.
-_IN_VAIN = {
-    "chown": "echo 'chown: a local machine has one user' >&2",
-    "useradd": "echo 'useradd: a local machine has one user' >&2",
-    "usermod": ":",
-    "nft": "echo 'nft: a local machine has no packet filter' >&2",
-    "setpriv": 'while [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"',
-}
-_KEPT = ("LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-_PROXY_VARIABLES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
-_CA_VARIABLES = (
-    "SSL_CERT_FILE",
-    "CURL_CA_BUNDLE",
-    "REQUESTS_CA_BUNDLE",
-    "HTTPLIB2_CA_CERTS",
-    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
-    "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE",
-    "PIP_CERT",
-)
 
 
 class Image:

@@ -29,6 +29,12 @@ MACHINE = "machine"
 _GRACE = {"real": {"stop": 90.0, "preempt": 30.0}, "none": {"stop": 10.0, "preempt": 5.0}}
 _SUSPEND = 2.0
 _PIECE = 1 << 20
+RETENTION = 30 * 86400.0
+"""Seconds for which Cloud Logging keeps an entry."""
+KEPT = "serial-log"
+"""The store's kind of logs whose VM is gone, by the VM's path and its number."""
+SERIAL = "serial.log"
+_SWITCH = "serial-port-logging-enable"
 
 
 class Machines:
@@ -247,19 +253,6 @@ def _digest(text: str) -> str:
 
 def _tuples(spec: Record) -> Record:
     return spec | {name: tuple(spec[name]) for name in ("scopes", "tags")}
-
-
-# --- Serial ports that also go to Cloud Logging, which keeps them when the VM is gone.
-#
-# Source: "View serial port output", cloud.google.com/compute/docs/troubleshooting/
-# viewing-serial-port-output: metadata of the VM or else of its project, for 30 days.
-
-RETENTION = 30 * 86400.0
-"""Seconds for which Cloud Logging keeps an entry."""
-KEPT = "serial-log"
-"""The store's kind of logs whose VM is gone, by the VM's path and its number."""
-SERIAL = "serial.log"
-_SWITCH = "serial-port-logging-enable"
 
 
 def boot_moment(cloud: Cloud, folder: Path) -> tuple[int, float]:

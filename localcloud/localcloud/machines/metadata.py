@@ -15,10 +15,6 @@ from localcloud.core.call import CLOUD_PLATFORM, Principal, Request, Response
 from localcloud.core.cloud import Cloud, MachineSpec
 from localcloud.core.errors import ApiError
 
-# --- Answers a machine's requests to `http://metadata.google.internal/`.
-#
-# Source of what it does: cloud.google.com/compute/docs/metadata/querying-metadata.
-
 _ROOT = "/computeMetadata/v1"
 _HOSTS = ("metadata.google.internal", "metadata", "169.254.169.254", "127.0.0.1", "localhost", "")
 _GUEST = "instance/guest-attributes/"
@@ -29,6 +25,14 @@ _REFUSED = {
     "Metadata-Flavor": "missing required header: Metadata-Flavor:Google",
     "X-Forwarded-For": "requests with the header X-Forwarded-For are refused",
 }
+_LIFETIME = 3599.0
+_GUEST_ATTRIBUTES = "guest-attributes"
+# Limits: cloud.google.com/compute/docs/metadata/manage-guest-attributes.
+_ATTRIBUTE_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
+_LONGEST = 256 * 1024
+Tree = dict[str, Any]
+# Below these, names are the user's own and not turned from camelCase into kebab-case.
+_VERBATIM = frozenset({"attributes", "serviceAccounts"})
 
 
 class MetadataServer:
@@ -182,11 +186,6 @@ def _plain(text: str, status: int = 200) -> Response:
     return Response(status, text.encode(), {"Content-Type": "application/text"})
 
 
-# --- Access tokens for a machine's service account.
-
-_LIFETIME = 3599.0
-
-
 def access_token(cloud: Cloud, spec: MachineSpec, wanted: list[str]) -> dict[str, object]:
     """Return the token endpoint's answer.
 
@@ -224,14 +223,6 @@ def _narrow(granted: tuple[str, ...], wanted: list[str]) -> frozenset[str]:
     return scopes
 
 
-# --- Guest attributes: what a machine writes down for those who watch it from outside.
-
-_GUEST_ATTRIBUTES = "guest-attributes"
-# Limits: cloud.google.com/compute/docs/metadata/manage-guest-attributes.
-_ATTRIBUTE_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
-_LONGEST = 256 * 1024
-
-
 def guest_attributes(cloud: Cloud, key: str) -> dict[str, str]:
     """Return all guest attributes of the machine `key`, by `namespace/key`."""
     return dict(sorted((cloud.store.get(_GUEST_ATTRIBUTES, key) or {}).items()))
@@ -261,13 +252,6 @@ def delete_guest_attribute(cloud: Cloud, key: str, name: str) -> None:
 def forget_guest_attributes(cloud: Cloud, key: str) -> None:
     """Delete all guest attributes of the machine."""
     cloud.store.delete(_GUEST_ATTRIBUTES, key)
-
-
-# --- The metadata server's tree: its entries, their look-up, and their two forms of text.
-
-Tree = dict[str, Any]
-# Below these, names are the user's own and not turned from camelCase into kebab-case.
-_VERBATIM = frozenset({"attributes", "serviceAccounts"})
 
 
 def build_tree(cloud: Cloud, spec: MachineSpec, *, preempted: bool) -> Tree:

@@ -18,6 +18,29 @@ HOSTS = ("googleapis.com", "*.googleapis.com", "*.storage.googleapis.com", "acco
 # Apple's clients refuse server certificates that are valid for longer
 # (support.apple.com/en-us/103769).
 _LIFETIME = timedelta(days=825)
+BUNDLE_VARIABLES = (
+    "SSL_CERT_FILE",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "PIP_CERT",
+    "HTTPLIB2_CA_CERTS",
+    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+    "NODE_EXTRA_CA_CERTS",
+    "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE",
+)
+"""Each names a file of authorities to some client."""
+OWN_BUNDLE = "LOCALCLOUD_CA_BUNDLE"
+"""In a shell that `env` has set up: the bundle that it put into all of `VARIABLES`."""
+_USERS = "LOCALCLOUD_USERS_"
+# Where systems keep theirs, if Python's OpenSSL was built to look elsewhere: Debian, Red Hat, SUSE
+# and macOS (go.dev/src/crypto/x509/root_linux.go has the same list).
+_SYSTEMS = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.S)
 
 
 class Authority:
@@ -54,36 +77,6 @@ class Authority:
         self._chain.touch(mode=0o600)
         server.private_key_and_cert_chain_pem.write_to_path(self._chain)
         authority.cert_pem.write_to_path(self.certificate)
-
-
-# --- The authorities that clients of the local cloud trust: its own, beside those of the user.
-#
-# A company's proxy or package index may have an authority that only the user's own settings know. A
-# bundle without it would cut clients off from every host that is not Google's.
-
-BUNDLE_VARIABLES = (
-    "SSL_CERT_FILE",
-    "REQUESTS_CA_BUNDLE",
-    "CURL_CA_BUNDLE",
-    "PIP_CERT",
-    "HTTPLIB2_CA_CERTS",
-    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
-    "NODE_EXTRA_CA_CERTS",
-    "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE",
-)
-"""Each names a file of authorities to some client."""
-OWN_BUNDLE = "LOCALCLOUD_CA_BUNDLE"
-"""In a shell that `env` has set up: the bundle that it put into all of `VARIABLES`."""
-_USERS = "LOCALCLOUD_USERS_"
-# Where systems keep theirs, if Python's OpenSSL was built to look elsewhere: Debian, Red Hat, SUSE
-# and macOS (go.dev/src/crypto/x509/root_linux.go has the same list).
-_SYSTEMS = (
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-)
-_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.S)
 
 
 def users_variables(environment: Mapping[str, str]) -> dict[str, str]:

@@ -33,16 +33,23 @@ from localcloud import data
 from localcloud.core.call import Request, Response
 from localcloud.core.errors import RPC_CODE, ApiError, invalid
 
-# --- HTTP/2, for clients that speak nothing else: those of gRPC.
-#
-# One thread reads and writes a connection, since TLS bears no two at once; each request is answered
-# in a thread of its own.
-
 Headers = Mapping[str, str]
 """With HTTP/2's pseudo-headers, such as `:path`."""
 _CHUNK = 1 << 16
 # Seconds without a byte after which a connection is given up.
 _IDLE = 600
+log = logging.getLogger(__name__)
+Answer = Callable[[Request], Response]
+Trailers = list[tuple[str, str]]
+_PREFIX = struct.Struct(">?I")
+_TYPE = "application/grpc"
+_PRINTABLE = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
+_MISSING = (
+    "the local cloud answers gRPC with Google's own messages, which are not installed beside it: "
+    "pip install 'tpu-stack-localcloud[grpc]', and start it again"
+)
+Rule = Mapping[str, str]
+"""A google.api.http rule: `method`, `uri` and, for a call with a body, `body`."""
 
 
 @dataclass
@@ -177,23 +184,6 @@ def _text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode()
 
 
-# --- Answers one gRPC call: its frame, its method, and its status.
-#
-# Source: github.com/grpc/grpc, doc/PROTOCOL-HTTP2.md and doc/statuscodes.md.
-
-log = logging.getLogger(__name__)
-
-Answer = Callable[[Request], Response]
-Trailers = list[tuple[str, str]]
-_PREFIX = struct.Struct(">?I")
-_TYPE = "application/grpc"
-_PRINTABLE = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
-_MISSING = (
-    "the local cloud answers gRPC with Google's own messages, which are not installed beside it: "
-    "pip install 'tpu-stack-localcloud[grpc]', and start it again"
-)
-
-
 def answer(host: str, headers: Headers, body: bytes, apis: Answer) -> Reply:
     """Return the reply to a request that came by HTTP/2; `apis` answers REST calls.
 
@@ -262,12 +252,6 @@ def _trailers(error: ApiError) -> Trailers:
         ("grpc-message", quote(error.message, safe=_PRINTABLE)),
         ("grpc-status-details-bin", base64.b64encode(status).decode()),
     ]
-
-
-# --- The gRPC methods, with their messages and HTTP rules, as Google's own clients have them.
-
-Rule = Mapping[str, str]
-"""A google.api.http rule: `method`, `uri` and, for a call with a body, `body`."""
 
 
 @dataclass(frozen=True)
@@ -366,9 +350,6 @@ def _class_of(type_: Any) -> Any:
     if type_ is type(None):
         return Empty
     return type_.pb() if hasattr(type_, "pb") else type_
-
-
-# --- Messages to REST calls and JSON back to messages, by the rules of google.api.http.
 
 
 def request_of(rpc: Rpc, sent: bytes, host: str, headers: Headers) -> Request:

@@ -23,6 +23,31 @@ from localcloud.core.call import Request, Response, Stream
 Answer = Callable[[Request], Response]
 _SUFFIXES = (".googleapis.com", ".google.internal")
 _HOSTS = frozenset({"googleapis.com", "accounts.google.com", "metadata", "169.254.169.254"})
+log = logging.getLogger(__name__)
+_CHUNK = 1 << 16
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+# How a client that speaks IPv6 shows an address of IPv4.
+_MAPPED = f"{int.from_bytes(bytes([0, 0, 255, 255]), sys.byteorder):08X}"
+_UID, _INODE = 7, 9
+_NOBODY = "0"
+_ROOT = 0
+_CONNECT_SECONDS = 20.0
+_IDLE_SECONDS = 600.0
+_EGRESS_CHUNK = 1 << 16
+# Headers that are for one connection only (RFC 9110, section 7.6.1).
+_HOP_BY_HOP = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
 
 
 class Listener(ThreadingHTTPServer):
@@ -82,12 +107,6 @@ class Listener(ThreadingHTTPServer):
         if request.host.endswith("googleapis.com") or request.host == "accounts.google.com":
             return self._apis(request)
         return self._direct(request)
-
-
-# --- One client connection: plain HTTP, or TLS after CONNECT, with one request after another.
-
-log = logging.getLogger(__name__)
-_CHUNK = 1 << 16
 
 
 class Owner(Protocol):
@@ -264,9 +283,6 @@ class Connection(BaseHTTPRequestHandler):
             shuttle(self.connection, remote)
 
 
-# --- Request bodies as streams that end where the body does.
-
-
 class LimitedBody:
     """The next `length` bytes of a stream."""
 
@@ -322,17 +338,8 @@ class ChunkedBody:
                 pass
 
 
-# --- Whose process is at the other end of a connection: others on this machine are kept out.
-#
 # Loopback is shared by all users of a machine. Linux says in `/proc/net/tcp` which user a socket
-# belongs to (Documentation/networking/proc_net_tcp.rst); other systems say it to nobody but root.
-
-_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-# How a client that speaks IPv6 shows an address of IPv4.
-_MAPPED = f"{int.from_bytes(bytes([0, 0, 255, 255]), sys.byteorder):08X}"
-_UID, _INODE = 7, 9
-_NOBODY = "0"
-_ROOT = 0
+# belongs to (Documentation/networking/proc_net_tcp.rst); other systems say it to root alone.
 
 
 def knows_users() -> bool:
@@ -366,27 +373,6 @@ def _user_of(client: str, server: str) -> int | None:
 def _shown(address: tuple[str, int]) -> str:
     host = int.from_bytes(socket.inet_aton(address[0]), sys.byteorder)
     return f"{host:08X}:{address[1]:04X}"
-
-
-# --- The way out: what machines and clients send to hosts that are not Google's.
-
-_CONNECT_SECONDS = 20.0
-_IDLE_SECONDS = 600.0
-_EGRESS_CHUNK = 1 << 16
-# Headers that are for one connection only (RFC 9110, section 7.6.1).
-_HOP_BY_HOP = frozenset(
-    {
-        "connection",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
 
 
 class Egress:

@@ -19,14 +19,45 @@ from localcloud.core.store import Record, Work, effect, show_operation
 from localcloud.services import iam_policy
 from localcloud.services.tpu import catalog
 
-# --- The Vertex AI API's registration, its regional hosts, and the accounts that it acts as.
-
 _SERVICE = "aiplatform.googleapis.com"
 _REGIONS: tuple[str, ...] = tuple(data.load("compute-places"))
 API = Api("aiplatform", ("v1",), hosts=[f"{region}-{_SERVICE}" for region in _REGIONS])
 JOBS = Collection(API, "projects.locations.customJobs", "aiplatform.customJobs")
 JOB = "custom-job"
 """The store's kind of custom jobs, by `projects/ID/locations/REGION/customJobs/NUMBER`."""
+_KEPT = ("displayName", "jobSpec", "labels")
+_LONGEST_NAME = 128
+_LABEL = re.compile(r"[a-z0-9_-]{0,64}")
+_FILTER = re.compile(r'(state|display_name|displayName)\s*(!?=)\s*"?([^"\s]+)"?')
+_PREFIX = "aiplatform/"
+_TYPE = "type.googleapis.com/google.cloud.aiplatform.v1.DeleteOperationMetadata"
+_API = JOBS.api
+_PATH = "projects.locations.customJobs.operations"
+_CODE = "vertex/exit-code"
+_MOST_VARIABLES = 100
+# Between the polite request to end and force.
+_GRACE = 10.0
+# A machine that goes away by itself is replaced so often.
+_RESTARTS = 3
+_SCRIPT = """cd "$(mktemp -d)"
+({command})
+code=$?
+echo "the container exited with status $code"
+curl --silent --request PUT --data "$code" --header "Metadata-Flavor: Google" \\
+  "http://$GCE_METADATA_HOST/computeMetadata/v1/instance/guest-attributes/{code}"
+poweroff
+"""
+_CLASSIC = {"TPU_V2": "v2", "TPU_V3": "v3"}
+_MACHINES = {
+    **{f"ct5lp-hightpu-{chips}t": "v5litepod" for chips in (1, 4, 8)},
+    **{f"ct6e-standard-{chips}t": "v6e" for chips in (1, 4, 8)},
+}
+_STANDARD, _SPOT = "STANDARD", "SPOT"
+_UNSPECIFIED = "STRATEGY_UNSPECIFIED"
+# The machine that slices of several hosts are made of.
+_OF_SLICES = "ct5lp-hightpu-4t"
+_METRICS = {"v2": "tpu_v2", "v3": "tpu_v3", "v5litepod": "tpu_v5e", "v6e": "tpu_v6e"}
+_ENDED = ("JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED", "JOB_STATE_EXPIRED")
 
 
 def place(call: Call) -> str:
@@ -70,14 +101,6 @@ def _begin(cloud: Cloud, project: str) -> None:
     iam_policy.add_account(cloud, project, primary, "roles/aiplatform.serviceAgent")
     custom = custom_code_agent(project)
     iam_policy.add_account(cloud, project, custom, "roles/aiplatform.customCodeServiceAgent")
-
-
-# --- Custom jobs: made, shown, listed, cancelled and deleted.
-
-_KEPT = ("displayName", "jobSpec", "labels")
-_LONGEST_NAME = 128
-_LABEL = re.compile(r"[a-z0-9_-]{0,64}")
-_FILTER = re.compile(r'(state|display_name|displayName)\s*(!?=)\s*"?([^"\s]+)"?')
 
 
 @JOBS.method("create")
@@ -197,14 +220,6 @@ def _view(name: str, record: Record) -> Json:
     return {"name": shown_name(name), **shown}
 
 
-# --- Long-running operations on custom jobs: deletions.
-
-_PREFIX = "aiplatform/"
-_TYPE = "type.googleapis.com/google.cloud.aiplatform.v1.DeleteOperationMetadata"
-_API = JOBS.api
-_PATH = "projects.locations.customJobs.operations"
-
-
 def _start_operation(cloud: Cloud, job: str, work: Work) -> Json:
     """Begin an operation on a job, and answer it."""
     name = f"{job}/operations/{cloud.operations.number()}"
@@ -236,26 +251,6 @@ def _show_operation(name: str, record: Record) -> Json:
     )
     answer["metadata"].pop("endTime", None)
     return answer
-
-
-# --- The containers of a job: a machine for each host of its TPU, with the job's account.
-#
-# The job's machine is worker 0, whose end is the job's; the others go with it.
-
-_CODE = "vertex/exit-code"
-_MOST_VARIABLES = 100
-# Between the polite request to end and force.
-_GRACE = 10.0
-# A machine that goes away by itself is replaced so often.
-_RESTARTS = 3
-_SCRIPT = """cd "$(mktemp -d)"
-({command})
-code=$?
-echo "the container exited with status $code"
-curl --silent --request PUT --data "$code" --header "Metadata-Flavor: Google" \\
-  "http://$GCE_METADATA_HOST/computeMetadata/v1/instance/guest-attributes/{code}"
-poweroff
-"""
 
 
 def _require_supported(spec: Json) -> None:
@@ -392,28 +387,6 @@ def _variables(project: str, zone: str, number: str, container: Json) -> dict[st
         "TPU_NODE_NAME": node,
     }
     return own | {one["name"]: one.get("value", "") for one in container.get("env", [])}
-
-
-# --- The worker pool of a job with a TPU: which there are, where, and what they count against.
-#
-# A slice of several hosts is one replica, too: its machines follow from machine type and topology.
-#
-# Source: docs.cloud.google.com/gemini-enterprise-agent-platform/machine-learning/training/
-# configure-compute#tpu. The metrics of quotas are those in users' reports (`…_tpu_v2`) and in
-# Google's own notebooks (`…_tpu_v3`, `…_tpu_v5e`); that of v6e is inferred, as are those of spot TPUs
-# from spot GPUs' (`…_preemptible_nvidia_t4_gpus`). Spot: …/machine-learning/predictions/use-spot-vms.
-
-_CLASSIC = {"TPU_V2": "v2", "TPU_V3": "v3"}
-_MACHINES = {
-    **{f"ct5lp-hightpu-{chips}t": "v5litepod" for chips in (1, 4, 8)},
-    **{f"ct6e-standard-{chips}t": "v6e" for chips in (1, 4, 8)},
-}
-_STANDARD, _SPOT = "STANDARD", "SPOT"
-_UNSPECIFIED = "STRATEGY_UNSPECIFIED"
-# The machine that slices of several hosts are made of.
-_OF_SLICES = "ct5lp-hightpu-4t"
-_METRICS = {"v2": "tpu_v2", "v3": "tpu_v3", "v5litepod": "tpu_v5e", "v6e": "tpu_v6e"}
-_ENDED = ("JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED", "JOB_STATE_EXPIRED")
 
 
 @dataclass(frozen=True)

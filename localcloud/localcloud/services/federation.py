@@ -22,8 +22,6 @@ from localcloud.core.errors import ApiError, invalid, not_found
 from localcloud.core.registry import Api, Collection
 from localcloud.services.iam import API
 
-# --- Workload identity pools and their OpenID Connect providers: whose tokens STS exchanges.
-
 POOL = "workload-identity-pool"
 """The store's kind of pools; the key is `projects/ID/locations/global/workloadIdentityPools/P`."""
 PROVIDER = "workload-identity-provider"
@@ -41,6 +39,18 @@ _OTHER_KINDS = ("aws", "saml", "x509")
 _SHARED_ISSUERS = ("token.actions.githubusercontent.com", "gitlab.com", "app.terraform.io")
 _KEPT = ("displayName", "description", "disabled")
 _PROVIDER_KEPT = (*_KEPT, "oidc", "attributeMapping", "attributeCondition")
+STS = Api("sts", ("v1",), gated=False)
+ISSUERS = "oidc-issuers"
+"""The setting that holds the keys of issuers whose own are only on the internet."""
+_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
+_ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
+_SUBJECT_TYPES = (
+    "urn:ietf:params:oauth:token-type:jwt",
+    "urn:ietf:params:oauth:token-type:id_token",
+)
+_LIFETIME = 3600.0
+_IAM = "//iam.googleapis.com/"
+_LONGEST_SUBJECT, _LARGEST_MAPPED = 127, 8 * 1024
 
 
 def key_of(call: Call) -> str:
@@ -210,22 +220,6 @@ def _done(cloud: Cloud, key: str) -> Json:
     return {"name": projects.numbered(name)}
 
 
-# --- Exchanges a pipeline's own token for one of Google's.
-
-STS = Api("sts", ("v1",), gated=False)
-ISSUERS = "oidc-issuers"
-"""The setting that holds the keys of issuers whose own are only on the internet."""
-_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
-_ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
-_SUBJECT_TYPES = (
-    "urn:ietf:params:oauth:token-type:jwt",
-    "urn:ietf:params:oauth:token-type:id_token",
-)
-_LIFETIME = 3600.0
-_IAM = "//iam.googleapis.com/"
-_LONGEST_SUBJECT, _LARGEST_MAPPED = 127, 8 * 1024
-
-
 @STS.raw("POST", "/v1/token", like="token", hosts=("sts.googleapis.com",), upload=True)
 def token(cloud: Cloud, call: Call) -> Response:
     """Issue a federated token, which generateAccessToken takes for a service account's."""
@@ -344,9 +338,6 @@ def _form(call: Call) -> dict[str, str]:
 
 def _refused(error: str, description: str) -> Response:
     return Response.of_json({"error": error, "error_description": description}, 400)
-
-
-# --- Tokens of identity providers: JSON Web Tokens signed with RS256.
 
 
 class BadToken(Exception):

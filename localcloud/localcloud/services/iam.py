@@ -19,18 +19,21 @@ from localcloud.core.registry import Api, Collection
 from localcloud.core.store import Record
 from localcloud.services import iam_policy
 
-# --- The IAM API's registry.
-
 API = Api("iam", ("v1",))
 CREDENTIALS_API = Api("iamcredentials", ("v1",))
 
-
-# --- Service accounts. They have no keys: a caller who asks for one is refused.
 
 DELETED = "deleted-service-account"
 _ACCOUNT_ID = re.compile(r"[a-z]([-a-z0-9]{4,28}[a-z0-9])")
 # The discovery document's; the words of the refusal are the local cloud's.
 _LONGEST_NAME = 100
+_LONGEST_TOKEN = 3600.0
+_SECONDS = re.compile(r"\d+(\.\d+)?s")
+_ROLE_ID = re.compile(r"[a-zA-Z0-9_.]{3,64}")
+_PROJECTS = "//cloudresourcemanager.googleapis.com/projects/"
+_DAY = 24 * 3600.0
+_RESTORABLE, _RESERVED = 7 * _DAY, 37 * _DAY
+_ROLE_FIELDS = ("title", "description", "includedPermissions", "stage")
 
 
 def account_key(cloud: Cloud, call: Call) -> str:
@@ -236,12 +239,6 @@ def list_keys(cloud: Cloud, call: Call) -> Json:
     return {"keys": [managed]}
 
 
-# --- Short-lived tokens of a service account for a caller who may impersonate it.
-
-_LONGEST_TOKEN = 3600.0
-_SECONDS = re.compile(r"\d+(\.\d+)?s")
-
-
 @CREDENTIALS_API.method(
     "projects.serviceAccounts.generateAccessToken",
     permission="iam.serviceAccounts.getAccessToken",
@@ -267,18 +264,6 @@ def generate_access_token(cloud: Cloud, call: Call) -> Json:
         # In whole seconds: Google's own library for Python reads no fraction here.
         "expireTime": rfc3339(int(cloud.clock.now() + lifetime)).replace(".000", ""),
     }
-
-
-# --- Roles: Google's predefined ones and a project's own.
-#
-# A deleted role can be brought back for 7 days. Then it is gone, and its ID is free after 30 more
-# (docs.cloud.google.com/iam/docs/creating-custom-roles).
-
-_ROLE_ID = re.compile(r"[a-zA-Z0-9_.]{3,64}")
-_PROJECTS = "//cloudresourcemanager.googleapis.com/projects/"
-_DAY = 24 * 3600.0
-_RESTORABLE, _RESERVED = 7 * _DAY, 37 * _DAY
-_ROLE_FIELDS = ("title", "description", "includedPermissions", "stage")
 
 
 def _predefined(name: str) -> Json:

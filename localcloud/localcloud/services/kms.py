@@ -21,8 +21,6 @@ from localcloud.core.store import Record
 from localcloud.services import iam_policy
 from localcloud.services.compute import catalog
 
-# --- The Cloud KMS API's registration, the names of what it keeps, and whose policies count.
-
 API = Api("cloudkms", ("v1",))
 
 RING = "kms-key-ring"
@@ -34,6 +32,17 @@ VERSION = "kms-crypto-key-version"
 
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,63}")
 _WIDE = ("global", "us", "europe", "eur3", "eur4", "nam3", "asia")
+_TITLES = {RING: "KeyRing", KEY: "CryptoKey", VERSION: "CryptoKeyVersion"}
+_SECONDS = re.compile(r"\d+(\.\d{1,9})?s")
+_SHORTEST_ROTATION = 86400.0
+_DAYS_TO_DESTRUCTION = 30
+_PATCHABLE = {"labels", "rotationPeriod", "nextRotationTime", "versionTemplate.algorithm"}
+_SECRET_BYTES = 32
+_KEYS_PATH = "projects.locations.keyRings.cryptoKeys"
+_NONCE_BYTES = 12
+_EXTRA = "additionalAuthenticatedData"
+ENCRYPT = "cloudkms.cryptoKeyVersions.useToEncrypt"
+DECRYPT = "cloudkms.cryptoKeyVersions.useToDecrypt"
 
 
 def location(call: Call) -> str:
@@ -97,12 +106,6 @@ def load(cloud: Cloud, kind: str, name: str) -> Record:
     return cloud.store.load(kind, name, ApiError(404, f"{_TITLES[kind]} {name} not found."))
 
 
-_TITLES = {RING: "KeyRing", KEY: "CryptoKey", VERSION: "CryptoKeyVersion"}
-
-
-# --- Key rings. Like Google's, they can be made and never deleted.
-
-
 @API.method("projects.locations.keyRings.create", permission="cloudkms.keyRings.create")
 def create_ring(cloud: Cloud, call: Call) -> Json:
     """Create a key ring."""
@@ -127,14 +130,6 @@ def list_rings(cloud: Cloud, call: Call) -> Json:
     """Return the key rings of a location."""
     found = [record for _, record in cloud.store.items(RING, f"{location(call)}/")]
     return page(call, "keyRings", found) | {"totalSize": len(found)}
-
-
-# --- Keys: symmetric ones for encryption. They can be made and never deleted.
-
-_SECONDS = re.compile(r"\d+(\.\d{1,9})?s")
-_SHORTEST_ROTATION = 86400.0
-_DAYS_TO_DESTRUCTION = 30
-_PATCHABLE = {"labels", "rotationPeriod", "nextRotationTime", "versionTemplate.algorithm"}
 
 
 @KEYS.method("create")
@@ -254,11 +249,6 @@ def _only_symmetric(what: str) -> ApiError:
     return ApiError(501, f"the local cloud's KMS has symmetric keys only, not {what}")
 
 
-# --- Versions of keys: the secrets themselves, their states and how one follows the other.
-
-_SECRET_BYTES = 32
-
-
 def _add_version(cloud: Cloud, key: Record, *, primary: bool) -> Record:
     """Give a key a new version; hold the store's lock."""
     prefix = f"{key['name']}/cryptoKeyVersions/"
@@ -370,15 +360,6 @@ def _moved(cloud: Cloud, call: Call, from_: tuple[str, ...], change: Json) -> Js
 
 def _moment(text: str | None) -> float | None:
     return seconds_of(text) if text else None
-
-
-# --- Encryption and decryption with keys, for callers of the API and for other services.
-
-_KEYS_PATH = "projects.locations.keyRings.cryptoKeys"
-_NONCE_BYTES = 12
-_EXTRA = "additionalAuthenticatedData"
-ENCRYPT = "cloudkms.cryptoKeyVersions.useToEncrypt"
-DECRYPT = "cloudkms.cryptoKeyVersions.useToDecrypt"
 
 
 def primary(cloud: Cloud, key: str) -> Record:

@@ -18,6 +18,11 @@ _CLIENT = "local.apps.googleusercontent.com"
 # The local refresh token is an access token for a member without any rights.
 _REFRESH = "refresh-token:"
 SCOPES = frozenset({CLOUD_PLATFORM, _EMAIL, "openid"})
+DISCOVERY = Api("discovery", ("v1",), hosts=("www.googleapis.com",), gated=False)
+_HOSTS = tuple(
+    f"{api}.googleapis.com"
+    for api in ("cloudresourcemanager", "compute", "iam", "serviceusage", "storage", "tpu")
+)
 
 
 def refresh_token(cloud: Cloud) -> str:
@@ -117,15 +122,6 @@ def _answer(body: Json, status: int = 200) -> Response:
     response = Response.of_json(body, status)
     response.headers["Cache-Control"] = "no-store"
     return response
-
-
-# --- Discovery documents, for clients that fetch them; TPU_API_DISCOVERY_URL lets TensorFlow do so.
-
-DISCOVERY = Api("discovery", ("v1",), hosts=("www.googleapis.com",), gated=False)
-_HOSTS = tuple(
-    f"{api}.googleapis.com"
-    for api in ("cloudresourcemanager", "compute", "iam", "serviceusage", "storage", "tpu")
-)
 
 
 def _document(api: str, version: str) -> Response:

@@ -26,6 +26,9 @@ NODE = "tpu-node"
 """The store's kind of nodes; the key is the full name `projects/p/locations/z/nodes/n`."""
 QUEUED = "tpu-queued-resource"
 """The store's kind of queued resources, by full name."""
+_NEWER_THAN_V1 = {"V2": "V2_ALPHA1"}
+_OPERATIONS = "tpu/"
+_TYPE = "type.googleapis.com/google.cloud.tpu"
 
 
 def place(call: Call, cloud: Cloud | None = None) -> str:
@@ -74,12 +77,8 @@ def bad_state(action: str, state: str) -> ApiError:
     )
 
 
-# --- Nodes and queued resources as each version of the API shows them.
-#
-# A stored node has the fields of v2alpha1 and, for a classic one, those that only v1 has. Names that
-# begin with `_` are the emulator's own.
-
-_NEWER_THAN_V1 = {"V2": "V2_ALPHA1"}
+# A stored node has the fields of v2alpha1 and, for a classic one, those that only v1 has. Names
+# that begin with `_` are the emulator's own.
 
 
 def node_view(record: Record, version: str) -> Json:
@@ -149,12 +148,6 @@ def _fitted(value: Any, version: str, spec: Json) -> Any:
     if spec.get("type") == "array":
         return [_fitted(item, version, spec["items"]) for item in value]
     return value
-
-
-# --- Long-running operations of the TPU API.
-
-_OPERATIONS = "tpu/"
-_TYPE = "type.googleapis.com/google.cloud.tpu"
 
 
 def start_operation(cloud: Cloud, call: Call, work: Work, *, verb: str, target: str) -> Json:
@@ -243,9 +236,6 @@ def delete_operation(cloud: Cloud, call: Call) -> Json:
         )
     cloud.operations.delete(_OPERATIONS + _operation_name(call))
     return {}
-
-
-# --- Locations and what they offer.
 
 
 def service_identity(project: str) -> str:

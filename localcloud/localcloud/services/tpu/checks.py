@@ -42,6 +42,12 @@ _SCOPES = (
 )
 # The size of a TPU VM's image.
 _SMALLEST_BOOT_GB = 100
+# Source: cloud.google.com/tpu/docs/internal-ip-blocks, "Manual IP address configuration".
+_PRIVATE = [IPv4Network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")]
+_AUTOMATIC = IPv4Network("10.240.0.0/12")
+_WRITE = "READ_WRITE"
+# Disks of these kinds attach to a single machine, unless their access mode says otherwise.
+_UNSHARED = ("hyperdisk-balanced", "hyperdisk-ml")
 
 
 def require_name(name: str, what: str) -> None:
@@ -220,13 +226,6 @@ def scheduling(config: Json) -> Json:
     return config
 
 
-# --- The address range of a classic node, which Google puts into a network of its own and peers.
-
-# Source: cloud.google.com/tpu/docs/internal-ip-blocks, "Manual IP address configuration".
-_PRIVATE = [IPv4Network(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")]
-_AUTOMATIC = IPv4Network("10.240.0.0/12")
-
-
 def accepted_range(cloud: Cloud, accelerator: Accelerator, network: str, wanted: str) -> str:
     """Return the range that a new node gets.
 
@@ -285,14 +284,7 @@ def _taken_ranges(cloud: Cloud, network: str) -> list[tuple[IPv4Network, str]]:
     return found
 
 
-# --- The data disks of a TPU VM: all of its hosts get the same ones.
-#
-# Source: cloud.google.com/tpu/docs/attach-durable-block-storage (kinds and numbers of disks, and that
-# more than one host may only read).
-
-_WRITE = "READ_WRITE"
-# Disks of these kinds attach to a single machine, unless their access mode says otherwise.
-_UNSHARED = ("hyperdisk-balanced", "hyperdisk-ml")
+# Source of what follows on data disks: cloud.google.com/tpu/docs/attach-durable-block-storage.
 
 
 def accepted_disks(

@@ -30,6 +30,10 @@ _WORKER = Path(tpu_worker.__file__)
 _PATIENCE = 60.0
 _STEP = 0.02
 _AT_ONCE = 16
+ADDRESS = "127.0.0.1"
+STANDARD = 8470
+# Google keeps the first two addresses of every range for itself.
+_FIRST = 2
 
 
 def require_tensorflow(record: Record) -> None:
@@ -267,12 +271,6 @@ def _each(record: Record, action: Callable[[str], None]) -> None:
         list(pool.map(action, keys(record)))
 
 
-# --- Where the hosts of TPUs listen: 8470 as on Google where that is free, else another port.
-
-ADDRESS = "127.0.0.1"
-STANDARD = 8470
-
-
 def _choose_ports(cloud: Cloud, count: int, wish: list[int]) -> list[int]:
     """Return free ports for `count` hosts.
 
@@ -319,15 +317,6 @@ def _any_free(taken: set[int]) -> int:
             port = int(probe.getsockname()[1])
         if port not in taken:
             return port
-
-
-# --- The addresses of a node's hosts in its network, which exist on paper.
-#
-# A TPU VM's hosts have addresses of its subnetwork, a classic node's of its own block. Clients reach
-# all of them at `ports.ADDRESS`.
-
-# Google keeps the first two addresses of every range for itself.
-_FIRST = 2
 
 
 def _reserve_addresses(cloud: Cloud, record: Record, count: int) -> list[str]:

@@ -36,6 +36,8 @@ GONE = ("PREEMPTED", "TERMINATED")
 """States in which a node does nothing but hold quota until it is deleted."""
 _SERVING = ("CREATING", "READY", "STARTING", "REIMAGING", "RESTARTING")
 _DAY = 86400.0
+_V1 = ("v1",)
+_FIREWALL_RULE = {"priority": 1000, "direction": "INGRESS", "disabled": False}
 
 
 def new_name(cloud: Cloud, call: Call) -> str:
@@ -296,11 +298,6 @@ def _went_off(cloud: Cloud, key: str) -> None:
         set_state(cloud, name, "STOPPED")
 
 
-# --- Version 1: classic TPU nodes; TPU VMs are seen, stopped and deleted here too.
-
-_V1 = ("v1",)
-
-
 @NODES.method("create", versions=_V1)
 def create_classic_node(cloud: Cloud, call: Call) -> Json:
     """Create a classic node."""
@@ -362,12 +359,9 @@ def _require_version(version: str) -> None:
         )
 
 
-# --- On request (setting `tpu-firewall`) Cloud TPU makes a rule in a TPU VM's network, and leaves it.
-#
 # Google's service agents for TPUs may change firewall rules (roles/cloudtpu.serviceAgent and
-# roles/tpu.xpnAgent); whether they do in a network of the project, nobody here has seen.
+# roles/tpu.xpnAgent); whether they do in a network of the project, no source says.
 
-_FIREWALL_RULE = {"priority": 1000, "direction": "INGRESS", "disabled": False}
 _FIREWALL_RULE |= {
     "sourceRanges": ["10.0.0.0/8"],
     "allowed": [{"IPProtocol": "tcp", "ports": ["8470"]}],

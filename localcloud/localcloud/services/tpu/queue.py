@@ -26,6 +26,22 @@ _RESERVATION = re.compile(
     r"projects/[^/]+/locations/[^/]+/reservations/[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
 )
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)s")
+WAITING = ("ACCEPTED", "WAITING_FOR_RESOURCES")
+DELETABLE = (*WAITING, "FAILED", "SUSPENDED")
+"""States in which a queued resource can be deleted although its nodes may stand."""
+# Seconds between two checks for capacity.
+_RETRY = {"none": 1.0, "real": 10.0}
+_DATA = {
+    "ACCEPTED": "acceptedData",
+    "PROVISIONING": "provisioningData",
+    "ACTIVE": "activeData",
+    "FAILED": "failedData",
+    "SUSPENDED": "suspendedData",
+    "DELETING": "deletingData",
+}
+_LONGEST = 7 * 24 * 3600.0
+_FLEX_DURATION = re.compile(r"(\d+(?:\.\d+)?)s")
+_FLEX_TIERS = ("spot", "guaranteed", "bestEffort")
 
 
 @_QUEUED.method("create", versions=V2)
@@ -238,26 +254,6 @@ def _moment(text: str | None) -> float | None:
         raise invalid(f"Invalid time '{text}': RFC 3339, such as 2026-01-31T12:00:00Z.") from None
 
 
-# --- The queue: how a queued resource gets from ACCEPTED to ACTIVE, or does not.
-#
-# Source of the states: cloud.google.com/tpu/docs/queued-resources. A request waits while the zone
-# has no room, until its time is up; once it is ACTIVE it never queues again by itself.
-
-WAITING = ("ACCEPTED", "WAITING_FOR_RESOURCES")
-DELETABLE = (*WAITING, "FAILED", "SUSPENDED")
-"""States in which a queued resource can be deleted although its nodes may stand."""
-# Seconds between two checks for capacity.
-_RETRY = {"none": 1.0, "real": 10.0}
-_DATA = {
-    "ACCEPTED": "acceptedData",
-    "PROVISIONING": "provisioningData",
-    "ACTIVE": "activeData",
-    "FAILED": "failedData",
-    "SUSPENDED": "suspendedData",
-    "DELETING": "deletingData",
-}
-
-
 def set_state(
     cloud: Cloud,
     name: str,
@@ -427,15 +423,9 @@ def _expired() -> ApiError:
     )
 
 
-# --- Flex-start: TPUs out of the queue that Google deletes after the time they were asked for.
-#
-# Source: docs.cloud.google.com/tpu/docs/request-using-flex-start: at most 7 days, v5e and v6e,
-# preemptible quota; when the time is over, the TPU VMs are deleted and the queued resource becomes
-# SUSPENDED.
-
-_LONGEST = 7 * 24 * 3600.0
-_FLEX_DURATION = re.compile(r"(\d+(?:\.\d+)?)s")
-_FLEX_TIERS = ("spot", "guaranteed", "bestEffort")
+# Flex-start. Source: docs.cloud.google.com/tpu/docs/request-using-flex-start: at most 7 days, v5e
+# and v6e, preemptible quota; when the time is over, Google deletes the TPU VMs and the queued
+# resource becomes SUSPENDED.
 
 
 def _run_seconds(request: Json) -> float | None:
