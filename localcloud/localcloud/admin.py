@@ -1,4 +1,8 @@
-"""The emulator's own API: it looks into the cloud and breaks it on purpose."""
+"""The emulator's own API for its command line, under /_local/v1/ on its own port.
+
+Every call must carry the header `Local-Cloud` with a key that is made of the secret in the home
+folder: other users of the machine, web pages in a browser and the cloud's own machines lack it.
+"""
 
 from __future__ import annotations
 

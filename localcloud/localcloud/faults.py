@@ -1,7 +1,8 @@
-"""Breaks what runs and what lies in buckets: machines, tokens, objects.
+"""What goes wrong on request: what runs or is in buckets is broken, resources run out.
 
 Machines and TPUs are named as people call them, and objects as BUCKET/NAME; `*` and `?` stand for
-any text, so that who writes it down need not know names that are made up later.
+any text. Scarcity and refusals are settings: records of the store's kind `setting`, checked here
+and read by the modules that they concern.
 """
 
 from __future__ import annotations

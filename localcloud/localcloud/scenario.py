@@ -1,4 +1,4 @@
-"""Scenario files: what goes wrong when, from one YAML file."""
+"""Scenario files: what goes wrong when. Read, check all of it, then play it event by event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may do what: roles, policies and the scopes of tokens."""
+"""Who may do what: roles, permissions, policies, the scopes of tokens, service accounts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Checks JSON bodies against the schemas of a discovery document."""
+"""JSON bodies: their schemas, their forms, and which of their fields a handler has read.
+
+By the JSON mapping of protocol buffers (protobuf.dev/programming-guides/json, 2026-11-24) a field
+may be written as in the .proto file, and an enum as its number. Google's clients for REST also
+send what the path names, and ask for numbers with `$alt=json;enum-encoding=int`.
+"""
 
 from __future__ import annotations
 

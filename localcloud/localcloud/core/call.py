@@ -1,4 +1,4 @@
-"""An API call as handlers see it, and what they may answer."""
+"""An API call as handlers see it: the request, who sends it, its fields and pages; the answer."""
 
 from __future__ import annotations
 

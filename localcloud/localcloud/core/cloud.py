@@ -1,4 +1,4 @@
-"""The cloud: state, time, identity and machines, as every handler gets them."""
+"""The cloud as every handler gets it: state, time, identity, hooks, faults and machines."""
 
 from __future__ import annotations
 

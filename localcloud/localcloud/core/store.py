@@ -1,4 +1,8 @@
-"""The emulator's state: JSON records by kind and key, kept in SQLite over restarts."""
+"""The emulator's state: JSON records in SQLite, and long-running operations.
+
+An operation's effect is a function registered by name, so that one that is still to come survives
+a restart of the emulator: the store holds its name and arguments.
+"""
 
 from __future__ import annotations
 

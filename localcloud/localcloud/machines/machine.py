@@ -1,4 +1,4 @@
-"""One machine that runs: its first process, its network and its metadata server."""
+"""One machine that runs: its files and programs, its first process, its network."""
 
 from __future__ import annotations
 

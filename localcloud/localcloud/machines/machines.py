@@ -1,4 +1,8 @@
-"""All machines of the cloud: booted, halted, preempted, kept over restarts of the emulator."""
+"""All machines of the cloud: booted, halted, preempted, kept over restarts of the emulator.
+
+Serial ports may also go to Cloud Logging, which keeps them for 30 days when the VM is gone. Source:
+"View serial port output", cloud.google.com/compute/docs/troubleshooting/viewing-serial-port-output.
+"""
 
 from __future__ import annotations
 

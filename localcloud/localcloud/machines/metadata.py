@@ -1,4 +1,7 @@
-"""The metadata server, one per machine: who the machine is, its settings and its tokens."""
+"""The metadata server of a machine: who it is, its settings, its tokens, its guest attributes.
+
+Source: cloud.google.com/compute/docs/metadata/querying-metadata.
+"""
 
 from __future__ import annotations
 

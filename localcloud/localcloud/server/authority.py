@@ -1,4 +1,8 @@
-"""The local certificate authority, whose certificates the proxy shows for Google's hosts."""
+"""The local certificate authority, and the bundles of authorities that clients trust.
+
+A company's proxy or package index may have an authority that only the user's own settings know. A
+bundle without it would cut clients off from every host that is not Google's.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""gRPC calls, each answered as the REST call that it stands for."""
+"""gRPC calls over HTTP/2, each answered as the REST call that it stands for.
+
+One thread reads and writes a connection, since TLS bears no two at once; each request is answered
+in a thread of its own. Google's messages are imported late: they take half a second to load and
+may not be installed. Sources: doc/PROTOCOL-HTTP2.md and doc/statuscodes.md of github.com/grpc/grpc;
+the rules of google.api.http.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A listening socket on the loopback interface: the cloud's front door, or a machine's network."""
+"""The HTTPS proxy on loopback: it answers for Google's hosts and passes all others through.
+
+A listener is the cloud's front door, or the network of one machine.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""The Vertex AI API: custom jobs, whose containers run as processes of a machine each."""
+"""The Vertex AI API: custom jobs on TPUs, whose containers run as machines.
+
+A job has a machine for each host of its TPU: worker 0 is the job, the others end with it. A slice
+of several hosts is one replica; its machines follow from machine type and topology.
+
+Source: docs.cloud.google.com/gemini-enterprise-agent-platform/machine-learning/training/
+configure-compute#tpu. The metrics of quotas are those in users' reports (`…_tpu_v2`) and in
+Google's own notebooks (`…_tpu_v3`, `…_tpu_v5e`); that of v6e is inferred, as are those of spot TPUs
+from spot GPUs' (`…_preemptible_nvidia_t4_gpus`). Spot: …/machine-learning/predictions/use-spot-vms.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +40,6 @@ _LABEL = re.compile(r"[a-z0-9_-]{0,64}")
 _FILTER = re.compile(r'(state|display_name|displayName)\s*(!?=)\s*"?([^"\s]+)"?')
 _PREFIX = "aiplatform/"
 _TYPE = "type.googleapis.com/google.cloud.aiplatform.v1.DeleteOperationMetadata"
-_API = JOBS.api
 _PATH = "projects.locations.customJobs.operations"
 _CODE = "vertex/exit-code"
 _MOST_VARIABLES = 100
@@ -81,8 +89,7 @@ def job_name(call: Call) -> str:
 
 def shown_name(name: str) -> str:
     """Return a name as answers have it: with the project's number."""
-    _, project, rest = name.split("/", 2)
-    return f"projects/{projects.number(project)}/{rest}"
+    return projects.numbered(name)
 
 
 def _load_job(cloud: Cloud, name: str) -> Record:
@@ -226,7 +233,7 @@ def _start_operation(cloud: Cloud, job: str, work: Work) -> Json:
     return _show_operation(name, cloud.operations.start(_PREFIX + name, work))
 
 
-@_API.method(f"{_PATH}.get", permission="aiplatform.operations.list")
+@API.method(f"{_PATH}.get", permission="aiplatform.operations.list")
 def get_operation(cloud: Cloud, call: Call) -> Json:
     """Answer where an operation stands; it stays when its job is gone."""
     name = f"{job_name(call)}/operations/{call.params['operationsId']}"
@@ -234,7 +241,7 @@ def get_operation(cloud: Cloud, call: Call) -> Json:
     return _show_operation(name, cloud.operations.load(_PREFIX + name, missing))
 
 
-@_API.method(f"{_PATH}.list", permission="aiplatform.operations.list")
+@API.method(f"{_PATH}.list", permission="aiplatform.operations.list")
 def list_operations(cloud: Cloud, call: Call) -> Json:
     """List a job's operations."""
     found = cloud.operations.items(f"{_PREFIX}{job_name(call)}/operations/")

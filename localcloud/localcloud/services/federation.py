@@ -1,4 +1,4 @@
-"""The Security Token Service: it exchanges other issuers' tokens for Google's."""
+"""Workload identity federation: pools, their OpenID Connect providers, exchange of tokens."""
 
 from __future__ import annotations
 

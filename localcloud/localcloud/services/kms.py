@@ -1,4 +1,7 @@
-"""The Cloud KMS API: key rings, symmetric keys, their versions and who may use them."""
+"""The Cloud KMS API: key rings, symmetric keys, their versions and who may use them.
+
+Like Google's, rings and keys can be made and never deleted.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,6 @@ _SHORTEST_ROTATION = 86400.0
 _DAYS_TO_DESTRUCTION = 30
 _PATCHABLE = {"labels", "rotationPeriod", "nextRotationTime", "versionTemplate.algorithm"}
 _SECRET_BYTES = 32
-_KEYS_PATH = "projects.locations.keyRings.cryptoKeys"
 _NONCE_BYTES = 12
 _EXTRA = "additionalAuthenticatedData"
 ENCRYPT = "cloudkms.cryptoKeyVersions.useToEncrypt"
@@ -391,7 +393,7 @@ def may_use(cloud: Cloud, member: str, key: str, permission: str) -> bool:
     return access.has(cloud, Principal(member), permission, levels(key))
 
 
-@API.method(f"{_KEYS_PATH}.encrypt", permission=ENCRYPT, resources=resources)
+@API.method(f"{KEYS.path}.encrypt", permission=ENCRYPT, resources=resources)
 def encrypt(cloud: Cloud, call: Call) -> Json:
     """Encrypt with the primary version."""
     version = primary(cloud, key_name(call))
@@ -409,7 +411,7 @@ def encrypt(cloud: Cloud, call: Call) -> Json:
     }
 
 
-@API.method(f"{_KEYS_PATH}.decrypt", permission=DECRYPT, resources=resources)
+@API.method(f"{KEYS.path}.decrypt", permission=DECRYPT, resources=resources)
 def decrypt(cloud: Cloud, call: Call) -> Json:
     """Decrypt with the version that encrypted."""
     sealed, extra = _texts(call, "ciphertext")

@@ -1,4 +1,7 @@
-"""OAuth: who a token stands for, and new tokens for the developer's refresh token."""
+"""OAuth: who a token stands for, new tokens for the developer's refresh token.
+
+Discovery documents are served here, too: TPU_API_DISCOVERY_URL lets TensorFlow fetch them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The Cloud TPU API's registration and the names of what it keeps."""
+"""The Cloud TPU API: its names, operations, locations, and what each version shows.
+
+A stored node has the fields of v2alpha1 and, for a classic one, those that only v1 has. Names that
+begin with `_` are the emulator's own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks a node before it is created."""
+"""Checks a node before it is created: its type, network, addresses, account and data disks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The machines behind a TPU slice: one for each host, with TensorFlow's gRPC server on it."""
+"""The machines behind a TPU slice: one a host, with TensorFlow's gRPC server on it.
+
+The hosts' addresses in the TPU's network exist on paper: a TPU VM's are of its subnetwork, a
+classic node's of its own block. Clients reach all of them at `ADDRESS`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The life of a node: what both architectures and all versions of the API have in common."""
+"""The life of a node, the same for both architectures, and classic nodes (version 1).
+
+Version 1 also sees, stops and deletes TPU VMs.
+"""
 
 from __future__ import annotations
 

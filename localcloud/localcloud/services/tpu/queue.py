@@ -1,4 +1,8 @@
-"""Queued resources: requests for TPU VMs that wait until there is room."""
+"""Queued resources: requests for TPU VMs that wait until there is room.
+
+Source of the states: cloud.google.com/tpu/docs/queued-resources. A request waits while the zone
+has no room, until its time is up; once it is ACTIVE it never queues again by itself.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +44,6 @@ _DATA = {
     "DELETING": "deletingData",
 }
 _LONGEST = 7 * 24 * 3600.0
-_FLEX_DURATION = re.compile(r"(\d+(?:\.\d+)?)s")
-_FLEX_TIERS = ("spot", "guaranteed", "bestEffort")
 
 
 @_QUEUED.method("create", versions=V2)
@@ -438,9 +440,9 @@ def _run_seconds(request: Json) -> float | None:
         if asked:
             raise invalid("run_duration is only for provisioning_model FLEX_START.")
         return None
-    if tiers := [tier for tier in _FLEX_TIERS if tier in request]:
+    if tiers := [tier for tier in _TIERS if tier in request]:
         raise invalid(f"provisioning_model FLEX_START and {tiers[0]} may not both be set.")
-    match = _FLEX_DURATION.fullmatch(asked)
+    match = _DURATION.fullmatch(asked)
     seconds = float(match[1]) if match else 0.0
     if not 0 < seconds <= _LONGEST:
         raise invalid(
