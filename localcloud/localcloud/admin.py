@@ -16,7 +16,7 @@ from dataclasses import fields
 from localcloud import faults, reach
 from localcloud.core import projects
 from localcloud.core.access import ACCOUNT, CUSTOM_ROLE
-from localcloud.core.call import CLOUD_PLATFORM, Json, Principal, Request, Response
+from localcloud.core.call import Json, Principal, Request, Response
 from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import DEVELOPER, Cloud, Fault
 from localcloud.core.errors import ApiError, invalid
@@ -96,7 +96,6 @@ class Admin:
             ("GET", "status"): self._status,
             ("GET", "credentials"): self._credentials,
             ("POST", "serial"): self._serial,
-            ("POST", "token"): self._token,
             ("GET", "faults"): self._faults,
             ("POST", "faults"): self._add_fault,
             ("DELETE", "faults"): self._clear_faults,
@@ -147,23 +146,10 @@ class Admin:
             "refresh_token": refresh_token(self._cloud),
         }
 
-    def _token(self, sent: Json) -> Json:
-        scopes = frozenset(sent.get("scopes") or [CLOUD_PLATFORM])
-        principal = Principal(sent["member"], scopes)
-        return {"access_token": self._cloud.token(principal, lifetime=_TOKEN_LIFETIME)}
-
     def _serial(self, sent: Json) -> Json:
-        key = self._machine(sent["machine"])
+        key = faults.require_machines(self._cloud, sent["machine"])[0]
         text, end = self._cloud.machines.serial(key, int(sent.get("start", 0)))
         return {"machine": key, "contents": text, "next": end}
-
-    def _machine(self, name: str) -> str:
-        keys = self._cloud.store.keys("machine")
-        found = faults.machines_named(self._cloud, name)
-        if not found:
-            known = ", ".join(keys) or "none"
-            raise ApiError(404, f"no machine is called {name}; there are: {known}")
-        return found[0]
 
     def _faults(self, sent: Json) -> Json:
         return {key: vars(fault) for key, fault in self._cloud.faults.items()}
@@ -234,7 +220,11 @@ class Admin:
 
 
 def answer_shell(cloud: Cloud, request: Request) -> Response:
-    """Return the value at the request's path, in plain text."""
+    """Answer as a metadata server does, in plain text, where a shell asks for its place.
+
+    `TPUClusterResolver(NAME)` takes project and zone from the metadata server of the VM that it
+    runs on. A shell of the local cloud runs on none, and gets the zone of the newest TPU.
+    """
     headers = {_FLAVOR: "Google", "Content-Type": "application/text"}
     if request.headers.get(_FLAVOR) != "Google":
         return Response(403, f"missing required header: {_FLAVOR}:Google\n".encode(), headers)

@@ -347,7 +347,7 @@ def quota(home: Path, metric: str, limit: int) -> None:
 @click.argument("name")
 @click.argument("value", callback=_json_object)
 def set_option(home: Path, name: str, value: dict[str, Any]) -> None:
-    """Set an option, for what nobody has seen on Google yet.
+    """Set an option, for what no source shows of Google.
 
     NAME is such as deny-tpu-nodes, VALUE a JSON object such as '{"on": false}'.
     """
@@ -358,59 +358,29 @@ def _set(home: Path, name: str, value: dict[str, Any]) -> None:
     ask(home, "POST", "setting", {"name": name, "value": value})
 
 
-@faults.command()
-@home_option
-@click.argument("name")
-def dead(home: Path, name: str) -> None:
-    """Let the TPU called NAME be dead while the API says READY."""
-    _break(home, "dead", name)
+def _breaks(what: str, text: str, *parameters: Any) -> None:
+    """Add a command that breaks the machine or object called NAME at once."""
+
+    def command(home: Path, name: str, off: bool | None = None, **more: str) -> None:
+        lifted = {} if off is None else {"on": not off}
+        ask(home, "POST", "break", {"what": what, "name": name, **lifted, **more})
+
+    for parameter in (*parameters, click.argument("name"), home_option):
+        command = parameter(command)
+    faults.command(what, help=text)(command)
 
 
-@faults.command()
-@home_option
-@click.argument("name")
-@click.option("--off", is_flag=True, help="Lift it.")
-def hang(home: Path, name: str, off: bool) -> None:
-    """Let the VM or TPU called NAME stand still."""
-    _break(home, "hang", name, on=not off)
-
-
-@faults.command()
-@home_option
-@click.argument("name")
-@click.option("--off", is_flag=True, help="Lift it.")
-def full_disk(home: Path, name: str, off: bool) -> None:
-    """Let processes on the VM called NAME write no file."""
-    _break(home, "full-disk", name, on=not off)
-
-
-@faults.command()
-@home_option
-@click.argument("name")
-@click.argument("process")
-def kill(home: Path, name: str, process: str) -> None:
-    """Kill processes of the VM called NAME whose command line matches the expression PROCESS."""
-    _break(home, "kill", name, process=process)
-
-
-@faults.command()
-@home_option
-@click.argument("name")
-def expire_tokens(home: Path, name: str) -> None:
-    """Let the tokens of the VM or TPU called NAME be expired; new ones are good."""
-    _break(home, "expire-tokens", name)
-
-
-@faults.command()
-@home_option
-@click.argument("name", metavar="BUCKET/NAME")
-def delete_objects(home: Path, name: str) -> None:
-    """Delete objects of a bucket."""
-    _break(home, "delete-objects", name)
-
-
-def _break(home: Path, what: str, name: str, **more: Any) -> None:
-    ask(home, "POST", "break", {"what": what, "name": name, **more})
+_off = click.option("--off", is_flag=True, help="Lift it.")
+_breaks("dead", "Let the TPU called NAME be dead while the API says READY.")
+_breaks("hang", "Let the VM or TPU called NAME stand still.", _off)
+_breaks("full-disk", "Let processes on the VM called NAME write no file.", _off)
+_breaks(
+    "kill",
+    "Kill processes of the VM called NAME whose command lines match the expression PROCESS.",
+    click.argument("process"),
+)
+_breaks("expire-tokens", "Let the tokens of the VM or TPU called NAME be expired.")
+_breaks("delete-objects", "Delete objects of a bucket; NAME is BUCKET/NAME.")
 
 
 @faults.command()

@@ -40,22 +40,22 @@ def preemptions(cloud: Cloud, name: str) -> list[Callable[[], object]]:
     tpus = [key for key in cloud.store.keys(NODE) if _called(key, name)]
     if tpus:
         return [partial(nodes.preempt, cloud, key) for key in tpus]
-    vms = [key for key in _machines(cloud, name) if _HOSTS not in key]
+    vms = [key for key in _running(cloud, name) if _HOSTS not in key]
     return [partial(power.preempt, cloud, key) for key in vms]
 
 
 def die(cloud: Cloud, name: str) -> None:
-    """Let TPUs be dead while the API goes on saying READY, as in tensorflow/tpu#609."""
-    for key in _tpus(cloud, name):
+    """Let TPUs be dead while the API keeps saying READY, as in tensorflow/tpu#609."""
+    for key in _named(cloud.store.keys(NODE), name):
         hosts.halt(cloud, nodes.load_present(cloud, key))
 
 
 def hang(cloud: Cloud, name: str, on: bool) -> None:
-    """Let machines or TPUs stand still, as a kernel that hangs does, or go on.
+    """Let machines or TPUs stand still, as a kernel that hangs does, or continue.
 
-    A client's connection is taken, and nobody answers.
+    A client's connection is taken and never answered.
     """
-    for key in _machines(cloud, name):
+    for key in _running(cloud, name):
         _signal(cloud.machines.guests(key), signal.SIGSTOP if on else signal.SIGCONT)
 
 
@@ -64,7 +64,7 @@ def kill(cloud: Cloud, name: str, pattern: str) -> None:
 
     Raises ApiError: 400 when none runs there.
     """
-    keys = _machines(cloud, name)
+    keys = _running(cloud, name)
     found = [pid for key in keys for pid in cloud.machines.guests(key) if _runs(pid, pattern)]
     if not found:
         raise invalid(f"no process of {name} has a command line with {pattern!r}")
@@ -73,13 +73,13 @@ def kill(cloud: Cloud, name: str, pattern: str) -> None:
 
 def fill_disk(cloud: Cloud, name: str, on: bool) -> None:
     """Let the disk of machines be full, or as before."""
-    for key in _machines(cloud, name):
+    for key in _running(cloud, name):
         cloud.machines.fill_disk(key, on)
 
 
 def expire_tokens(cloud: Cloud, name: str) -> None:
     """Let all tokens be expired that machines have got by now; new ones are good."""
-    change_setting(cloud, TOKENS, dict.fromkeys(_machines(cloud, name), cloud.clock.now()))
+    change_setting(cloud, TOKENS, dict.fromkeys(_running(cloud, name), cloud.clock.now()))
 
 
 def objects(cloud: Cloud, pattern: str) -> list[str]:
@@ -88,7 +88,7 @@ def objects(cloud: Cloud, pattern: str) -> list[str]:
 
 
 def delete_objects(cloud: Cloud, pattern: str) -> None:
-    """Delete live objects, as somebody does who must not; 400 when none fits."""
+    """Delete live objects, as a user does by mistake; 400 when none fits."""
     with cloud.store.locked():
         found = _versions(cloud, pattern)
         for version in found:
@@ -110,31 +110,25 @@ def handlers(cloud: Cloud) -> dict[str, Callable[[Json], object]]:
     }
 
 
-def machines_named(cloud: Cloud, pattern: str) -> list[str]:
-    """Return the VMs and TPU hosts of that name, on or off."""
-    return [key for key in cloud.store.keys("machine") if _called(key, pattern)]
+def require_machines(cloud: Cloud, pattern: str) -> list[str]:
+    """Return the VMs and TPU hosts of that name, on or off; 404 if there are none."""
+    return _named(cloud.store.keys("machine"), pattern)
 
 
-def _machines(cloud: Cloud, name: str) -> list[str]:
-    keys = machines_named(cloud, name)
+def _running(cloud: Cloud, pattern: str) -> list[str]:
+    keys = require_machines(cloud, pattern)
     running = [key for key in keys if cloud.machines.running(key)]
-    if keys and not running:
-        raise invalid(f"{keys[0]} is off: only what runs can fail")
     if not running:
-        raise _unknown(name, cloud.store.keys("machine"))
+        raise invalid(f"{keys[0]} is off: only what runs can fail")
     return running
 
 
-def _tpus(cloud: Cloud, name: str) -> list[str]:
-    known = cloud.store.keys(NODE)
-    found = [key for key in known if _called(key, name)]
+def _named(known: list[str], pattern: str) -> list[str]:
+    found = [key for key in known if _called(key, pattern)]
     if not found:
-        raise _unknown(name, known)
+        listed = ", ".join(known) or "none"
+        raise ApiError(404, f"no machine is called {pattern}; there are: {listed}")
     return found
-
-
-def _unknown(name: str, known: list[str]) -> ApiError:
-    return ApiError(404, f"no machine is called {name}; there are: {', '.join(known) or 'none'}")
 
 
 def _called(key: str, pattern: str) -> bool:

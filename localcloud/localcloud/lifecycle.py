@@ -189,8 +189,8 @@ def _wait_until_up(home: Path, process: subprocess.Popen[bytes], offset: int) ->
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
         if process.poll() is not None and lock_holder(home) is None:
-            said = (home / "localcloud.log").read_bytes()[offset:].decode(errors="replace")
-            last = said.strip().splitlines()[-1] if said.strip() else "it said nothing"
+            log = (home / "localcloud.log").read_bytes()[offset:].decode(errors="replace")
+            last = log.strip().splitlines()[-1] if log.strip() else "it printed nothing"
             raise CommandError(f"the local cloud ended at once: {last.removeprefix('error: ')}")
         known = running(home)
         if known:
@@ -344,7 +344,7 @@ def _alive(pid: int) -> bool:
         return True
     stat = Path(f"/proc/{pid}/stat")
     with contextlib.suppress(OSError):
-        # A zombie has ended, though nobody has collected its exit code.
+        # A zombie has ended, though its exit code was not collected yet.
         return stat.read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
     return not stat.parent.parent.joinpath("self").exists()
 

@@ -165,7 +165,7 @@ def seconds(value: Any) -> float:
     """Return the seconds that a time such as 90, `90s`, `5m` or `2h` stands for.
 
     Raises:
-        ValueError: when it is none.
+        ValueError: for anything else.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError
@@ -333,7 +333,7 @@ class _Planned:
 
 @dataclass
 class _Serial:
-    """What a machine has said since the scenario began."""
+    """What a machine has printed since the scenario began."""
 
     start: int = 0
     rest: str = ""
@@ -395,8 +395,8 @@ class Run:
     def _moment(self, event: Event, now: float) -> float | None:
         if event.serial is not None:
             machine, text = event.serial
-            said = any(re.search(text, line) for line in self._serials[machine].lines)
-            return now if said else None
+            matched = any(re.search(text, line) for line in self._serials[machine].lines)
+            return now if matched else None
         if event.found is not None:
             return now if self._ask("POST", "objects", {"name": event.found})["objects"] else None
         return self._began

@@ -16,7 +16,7 @@ class UnexpectedStatus(AssertionError):
 
 
 def session(local_cloud: LocalCloud, member: str = DEVELOPER, *scopes: str) -> requests.Session:
-    """Return a session that reaches the local cloud as `member`; nobody when that is empty.
+    """Return a session that reaches the local cloud as `member`, or without a token if that is empty.
 
     A person's token is of an OAuth client of their own: no API asks for a quota project.
     """
@@ -68,7 +68,7 @@ class Client:
         self.session = session(local_cloud, member, *scopes)
 
     def as_member(self, member: str, *scopes: str) -> Client:
-        """Return a client of the same cloud for somebody else."""
+        """Return a client of the same cloud for another member."""
         return Client(self.local_cloud, member, *scopes)
 
     def call(

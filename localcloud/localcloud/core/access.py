@@ -309,8 +309,8 @@ def _permission_exists(name: str) -> bool:
     # Some are in the name of an API: iam.googleapis.com/workloadIdentityPools.get.
     service, _, rest = name.partition("/" if "/" in name else ".")
     kind, _, verb = rest.partition(".")
-    there = service in facts["services"] or kind in facts["others"].get(service, ())
-    taken = there and kind.isalnum() and verb.isalnum()
+    known = service in facts["services"] or kind in facts["others"].get(service, ())
+    taken = known and kind.isalnum() and verb.isalnum()
     if taken:
         log.warning("%s is taken for a permission of Google's: the local cloud can't tell", name)
     return taken

@@ -56,11 +56,11 @@ def _check_object(
     properties: dict[str, Any] = spec.get("properties", {})
     rest = spec.get("additionalProperties")
     for name, child in value.items():
-        here = f"{path}.{name}" if path else name
+        below = f"{path}.{name}" if path else name
         if name in properties:
-            _check(document, properties[name], child, here, found)
+            _check(document, properties[name], child, below, found)
         elif rest is not None:
-            _check(document, rest, child, here, found)
+            _check(document, rest, child, below, found)
         else:
             at = f" at '{path}'" if path else ""
             found.append(
@@ -92,7 +92,9 @@ def _check_scalar(spec: Json, kind: str, value: object, path: str, found: list[s
     elif not isinstance(value, str):
         found.append(f"Invalid value at '{path}' (TYPE_STRING), {value!r}")
     elif "enum" in spec and value not in spec["enum"] and value != "":
-        found.append(f"Invalid value at '{path}': {value!r} is none of {', '.join(spec['enum'])}")
+        found.append(
+            f"Invalid value at '{path}': {value!r} is not one of {', '.join(spec['enum'])}"
+        )
 
 
 def _is_integer(value: object, format_: str) -> bool:
@@ -118,8 +120,8 @@ def usual_form(document: Document, schema: str, body: Json, bound: Collection[st
 
 def with_numbers(document: Document, schema: str, answer: Json) -> Json:
     """Return an answer with enums as numbers."""
-    told: Json = _translated(document, {"$ref": schema}, answer, "", _to_number)
-    return told
+    translated: Json = _translated(document, {"$ref": schema}, answer, "", _to_number)
+    return translated
 
 
 def _translated(document: Document, spec: Json, value: Any, at: str, translate: Translate) -> Any:
@@ -130,7 +132,7 @@ def _translated(document: Document, spec: Json, value: Any, at: str, translate: 
         return [_translated(document, items, item, at, translate) for item in value]
     if isinstance(value, dict):
         known, rest = spec.get("properties", {}), spec.get("additionalProperties", {})
-        # What an Any holds has its type beside it.
+        # What an Any holds comes with its type.
         inner = str(value.get("@type", "")).rpartition(".")[2]
         known = known or document.schemas.get(inner, {}).get("properties", {})
         at = inner or at

@@ -39,7 +39,7 @@ _LARGEST_PAGE = 1000
 
 
 def parse_json(text: bytes) -> Json:
-    """Return the JSON object in a body; an empty one for an empty body; 400 when it is none."""
+    """Return the JSON object in a body; an empty one for an empty body; 400 for anything else."""
     if not text.strip():
         return {}
     try:
@@ -72,7 +72,7 @@ class Request:
     headers: Mapping[str, str]
     stream: Stream
     length: int
-    """Bytes of the body, or -1 for a chunked one, which `stream` decodes and ends by itself."""
+    """Bytes of the body, or -1 for a chunked one, which `stream` decodes."""
 
     def read(self) -> bytes:
         """Return the whole body."""

@@ -34,7 +34,7 @@ _FAULT = "fault"
 
 
 class NotOwnError(Exception):
-    """The home folder is somebody else's, or open to others and full of other things."""
+    """The home folder belongs to another user, or is open to others and holds other files."""
 
 
 class Cloud:
@@ -94,7 +94,7 @@ class Cloud:
 
 
 def own(home: Path) -> None:
-    """Make a folder that nobody else can enter, or shut one that the local cloud has made.
+    """Make a folder that no other user can enter, or close one that the local cloud has made.
 
     Raises:
         NotOwnError: when it holds other files too, and others may enter it.
@@ -144,7 +144,7 @@ cloud_started: Hook[[Cloud], None] = Hook()
 service_enabled: defaultdict[str, Hook[[Cloud, str], None]] = defaultdict(Hook)
 """By API: runs when a project, given by its id, has enabled it."""
 machine_powered_off: Hook[[Cloud, str], None] = Hook()
-"""Runs when a machine, given by its key, has gone off by itself."""
+"""Runs when a machine, given by its key, has powered off without being told to."""
 
 
 class AnswerLost(ConnectionError):
@@ -284,7 +284,7 @@ class MachineSpec:
         disk: the id of the disk that it boots from, which may outlive it; empty where it has none
             of its own.
         preemptible: what the metadata server says under `scheduling/preemptible`.
-        daemons: processes that the image itself runs beside the start-up script, by name; each
+        daemons: processes that the image itself runs next to the start-up script, by name; each
             an argument list, restarted when it ends while the machine runs.
         environment: variables for the daemons.
         programs: further programs of the image, or others in place of its own, by name; each the
@@ -349,13 +349,13 @@ class Machines(Protocol):
         """Halt the machine and delete its folder, unless that is on a disk which stays."""
 
     def discard(self, disk: str) -> None:
-        """Delete what lies on a disk that no machine has any more."""
+        """Delete the content of a disk that no machine has any longer."""
 
     def update(self, spec: MachineSpec) -> None:
         """Change what the metadata server of a machine says, also of one that is off."""
 
     def serial(self, key: str, start: int = 0) -> tuple[str, int]:
-        """Read serial port 1 from byte `start` on; also return where to go on reading."""
+        """Read serial port 1 from byte `start`; return it and where to continue."""
 
     def serial_logs(self, project: str) -> list[SerialLog]:
         """Return what VMs of a project have sent to Cloud Logging, also those that are gone."""
@@ -370,7 +370,7 @@ class Machines(Protocol):
         """
 
     def address(self, key: str, port: int) -> tuple[str, int] | None:
-        """Return where the host reaches a port of a machine; None if nobody listens there."""
+        """Return where the host reaches a port of a machine; None if nothing listens there."""
 
     def guest_attributes(self, key: str) -> dict[str, str]:
         """Return what the guest has written, by `namespace/key`."""

@@ -55,8 +55,8 @@ def resource(accessed: str) -> dict[str, Any]:
         return {"resource": dict.fromkeys(("name", "type", "service"), "")}
     kind = "Object" if "/objects/" in accessed else "Bucket"
     service = "storage.googleapis.com"
-    said = {"name": f"projects/_/{accessed}", "type": f"{service}/{kind}", "service": service}
-    return {"resource": said}
+    attributes = {"name": f"projects/_/{accessed}", "type": f"{service}/{kind}", "service": service}
+    return {"resource": attributes}
 
 
 def check(expression: str, names: Collection[str]) -> None:

@@ -38,7 +38,7 @@ class Store:
     """Records by (kind, key), in memory for reading, on disk first: a full one changes neither.
 
     Every read gives a copy: a handler changes a record and puts it back. Handlers that read,
-    change and write hold `locked()` meanwhile.
+    change and write hold `locked()`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -149,7 +149,7 @@ class Work:
     Attributes:
         effect: the name under which the effect is registered. An ApiError that it raises becomes
             the operation's error; what it returns becomes the operation's response.
-        arguments: the effect's arguments, beside the cloud.
+        arguments: the effect's arguments, besides the cloud.
         seconds: how long the operation takes; 0 for one that is done in its first answer.
     """
 

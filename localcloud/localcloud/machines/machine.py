@@ -85,7 +85,7 @@ class Machine:
         folder: its files, which outlive it.
         network: what its listener needs.
         port: of the listener, if it is free.
-        told: gets `poweroff` or `reboot` when the guest asks for it or its first process dies.
+        on_power: gets `poweroff` or `reboot` when the guest asks for it or its first process dies.
     """
 
     def __init__(
@@ -95,11 +95,11 @@ class Machine:
         folder: Path,
         network: Network,
         port: int,
-        told: Callable[[str], None],
+        on_power: Callable[[str], None],
     ) -> None:
         self.image = Image(folder, spec.name, spec.programs)
         self.metadata = MetadataServer(cloud, spec)
-        self._told = told
+        self._on_power = on_power
         self._halting = False
         # A killed emulator leaves processes behind where the kernel does not end orphans.
         self._kill_leftovers()
@@ -111,7 +111,7 @@ class Machine:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 start_new_session=True,
-                # As on Debian; nobody else gets into the home folder.
+                # As on Debian; no other user gets into the home folder.
                 umask=0o022,
             )
         self._order(self._config(spec, network))
@@ -136,7 +136,7 @@ class Machine:
         self._order({"full_disk": full})
 
     def address(self, port: int) -> tuple[str, int] | None:
-        """Return where the host reaches a port of the machine; None if nobody listens at it."""
+        """Return where the host reaches a port of the machine; None if nothing listens at it."""
         with contextlib.suppress(OSError, ValueError):
             found = (self.image.run / PORTS / str(port)).read_text(encoding="utf-8")
             return "127.0.0.1", int(found)
@@ -184,10 +184,10 @@ class Machine:
             for line in _not_none(self._process.stdout):
                 event = json.loads(line)["event"]
                 if event in ("poweroff", "reboot") and not self._halting:
-                    self._told(event)
+                    self._on_power(event)
         if not self._halting:
-            log.error("the first process of %s ended by itself", self.image.folder.name)
-            self._told("poweroff")
+            log.error("the first process of %s ended unexpectedly", self.image.folder.name)
+            self._on_power("poweroff")
 
     def _marked(self) -> set[int]:
         return marked("LOCALCLOUD_MACHINE", str(self.image.folder))
@@ -216,7 +216,7 @@ class Image:
     """The files of one machine.
 
     Args:
-        folder: of the machine; made when missing, with all that lies in it.
+        folder: of the machine; made when missing, with its content.
         host: its host name.
         programs: further ones by name, or others in place of the usual; each a shell script.
     """
@@ -280,8 +280,8 @@ class Image:
         runner = "from localcloud.machines.guest import run_scripts; run_scripts(argv)"
         self._program("google_metadata_script_runner", python_call(runner))
         for name in _ABSENT:
-            said = f"{name}: not part of a local machine"
-            self._program(name, f"echo {shlex.quote(said)} >&2\nexit 127")
+            message = f"{name}: not part of a local machine"
+            self._program(name, f"echo {shlex.quote(message)} >&2\nexit 127")
 
     def _program(self, name: str, script: str) -> None:
         path = self.bin / name

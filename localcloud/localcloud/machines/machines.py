@@ -44,7 +44,7 @@ _SWITCH = "serial-port-logging-enable"
 class Machines:
     """The machines by key; see `MachineSpec`.
 
-    Nobody may hold the store's lock while halting: the machine's processes still call APIs.
+    Halting must not hold the store's lock: the machine's processes still call APIs.
     """
 
     def __init__(self, cloud: Cloud, network: Network) -> None:
@@ -61,8 +61,8 @@ class Machines:
             record = self._record(spec.key) or {"folder": _folder_name(spec), "port": 0}
             folder = self._cloud.folder("machines", record["folder"])
             begins = boot_moment(self._cloud, folder)
-            told = partial(self._in_background, spec.key)
-            machine = Machine(self._cloud, spec, folder, self._network, record["port"], told)
+            on_power = partial(self._in_background, spec.key)
+            machine = Machine(self._cloud, spec, folder, self._network, record["port"], on_power)
             self._running[spec.key] = machine
             record |= {"spec": asdict(spec), "running": True, "port": machine.port}
             record["boots"] = [*record.get("boots", []), begins]
@@ -101,7 +101,7 @@ class Machines:
             self._locks.pop(key, None)
 
     def discard(self, disk: str) -> None:
-        """Delete what lies on a disk that no machine has any more."""
+        """Delete the content of a disk that no machine has any longer."""
         for folder in (self._cloud.home / "machines").glob(f"*-{_digest(disk)}"):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -117,13 +117,13 @@ class Machines:
                 machine.metadata.publish(spec=spec)
 
     def serial(self, key: str, start: int = 0) -> tuple[str, int]:
-        """Return serial port 1 from byte `start` on, at most 1 MiB, and where to go on reading."""
+        """Return serial port 1 from byte `start`, at most 1 MiB, and where to continue."""
         record = self._record(key)
         path = self._folder(record) / "serial.log" if record else None
         if path is None or not path.exists():
             return "", start
         with path.open("rb") as file:
-            # A machine that was made anew under the same key has begun anew, too.
+            # A machine that was recreated under the same key has a new log.
             file.seek(start if start <= path.stat().st_size else 0)
             start = file.tell()
             data = file.read(_PIECE)
@@ -134,12 +134,12 @@ class Machines:
     def serial_logs(self, project: str) -> list[SerialLog]:
         """Return what VMs of a project have sent to Cloud Logging, also those that are gone."""
         found = self._cloud.store.items(MACHINE, f"projects/{project}/zones/")
-        there = [
+        present = [
             serial_log(record, self._folder(record))
             for _, record in found
             if is_logged(self._cloud, record)
         ]
-        return kept_serial_logs(self._cloud, project) + there
+        return kept_serial_logs(self._cloud, project) + present
 
     def running(self, key: str) -> bool:
         """Return whether the machine is on."""
@@ -153,7 +153,7 @@ class Machines:
         return self._running[key].port
 
     def address(self, key: str, port: int) -> tuple[str, int] | None:
-        """Return where the host reaches a machine's port; None if it is off or nobody listens."""
+        """Return where the host reaches a machine's port; None if it is off or nothing listens."""
         machine = self._running.get(key)
         return machine.address(port) if machine else None
 
@@ -218,7 +218,7 @@ class Machines:
             self._cloud.store.put(MACHINE, key, record | {"running": False})
 
     def _in_background(self, key: str, event: str) -> None:
-        # In a thread of its own: the machine's thread must go on reading while it halts.
+        # In a thread of its own: the machine's thread must keep reading while it halts.
         threading.Thread(target=self._by_itself, args=(key, event), daemon=True).start()
 
     def _by_itself(self, key: str, event: str) -> None:

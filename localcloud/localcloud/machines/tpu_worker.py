@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
 
     `--port` is the wish; when it is taken, any free one serves. `--ready` names a file that gets
     the port. If it has one from an earlier start, clients know that: it is waited for a while.
-    While the file `--gate` is there, nobody gets in: a firewall is between.
+    While the file `--gate` is there, no client gets in: a firewall is between.
     """
     parser = argparse.ArgumentParser(prog="tpu_worker")
     parser.add_argument("--port", type=int, default=int(os.environ.get("TPU_TASK_PORT") or _PORT))
@@ -64,8 +64,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--ready", type=Path)
     parser.add_argument("--gate", type=Path)
     options, _ = parser.parse_known_args(arguments)
-    # TensorFlow handles SIGTERM itself once a client has connected, and goes on serving. What is
-    # blocked here, before it has threads, reaches nobody but `sigwait`.
+    # TensorFlow handles SIGTERM itself once a client has connected, and keeps serving. What is
+    # blocked here, before it has threads, reaches `sigwait` alone.
     signal.pthread_sigmask(signal.SIG_BLOCK, _END)
     known = _read_port(options.ready)
     server, port = _start(known or options.port, options.devices, _PATIENCE if known else 0.0)
@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _wait(port: int, gate: Path | None) -> None:
-    """Wait for the end, and meanwhile shut and open the port as the gate says."""
+    """Wait for the end; until then close and open the port as the gate says."""
     if gate is None or not sys.platform.startswith("linux"):
         signal.sigwait(_END)
         return
@@ -97,8 +97,8 @@ def _wait(port: int, gate: Path | None) -> None:
 def shield(port: int) -> None:
     """Let only this machine reach the server that listens on `port`.
 
-    TensorFlow listens on all interfaces and has no setting for that; whoever reaches it can run
-    any graph. On Linux the kernel drops what comes from elsewhere before a connection begins.
+    TensorFlow listens on all interfaces and has no setting for that; a client that reaches it can
+    run any graph. On Linux the kernel drops what comes from elsewhere before a connection begins.
     """
     if sys.platform.startswith("linux"):
         _filter(port, _LOOPBACK_ONLY)

@@ -50,8 +50,8 @@ _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-
 class Authority:
     """Keys and certificates in a folder, made at first use.
 
-    The authority's own key is thrown away once the one certificate is signed, so that nobody can
-    sign another with it.
+    The authority's own key is thrown away once the one certificate is signed, so that no
+    other can be signed with it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -61,7 +61,7 @@ class Authority:
             folder.mkdir(parents=True, exist_ok=True)
             self._make()
         self.bundle = write_bundle(folder, self.certificate.read_bytes(), os.environ)
-        """The authority beside the user's, for clients that also talk to other hosts."""
+        """The authority and the user's, for clients that also talk to other hosts."""
 
     def context(self) -> ssl.SSLContext:
         """Return the server side's TLS settings."""
@@ -123,7 +123,7 @@ def write_bundle(folder: Path, own: bytes, environment: Mapping[str, str]) -> Pa
 
 @functools.lru_cache(maxsize=1024)
 def _certificates(file: Path, modified: int, size: int) -> list[bytes]:
-    """Return those in a file, read anew once it was modified: a system has hundreds of files."""
+    """Return those in a file, read again once it was modified: a system has hundreds of files."""
     return _CERTIFICATE.findall(file.read_bytes())
 
 

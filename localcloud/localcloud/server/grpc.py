@@ -51,7 +51,7 @@ _PREFIX = struct.Struct(">?I")
 _TYPE = "application/grpc"
 _PRINTABLE = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 _MISSING = (
-    "the local cloud answers gRPC with Google's own messages, which are not installed beside it: "
+    "the local cloud answers gRPC with Google's own messages, which are not installed: "
     "pip install 'tpu-stack-localcloud[grpc]', and start it again"
 )
 Rule = Mapping[str, str]
@@ -151,7 +151,7 @@ class Http2:
         try:
             self._ringer.send(b"!")
         except OSError:
-            # The client has gone: nobody waits for this reply.
+            # The client has gone: nothing waits for this reply.
             return
 
     def _take_replies(self) -> None:
@@ -199,14 +199,14 @@ def answer(host: str, headers: Headers, body: bytes, apis: Answer) -> Reply:
         return Reply([(":status", "415")], b"", [])
     begin = [(":status", "200"), ("content-type", _TYPE)]
     try:
-        told, trailers = _answered(host, headers, body, apis)
+        message, trailers = _answered(host, headers, body, apis)
     except ConnectionError:
         raise
     except Exception as error:
         log.exception("gRPC %s failed", headers.get(":path"))
-        message = f"the local cloud failed: {type(error).__name__}: {error}"
-        told, trailers = b"", _trailers(ApiError(500, message))
-    return Reply(begin, told, trailers)
+        text = f"the local cloud failed: {type(error).__name__}: {error}"
+        message, trailers = b"", _trailers(ApiError(500, text))
+    return Reply(begin, message, trailers)
 
 
 def _answered(host: str, headers: Headers, body: bytes, apis: Answer) -> tuple[bytes, Trailers]:
@@ -237,7 +237,7 @@ def _message(host: str, headers: Headers, sent: bytes, apis: Answer) -> bytes:
         log.exception("gRPC %s", path)
         raise ApiError(501, _MISSING) from None
     if rpc is None:
-        # Nobody knows it there either; it is logged and counted.
+        # REST has no such method either: it is logged and counted.
         apis(Request("POST", host, path, {}, headers, io.BytesIO(sent), len(sent)))
         raise ApiError(501, f"the local cloud speaks no gRPC at {host}{path}")
     request = request_of(rpc, sent, host, headers)
@@ -251,8 +251,8 @@ def _trailers(error: ApiError) -> Trailers:
     code = RPC_CODE.get(error.status, RPC_CODE["UNKNOWN"])
     # The details are messages of this module, which must be loaded to be packed.
     assert error_details_pb2
-    told = {"code": code, "message": error.message, "details": error.details}
-    status = ParseDict(told, status_pb2.Status()).SerializeToString()
+    content = {"code": code, "message": error.message, "details": error.details}
+    status = ParseDict(content, status_pb2.Status()).SerializeToString()
     return [
         ("grpc-status", str(code)),
         ("grpc-message", quote(error.message, safe=_PRINTABLE)),
@@ -387,9 +387,9 @@ def request_of(rpc: Rpc, sent: bytes, host: str, headers: Headers) -> Request:
 def message_of(rpc: Rpc, response: Response) -> bytes:
     """Return the message in a response; ApiError the error, when the response is one."""
     body = response.body if isinstance(response.body, bytes) else b"".join(response.body)
-    told = json.loads(body or b"{}")
+    content = json.loads(body or b"{}")
     if response.status >= 400:
-        error = told["error"]
+        error = content["error"]
         raise ApiError(
             error["code"],
             error["message"],
@@ -397,7 +397,7 @@ def message_of(rpc: Rpc, response: Response) -> bytes:
             details=error.get("details"),
         )
     # A field that is newer than the client's message is left out, as its REST transport does.
-    message = json_format.ParseDict(told, rpc.response(), ignore_unknown_fields=True)
+    message = json_format.ParseDict(content, rpc.response(), ignore_unknown_fields=True)
     answered: bytes = message.SerializeToString()
     return answered
 

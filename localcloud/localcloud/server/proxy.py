@@ -90,7 +90,7 @@ class Listener(ThreadingHTTPServer):
     def stop(self) -> None:
         """Stop accepting connections and free the port."""
         if self._thread.is_alive():
-            # Wakes the thread at once, where the system can; else it looks by itself soon.
+            # Wakes the thread at once, where the system can; else it looks again soon.
             with contextlib.suppress(OSError):
                 self.socket.shutdown(socket.SHUT_RDWR)
             self.shutdown()
@@ -238,7 +238,7 @@ class Connection(BaseHTTPRequestHandler):
             return Response(502, f"cannot reach {request.host}: {error}\n".encode())
 
     def _body(self) -> tuple[Stream, int]:
-        # TensorFlow sends "Transfer-Encoding: identity" beside a Content-Length; only "chunked"
+        # TensorFlow sends "Transfer-Encoding: identity" with a Content-Length; only "chunked"
         # changes how a body is read (RFC 9112, section 6.1).
         self._acknowledge()
         if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
@@ -353,7 +353,7 @@ def knows_users() -> bool:
 def may_enter(client: tuple[str, int], server: tuple[str, int]) -> bool:
     """Return whether a connection on loopback is of this process' user, or of root.
 
-    What nobody holds any more has no user, and is not let in either.
+    A socket that no process holds any longer has no user, and is not let in either.
     """
     return not knows_users() or _user_of(_shown(client), _shown(server)) in (_ROOT, os.geteuid())
 
@@ -427,7 +427,7 @@ class Egress:
 
 
 def shuttle(left: socket.socket, right: socket.socket) -> None:
-    """Copy in both directions until both sides have said all."""
+    """Copy in both directions until both sides have sent everything."""
     for side in (left, right):
         side.settimeout(_IDLE_SECONDS)
     back = threading.Thread(target=_copy, args=(right, left), daemon=True)
@@ -440,7 +440,7 @@ def _copy(source: socket.socket, sink: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while data := source.recv(_EGRESS_CHUNK):
             sink.sendall(data)
-    # Tell the other side that no more comes; it may still answer.
+    # Tell the other side that this was all; it may still answer.
     with contextlib.suppress(OSError):
         sink.shutdown(socket.SHUT_WR)
 

@@ -45,7 +45,7 @@ _CODE = "vertex/exit-code"
 _MOST_VARIABLES = 100
 # Between the polite request to end and force.
 _GRACE = 10.0
-# A machine that goes away by itself is replaced so often.
+# How often a machine that vanishes is replaced.
 _RESTARTS = 3
 _SCRIPT = """cd "$(mktemp -d)"
 ({command})
@@ -285,8 +285,8 @@ def run_job(cloud: Cloud, name: str) -> None:
         return
     region, pool = name.split("/")[3], pool_of(record["jobSpec"])
     if not _in_stock(cloud, region, pool):
-        said = f"Resources are insufficient in region: {region}. Please try a different region."
-        _finish(cloud, name, "JOB_STATE_FAILED", {"code": 8, "message": said})
+        message = f"Resources are insufficient in region: {region}. Please try a different region."
+        _finish(cloud, name, "JOB_STATE_FAILED", {"code": 8, "message": message})
         return
     now = rfc3339(cloud.clock.now())
     changed = {"state": "JOB_STATE_RUNNING", "startTime": now, "updateTime": now}
@@ -344,8 +344,8 @@ def _ended(cloud: Cloud, key: str) -> None:
         cloud.store.put(JOB, key, record | again)
         run_job(cloud, key)
     else:
-        said = f"The replica workerpool0-0 exited with a non-zero status of {code or 'unknown'}."
-        _finish(cloud, key, "JOB_STATE_FAILED", {"code": 3, "message": said})
+        message = f"The replica workerpool0-0 exited with a non-zero status of {code or 'unknown'}."
+        _finish(cloud, key, "JOB_STATE_FAILED", {"code": 3, "message": message})
 
 
 def _may_restart(record: Record) -> bool:

@@ -117,7 +117,7 @@ def patch(cloud: Cloud, call: Call) -> Json:
         for path in call.arg("updateMask").split(","):
             field = path.partition(".")[0]
             if field not in kept:
-                raise invalid(f"updateMask: {path!r} is none of {', '.join(kept)}.")
+                raise invalid(f"updateMask: {path!r} is not one of {', '.join(kept)}.")
             record.pop(field, None)
             if call.body.get(field):
                 record[field] = call.body[field]
@@ -246,8 +246,8 @@ def _principal(cloud: Cloud, sent: dict[str, str]) -> Principal:
     if sent.get("subject_token_type") not in _SUBJECT_TYPES:
         raise ApiError(400, f"Invalid subject token type: {sent.get('subject_token_type')}")
     pool, provider = _provider(cloud, sent.get("audience", ""))
-    said = _verified(cloud, provider, sent.get("subject_token", ""))
-    names = {"assertion": said, **_mapped_attributes(provider, said)}
+    claims = _verified(cloud, provider, sent.get("subject_token", ""))
+    names = {"assertion": claims, **_mapped_attributes(provider, claims)}
     condition = provider.get("attributeCondition")
     if condition and evaluate(condition, names) is not True:
         raise BadToken("The given credential is rejected by the attribute condition.")
@@ -289,24 +289,26 @@ def _verified(cloud: Cloud, provider: Json, subject_token: str) -> dict[str, Any
             f"the local cloud has no keys of {oidc['issuerUri']}: give the provider jwksJson, or "
             f"set `{ISSUERS}`"
         )
-    said = token_claims(subject_token, known["keys"])
-    if said.get("iss") != oidc["issuerUri"]:
-        raise BadToken(f"The issuer in ID Token {said.get('iss')} does not match the expected one.")
-    if float(said.get("exp", 0)) <= cloud.clock.now():
+    claims = token_claims(subject_token, known["keys"])
+    if claims.get("iss") != oidc["issuerUri"]:
+        raise BadToken(
+            f"The issuer in ID Token {claims.get('iss')} does not match the expected one."
+        )
+    if float(claims.get("exp", 0)) <= cloud.clock.now():
         raise BadToken("The ID Token is expired.")
     url = f"{_IAM}{provider['name']}"
     allowed = oidc.get("allowedAudiences") or [f"https:{url}", url]
-    heard = said.get("aud") if isinstance(said.get("aud"), list) else [said.get("aud")]
-    if not set(allowed).intersection(heard or []):
+    audiences = claims.get("aud") if isinstance(claims.get("aud"), list) else [claims.get("aud")]
+    if not set(allowed).intersection(audiences or []):
         raise BadToken("The audience in ID Token does not match the expected audience.")
-    return said
+    return claims
 
 
-def _mapped_attributes(provider: Json, said: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _mapped_attributes(provider: Json, claims: dict[str, Any]) -> dict[str, dict[str, Any]]:
     mapped: dict[str, dict[str, Any]] = {"google": {}, "attribute": {}}
     for target, expression in provider["attributeMapping"].items():
         kind, _, name = target.partition(".")
-        mapped.setdefault(kind, {})[name] = evaluate(expression, {"assertion": said})
+        mapped.setdefault(kind, {})[name] = evaluate(expression, {"assertion": claims})
     _require_sizes(mapped)
     return mapped
 
@@ -356,7 +358,7 @@ def token_claims(token: str, keys: list[Json]) -> dict[str, Any]:
     """
     try:
         head, payload, signature = token.split(".")
-        header, said = (json.loads(_decoded(part)) for part in (head, payload))
+        header, claims = (json.loads(_decoded(part)) for part in (head, payload))
         signed = _decoded(signature)
     except ValueError:
         raise BadToken("it is no JSON Web Token") from None
@@ -364,7 +366,7 @@ def token_claims(token: str, keys: list[Json]) -> dict[str, Any]:
         raise BadToken(f"its algorithm is {header.get('alg')}, not RS256")
     for key in keys:
         if header.get("kid") in (None, key.get("kid")) and _signs(key, f"{head}.{payload}", signed):
-            result: dict[str, Any] = said
+            result: dict[str, Any] = claims
             return result
     raise BadToken("none of the issuer's keys has signed it")
 

@@ -51,8 +51,8 @@ def account_key(cloud: Cloud, call: Call) -> str:
     else:
         records = [*cloud.store.items(ACCOUNT), *cloud.store.items(DELETED)]
         known = [key for key, record in records if record.get("uniqueId") == account]
-    here = (key for key in known if project in ("-", key.split("/")[1]))
-    return next(here, f"projects/{project}/serviceAccounts/{account}")
+    matching = (key for key in known if project in ("-", key.split("/")[1]))
+    return next(matching, f"projects/{project}/serviceAccounts/{account}")
 
 
 def account_resources(cloud: Cloud, call: Call) -> Sequence[str]:
@@ -114,8 +114,8 @@ def create_account(cloud: Cloud, call: Call) -> Json:
         "_visible": cloud.clock.now() + cloud.seconds("account.visible"),
         **{key: sent[key] for key in ("displayName", "description") if sent.get(key)},
     }
-    said = f"Service account {account_id} already exists within project projects/{project}."
-    cloud.store.add(ACCOUNT, name, record, ApiError(409, said))
+    taken = f"Service account {account_id} already exists within project projects/{project}."
+    cloud.store.add(ACCOUNT, name, record, ApiError(409, taken))
     return _account_view(record)
 
 

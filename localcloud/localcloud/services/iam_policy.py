@@ -40,7 +40,7 @@ def write(cloud: Cloud, resource: str, sent: Json) -> Json:
         ApiError: 400 for a role, member or account that does not exist; 409 when the policy was
             changed since the caller read it.
     """
-    # Compute Engine also takes bindings and etag beside `policy`, the older form of the request.
+    # Compute Engine also takes bindings and etag next to `policy`, the older form of the request.
     policy = sent.get("policy", sent)
     with cloud.store.locked():
         known = read(cloud, resource)
@@ -164,10 +164,10 @@ def require_version(policy: Json, *bindings: list[Json]) -> None:
 
 
 def shown(policy: Json, asked: int | str | None) -> Json:
-    """Return a policy as whoever asks for this version of it sees it.
+    """Return a policy as a caller that asks for this version sees it.
 
-    Below version 3 a conditional role gets another name, so that nobody writes it back without
-    its condition.
+    Below version 3 a conditional role gets another name, so that no
+    caller writes it back without its condition.
     """
     if not policy["bindings"]:
         return {field: value for field, value in policy.items() if field != "bindings"}

@@ -271,7 +271,7 @@ def _add_version(cloud: Cloud, key: Record, *, primary: bool) -> Record:
 
 
 def _rotated(cloud: Cloud, key: Record) -> Record:
-    """Return the key after the rotations that were due meanwhile."""
+    """Return the key after the rotations that have become due."""
     with cloud.store.locked():
         while (due := _moment(key.get("nextRotationTime"))) and due <= cloud.clock.now():
             period = float(key["rotationPeriod"][:-1])

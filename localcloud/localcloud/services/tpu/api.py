@@ -187,8 +187,8 @@ def _show(name: str, record: Record) -> Json:
             return EMPTY
         if "/nodes/" in record["about"]["target"]:
             # A node's health is not known yet when its creation is done.
-            told = made | ({"health": None} if metadata["verb"] == "create" else {})
-            return {"@type": f"{_TYPE}.{version}.Node", **node_view(told, version)}
+            content = made | ({"health": None} if metadata["verb"] == "create" else {})
+            return {"@type": f"{_TYPE}.{version}.Node", **node_view(content, version)}
         return {"@type": f"{_TYPE}.{version}.QueuedResource", **queued_view(made, version)}
 
     return show_operation(name, metadata, record, response)

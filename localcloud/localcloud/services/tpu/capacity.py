@@ -66,8 +66,8 @@ def require_stock(cloud: Cloud, record: Record) -> None:
     hosts = catalog.accelerators()[record["acceleratorType"]].hosts
     free = free_hosts(cloud, besides=record["name"])
     if hosts > free:
-        said = f"the local cloud has room for {free} more TPU hosts (setting tpu-hosts)"
-        raise ApiError(429, f"{stocked_out(zone).message} [{said}]")
+        own = f"the local cloud has room for {free} more TPU hosts (setting tpu-hosts)"
+        raise ApiError(429, f"{stocked_out(zone).message} [{own}]")
 
 
 def _require_reservation(cloud: Cloud, zone: str, accelerator: str) -> None:

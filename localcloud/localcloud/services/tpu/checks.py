@@ -64,12 +64,12 @@ def accelerator(zone: str, body: Json) -> catalog.Accelerator:
 
     Raises ApiError: 400 for both, or a type that the zone does not have.
     """
-    here = catalog.in_zone(zone)
+    offered = catalog.in_zone(zone)
     config = body.get("acceleratorConfig")
     if config and body.get("acceleratorType"):
         raise invalid("Only one of accelerator_type and accelerator_config may be given.")
     wanted = body.get("acceleratorType") or _DEFAULT_TYPE
-    for candidate in here:
+    for candidate in offered:
         fits = (candidate.type, candidate.topology) == (
             (config or {}).get("type"),
             (config or {}).get("topology"),
@@ -77,7 +77,7 @@ def accelerator(zone: str, body: Json) -> catalog.Accelerator:
         if fits if config else candidate.name == wanted:
             return candidate
     asked = f"{config.get('type')} {config.get('topology')}" if config else wanted
-    known = ", ".join(one.name for one in here)
+    known = ", ".join(one.name for one in offered)
     raise invalid(
         f'Cloud TPU received an invalid AcceleratorType, "{asked}" for zone "{zone}". Accepted '
         f"values are {known}."

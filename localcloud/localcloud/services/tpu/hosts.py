@@ -87,7 +87,7 @@ def serves(record: Record) -> bool:
 def is_deaf(cloud: Cloud, record: Record) -> bool:
     """Return whether no other machine gets to its port, by the setting `grpc`.
 
-    Nobody has shown that TPU VMs with a runtime of these names let others in.
+    No source shows that TPU VMs with a runtime of these names let others in.
     """
     patterns = cloud.setting("grpc").get("deaf", [])
     return any(fnmatch(record.get("runtimeVersion", ""), pattern) for pattern in patterns)
@@ -119,7 +119,7 @@ def update(cloud: Cloud, record: Record) -> None:
 
 
 def shut(cloud: Cloud, record: Record, index: int, closed: bool) -> None:
-    """Close or open the port of a host's worker; one that serves already looks at it anew."""
+    """Close or open the port of a host's worker; one that serves already notices soon."""
     gate = _gate_file(cloud, record, index)
     if closed:
         gate.touch()
@@ -192,7 +192,7 @@ def _attributes(record: Record, index: int) -> dict[str, str]:
 
 
 def _megascale(record: Record) -> dict[str, str]:
-    """Return what a slice of several is told of the others, as JAX and libtpu read it."""
+    """Return what a slice of several learns of the others, as JAX and libtpu read it."""
     if "_slices" not in record:
         return {}
     return {
@@ -214,7 +214,7 @@ def _programs(worker: list[str]) -> dict[str, str]:
 
 
 def _reserve_ports(cloud: Cloud, record: Record) -> list[int]:
-    # The record holds the ports from now on, so that no other node that boots meanwhile gets them.
+    # The record holds the ports from now on, so that no other node gets them while this one boots.
     with cloud.store.locked():
         wish = [endpoint["port"] for endpoint in record.get("networkEndpoints", [])]
         chosen = _choose_ports(cloud, _count(record), wish)
@@ -326,7 +326,7 @@ def _any_free(taken: set[int]) -> int:
 def _reserve_addresses(cloud: Cloud, record: Record, count: int) -> list[str]:
     """Return the addresses of a node's hosts: those that it has, or new ones.
 
-    Raises ApiError: 400 when its subnetwork has no more.
+    Raises ApiError: 400 when its subnetwork has none left.
     """
     if "_addresses" in record:
         known: list[str] = record["_addresses"]

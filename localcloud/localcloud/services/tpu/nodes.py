@@ -78,7 +78,7 @@ def begin_create(cloud: Cloud, call: Call, name: str, record: Record) -> Json:
 
 
 def begin(
-    cloud: Cloud, call: Call, verb: str, states: tuple[str, ...], meanwhile: str, **fields: str
+    cloud: Cloud, call: Call, verb: str, states: tuple[str, ...], transitional: str, **fields: str
 ) -> Json:
     """Start what a call does with a node.
 
@@ -86,14 +86,14 @@ def begin(
         call: names the node.
         verb: of the effect and of the operation, such as `stop`.
         states: those in which the node may be.
-        meanwhile: its state until the operation ends.
+        transitional: its state until the operation ends.
         fields: what changes at once.
     """
     name = node_name(call, cloud)
     record = load(cloud, NODE, name)
     if record["state"] not in states:
         raise bad_state(verb, record["state"])
-    cloud.store.put(NODE, name, record | {"state": meanwhile} | fields)
+    cloud.store.put(NODE, name, record | {"state": transitional} | fields)
     return _start(cloud, call, verb, name)
 
 
@@ -197,7 +197,7 @@ def reimage(cloud: Cloud, name: str) -> Record:
 
 
 def preempt(cloud: Cloud, name: str, *, state: str = "PREEMPTED") -> None:
-    """Take a node away as Google does: it stays, useless, until somebody deletes it.
+    """Take a node away as Google does: it stays, useless, until it is deleted.
 
     Args:
         name: the node's full name.
@@ -235,7 +235,7 @@ def serve(cloud: Cloud, record: Record) -> Record:
             ready = set_state(cloud, name, "READY")
             served.run(cloud)
             return ready
-    # It was preempted or deleted meanwhile, when its hosts had not all been booted.
+    # It was preempted or deleted before all of its hosts had booted.
     hosts.halt(cloud, record)
     raise bad_state("update", current["state"] if current else "DELETING")
 

@@ -1,7 +1,7 @@
 """Queued resources: requests for TPU VMs that wait until there is room.
 
 Source of the states: cloud.google.com/tpu/docs/queued-resources. A request waits while the zone
-has no room, until its time is up; once it is ACTIVE it never queues again by itself.
+has no room, until its time is up; once it is ACTIVE it never returns to the queue.
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ def state_of(record: Record) -> str:
 
 
 def step(cloud: Cloud, name: str) -> None:
-    """Go on with a queued resource: look for room, then provision."""
+    """Move a queued resource on: look for room, then provision."""
     record = cloud.store.get(QUEUED, name)
     if record is None or state_of(record) not in (*WAITING, "PROVISIONING"):
         return
