@@ -16,7 +16,7 @@ class UnexpectedStatus(AssertionError):
 
 
 def session(local_cloud: LocalCloud, member: str = DEVELOPER, *scopes: str) -> requests.Session:
-    """Return a session that reaches the local cloud as `member`, or without a token if that is empty.
+    """Return a session that reaches the local cloud as `member`; without a token if it is empty.
 
     A person's token is of an OAuth client of their own: no API asks for a quota project.
     """

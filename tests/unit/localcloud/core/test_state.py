@@ -111,7 +111,7 @@ def test_what_was_made_is_there_after_a_restart(
         ({"cidrBlock": "10.0.0.0/29"}, None),
         ({"cidrBlock": 5}, "TYPE_STRING"),
         ({"useServiceNetworking": "yes"}, "TYPE_BOOL"),
-        ({"state": "BROKEN"}, "none of"),
+        ({"state": "BROKEN"}, "not one of"),
         ({"schedulingConfig": []}, "expected an object"),
         ({"networkEndpoints": {}}, "expected a list"),
         ({"networkEndpoints": [{"port": "x"}]}, "networkEndpoints[0].port"),
