@@ -27,7 +27,7 @@ from localcloud.services.compute.api import STORE
 from localcloud.services.compute.links import last, path_from
 from localcloud.services.tpu import catalog
 from localcloud.services.tpu.api import NODE, project_of, zone_of
-from localcloud.services.tpu.capacity import preemptible
+from localcloud.services.tpu.checks import preemptible
 
 _WORKER = Path(tpu_worker.__file__)
 # Seconds from a host's boot until its worker must serve; TensorFlow takes one or two to load.

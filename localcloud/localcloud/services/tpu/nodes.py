@@ -16,7 +16,7 @@ from localcloud.services.compute.api import STORE
 from localcloud.services.compute.links import url_of
 from localcloud.services.compute.networks import require_network
 from localcloud.services.compute.resources import identity
-from localcloud.services.tpu import api, capacity, catalog, checks, hosts
+from localcloud.services.tpu import api, catalog, checks, hosts
 from localcloud.services.tpu.api import (
     NODE,
     NODES,
@@ -71,7 +71,7 @@ def begin_create(cloud: Cloud, call: Call, name: str, record: Record) -> Json:
     """Store a new node, if its project's quota has room for it, and start its creation."""
     with cloud.store.locked():
         record = new(cloud, name, record)
-        capacity.require_quota(cloud, call.project, zone_of(name), [record])
+        checks.require_quota(cloud, call.project, zone_of(name), [record])
         require_new(cloud, name)
         cloud.store.put(NODE, name, record)
     return _start(cloud, call, "create", name)
@@ -103,7 +103,7 @@ def create(cloud: Cloud, name: str) -> Record:
     record = load_present(cloud, name)
     try:
         hosts.require_tensorflow(record)
-        capacity.require_stock(cloud, record)
+        checks.require_stock(cloud, record)
     except ApiError:
         cloud.store.delete(NODE, name)
         raise
@@ -181,7 +181,7 @@ def start(cloud: Cloud, name: str) -> Record:
     """Boot a stopped node's hosts, if the zone still has room."""
     record = load_present(cloud, name)
     try:
-        capacity.require_stock(cloud, record)
+        checks.require_stock(cloud, record)
     except ApiError:
         set_state(cloud, name, "STOPPED")
         raise
@@ -305,7 +305,7 @@ def _went_off(cloud: Cloud, key: str) -> None:
 def create_classic_node(cloud: Cloud, call: Call) -> Json:
     """Create a classic node."""
     name = new_name(cloud, call)
-    capacity.require_nodes_allowed(cloud)
+    checks.require_nodes_allowed(cloud)
     accelerator = checks.accelerator(zone_of(name), call.body)
     checks.require_common(call.body)
     _require_version(call.body.get("tensorflowVersion", ""))

@@ -17,7 +17,7 @@ from localcloud.core.cloud import Cloud, cloud_started
 from localcloud.core.errors import ApiError, failed_precondition, invalid
 from localcloud.core.registry import Collection
 from localcloud.core.store import Record, Work, effect
-from localcloud.services.tpu import api, capacity, catalog, checks, hosts, nodes, vms
+from localcloud.services.tpu import api, catalog, checks, hosts, nodes, vms
 from localcloud.services.tpu.api import API, NODE, QUEUED, V2, load, place, queued_view, zone_of
 
 _TIERS = ("spot", "guaranteed", "bestEffort")
@@ -70,7 +70,7 @@ def create_queued_resource(cloud: Cloud, call: Call) -> Json:
     with cloud.store.locked():
         for node in wanted:
             nodes.require_new(cloud, node["name"])
-        capacity.require_quota(cloud, call.project, zone_of(name), wanted)
+        checks.require_quota(cloud, call.project, zone_of(name), wanted)
         cloud.store.put(QUEUED, name, record)
     return _begin(cloud, call, "create", name, 0.0)
 
@@ -401,12 +401,10 @@ def _node_deleted(cloud: Cloud, node: Record) -> None:
 
 def _room(cloud: Cloud, record: Record) -> bool:
     zone = zone_of(record["name"])
-    if not all(
-        capacity.in_stock(cloud, zone, node["acceleratorType"]) for node in record["_nodes"]
-    ):
+    if not all(checks.in_stock(cloud, zone, node["acceleratorType"]) for node in record["_nodes"]):
         return False
     needed = sum(catalog.accelerators()[n["acceleratorType"]].hosts for n in record["_nodes"])
-    return capacity.free_hosts(cloud) >= needed
+    return checks.free_hosts(cloud) >= needed
 
 
 def _later(cloud: Cloud, what: str, action: partial[None]) -> None:
