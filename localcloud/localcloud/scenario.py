@@ -206,7 +206,7 @@ def _check_seconds(value: Any) -> list[str]:
 
 
 def _nothing() -> None:
-    """Leave as it is what can't be taken back."""
+    """Do nothing: what happens at once can't be taken back."""
 
 
 def _break(ask: Ask, value: Any, what: str, *, both: bool = False) -> Lift:
@@ -267,27 +267,18 @@ def _put_kill(ask: Ask, value: Any) -> Lift:
     return _nothing
 
 
-def _check_stockout(value: Any) -> list[str]:
-    found = _fields(value, {"zone": str, "types": list}, {"zone", "types"})
-    return found or faults.setting_problems("stockout", {value["zone"]: value["types"]})
+def _setting(name: str, key: str, part: str, kind: type) -> Kind:
+    """Return the fault that sets one part of a setting, and takes it back in the end."""
 
+    def check(value: Any) -> list[str]:
+        found = _fields(value, {key: str, part: kind}, {key, part})
+        return found or faults.setting_problems(name, {value[key]: value[part]})
 
-def _put_stockout(ask: Ask, value: Any) -> Lift:
-    return _set(ask, "stockout", value["zone"], value["types"])
+    def put(ask: Ask, value: Any) -> Lift:
+        ask("POST", "setting", {"name": name, "value": {value[key]: value[part]}})
+        return lambda: ask("DELETE", "setting", {"name": name, "part": value[key]})
 
-
-def _check_quota(value: Any) -> list[str]:
-    found = _fields(value, {"metric": str, "limit": int}, {"metric", "limit"})
-    return found or faults.setting_problems("quota", {value["metric"]: value["limit"]})
-
-
-def _put_quota(ask: Ask, value: Any) -> Lift:
-    return _set(ask, "quota", value["metric"], value["limit"])
-
-
-def _set(ask: Ask, name: str, part: str, value: Any) -> Lift:
-    ask("POST", "setting", {"name": name, "value": {part: value}})
-    return lambda: ask("DELETE", "setting", {"name": name, "part": part})
+    return Kind(check, put, lasts=True)
 
 
 def _put_clock(ask: Ask, value: Any) -> Lift:
@@ -303,8 +294,8 @@ KINDS = {
     "full-disk": Kind(_check_text, partial(_break, what="full-disk", both=True), lasts=True),
     "error": Kind(_check_error, _put_error, lasts=True),
     "slow": Kind(_check_slow, _put_slow, lasts=True),
-    "stockout": Kind(_check_stockout, _put_stockout, lasts=True),
-    "quota": Kind(_check_quota, _put_quota, lasts=True),
+    "stockout": _setting("stockout", "zone", "types", list),
+    "quota": _setting("quota", "metric", "limit", int),
     "expire-tokens": Kind(_check_text, partial(_break, what="expire-tokens")),
     "clock": Kind(_check_seconds, _put_clock),
     "delete-objects": Kind(_check_text, partial(_break, what="delete-objects")),

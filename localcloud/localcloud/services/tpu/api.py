@@ -81,10 +81,6 @@ def bad_state(action: str, state: str) -> ApiError:
     )
 
 
-# A stored node has the fields of v2alpha1 and, for a classic one, those that only v1 has. Names
-# that begin with `_` are the emulator's own.
-
-
 def node_view(record: Record, version: str) -> Json:
     """Return a node in `version`: v1 shows TPU VMs too, v2 shows classic nodes too."""
     view = _with_block(record)
