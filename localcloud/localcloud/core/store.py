@@ -34,6 +34,11 @@ EMPTY: Json = {"@type": "type.googleapis.com/google.protobuf.Empty"}
 """The response of an operation that leaves nothing to show."""
 
 
+def public(record: Record) -> Record:
+    """Return a record without the emulator's own fields, whose names begin with `_`."""
+    return {field: value for field, value in record.items() if not field.startswith("_")}
+
+
 class Store:
     """Records by (kind, key), in memory for reading, on disk first: a full one changes neither.
 

@@ -24,7 +24,7 @@ from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud, MachineSpec, machine_powered_off, service_enabled
 from localcloud.core.errors import ApiError, failed_precondition, invalid
 from localcloud.core.registry import Api, Collection
-from localcloud.core.store import Record, Work, effect, show_operation
+from localcloud.core.store import Record, Work, effect, public, show_operation
 from localcloud.services import iam_policy
 from localcloud.services.tpu import catalog
 
@@ -87,14 +87,10 @@ def job_name(call: Call) -> str:
     return f"{place(call)}/customJobs/{call.params['customJobsId']}"
 
 
-def shown_name(name: str) -> str:
-    """Return a name as answers have it: with the project's number."""
-    return projects.numbered(name)
-
-
 def _load_job(cloud: Cloud, name: str) -> Record:
-    """Return a job's record. Raises ApiError (404)."""
-    return cloud.store.load(JOB, name, ApiError(404, f"CustomJob {shown_name(name)} is not found."))
+    """Return a job's record; 404 when there is none."""
+    missing = ApiError(404, f"CustomJob {projects.numbered(name)} is not found.")
+    return cloud.store.load(JOB, name, missing)
 
 
 def custom_code_agent(project: str) -> str:
@@ -176,7 +172,7 @@ def delete_job(cloud: Cloud, call: Call) -> Json:
     record = _load_job(cloud, name)
     if "endTime" not in record:
         raise failed_precondition(
-            f"CustomJob {shown_name(name)} is in state {record['state']}: cancel it first."
+            f"CustomJob {projects.numbered(name)} is in state {record['state']}: cancel it first."
         )
     return _start_operation(cloud, name, Work("aiplatform.job.delete", {"name": name}))
 
@@ -223,8 +219,7 @@ def _require_account(cloud: Cloud, call: Call, email: str) -> None:
 
 
 def _view(name: str, record: Record) -> Json:
-    shown = {key: value for key, value in record.items() if not key.startswith("_")}
-    return {"name": shown_name(name), **shown}
+    return {"name": projects.numbered(name), **public(record)}
 
 
 def _start_operation(cloud: Cloud, job: str, work: Work) -> Json:
@@ -237,7 +232,7 @@ def _start_operation(cloud: Cloud, job: str, work: Work) -> Json:
 def get_operation(cloud: Cloud, call: Call) -> Json:
     """Answer where an operation stands; it stays when its job is gone."""
     name = f"{job_name(call)}/operations/{call.params['operationsId']}"
-    missing = ApiError(404, f"Operation {shown_name(name)} is not found.")
+    missing = ApiError(404, f"Operation {projects.numbered(name)} is not found.")
     return _show_operation(name, cloud.operations.load(_PREFIX + name, missing))
 
 
@@ -254,7 +249,10 @@ def _show_operation(name: str, record: Record) -> Json:
         "updateTime": rfc3339(record.get("finished") or record["started"]),
     }
     answer = show_operation(
-        shown_name(name), {"@type": _TYPE, "genericMetadata": times}, record, lambda made: made
+        projects.numbered(name),
+        {"@type": _TYPE, "genericMetadata": times},
+        record,
+        lambda made: made,
     )
     answer["metadata"].pop("endTime", None)
     return answer
@@ -475,7 +473,10 @@ def _require_pool(cloud: Cloud, project: str, region: str, pool: Pool) -> None:
             f"in region {region}."
         )
     limit = cloud.setting("quota").get(pool.metric)
-    if limit is not None and _used(cloud, project, region, pool.metric) + _size(pool) > limit:
+    if (
+        limit is not None
+        and _used(cloud, project, region, pool.metric) + pool.accelerator.size > limit
+    ):
         raise ApiError(
             429,
             "The following quota metrics exceed quota limits: "
@@ -501,10 +502,6 @@ def quota_metrics() -> set[str]:
     return {f"custom_model_training_{kind}{name}" for name in _METRICS.values() for kind in kinds}
 
 
-def _size(pool: Pool) -> int:
-    return pool.accelerator.size
-
-
 def _used(cloud: Cloud, project: str, region: str, metric: str) -> int:
     held: list[Record] = [
         record
@@ -512,4 +509,4 @@ def _used(cloud: Cloud, project: str, region: str, metric: str) -> int:
         if record["state"] not in _ENDED
     ]
     pools = [pool_of(record["jobSpec"]) for record in held]
-    return sum(_size(pool) for pool in pools if pool.metric == metric)
+    return sum(pool.accelerator.size for pool in pools if pool.metric == metric)

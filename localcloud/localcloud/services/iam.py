@@ -21,7 +21,7 @@ from localcloud.core.clock import rfc3339
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, failed_precondition, invalid
 from localcloud.core.registry import Api, Collection
-from localcloud.core.store import Record
+from localcloud.core.store import Record, public
 from localcloud.services import iam_policy
 
 API = Api("iam", ("v1",))
@@ -81,8 +81,8 @@ def load_account(cloud: Cloud, call: Call) -> tuple[str, Record]:
 def _account_view(record: Record) -> Json:
     project = record["name"].split("/")[1]
     number = record.get("uniqueId") or projects.number(record["email"])
-    shown = {name: value for name, value in record.items() if not name.startswith("_")}
-    return {"projectId": project, "uniqueId": number, "oauth2ClientId": number, **shown}
+    own = {"projectId": project, "uniqueId": number, "oauth2ClientId": number}
+    return own | public(record)
 
 
 def _account_etag(cloud: Cloud) -> str:
@@ -350,10 +350,6 @@ def _age(cloud: Cloud, record: Record) -> float:
     return cloud.clock.now() - since
 
 
-def _role_view(record: Record) -> Json:
-    return {name: value for name, value in record.items() if not name.startswith("_")}
-
-
 def _require_free(cloud: Cloud, name: str) -> None:
     """Raise what Google answers when a role has this name, or had it not long ago."""
     record = cloud.store.get(access.CUSTOM_ROLE, name)
@@ -398,7 +394,7 @@ def create_role(cloud: Cloud, call: Call) -> Json:
 @API.method("projects.roles.get", permission="iam.roles.get")
 def get_role(cloud: Cloud, call: Call) -> Json:
     """Return one of the project's roles."""
-    return _role_view(_load_role(cloud, call))
+    return public(_load_role(cloud, call))
 
 
 @API.method("projects.roles.list", permission="iam.roles.list")
@@ -406,7 +402,7 @@ def list_roles(cloud: Cloud, call: Call) -> Json:
     """Return the project's roles."""
     found = cloud.store.items(access.CUSTOM_ROLE, f"projects/{call.project}/")
     shown = [
-        _role_view(role)
+        public(role)
         for _, role in found
         if not role.get("deleted") or (call.flag("showDeleted") and not _is_gone(cloud, role))
     ]
@@ -446,4 +442,4 @@ def undelete_role(cloud: Cloud, call: Call) -> Json:
 def _put_role(cloud: Cloud, call: Call, record: Record) -> Json:
     record["etag"] = _role_etag(cloud)
     cloud.store.put(access.CUSTOM_ROLE, _role_key(call), record)
-    return _role_view(record)
+    return public(record)

@@ -20,7 +20,7 @@ from localcloud.core.clock import rfc3339, seconds_of
 from localcloud.core.cloud import Cloud
 from localcloud.core.errors import ApiError, failed_precondition, invalid
 from localcloud.core.registry import Api, Collection
-from localcloud.core.store import Record
+from localcloud.core.store import Record, public
 from localcloud.services import iam_policy
 from localcloud.services.compute import catalog
 
@@ -38,7 +38,8 @@ _WIDE = ("global", "us", "europe", "eur3", "eur4", "nam3", "asia")
 _TITLES = {RING: "KeyRing", KEY: "CryptoKey", VERSION: "CryptoKeyVersion"}
 _SECONDS = re.compile(r"\d+(\.\d{1,9})?s")
 _SHORTEST_ROTATION = 86400.0
-_DAYS_TO_DESTRUCTION = 30
+# Thirty days.
+_DESTRUCTION = f"{30 * 86400}s"
 _PATCHABLE = {"labels", "rotationPeriod", "nextRotationTime", "versionTemplate.algorithm"}
 _SECRET_BYTES = 32
 _NONCE_BYTES = 12
@@ -154,15 +155,10 @@ def create_key(cloud: Cloud, call: Call) -> Json:
         "purpose": "ENCRYPT_DECRYPT",
         "createTime": rfc3339(cloud.clock.now()),
         "versionTemplate": {"protectionLevel": level, "algorithm": _algorithm(template)},
-        "destroyScheduledDuration": call.body.get(
-            "destroyScheduledDuration", f"{_DAYS_TO_DESTRUCTION * 86400}s"
-        ),
+        "destroyScheduledDuration": call.body.get("destroyScheduledDuration", _DESTRUCTION),
     }
-    record |= {
-        field: call.body[field]
-        for field in ("labels", "rotationPeriod", "nextRotationTime")
-        if call.body.get(field)
-    }
+    optional = call.sent(("labels", "rotationPeriod", "nextRotationTime"))
+    record |= {field: value for field, value in optional.items() if value}
     _check_rotation(record)
     with cloud.store.locked():
         cloud.store.add(KEY, name, record, ApiError(409, f"CryptoKey {name} already exists."))
@@ -184,9 +180,8 @@ iam_policy.serve(KEYS, lambda cloud, call: str(load(cloud, KEY, key_name(call))[
 def list_keys(cloud: Cloud, call: Call) -> Json:
     """Return the keys of a key ring."""
     names = cloud.store.keys(KEY, f"{ring_name(call)}/")
-    return page(call, "cryptoKeys", [_key_view(cloud, name) for name in names]) | {
-        "totalSize": len(names)
-    }
+    shown = page(call, "cryptoKeys", [_key_view(cloud, name) for name in names])
+    return shown | {"totalSize": len(names)}
 
 
 @KEYS.method("patch", verb="update")
@@ -226,9 +221,9 @@ def update_primary_version(cloud: Cloud, call: Call) -> Json:
 def _key_view(cloud: Cloud, name: str) -> Json:
     """Return the key as the API shows it, with its primary version."""
     record = _rotated(cloud, load(cloud, KEY, name))
-    shown = _view(record)
+    shown = public(record)
     if "_primary" in record:
-        shown["primary"] = _view(_load_version(cloud, record["_primary"]))
+        shown["primary"] = public(_load_version(cloud, record["_primary"]))
     return shown
 
 
@@ -295,22 +290,17 @@ def _load_version(cloud: Cloud, name: str) -> Record:
     return record
 
 
-def _view(record: Record) -> Json:
-    """Return a key or version as the API shows it."""
-    return {field: value for field, value in record.items() if not field.startswith("_")}
-
-
 @VERSIONS.method("create")
 def create_version(cloud: Cloud, call: Call) -> Json:
     """Create a version, which is not the primary one yet."""
     with cloud.store.locked():
-        return _view(_add_version(cloud, load(cloud, KEY, key_name(call)), primary=False))
+        return public(_add_version(cloud, load(cloud, KEY, key_name(call)), primary=False))
 
 
 @VERSIONS.method("get")
 def get_version(cloud: Cloud, call: Call) -> Json:
     """Return one version."""
-    return _view(_load_version(cloud, version_name(call)))
+    return public(_load_version(cloud, version_name(call)))
 
 
 @VERSIONS.method("list")
@@ -318,7 +308,7 @@ def list_versions(cloud: Cloud, call: Call) -> Json:
     """Return the versions of a key."""
     key = _rotated(cloud, load(cloud, KEY, key_name(call)))
     names = cloud.store.keys(VERSION, f"{key['name']}/")
-    found = [_view(_load_version(cloud, name)) for name in names]
+    found = [public(_load_version(cloud, name)) for name in names]
     return page(call, "cryptoKeyVersions", found) | {"totalSize": len(found)}
 
 
@@ -357,7 +347,7 @@ def _moved(cloud: Cloud, call: Call, from_: tuple[str, ...], change: Json) -> Js
         record.pop("destroyTime", None)
         record |= change
         cloud.store.put(VERSION, name, record)
-    return _view(record)
+    return public(record)
 
 
 def _moment(text: str | None) -> float | None:
@@ -399,7 +389,7 @@ def encrypt(cloud: Cloud, call: Call) -> Json:
     version = primary(cloud, key_name(call))
     nonce = secrets.token_bytes(_NONCE_BYTES)
     number = int(version["name"].rpartition("/")[2])
-    plain, extra = _texts(call, "plaintext")
+    plain, extra = _sent(call, "plaintext"), _sent(call, _EXTRA)
     sealed = number.to_bytes(4, "big") + nonce + _cipher(version).encrypt(nonce, plain, extra)
     return {
         "name": version["name"],
@@ -414,7 +404,7 @@ def encrypt(cloud: Cloud, call: Call) -> Json:
 @API.method(f"{KEYS.path}.decrypt", permission=DECRYPT, resources=resources)
 def decrypt(cloud: Cloud, call: Call) -> Json:
     """Decrypt with the version that encrypted."""
-    sealed, extra = _texts(call, "ciphertext")
+    sealed, extra = _sent(call, "ciphertext"), _sent(call, _EXTRA)
     number, nonce = int.from_bytes(sealed[:4], "big"), sealed[4 : 4 + _NONCE_BYTES]
     name = f"{key_name(call)}/cryptoKeyVersions/{number}"
     version = enabled(cloud, name)
@@ -432,11 +422,6 @@ def decrypt(cloud: Cloud, call: Call) -> Json:
 
 def _cipher(version: Record) -> AESGCM:
     return AESGCM(bytes.fromhex(version["_secret"]))
-
-
-def _texts(call: Call, field: str) -> tuple[bytes, bytes]:
-    """Return the text and the data that is authenticated with it."""
-    return _sent(call, field), _sent(call, _EXTRA)
 
 
 def _sent(call: Call, field: str) -> bytes:
