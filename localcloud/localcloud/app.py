@@ -43,7 +43,7 @@ class LocalCloud:
         self.listener = Listener(port, tls=tls, apis=answer, direct=admin.answer)
 
     def start(self) -> None:
-        """Serve, and take up again what an earlier run left to do."""
+        """Serve, and resume what an earlier run left unfinished."""
         projects.ensure(self.cloud, projects.DEFAULT_PROJECT, owner=DEVELOPER)
         self.cloud.operations.resume()
         cloud_started.run(self.cloud)

@@ -130,7 +130,7 @@ def _pointing(port: int, token: str, file: str, project: str) -> dict[str, str]:
 
 
 def _trusting(bundle: str) -> dict[str, str]:
-    """Return the variables that name the authorities, to every client in its own way."""
+    """Return the variables by which each client finds the authorities."""
     return dict.fromkeys([*authority.BUNDLE_VARIABLES, authority.OWN_BUNDLE], bundle)
 
 
@@ -166,7 +166,7 @@ def _write_credentials(home: Path, credentials: dict[str, Any]) -> Path:
 @click.argument("source", default="cloud")
 @click.option("-f", "--follow", is_flag=True, help="Follow until Ctrl-C.")
 def logs(home: Path, source: str, follow: bool) -> None:
-    """Print the emulator's log (SOURCE: cloud), its requests, or a machine's serial port.
+    """Print the emulator's log, its requests, or a machine's serial port.
 
     SOURCE is `cloud` (the default), `requests`, or the name of a VM or TPU.
     """
@@ -347,7 +347,7 @@ def quota(home: Path, metric: str, limit: int) -> None:
 @click.argument("name")
 @click.argument("value", callback=_json_object)
 def set_option(home: Path, name: str, value: dict[str, Any]) -> None:
-    """Set an option, for what no source shows of Google.
+    """Set an option: a fact about a project, or behaviour that no source shows.
 
     NAME is such as deny-tpu-nodes, VALUE a JSON object such as '{"on": false}'.
     """

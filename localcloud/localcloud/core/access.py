@@ -43,7 +43,7 @@ _GOOGLES = re.compile(
 
 
 def predefined_roles() -> dict[str, list[str]]:
-    """Return permissions (patterns with `*`) by the name of Google's predefined role."""
+    """Return the permissions (patterns with `*`) of each predefined role of Google's."""
     roles: dict[str, list[str]] = data.load("roles")
     return roles
 
@@ -54,7 +54,7 @@ def policy(cloud: Cloud, resource: str) -> Record:
 
 
 def members_of(principal: Principal) -> set[str]:
-    """Return the names under which a policy may mean `principal`."""
+    """Return the members of a policy that include `principal`."""
     if principal is ANONYMOUS:
         return {"allUsers"}
     return {principal.member, "allUsers", "allAuthenticatedUsers", *principal.sets}
@@ -88,7 +88,7 @@ def allowed(
     resources: Sequence[str],
     attributes: Mapping[str, Any] | None = None,
 ) -> bool:
-    """Return what `has` returns, and note that a call depended on it."""
+    """Return what `has` returns, and record it for `localcloud permissions`."""
     if permission not in known_permissions():
         raise LookupError(f"{permission} is no permission of Google's")
     granted = has(cloud, principal, permission, resources, attributes)
@@ -196,7 +196,7 @@ def require_scope(principal: Principal, scopes: frozenset[str], method: str) -> 
 
 
 def require_quota_project(cloud: Cloud, call: Call, service: str) -> None:
-    """Raise the 403 that Google answers when the project that the call names may not pay for it.
+    """Raise the 403 that Google answers when the quota project of a call is not usable.
 
     Source: "Set the quota project", docs.cloud.google.com/docs/quotas/set-quota-project.
     """
@@ -289,9 +289,9 @@ def known_permissions() -> frozenset[str]:
 
 
 def is_testable(name: str, service: str = _PROJECT_SERVICE) -> bool:
-    """Return whether Google has a permission that can count on a service's resource.
+    """Return whether a permission exists and can be tested on a resource of a service.
 
-    A project takes those of all services. That others take their own alone is our own word.
+    A project takes those of all services. That others take only their own is our assumption.
     """
     above = data.load("permissions")["above"].get(service, ())
     if any(fnmatchcase(name, pattern) for pattern in above):
@@ -302,7 +302,7 @@ def is_testable(name: str, service: str = _PROJECT_SERVICE) -> bool:
 
 
 def _permission_exists(name: str) -> bool:
-    """Return whether Google has a permission; where only its resource type is known, say so."""
+    """Return whether Google has a permission; where only its resource type is known, log that."""
     if name in known_permissions():
         return True
     facts = data.load("permissions")
@@ -334,7 +334,7 @@ def is_account_visible(cloud: Cloud, record: Record) -> bool:
 
 
 def is_service_agent(email: str) -> bool:
-    """Return whether a service of Google's acts as the account; those are shown in no list."""
+    """Return whether the account is a service agent of Google's; lists leave those out."""
     return email.startswith("service-") and _GOOGLES.fullmatch(email) is not None
 
 

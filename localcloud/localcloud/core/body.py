@@ -232,7 +232,7 @@ def plain(value: Any) -> Any:
 
 @contextmanager
 def reading(call: Call) -> Iterator[None]:
-    """Hold the handler of a call to its body: before its first change, else at its end."""
+    """Make the handler of a call read all of its body, by its first change or by its end."""
     token = _CALL.set(call)
     try:
         yield
@@ -283,7 +283,7 @@ def _unread(document: Document, spec: Json, value: Any, at: str) -> Iterator[str
 
 
 def _says(value: Any, default: Any = None) -> bool:
-    """Return whether a value is other than what stands where the field is not sent."""
+    """Return whether a value differs from that of a field that is not sent."""
     if isinstance(value, list):
         return any(_says(item) for item in value)
     if isinstance(value, dict):

@@ -79,7 +79,7 @@ class Request:
         return b"".join(iter(partial(self.stream.read, 1 << 20), b""))
 
     def form(self) -> dict[str, str]:
-        """Return the fields of a body that is a form; the last value of each."""
+        """Return the fields of a form body; the last value of each."""
         sent = parse_qs(self.read().decode("utf-8", "replace"))
         return {name: values[-1] for name, values in sent.items()}
 
@@ -121,7 +121,7 @@ class Call:
         return values[-1] if values else default
 
     def mask(self) -> list[str]:
-        """Return what the update mask names, as in JSON; nothing if it was not sent."""
+        """Return the fields of the update mask in camel case; empty if it was not sent."""
         paths = (path.strip() for path in self.arg("updateMask").split(","))
         return [camel(path) for path in paths if path]
 
@@ -183,7 +183,7 @@ def parse_mask(text: str) -> Mask:
 
 
 def apply_mask(mask: Mask, value: Any) -> Any:
-    """Return only what `mask` names of `value`."""
+    """Return the parts of `value` that `mask` names."""
     if not mask or "*" in mask:
         return value
     if isinstance(value, list):
@@ -290,7 +290,7 @@ class Tokens:
         return Principal(claims["m"], frozenset(claims["s"]), sets, own)
 
     def claims(self, token: str, *, now: float) -> dict[str, Any]:
-        """Return what a token says: `m` member, `h` machine, `i` and `e` begin and end, …"""
+        """Return the claims of a token: `m` member, `h` machine, `i` and `e` begin and end, …"""
         payload, _, signature = token.removeprefix(_TOKEN_PREFIX).rpartition(".")
         if not token.startswith(_TOKEN_PREFIX) or not hmac.compare_digest(
             signature, self._sign(payload)

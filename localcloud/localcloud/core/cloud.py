@@ -73,7 +73,7 @@ class Cloud:
         return float(data.load("latencies")[what])
 
     def token(self, principal: Principal, *, lifetime: float = 3600.0, machine: str = "") -> str:
-        """Return a bearer token that is valid for `lifetime` seconds, of a machine or not."""
+        """Return a bearer token that is valid for `lifetime` seconds."""
         now = self.clock.now()
         return self.tokens.issue(principal, issued=now, expires=now + lifetime, machine=machine)
 
@@ -97,7 +97,7 @@ def own(home: Path) -> None:
     """Make a folder that no other user can enter, or close one that the local cloud has made.
 
     Raises:
-        NotOwnError: when it holds other files too, and others may enter it.
+        NotOwnError: when it holds other files too, and other users may enter it.
     """
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = home.stat()
@@ -124,7 +124,7 @@ def _secret(path: Path) -> bytes:
 
 
 class Hook(Generic[Arguments, Result]):
-    """The functions to call at some event, in the order in which they were registered."""
+    """The functions to call at an event, in the order of their registration."""
 
     def __init__(self) -> None:
         self._functions: list[Callable[Arguments, Result]] = []
@@ -148,7 +148,7 @@ machine_powered_off: Hook[[Cloud, str], None] = Hook()
 
 
 class AnswerLost(ConnectionError):
-    """The call was carried out, and the connection is to close without an answer."""
+    """The call was carried out, and its connection closes without an answer."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ class Faults:
         return [(key, Fault(**record)) for key, record in self._store.items(_FAULT)]
 
     def inject(self, method: str, path: str, *, carried_out: bool = False) -> None:
-        """Let the first fault that fits hit this call, or the answer to a call carried out.
+        """Apply the first fault that matches this call, or the answer to one carried out.
 
         Raises ApiError: with the fault's status. AnswerLost: when there is to be no answer.
         """
@@ -346,7 +346,7 @@ class Machines(Protocol):
         """Take the machine away as Google does: announce it, then halt."""
 
     def remove(self, key: str, *, keep_disk: bool = False) -> None:
-        """Halt the machine and delete its folder, unless that is on a disk which stays."""
+        """Halt the machine and delete its folder, unless it is on a disk that stays."""
 
     def discard(self, disk: str) -> None:
         """Delete the content of a disk that no machine has any longer."""

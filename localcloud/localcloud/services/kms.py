@@ -332,7 +332,7 @@ def destroy_version(cloud: Cloud, call: Call) -> Json:
 
 @VERSIONS.method("restore")
 def restore_version(cloud: Cloud, call: Call) -> Json:
-    """Call the destruction off; the version is disabled then."""
+    """Cancel the destruction; the version is disabled then."""
     return _moved(cloud, call, ("DESTROY_SCHEDULED",), {"state": "DISABLED"})
 
 

@@ -29,7 +29,7 @@ _HOSTS = tuple(
 
 
 def refresh_token(cloud: Cloud) -> str:
-    """Return what stands as the refresh token in the application default credentials."""
+    """Return the refresh token of the application default credentials."""
     return cloud.token(Principal(_REFRESH + DEVELOPER, SCOPES), lifetime=10 * 365 * 86400)
 
 
@@ -49,7 +49,7 @@ def openid_userinfo(cloud: Cloud, call: Call) -> Response:
 
 @API.method("tokeninfo")
 def tokeninfo(cloud: Cloud, call: Call) -> Json:
-    """Return what the token in the query says."""
+    """Return the claims of the token in the query."""
     claims = cloud.tokens.claims(call.arg("access_token"), now=cloud.clock.now())
     email = claims["m"].partition(":")[2]
     return {
@@ -66,7 +66,7 @@ def tokeninfo(cloud: Cloud, call: Call) -> Json:
 @API.raw("GET", "/(?:oauth2/v3/)?tokeninfo", like="tokeninfo", hosts=_TOKEN_HOSTS, upload=True)
 @API.raw("POST", "/(?:oauth2/v3/)?tokeninfo", like="tokeninfo", hosts=_TOKEN_HOSTS, upload=True)
 def token_info(cloud: Cloud, call: Call) -> Response:
-    """Return what the token in the query or the form says, as the newer endpoint words it."""
+    """Return the claims of the token in the query or form, as the newer endpoint does."""
     token = call.arg("access_token") or call.request.form().get("access_token", "")
     try:
         claims = cloud.tokens.claims(token, now=cloud.clock.now())

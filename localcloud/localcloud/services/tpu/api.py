@@ -99,7 +99,7 @@ def queued_view(record: Record, version: str) -> Json:
 
 
 def _with_block(record: Record) -> Json:
-    """Return a node with the block that its hosts' addresses lie in, if it has no other."""
+    """Return a node with the block of its hosts' addresses, unless it has one."""
     taken = record.get("_addresses")
     if not taken or "cidrBlock" in record:
         return dict(record)
@@ -202,7 +202,7 @@ def _load_operation(cloud: Cloud, call: Call) -> Record:
 
 @API.method("projects.locations.operations.get", permission="tpu.operations.get")
 def get_operation(cloud: Cloud, call: Call) -> Json:
-    """Answer where an operation stands."""
+    """Return the state of an operation."""
     return _show(_operation_name(call), _load_operation(cloud, call))
 
 
@@ -320,7 +320,7 @@ _serve("tensorflowVersions", lambda call: _versions(catalog.tensorflow_versions(
     "projects.locations.generateServiceIdentity", permission="tpu.locations.get", versions=V2
 )
 def generate_service_identity(cloud: Cloud, call: Call) -> Json:
-    """Return name the account as which Cloud TPU acts in the project."""
+    """Name the account as which Cloud TPU acts in the project."""
     place(call)
     return {"identity": {"email": service_identity(call.project)}}
 

@@ -80,7 +80,7 @@ def begin_create(cloud: Cloud, call: Call, name: str, record: Record) -> Json:
 def begin(
     cloud: Cloud, call: Call, verb: str, states: tuple[str, ...], transitional: str, **fields: str
 ) -> Json:
-    """Start what a call does with a node.
+    """Start an operation on a node.
 
     Args:
         call: names the node.
@@ -273,7 +273,7 @@ def _plan_end(cloud: Cloud, record: Record) -> None:
 
 
 def load_present(cloud: Cloud, name: str) -> Record:
-    """Return a node that was not taken away."""
+    """Return a node that was neither preempted nor terminated."""
     record = load(cloud, NODE, name)
     if record["state"] in GONE:
         raise bad_state("update", record["state"])

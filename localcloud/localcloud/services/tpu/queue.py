@@ -300,7 +300,7 @@ def step(cloud: Cloud, name: str) -> None:
 
 @cloud_started
 def resume(cloud: Cloud) -> None:
-    """Take up again what waited or was being provisioned when the emulator stopped."""
+    """Resume requests that waited or were being provisioned when the emulator stopped."""
     for name, record in cloud.store.items(QUEUED):
         if state_of(record) in (*WAITING, "PROVISIONING"):
             cloud.clock.at(cloud.clock.now(), partial(step, cloud, name))
@@ -352,7 +352,7 @@ def _activate(cloud: Cloud, name: str) -> None:
 
 
 def _plan_end(cloud: Cloud, name: str) -> None:
-    """Plan the end of a request whose time runs (`flex_start`)."""
+    """Schedule the end of a flex-start request."""
     with cloud.store.locked():
         record = cloud.store.get(QUEUED, name)
         if record is None or record.get("_seconds") is None:

@@ -126,7 +126,7 @@ def _update(cloud: Cloud, name: str, changes: dict[str, Any]) -> Record:
 
 @NODES.method("getGuestAttributes", verb="get", versions=V2)
 def get_guest_attributes(cloud: Cloud, call: Call) -> Json:
-    """Answer what the guests of some or all workers have written."""
+    """Return the guest attributes of some or all workers."""
     record = load(cloud, NODE, node_name(call, cloud))
     wanted = call.body.get("workerIds") or [str(i) for i in range(len(hosts.keys(record)))]
     query = call.body.get("queryPath", "").rstrip("/")
